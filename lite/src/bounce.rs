@@ -1,5 +1,6 @@
 //! Bounce buffers: memory that the RNIC reads from and writes to on behalf of operations.
 
+use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{IoAddr, Platform};
@@ -88,7 +89,11 @@ impl BouncePool {
     /// The smallest free buffer of at least `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
         let fits = self.0.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
-        fits.into_iter().find_map(|(class, c)| c.free.pop().map(|addr| Bounce { addr, class }))
+        let taken = fits.into_iter().find_map(|(class, c)| c.free.pop().map(|addr| Bounce { addr, class }));
+        if taken.is_none() {
+            sometimes!("no bounce buffer was free");
+        }
+        taken
     }
 
     /// Takes a buffer back.

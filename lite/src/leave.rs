@@ -21,7 +21,8 @@ impl Lite {
     /// its names, its places in lines. A lock that is still held passes on as after a death, for what it protects may be half
     /// changed. Peers that use this node's memory find it gone ([`Error::NodeDown`]).
     ///
-    /// `Deadline`: something was still under way, and was cut off; the node has left all the same. The memory of this
+    /// `Deadline`: something was still under way, and was cut off; the node has left all the same. So it has if the future is
+    /// dropped. The memory of this
     /// LITE is free again, and its completion queue in the RNIC destroyed, once all handles of it are dropped. To join
     /// again, join anew: it is another life of the node.
     ///
@@ -38,15 +39,39 @@ impl Lite {
         if !node.lease.leave() {
             return Err(Error::LinkDown);
         }
+        let mut leaving = Leaving { node, told: false };
         let done = node.timers.before(self.deadline(), node.end_all_work()).await;
-        node.control.post(&ToManager::Leave);
+        leaving.tell();
         // The manager ends the connection, which ends the membership here.
         let until = node.platform.now() + FAREWELL;
         while !node.lease.is_over() && node.platform.now() < until {
             node.timers.until(node.platform.now() + PAUSE).await;
         }
-        node.fence();
+        drop(leaving);
         done.ok_or(Error::Deadline)
+    }
+}
+
+/// Ends the membership of a node that leaves when this is dropped, which may be before the node has waited for what it wanted to.
+struct Leaving<'a> {
+    node: &'a Node,
+    /// The manager knows it.
+    told: bool,
+}
+
+impl Leaving<'_> {
+    /// Says to the manager that the node leaves, once.
+    fn tell(&mut self) {
+        if !core::mem::replace(&mut self.told, true) {
+            self.node.control.post(&ToManager::Leave);
+        }
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.tell();
+        self.node.fence();
     }
 }
 

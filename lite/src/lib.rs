@@ -29,7 +29,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, all(feature = "testing", debug_assertions)))]
 extern crate std;
 
 mod bounce;
@@ -55,6 +55,7 @@ mod region;
 mod rpc;
 mod scope;
 mod settings;
+mod sometimes;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -10,6 +10,7 @@ use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use core::ops::{Deref, DerefMut};
 use spin::MutexGuard;
 
@@ -50,6 +51,7 @@ impl Node {
         if self.is_live(life) || planted(Bug::InstalledForTheDead) {
             return Ok(LockedFor { table, life });
         }
+        sometimes!("a life that had ended was to install something");
         Err(self.gone(life.0, life.1).unwrap_or(Error::NodeDown(life.0)))
     }
 

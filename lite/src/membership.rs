@@ -4,6 +4,7 @@ use crate::conn::{Peer, PeerLink};
 use crate::lock::Mutex;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
 use alloc::collections::VecDeque;
@@ -140,6 +141,7 @@ impl Node {
         {
             self.control.post(&seen);
         } else {
+            sometimes!("the end of a life waited for what was under way");
             let me = self.clone();
             let task = async move {
                 for mapping in unused {
@@ -157,6 +159,8 @@ impl Node {
 
     /// All who were members have seen the end of a life.
     pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
+        #[cfg(feature = "testing")]
+        self.settled.lock().push(life);
         self.unblock_locks(life);
         self.free_memory_of(life);
     }

@@ -12,6 +12,7 @@ use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
 use crate::region::{Holdings, Holds, MappingTable, RegionTable, Stamps};
 use crate::rpc::{LocalReplies, ServiceTable};
+use crate::sometimes::sometimes;
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::trace::{Event, Trace};
@@ -75,6 +76,9 @@ pub(crate) struct Node {
 
     pub(crate) peers: Mutex<BTreeMap<NodeId, Peer>>,
     pub(crate) peer_change: Waiters,
+    /// Lives of whose end all members have heard.
+    #[cfg(feature = "testing")]
+    pub(crate) settled: Mutex<Vec<(NodeId, Incarnation)>>,
     pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
     /// Of [`Config::peers`], those that are taken.
@@ -157,6 +161,8 @@ impl Node {
             trace: Trace::default(),
             peers: Mutex::default(),
             peer_change: Waiters::default(),
+            #[cfg(feature = "testing")]
+            settled: Mutex::default(),
             by_qp: Mutex::default(),
             loopback: Mutex::default(),
             seats: Seats::default(),
@@ -209,6 +215,7 @@ impl Node {
     #[cold]
     fn lapsed(&self, now: Instant) {
         if self.lease.suspend(now) {
+            sometimes!("a node suspended itself");
             // Its deadlines have changed.
             self.platform.wake_poller();
         }

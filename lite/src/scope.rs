@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::time::Duration;
-use platform::{Instant, Platform};
+use platform::Platform;
 
 impl Lite {
     /// The same LITE, for something that ends. What is made through this handle, through those that come from it, and through
@@ -56,23 +56,16 @@ impl Scope {
             }
         }
         for place in made.objects.into_values() {
-            end_object(node, &place, node.platform.now() + patience).await;
+            match node.end_object(&place, node.platform.now() + patience).await {
+                Ok(()) | Err(Error::NodeDown(_)) => {}
+                Err(error) => log::debug!("lite: ending an object on {}: {error}", place.home),
+            }
         }
         for ((name, _), region) in made.regions {
             match region.with_deadline(patience).free().await {
                 Ok(()) | Err(Error::Freed) => {}
                 Err(error) => log::debug!("lite: freeing the region `{name}`: {error}"),
             }
-        }
-    }
-}
-
-async fn end_object(node: &Arc<Node>, place: &Place, deadline: Instant) {
-    match node.end_object(place, deadline).await {
-        Ok(()) | Err(Error::NodeDown(_)) => {}
-        Err(error) => {
-            log::debug!("lite: ending an object on {}: {error}", place.home);
-            node.spawn_insist(place.home(), Ask::Destroy { secret: place.secret });
         }
     }
 }
@@ -131,7 +124,7 @@ impl Scoped {
         kept.map(|_| ())
     }
 
-    /// A lock or event is destroyed.
+    /// A lock or event is being destroyed.
     pub(crate) fn forget_object(&self, secret: u64) {
         drop(self.with(|made| made.objects.remove(&secret)));
     }

@@ -8,6 +8,7 @@ mod cx3;
 mod doctor;
 mod image;
 mod interrupt;
+mod language;
 mod linux_peer;
 mod paths;
 mod perftest;
@@ -51,6 +52,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
+    /// Counts what docs/style.md asks of comments and functions, and lists the places
+    Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
     /// Runs simulated clusters under random work and faults, and checks what must hold
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::doctor(&options),
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
+        Command::Lint(options) => language::lint(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),
     };

@@ -9,12 +9,15 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
+/// Free memory is zero. Whoever writes to memory that is not its own any more shows: see [`spoiled`](Self::spoiled).
+///
 /// Every access takes the lock, so accesses are atomic as a whole: stronger than [`Memory`] promises. The base address
 /// is free to choose, so that a mix-up of offsets and addresses shows.
 pub struct Arena {
     base: u64,
     bytes: Mutex<Vec<u8>>,
     runs: Mutex<Runs>,
+    spoiled: Mutex<Option<IoAddr>>,
 }
 
 impl Arena {
@@ -28,7 +31,43 @@ impl Arena {
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
-        Self { base: base.0, bytes: Mutex::new(bytes), runs: Mutex::new(Runs::new(len)) }
+        Self {
+            base: base.0,
+            bytes: Mutex::new(bytes),
+            runs: Mutex::new(Runs::new(len)),
+            spoiled: Mutex::new(None),
+        }
+    }
+
+    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is looked at when it is taken, and
+    /// by this call.
+    #[must_use]
+    pub fn spoiled(&self) -> Option<IoAddr> {
+        let free = self.runs.lock().free();
+        for (start, len) in free {
+            self.look(start, len);
+        }
+        *self.spoiled.lock()
+    }
+
+    /// Whether such a byte has been seen so far.
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.lock().is_some()
+    }
+
+    /// Looks at a free run of memory, and makes it zero if it is not.
+    fn look(&self, start: u64, len: u64) {
+        let mut bytes = self.bytes.lock();
+        let range = start as usize..(start + len) as usize;
+        let Some(run) = bytes.get_mut(range) else { return };
+        let is_zero = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
+        if run.chunks(PAGE as usize).all(is_zero) {
+            return;
+        }
+        let first = run.iter().position(|byte| *byte != 0).unwrap_or(0);
+        self.spoiled.lock().get_or_insert(IoAddr(self.base + start + first as u64));
+        run.fill(0);
     }
 
     /// Runs `f` on the `len` bytes at `addr`.
@@ -107,12 +146,14 @@ impl Memory for Arena {
 
     fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
-        let addr = IoAddr(self.base + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
+        self.look(start, len);
+        Some(IoAddr(self.base + start))
     }
 
     fn free(&self, addr: IoAddr, len: u64) {
+        let whole = len.max(1).next_multiple_of(PAGE);
+        // Before it can be taken again. What is no run is refused by the next line.
+        let _ = self.fill(addr, whole, 0);
         self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
@@ -183,6 +224,21 @@ mod tests {
         arena.free(c, 13 * PAGE);
         arena.free(d, 3 * PAGE);
         assert_eq!(arena.stats().largest_free, 16 * PAGE);
+    }
+
+    #[test]
+    fn a_write_to_free_memory_is_seen_and_does_not_stay() {
+        let arena = Arena::new(BASE, 4 * PAGE);
+        let a = arena.alloc(PAGE).unwrap();
+        arena.fill(a, PAGE, 7).unwrap();
+        arena.free(a, PAGE);
+        assert_eq!(arena.spoiled(), None, "freed memory is zero");
+        arena.write(IoAddr(BASE.0 + 5), &[1]).unwrap();
+        let b = arena.alloc(PAGE).unwrap();
+        let mut byte = [9];
+        arena.read(IoAddr(b.0 + 5), &mut byte).unwrap();
+        assert!(arena.is_spoiled() && byte == [0]);
+        assert_eq!(arena.spoiled(), Some(IoAddr(BASE.0 + 5)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::MemoryStats;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Allocation granularity and alignment in bytes.
 pub const PAGE: u64 = 4096;
@@ -55,6 +56,12 @@ impl Runs {
             merged.start = s;
         }
         self.free.insert(merged.start, merged.end - merged.start);
+    }
+
+    /// The free runs: offset and length of each.
+    #[must_use]
+    pub fn free(&self) -> Vec<(u64, u64)> {
+        self.free.iter().map(|(start, len)| (*start, *len)).collect()
     }
 
     /// How much there is and how much is free.

@@ -9,6 +9,7 @@ use super::{Conn, Lanes};
 use crate::Error;
 use crate::node::Node;
 use crate::rpc::ConnRpc;
+use crate::sometimes::sometimes;
 use crate::trace::Event;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -185,6 +186,7 @@ impl Node {
             let mut peers = me.peers.lock();
             let Some(peer) = peers.get_mut(&node) else { return };
             if is_open(&peer.link) {
+                sometimes!("the set-up of a connection took too long");
                 let old = mem::replace(&mut peer.link, PeerLink::Idle);
                 drop(peers);
                 me.retire(old);

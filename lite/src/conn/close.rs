@@ -11,6 +11,7 @@ use super::wire::Message;
 use super::{Conn, Gone, STAY};
 use crate::node::Node;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -84,6 +85,9 @@ impl Node {
             || planted(Bug::ClosedInUse)
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
         if agreed {
+            if proposed {
+                sometimes!("both ends proposed to close a connection");
+            }
             self.counters.closed.add(1);
             self.on_broken(member, id);
         } else {
@@ -102,11 +106,13 @@ impl Node {
                 return;
             }
             if !closed {
+                sometimes!("a proposal to close a connection was refused");
                 peer.link = PeerLink::Ready(conn.clone());
             }
             conn
         };
         if closed {
+            sometimes!("a connection was closed by agreement");
             self.counters.closed.add(1);
             self.fail(&conn);
         } else {

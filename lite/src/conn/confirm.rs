@@ -12,6 +12,7 @@ use crate::membership::Life;
 use crate::node::Node;
 use crate::op::Moment;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use crate::{Error, Lite};
 use alloc::sync::Arc;
 use proto::Member;
@@ -44,11 +45,15 @@ impl Node {
         let conn = self.by_qp.lock().values().find(is_meant).cloned();
         match conn {
             Some(conn) => {
+                sometimes!("a peer heard that a connection is broken");
                 conn.owe_closed();
                 self.fail(&conn);
                 self.tell_closed(&conn);
             }
-            None => self.tell(member, id, Message::Closed),
+            None => {
+                sometimes!("a broken connection had ended at its peer");
+                self.tell(member, id, Message::Closed);
+            }
         }
     }
 
@@ -96,6 +101,9 @@ impl Node {
     /// takes to give up, and as a message to the peer and back through the manager.
     pub(crate) async fn settled(&self, since: Moment) {
         let time = since..self.moment();
+        if self.ops.lock().unfinished.any(&time) {
+            sometimes!("a task waited for operations of unknown outcome");
+        }
         self.drains.until(|| (!self.ops.lock().unfinished.any(&time)).then_some(())).await;
     }
 }

@@ -4,6 +4,7 @@ use super::broker::{Peer, PeerLink};
 use super::wire::{End, Message};
 use super::{STAY, Seat};
 use crate::node::Node;
+use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -74,6 +75,7 @@ impl Node {
         self.give_up(now);
         while Seat::taken(&self.seats) < self.config.peers {
             let Some((member, attempt, next, since)) = self.next_waiting(now) else { break };
+            sometimes!("a connection got a place that it waited for");
             let served = match next {
                 Next::Asked { attempt, end } => self.answer_request(&member, attempt, end, since),
                 // An error is told to those who then ask themselves.
@@ -126,6 +128,7 @@ impl Node {
             }
             *link = PeerLink::Idle;
             any = true;
+            sometimes!("a wait for a place was given up");
         }
         drop(peers);
         if any {
@@ -161,6 +164,7 @@ impl Node {
         if !matches!(&peer.link, PeerLink::Asking { attempt: a, .. } if *a == attempt) {
             return;
         }
+        sometimes!("a peer had no place for a connection");
         let old = core::mem::replace(&mut peer.link, PeerLink::Wanted { from, since: now });
         drop(peers);
         self.retire(old);

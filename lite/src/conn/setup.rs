@@ -25,6 +25,10 @@ impl Node {
     /// The connection of this node with itself: one queue pair, its own peer. Atomics on own memory go through it.
     pub(super) fn loopback(&self) -> Result<Arc<Conn>, Error> {
         let mut loopback = self.loopback.lock();
+        // Whoever ends this node's membership takes the connection away under this lock.
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
         if let Some(conn) = loopback.as_ref().filter(|c| !c.is_shut()) {
             return Ok(conn.clone());
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 6;
 
 /// Where a node takes RPC messages from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

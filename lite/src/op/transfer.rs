@@ -6,6 +6,7 @@ use crate::node::Node;
 use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::region::Mapping;
+use crate::sometimes::sometimes;
 use crate::wait::{Epoch, Shut};
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
@@ -234,6 +235,7 @@ impl Node {
                     if matches!(route, Route::Conn(_)) {
                         return Err(Stop::For(Error::Unknown));
                     }
+                    sometimes!("a transfer went on over a new connection");
                     self.counters.retries.add(1);
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }

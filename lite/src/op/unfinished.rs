@@ -8,6 +8,7 @@ use super::OpId;
 use crate::conn::Conn;
 use crate::membership::Life;
 use crate::region::StampId;
+use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -66,6 +67,7 @@ impl Unfinished {
     /// Nobody waits any more for an operation that is on the wire.
     #[cold]
     pub(super) fn abandoned(&mut self, id: OpId, stamp: StampId) {
+        sometimes!("an operation on the wire was given up");
         let now = self.tick();
         self.entries.push(Entry { why: Why::Abandoned(id), stamp, noted: [now; 2] });
     }
@@ -77,6 +79,7 @@ impl Unfinished {
         let was = at.map(|at| self.entries.swap_remove(at).noted);
         // Both ends of a loop-back connection are destroyed at once.
         let Some(conn) = lost.filter(|conn| conn.rpc.is_some()) else { return };
+        sometimes!("an operation was lost with its connection");
         let noted = was.unwrap_or_else(|| [self.tick(); 2]);
         let why = Why::Lost((conn.peer, conn.incarnation), conn.id);
         match self.entries.iter_mut().find(|e| e.why == why && e.stamp == stamp) {

@@ -4,7 +4,7 @@ use super::memory::Plan;
 use super::placement::Placement;
 use super::rights::Grantee;
 use crate::node::Node;
-use crate::rpc::{Answer, Ask, Undo};
+use crate::rpc::{Answer, Ask};
 use crate::{Error, Lmr, Permissions};
 use alloc::vec::Vec;
 use platform::Instant;
@@ -117,21 +117,21 @@ impl Lmr {
     }
 
     /// Frees the region. Needs `ADMIN`. On `Ok` nobody can reach the memory any more, it is free, and so are the region's names;
-    /// other handles fail with [`Error::Freed`], and what they had under way has ended. On [`Error::Unknown`] and
-    /// [`Error::Deadline`] it is being freed, which goes on.
+    /// other handles fail with [`Error::Freed`], and what they had under way has ended. [`Error::Permission`]: the region stays,
+    /// and the handle is dropped. On other errors, and if the future is dropped, the region is being freed, which goes on until
+    /// the owner has heard of it, also if it could not be asked by the deadline.
     pub async fn free(self) -> Result<(), Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let (m, node) = (self.mapping(), self.here());
         self.forget();
         m.close();
         self.scope().forget_region(m.id);
-        let free = Ask::Free { mapping: m.id };
-        let undo = Undo::new(node, m.owner, free.clone());
-        let result = node.ask_node(m.owner, &free, self.deadline()).await;
-        if !matches!(result, Err(Error::Unknown | Error::Deadline)) {
-            undo.disarm();
+        let freed = node.ask_for_sure(m.owner, Ask::Free { mapping: m.id }, self.deadline()).await;
+        if freed == Err(Error::Permission) {
+            // The right was taken away a moment ago, and the owner still counts this node among those who map the region.
+            node.release(m);
         }
-        result.map(drop)
+        freed.map(drop)
     }
 
     /// Where the region's bytes lie: nodes and bytes, in the order of the layout.

@@ -17,6 +17,7 @@ use crate::op::Data;
 use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::rpc::{Answer, Ask};
+use crate::sometimes::sometimes;
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -222,6 +223,9 @@ impl Node {
             };
             (unused, copied)
         };
+        if result.is_err() {
+            sometimes!("a move failed and the region stayed");
+        }
         gate.reopen();
         self.regions.changed.wake_all();
         // Nothing is under way to it, and nobody looks there any more.

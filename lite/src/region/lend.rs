@@ -2,6 +2,7 @@
 //! other does for it. What is lent is a mapping like any other: revoked with the region, given back when it is done.
 
 use crate::membership::Life;
+use crate::sometimes::sometimes;
 use crate::{Error, Permissions};
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -49,7 +50,10 @@ impl Loans {
 
     /// What was lent to `by` under `token`, once.
     pub(super) fn take(&mut self, now: Instant, token: u64, by: NodeId) -> Option<Loan> {
-        self.0.get(&token).filter(|loan| loan.to == by && loan.until > now)?;
+        if self.0.get(&token).is_none_or(|loan| loan.to != by || loan.until <= now) {
+            sometimes!("a loan had expired or ended");
+            return None;
+        }
         self.0.remove(&token)
     }
 

@@ -9,6 +9,7 @@ use crate::membership::Life;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask, Undo};
+use crate::sometimes::sometimes;
 use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
@@ -289,8 +290,12 @@ impl Expected<'_> {
         if let Some(rights) = fate.taken {
             mapping.take(rights);
         }
+        if fate.paused > 0 {
+            sometimes!("a mapping arrived during a move");
+        }
         mapping.pause(fate.paused);
         if fate.revoked {
+            sometimes!("a mapping arrived after it was revoked");
             mapping.close();
         } else {
             table.live.insert((self.owner, self.id), mapping.clone());

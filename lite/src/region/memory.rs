@@ -10,6 +10,7 @@ use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Ask, Call, answer};
+use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -91,6 +92,9 @@ impl Holdings {
         let mut table = self.0.lock();
         let keys: Vec<_> = table.range((owner, 0)..=(owner, u64::MAX)).map(|(key, _)| *key).collect();
         let gone: Vec<_> = keys.iter().filter_map(|key| table.remove(key)).collect();
+        if !gone.is_empty() {
+            sometimes!("memory of a dead owner became free");
+        }
         drop(table);
         drop(gone);
     }
@@ -166,6 +170,7 @@ impl Node {
                 return Err(Error::NoMemory { asked: len, free: had });
             }
             if stock.len < len {
+                sometimes!("memory was taken in several runs");
                 platform::yield_now().await;
             }
         }
@@ -264,7 +269,10 @@ impl Node {
                     table.remove(&(owner, holding));
                     Err(error)
                 }
-                (Ok(_), None) => Err(Error::Freed),
+                (Ok(_), None) => {
+                    sometimes!("memory came for an owner that was gone");
+                    Err(Error::Freed)
+                }
             };
             drop(table);
             node.report_memory();

@@ -11,6 +11,7 @@ use crate::membership::Life;
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Rest, TaskWaker, Verb};
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use crate::trace::Event;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -331,7 +332,10 @@ impl Node {
             slot.lend(Box::new((lent, place)));
         }
         let mut post = || match self.send_request(conn, rpc, &head, data) {
-            Err(NotPosted::Busy) => None,
+            Err(NotPosted::Busy) => {
+                sometimes!("a request waited for room");
+                None
+            }
             other => Some(other),
         };
         // What is missing is room in the ring, or a buffer, a slot, or a place in the queue pair.

@@ -9,6 +9,7 @@ use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::op::{NotPosted, Verb};
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -174,6 +175,7 @@ impl Node {
         let was_empty = outbox.is_empty();
         outbox.push_back(out);
         if was_empty && !self.flush(conn, rpc, &mut outbox) {
+            sometimes!("a reply or a credit waited for room");
             drop(outbox);
             self.stalled.push(conn.clone());
         }

@@ -6,6 +6,7 @@ use crate::membership::Life;
 use crate::node::Node;
 use crate::op::RECONNECT_PAUSE;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -14,22 +15,51 @@ use platform::Instant;
 /// How long one attempt takes.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
+/// Whether a question is answered for good: what it asks for is done or refused. A node that is short of memory, or that has no
+/// room for one more connection, has it another time.
+fn stands(outcome: &Result<Result<Answer, Error>, Error>) -> bool {
+    !matches!(outcome, Err(_) | Ok(Err(Error::NoMemory { .. })))
+}
+
 impl Node {
-    /// Asks what may be asked twice: again after each connection that breaks, until `deadline`. `Unknown` then.
+    /// Asks what may be asked twice: again after each connection that breaks, until `deadline`. `Unknown`, whatever comes of the
+    /// last attempt, if one before it may have been heard.
     pub(crate) async fn ask_until(
         self: &Arc<Self>,
         whom: Life,
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
+        let mut perhaps_heard = false;
         loop {
-            match self.ask_node(whom, ask, deadline).await {
+            match self.put_to(whom, ask, deadline).await {
+                Ok(answer) => return answer,
                 Err(Error::Unknown) if self.platform.now() + RECONNECT_PAUSE < deadline => {
+                    sometimes!("a question was asked again");
+                    perhaps_heard = true;
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }
-                other => return other,
+                // The asked life is gone, or this one is.
+                Err(error @ (Error::NodeDown(_) | Error::LinkDown)) => return Err(error),
+                Err(error) => return Err(if perhaps_heard { Error::Unknown } else { error }),
             }
         }
+    }
+
+    /// Asks once, by `deadline`. Without an answer that stands a task of its own goes on asking until there is one or the
+    /// asked life is gone; so it does if this future is dropped.
+    pub(crate) async fn ask_for_sure(
+        self: &Arc<Self>,
+        whom: Life,
+        ask: Ask,
+        deadline: Instant,
+    ) -> Result<Answer, Error> {
+        let again = Undo::new(self, whom, ask.clone());
+        let outcome = self.put_to(whom, &ask, deadline).await;
+        if stands(&outcome) {
+            again.disarm();
+        }
+        outcome.flatten()
     }
 
     /// Asks a life of a node again and again until it has answered or is gone.
@@ -37,14 +67,11 @@ impl Node {
         let is_there = || whom == (self.me, self.incarnation) || self.peer_life(whom.0) == Some(whom.1);
         while is_there() && !self.is_fenced() {
             let deadline = self.platform.now() + ATTEMPT;
-            match self.put_to(whom, ask, deadline).await {
-                // A node that is short of memory, or that has no room for one more connection, has it another time.
-                Err(_) | Ok(Err(Error::NoMemory { .. })) => {
-                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
-                }
-                // Done, or refused for good.
-                Ok(_) => return,
+            if stands(&self.put_to(whom, ask, deadline).await) {
+                return;
             }
+            sometimes!("what must be heard was said again");
+            self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
         }
     }
 

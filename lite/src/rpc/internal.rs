@@ -93,8 +93,8 @@ pub(crate) enum Ask {
     Signal { place: Place },
     /// Wait until an event's count is above `past`.
     Await { place: Place, past: u64, token: u64 },
-    /// Wait no more, or hold no more.
-    Leave { place: Place, token: u64 },
+    /// Wait no more, or hold no more. `held`: the asker's task has had the lock.
+    Leave { place: Place, token: u64, held: bool },
     /// From a home: a wait of the asked node has ended.
     Woken { token: u64, outcome: Result<Outcome, Error> },
 }
@@ -301,8 +301,8 @@ impl Node {
             Ask::Claim { place, mode, token, wait } => self.claim_lock(by, &place, mode, token, wait),
             Ask::Signal { place } => self.signal_event(by, &place),
             Ask::Await { place, past, token } => self.await_event(by, &place, past, token),
-            Ask::Leave { place, token } => {
-                self.leave_object(by, &place, token);
+            Ask::Leave { place, token, held } => {
+                self.leave_object(by, &place, token, held);
                 Ok(Answer::Done)
             }
             Ask::Woken { token, outcome } => {

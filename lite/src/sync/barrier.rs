@@ -10,6 +10,7 @@ use crate::membership::Life;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask, Undo};
+use crate::sometimes::sometimes;
 use crate::{Error, Lite};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -62,6 +63,7 @@ impl Node {
         let barriers = &mut objects.barriers.0;
         // Under the lock, so that the death of another one is seen here or ends the wait.
         if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
+            sometimes!("a node came to a barrier of a dead node");
             let failed = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
             drop(objects);
             self.tell_barrier(failed, &Err(Error::NodeDown(dead)));
@@ -91,6 +93,9 @@ impl Node {
         let mut objects = self.objects.lock();
         let barriers = &mut objects.barriers.0;
         let waits = barriers.get(name).is_some_and(|meeting| meeting.here.contains(&(by, token)));
+        if waits {
+            sometimes!("a barrier failed because one waited no longer");
+        }
         let failed = if waits { barriers.remove(name) } else { None };
         drop(objects);
         let others = failed.into_iter().flat_map(|meeting| meeting.here).filter(|one| *one != (by, token));

@@ -1,6 +1,8 @@
 //! [`Counter`]: a number that all nodes change in one step.
 
+use crate::sometimes::sometimes;
 use crate::{Error, Lite, Lmr, Permissions};
+use alloc::boxed::Box;
 use core::time::Duration;
 use proto::NodeId;
 
@@ -21,12 +23,33 @@ pub struct Counter {
     cell: Lmr,
 }
 
+/// The region of a counter whose maker may not hear that its name is bound: dropped, it is freed, so that no name is bound to what
+/// nobody has.
+struct Unsure(Option<Lmr>);
+
+impl Drop for Unsure {
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take() {
+            sometimes!("the name of a counter was bound or not");
+            let node = cell.here().clone();
+            let free = async move {
+                if let Err(error) = cell.free().await {
+                    log::debug!("lite: freeing a counter that was not made: {error}");
+                }
+            };
+            node.platform.spawn("lite-counter", Box::pin(free));
+        }
+    }
+}
+
 impl Lite {
     /// Makes a counter on `home`, which may be this node, at 0, and publishes it as `name`. Fails with
     /// `NameTaken`.
     pub async fn create_counter(&self, home: NodeId, name: &str) -> Result<Counter, Error> {
         let cell = self.alloc(home, 8, Permissions::ATOMIC | Permissions::SHARE).await?;
+        let mut unsure = Unsure(Some(cell.clone()));
         cell.publish(name).await?;
+        unsure.0 = None;
         Ok(Counter { cell })
     }
 
@@ -65,7 +88,7 @@ impl Counter {
         self.cell.compare_swap(0, from, to).await
     }
 
-    /// Ends the counter. For whoever made it.
+    /// Ends the counter, as [`Lmr::free`] does a region. For whoever made it.
     pub async fn destroy(self) -> Result<(), Error> {
         self.cell.free().await
     }

@@ -65,7 +65,7 @@ struct Listening<'a> {
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.event.node.spawn_leave(self.event.place, self.token);
+            self.event.node.spawn_leave(self.event.place, self.token, false);
         }
     }
 }
@@ -111,10 +111,11 @@ impl Event {
         ended
     }
 
-    /// Ends the event: whoever waits for it gets [`Error::Freed`], as does whoever asks later.
+    /// Ends the event: whoever waits for it gets [`Error::Freed`], as does whoever asks later. On errors, and if the future is
+    /// dropped, it is being ended, which goes on until its home has heard of it.
     pub async fn destroy(self) -> Result<(), Error> {
-        let ended = self.node.end_object(&self.place, self.node.platform.now() + self.patience).await;
-        ended.inspect(|()| self.scope.forget_object(self.place.secret))
+        self.scope.forget_object(self.place.secret);
+        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
     }
 }
 

@@ -97,10 +97,11 @@ impl Lock {
         self.claim(Mode::Exclusive, false).await
     }
 
-    /// Ends the lock: whoever waits for it gets [`Error::Freed`], as does whoever asks later. Its holders are not told.
+    /// Ends the lock: whoever waits for it gets [`Error::Freed`], as does whoever asks later. Its holders are not told. On errors,
+    /// and if the future is dropped, it is being ended, which goes on until its home has heard of it.
     pub async fn destroy(self) -> Result<(), Error> {
-        let ended = self.node.end_object(&self.place, self.node.platform.now() + self.patience).await;
-        ended.inspect(|()| self.scope.forget_object(self.place.secret))
+        self.scope.forget_object(self.place.secret);
+        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
     }
 
     async fn claim(&self, mode: Mode, wait: bool) -> Result<Option<LockGuard>, Error> {
@@ -117,7 +118,7 @@ impl Lock {
             after_death: false,
             since: None,
             fencing: FencingToken::NONE,
-            held: true,
+            stage: Stage::Claimed,
         };
         let ask = Ask::Claim { place, mode, token: waiting.token, wait };
         let outcome = match node.ask_until(place.home(), &ask, deadline).await {
@@ -126,14 +127,14 @@ impl Lock {
                 node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
             }
             Ok(Answer::Queued) => {
-                guard.held = false;
+                guard.stage = Stage::Over;
                 return Ok(None);
             }
             Ok(_) => return Err(Error::Refused("unexpected answer".into())),
             // Whatever became of the claim, it is given back.
             Err(Error::Unknown) => return Err(Error::Deadline),
             Err(error) => {
-                guard.held = false;
+                guard.stage = Stage::Over;
                 return Err(error);
             }
         };
@@ -144,6 +145,7 @@ impl Lock {
         guard.since = (!planted(Bug::UnlockedUnsettled)).then(|| node.moment());
         // The answer may have lain here while its home died, and another lock of that name was made.
         node.check_home(&place)?;
+        guard.stage = Stage::Held;
         Ok(Some(guard))
     }
 }
@@ -165,8 +167,18 @@ pub struct LockGuard {
     /// When it was granted.
     since: Option<Moment>,
     fencing: FencingToken,
-    /// There may be something to give back.
-    held: bool,
+    stage: Stage,
+}
+
+/// What a guard has to give back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The home may hold the lock for it, or have it wait: nobody here has the lock.
+    Claimed,
+    /// The lock.
+    Held,
+    /// Nothing.
+    Over,
 }
 
 impl LockGuard {
@@ -206,25 +218,26 @@ impl LockGuard {
             }
             self.since = None;
         }
-        let ask = Ask::Leave { place: self.place, token: self.token };
+        let ask = Ask::Leave { place: self.place, token: self.token, held: true };
         self.node.ask_node(self.place.home(), &ask, deadline).await?;
-        self.held = false;
+        self.stage = Stage::Over;
         Ok(())
     }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !self.held {
+        if self.stage == Stage::Over {
             return;
         }
         let (node, place, token) = (self.node.clone(), self.place, self.token);
+        let held = self.stage == Stage::Held;
         match self.since.filter(|since| !node.is_settled(*since)) {
-            None => node.spawn_leave(place, token),
+            None => node.spawn_leave(place, token, held),
             Some(since) => {
                 let task = async move {
                     node.settled(since).await;
-                    node.spawn_leave(place, token);
+                    node.spawn_leave(place, token, held);
                 };
                 self.node.platform.spawn("lite-unlock", Box::pin(task));
             }

@@ -240,11 +240,11 @@ impl Node {
         Ok(Answer::Queued)
     }
 
-    /// Someone waits no more, or holds no more.
-    pub(crate) fn leave_object(self: &Arc<Self>, by: Life, place: &Place, token: u64) {
+    /// Someone waits no more, or holds no more. `held`: it was a lock, and whoever asked for it has had it.
+    pub(crate) fn leave_object(self: &Arc<Self>, by: Life, place: &Place, token: u64, held: bool) {
         let mut objects = self.objects.lock();
         let grants = match objects.find(place) {
-            Ok(State::Lock(queue)) => queue.release(by, token),
+            Ok(State::Lock(queue)) => queue.release(by, token, held),
             Ok(State::Event { listeners, .. }) => {
                 listeners.retain(|l| (l.by, l.token) != (by, token));
                 Vec::new()
@@ -328,11 +328,16 @@ impl Node {
         }
     }
 
-    /// Ends an object. Answered when whoever waits is being told.
+    /// Ends an object. On `Ok` whoever waits is being told. Otherwise its home is told as soon as it can be.
     pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
         self.check_home(place)?;
         let ask = Ask::Destroy { secret: place.secret };
-        self.ask_until(place.home(), &ask, deadline).await.map(drop)
+        let again = Undo::new(self, place.home(), ask.clone());
+        let ended = self.ask_until(place.home(), &ask, deadline).await;
+        if ended.is_ok() {
+            again.disarm();
+        }
+        ended.map(drop)
     }
 
     /// Whether the object's home is still the one it was made on.
@@ -343,9 +348,9 @@ impl Node {
         self.gone(place.home, place.life).map_or(Ok(()), Err)
     }
 
-    /// Tells an object's home that a task waits or holds no more, however long that takes.
-    pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64) {
+    /// Tells an object's home that a task waits or holds no more, however long that takes. `held`: the task has had the lock.
+    pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64, held: bool) {
         // Also where the home is this node: the claim or the wait may lie unserved in its queue, and this has to come behind it.
-        self.spawn_insist(place.home(), Ask::Leave { place, token });
+        self.spawn_insist(place.home(), Ask::Leave { place, token, held });
     }
 }

@@ -5,6 +5,7 @@
 use super::FencingToken;
 use crate::membership::Life;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ impl Claim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) claim: Claim,
-    /// The last one to hold it exclusively died with it.
+    /// The last one to have it exclusively died with it.
     pub(crate) after_death: bool,
     /// Larger than those of all grants before.
     pub(crate) token: FencingToken,
@@ -53,7 +54,7 @@ pub(crate) struct Queue {
     waiting: VecDeque<Claim>,
     /// Lives that held it exclusively when they ended, and that others may not have heard of yet.
     unsettled: Vec<Life>,
-    /// An exclusive holder has died, and no exclusive holder has been told.
+    /// An exclusive holder has died, and no exclusive one has had the lock since.
     died: bool,
 }
 
@@ -85,7 +86,14 @@ impl Queue {
     }
 
     /// A claim is given up, whether it holds or waits; gives who holds because of that. Unknown ones change nothing.
-    pub(crate) fn release(&mut self, by: Life, token: u64) -> Vec<Grant> {
+    /// `held`: whoever made the claim has had the lock, and so knows who died. Others were granted it too late, and know nothing.
+    pub(crate) fn release(&mut self, by: Life, token: u64, held: bool) -> Vec<Grant> {
+        if held && self.holders.iter().any(|g| g.claim.is(by, token) && g.claim.mode == Mode::Exclusive) {
+            self.died = false;
+        }
+        if !held && self.holders.iter().any(|g| g.claim.is(by, token)) {
+            sometimes!("a grant went to a claim that was given up");
+        }
         self.holders.retain(|g| !g.claim.is(by, token));
         self.waiting.retain(|claim| !claim.is(by, token));
         self.advance()
@@ -98,6 +106,7 @@ impl Queue {
         let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
         self.holders.retain(|g| g.claim.by != life);
         if exclusive {
+            sometimes!("the holder of a lock died");
             self.died = !planted(Bug::DeathNotTold);
             if !planted(Bug::LockBeforeSettled) {
                 self.unsettled.push(life);
@@ -135,11 +144,13 @@ impl Queue {
     }
 
     fn hold(&mut self, claim: Claim, binding: u64) -> Grant {
+        if self.died {
+            sometimes!("a grant told of a death");
+        }
         self.granted += u64::from(!planted(Bug::TokenStands));
         let token = FencingToken::new(binding, self.granted);
         let grant = Grant { claim, after_death: self.died, token };
         self.holders.push(grant);
-        self.died &= claim.mode == Mode::Shared;
         grant
     }
 
@@ -186,7 +197,7 @@ mod tests {
         let mut q = Queue::default();
         assert!(q.claim(claim(1, 1, Shared), false).is_none());
         assert!(q.claim(claim(1, 2, Shared), true).is_none() && q.claim(claim(2, 3, Shared), true).is_none());
-        assert!(q.release(life(1), 9).is_empty() && q.end(life(9)).is_empty());
+        assert!(q.release(life(1), 9, true).is_empty() && q.end(life(9)).is_empty());
         let grants = q.bound(7);
         assert_eq!(tokens(&grants), [2, 3], "the first one did not wait");
         assert_eq!(grants.iter().map(|g| g.token.to_u128()).collect::<Vec<_>>(), [7 << 64 | 1, 7 << 64 | 2]);
@@ -200,19 +211,19 @@ mod tests {
         assert!(q.claim(claim(3, 3, Exclusive), true).is_none());
         assert!(q.claim(claim(1, 4, Shared), true).is_none());
         assert!(q.claim(claim(1, 5, Shared), false).is_none(), "and does not wait");
-        assert!(q.release(life(1), 1).is_empty());
-        assert_eq!(tokens(&q.release(life(2), 2)), [3]);
+        assert!(q.release(life(1), 1, true).is_empty());
+        assert_eq!(tokens(&q.release(life(2), 2, true)), [3]);
         assert!(q.claim(claim(2, 6, Shared), true).is_none());
-        assert_eq!(tokens(&q.release(life(3), 3)), [4, 6]);
+        assert_eq!(tokens(&q.release(life(3), 3, true)), [4, 6]);
         // Asked twice, it is in line once.
         assert!(
             q.claim(claim(3, 7, Exclusive), true).is_none()
                 && q.claim(claim(3, 7, Exclusive), true).is_none()
         );
         assert_eq!(q.claim(claim(1, 4, Shared), true).map(|g| g.claim.token), Some(4));
-        assert!(q.release(life(3), 7).is_empty() && q.waiting.is_empty());
+        assert!(q.release(life(3), 7, true).is_empty() && q.waiting.is_empty());
         // Another node's token means nothing, nor does one given up before.
-        assert!(q.release(life(9), 4).is_empty() && q.release(life(3), 3).is_empty());
+        assert!(q.release(life(9), 4, true).is_empty() && q.release(life(3), 3, true).is_empty());
     }
 
     #[test]
@@ -229,8 +240,26 @@ mod tests {
         // A reader that dies changes nothing for others.
         let told = q.end(life(2));
         assert_eq!((tokens(&told), told[0].after_death), (vec![3], true));
-        let told = q.release(life(3), 3);
+        let told = q.release(life(3), 3, true);
         assert_eq!((tokens(&told), told[0].after_death), (vec![4], false));
+    }
+
+    #[test]
+    fn a_death_is_told_until_somebody_has_had_the_lock_alone() {
+        let mut q = queue();
+        assert!(q.claim(claim(1, 1, Exclusive), true).is_some());
+        for (n, mode) in [(2, Exclusive), (3, Shared), (4, Exclusive), (5, Exclusive)] {
+            assert!(q.claim(claim(n, u64::from(n), mode), true).is_none());
+        }
+        assert!(q.end(life(1)).is_empty());
+        let is_told =
+            |grants: Vec<Grant>| grants.iter().map(|g| (g.claim.token, g.after_death)).collect::<Vec<_>>();
+        assert_eq!(is_told(q.settled(life(1))), [(2, true)]);
+        // The second had given up when it was granted the lock; the third reads, and may not know how to mend what is half changed.
+        assert_eq!(is_told(q.release(life(2), 2, false)), [(3, true)]);
+        assert_eq!(is_told(q.release(life(3), 3, true)), [(4, true)]);
+        assert_eq!(q.claim(claim(4, 4, Exclusive), true).map(|g| g.after_death), Some(true), "asked again");
+        assert_eq!(is_told(q.release(life(4), 4, true)), [(5, false)]);
     }
 
     proptest! {
@@ -253,7 +282,7 @@ mod tests {
                     2 => {
                         let token = used.iter().copied().nth(pick as usize).unwrap_or(0);
                         waiting.retain(|t| *t != token);
-                        (1..5).flat_map(|n| q.release(life(n), token)).collect()
+                        (1..5).flat_map(|n| q.release(life(n), token, true)).collect()
                     }
                     _ => {
                         let gone: Vec<u64> = q.waiting.iter().filter(|c| c.by == life(node)).map(|c| c.token).collect();

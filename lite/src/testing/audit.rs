@@ -4,6 +4,7 @@ use crate::Lite;
 use crate::conn::Seat;
 use alloc::string::String;
 use alloc::vec::Vec;
+use proto::{Incarnation, NodeId};
 
 impl Lite {
     /// What is still held, by kind and count; empty if nothing is.
@@ -47,6 +48,12 @@ impl Lite {
     pub fn queue_pairs(&self) -> usize {
         let conns = self.by.node.by_qp.lock().values().map(|conn| conn.lanes().len()).sum::<usize>();
         conns + self.by.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.lanes().len())
+    }
+
+    /// The lives that have ended, and of whose end this node knows that all members have seen it.
+    #[must_use]
+    pub fn settled_lives(&self) -> Vec<(NodeId, Incarnation)> {
+        self.by.node.settled.lock().clone()
     }
 
     /// The regions whose owner this node is, a line each.

@@ -9,6 +9,8 @@ mod hub;
 mod native;
 mod paced;
 mod rnic;
+#[cfg(debug_assertions)]
+mod sometimes;
 mod sparse;
 mod words;
 
@@ -19,6 +21,8 @@ pub use hub::Hub;
 pub use native::{Clock, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
+#[cfg(debug_assertions)]
+pub use sometimes::{count_state, take_states};
 pub use sparse::{Sparse, SparseHost};
 pub use words::Words;
 

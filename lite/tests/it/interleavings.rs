@@ -483,3 +483,29 @@ fn messages_reads_and_the_end_of_a_connection() {
         assert_eq!(cluster.lite(1).audit(), []);
     });
 }
+
+/// A node's membership ends while the first atomic on its own memory makes the connection that it goes over: what is made is
+/// destroyed.
+#[test]
+fn the_end_of_a_membership_and_the_connection_with_oneself() {
+    explore(|| {
+        let cluster = Cluster::new(1);
+        let a = cluster.lite(1);
+        let own = cluster.run(async move { a.alloc(NodeId(1), 8, Permissions::all()).await.unwrap() });
+        let mut tasks: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+        tasks.push(Box::pin(async move {
+            let added = own.fetch_add(0, 1).await;
+            assert!(matches!(added, Ok(0) | Err(Error::LinkDown | Error::Unknown)), "{added:?}");
+        }));
+        cluster.run_interleaved(tasks, |cluster| {
+            for _ in 0..chance() % 20 {
+                thread::yield_now();
+            }
+            cluster.hub.cut(NodeId(1));
+        });
+        let a = cluster.lite(1);
+        cluster.run(async move { a.sleep(Duration::from_millis(50)).await });
+        assert!(!cluster.lite(1).is_member());
+        assert_eq!(cluster.fabric.queue_pairs(gid(1)), 0);
+    });
+}

@@ -5,6 +5,7 @@ mod allocations;
 mod connections;
 mod control;
 mod departed;
+mod given_up;
 mod hostile;
 #[cfg(debug_assertions)]
 mod interleavings;

@@ -4,6 +4,7 @@ use super::cases::{Case, Lane, Outcome};
 use super::end_to_end::xtask;
 use crate::cargo::{self, LIBIBVERBS, Profile};
 use crate::image::{self, Apps, Contents};
+use crate::language::{Report, each_source};
 use crate::run::manager;
 use crate::{paths, tool};
 use anyhow::{Context, Result, ensure};
@@ -73,6 +74,7 @@ pub fn cases() -> Vec<Case> {
         cases.push(doc.compiles(workspace.lane()));
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
+    cases.push(Case::new("lint::language", language));
     // Without what builds the bindings to libibverbs, which the others have.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -82,6 +84,13 @@ pub fn cases() -> Vec<Case> {
         .compiles(Lane::Host),
     );
     cases
+}
+
+/// The counts of `docs/style.md` are within their budgets.
+fn language(_log: &Path) -> Result<Outcome> {
+    let over = Report::of_the_repository()?.over_budget()?;
+    ensure!(over.is_empty(), "{}", over.join("; "));
+    Ok(Outcome::Passed)
 }
 
 /// A library of which cargo makes no test program (`test = false`) has no test in `src/`: it would never run.
@@ -97,7 +106,7 @@ fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
             lib.lines().take_while(|line| !line.starts_with('[')).any(|line| line == "test = false")
         });
         if without && let Some(package) = manifest.parent() {
-            sources(&package.join("src"), &mut |path, text| {
+            each_source(&package.join("src"), &mut |path, text| {
                 if text.contains("#[test]") {
                     left_out.push(path.display().to_string());
                 }
@@ -106,19 +115,6 @@ fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
     }
     ensure!(left_out.is_empty(), "tests that never run: {}", left_out.join(", "));
     Ok(Outcome::Passed)
-}
-
-/// Calls `each` for every Rust file below a directory, with its text.
-fn sources(dir: &Path, each: &mut dyn FnMut(&Path, &str)) -> Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            sources(&path, each)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            each(&path, &std::fs::read_to_string(&path)?);
-        }
-    }
-    Ok(())
 }
 
 /// Builds the programs and images that the tests need, as users build them. Building checks that there is no `syscall` in an image.

@@ -320,7 +320,7 @@ impl Dice {
                 Ask::Claim { place: self.place(), mode, token, wait: self.one_in(2) }
             }
             30 => Ask::Await { place: self.place(), past: holding, token },
-            31 => Ask::Leave { place: self.place(), token },
+            31 => Ask::Leave { place: self.place(), token, held: self.one_in(2) },
             _ => {
                 let outcome = if self.one_in(3) { Err(self.error()) } else { Ok(self.outcome()) };
                 Ask::Woken { token, outcome }

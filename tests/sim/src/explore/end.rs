@@ -1,99 +1,134 @@
-//! After the run: what was written is there, and nothing is left behind.
+//! After the run: all works again, what was written is there, and nothing is left behind.
 
 use super::check::Check;
-use super::work::{EACH, Owned, PART, PROBES, Stage, Thing};
+use super::work::EACH;
+use super::work::{Owned, PART, PROBES, Stage, Thing};
 use crate::Cluster;
-use lite::{Error, Lite, NodeId};
+use lite::{Error, Lite, Lmr, NodeId};
+use platform::Instant;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// In which all that goes on by itself comes to its end: leases, timeouts, fences.
 const SETTLE: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
+/// For a task that takes each step once.
+const ROUND_LIMIT: Duration = Duration::from_secs(300);
 
 /// Checks what can only be checked now, ends all that is shared, and sees that nobody holds anything.
 pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
     cluster.world.run_for(SETTLE);
-    check.counters_hold();
-    check.barriers_hold();
-    let owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
+    check.look(cluster);
     let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, *i)).collect();
-    for Owned { node, thing } in owned {
-        if !live.contains(&node) {
-            // What it made has ended with it; so do its handles.
-            drop(thing);
-            continue;
-        }
-        let model = check.clone();
-        let what = match &thing {
-            Thing::Region(n, region) => format!("freeing region {n} of {node} on {}", region.node()),
-            Thing::Counter(_) => format!("ending a counter of {node}"),
-        };
-        let end = async move {
-            match thing {
-                Thing::Region(n, region) => {
-                    let mut bytes = vec![0; region.len() as usize];
-                    match region.read(0, &mut bytes).await {
-                        Ok(()) if n < EACH => {
-                            for (who, part) in bytes.chunks(PART).enumerate() {
-                                model.read(n, who, 0, part);
-                            }
-                        }
-                        Ok(()) => {}
-                        // Its home has died.
-                        Err(Error::NodeDown(_) | Error::Freed) => {}
-                        Err(error) => model.violated("a healthy cluster works", error),
-                    }
-                    region.free().await
-                }
-                Thing::Counter(counter) => counter.destroy().await,
-            }
-        };
-        match cluster.world.run(LIMIT, end) {
-            // A connection that broke at one end in the troubles is found out by its next use; the freeing goes on.
-            Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::Unknown) => {}
-            Err(error) => check.violated("a healthy cluster works", format!("{what}: {error}")),
-        }
-    }
-    if let Some(first) = live.first() {
-        let lite = cluster.lite(*first);
-        cluster.world.run(LIMIT, async move {
-            for n in 0..EACH {
-                // There is none if its home has died.
-                if let Ok(lock) = lite.open_lock(&format!("lock-{n}")).await {
-                    let _ = lock.destroy().await;
-                }
-                if let Ok(event) = lite.open_event(&format!("event-{n}")).await {
-                    let _ = event.destroy().await;
-                }
-            }
-        });
-    }
     for (from, to) in live.iter().flat_map(|from| live.iter().map(move |to| (*from, *to))) {
         let (lite, target) = (cluster.lite(from), cluster.lite(to).node_id());
         if let Err(error) = cluster.world.run(LIMIT, async move { calls(&lite, target).await }) {
             check.violated("a healthy cluster works", format!("node {from} calls node {to}: {error}"));
         }
     }
+    last_round(cluster, &stage, check, &live);
+    if check.is_violated() {
+        return;
+    }
+    check.words_hold();
+    free_all(cluster, &stage, check, &live);
     cluster.world.run_for(SETTLE * 3);
-    // What one node holds may be why another does: all are told.
+    check.look(cluster);
+    check.look_at_memory(cluster);
+    let left = left_behind(cluster, &live);
+    if !left.is_empty() {
+        check.violated("nothing is left behind", left.join("; "));
+    }
+}
+
+/// Each live node takes each step once more, and all succeed.
+fn last_round(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
+    stage.start_calm(cluster, live);
+    let end: Instant = cluster.world.now() + ROUND_LIMIT;
+    if !cluster.world.run_until(end, || check.all_done() || check.is_violated()) {
+        check.violated("a healthy cluster works", format_args!("these hang: {}", check.unfinished()));
+    }
+}
+
+/// Reads what was written, and ends what was made.
+fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
+    let Some(first) = live.first().map(|i| cluster.lite(*i)) else { return };
+    let mut owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
+    for n in 0..EACH {
+        for thing in [Thing::Lock(format!("lock-{n}")), Thing::Event(format!("event-{n}"))] {
+            owned.push(Owned { node: 0, thing });
+        }
+    }
+    // What its maker made has ended with it; so do its handles. Locks and events end with their homes.
+    owned.retain(|Owned { node, thing }| {
+        live.contains(node) || matches!(thing, Thing::Lock(_) | Thing::Event(_))
+    });
+    let model = check.clone();
+    let end = async move {
+        for Owned { node, thing } in owned {
+            let what = thing.to_string();
+            match free(&first, &model, thing).await {
+                // It has ended with its home, or its task has ended it.
+                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName) => {}
+                Err(error) => {
+                    let seen = format_args!("ending {what} of {node}: {error}");
+                    model.violated("a healthy cluster works", seen);
+                }
+            }
+        }
+    };
+    cluster.world.run(LIMIT, end);
+}
+
+/// Ends one thing; `lite` is some node's.
+async fn free(lite: &Lite, check: &Check, thing: Thing) -> Result<(), Error> {
+    match thing {
+        Thing::Region(n, region) => {
+            read_all(check, n, &region).await;
+            region.free().await
+        }
+        Thing::Other(region) | Thing::Gate(_, region) => region.free().await,
+        Thing::Counter(counter) => counter.destroy().await,
+        Thing::Lock(name) => lite.open_lock(&name).await?.destroy().await,
+        Thing::Event(name) => lite.open_event(&name).await?.destroy().await,
+    }
+}
+
+/// All parts of a region are what their tasks have written.
+async fn read_all(check: &Check, n: usize, region: &Lmr) {
+    let mut bytes = vec![0; region.len() as usize];
+    let parts = bytes.len() / PART;
+    let begun: Vec<_> = (0..parts).map(|who| check.reads(n, who)).collect();
+    let result = region.read(0, &mut bytes).await;
+    for (who, since) in begun.into_iter().enumerate() {
+        let part = &bytes[who * PART..(who + 1) * PART];
+        check.read(n, who, since, result.is_ok().then_some((0, part)));
+    }
+    // If its home has died there is nothing to read.
+    if let Err(error) = result
+        && !matches!(error, Error::NodeDown(_) | Error::Freed)
+    {
+        check.violated("a healthy cluster works", format_args!("reading region {n}: {error}"));
+    }
+}
+
+/// What nodes hold though nothing is under way any more. What one node holds may be why another does: all are told.
+fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
     let mut left = Vec::new();
     for i in live {
-        let lite = cluster.lite(i);
+        let lite = cluster.lite(*i);
         let audit = lite.audit();
         if !audit.is_empty() {
             left.push(format!("node {i}: {audit:?}"));
             left.extend(lite.describe_regions());
         }
         // Connections may stay open; those that are closed have left nothing in the RNIC.
-        let (there, known) = (queue_pairs(cluster, i), lite.queue_pairs());
+        let (there, known) = (queue_pairs(cluster, *i), lite.queue_pairs());
         if there != known {
             left.push(format!("node {i}: {there} queue pairs, of which connections have {known}"));
         }
     }
-    if !left.is_empty() {
-        check.violated("nothing is left behind", left.join("; "));
-    }
+    left
 }
 
 /// The queue pairs of a node's RNIC.

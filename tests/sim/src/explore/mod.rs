@@ -14,6 +14,7 @@ pub use check::{Check, Violation};
 
 use crate::{Cluster, Nics, random};
 use random::Random;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What a run is made of.
@@ -40,6 +41,8 @@ pub struct Report {
     pub time: Duration,
     /// Hash and count of all frames and control messages: the same for the same scenario.
     pub trace: (u64, u64),
+    /// Rare states that the run and LITE have come into, with how often.
+    pub states: BTreeMap<&'static str, u64>,
 }
 
 /// Why a run failed, and what led to it.
@@ -66,6 +69,8 @@ const LONGEST_STEP: Duration = Duration::from_secs(30);
 /// With the first thing that did not hold.
 pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     let check = Check::new();
+    // What was before is another run's.
+    check.states();
     let failed = |check: &Check| Box::new(check.failure());
     let mut random = Random::new(scenario.seed);
     let mut cluster = Cluster::new(swarm::options(scenario, &mut random));
@@ -79,6 +84,7 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);
         chaos.act(&mut cluster, &stage, &check);
+        check.look(&cluster);
         if check.is_violated() {
             return Err(failed(&check));
         }
@@ -97,5 +103,6 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
         faults: chaos.counts(&cluster),
         time: Duration::from_nanos(cluster.world.now().as_nanos()),
         trace: cluster.trace.hash(),
+        states: check.states(),
     })
 }

@@ -1,6 +1,7 @@
 //! LITE on simulated clusters, and the simulation itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod calls;
 mod cluster;
 mod death;
 mod explore;
@@ -8,4 +9,5 @@ mod manager;
 mod regions;
 mod rpc;
 mod scale;
+mod sometimes;
 mod trace;

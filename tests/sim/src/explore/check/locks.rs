@@ -1,0 +1,116 @@
+//! Locks: one exclusive holder, tokens that grow, and the next one is told of the death of a holder.
+
+use super::{Check, Life, Tick};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Shared,
+    Exclusive,
+}
+
+/// What a task is told with a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold {
+    pub(crate) life: Life,
+    pub(crate) mode: Mode,
+    pub(crate) token: u128,
+    pub(crate) after_death: bool,
+}
+
+impl Hold {
+    fn excludes(&self, other: &Self) -> bool {
+        self.mode == Mode::Exclusive || other.mode == Mode::Exclusive
+    }
+}
+
+#[derive(Default)]
+struct Lock {
+    holders: BTreeMap<Tick, Hold>,
+    /// The newest of each kind.
+    newest: Option<Hold>,
+    newest_exclusive: Option<Hold>,
+    tokens: BTreeSet<u128>,
+    /// Who has ever wanted it for itself.
+    wanted: BTreeSet<Life>,
+    /// A holder has died with it, and nobody has held it exclusively since.
+    died: bool,
+}
+
+impl Lock {
+    /// One that was granted later than `hold`, and that they cannot hold together.
+    fn later(&self, hold: &Hold) -> Option<Hold> {
+        let all = if hold.mode == Mode::Exclusive { self.newest } else { self.newest_exclusive };
+        all.filter(|newest| newest.token > hold.token)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Locks(BTreeMap<usize, Lock>);
+
+impl Check {
+    /// A task wants a lock; gives a token that its own must exceed.
+    pub(crate) fn claims(&self, lock: usize, life: Life, mode: Mode) -> u128 {
+        let mut state = self.lock();
+        let lock = state.locks.0.entry(lock).or_default();
+        if mode == Mode::Exclusive {
+            lock.wanted.insert(life);
+        }
+        lock.newest.map_or(0, |newest| newest.token)
+    }
+
+    /// A task holds a lock from now on; gives the number of the hold, if that is not over already.
+    pub(crate) fn granted(&self, number: usize, hold: Hold, floor: u128) -> Option<Tick> {
+        let mut state = self.lock();
+        let now = state.tick();
+        let mut lock = state.locks.0.remove(&number).unwrap_or_default();
+        let mut wrong = Vec::new();
+        if hold.token <= floor || !lock.tokens.insert(hold.token) {
+            wrong.push(("fencing tokens grow", format!("lock {number}: {hold:?} after {floor}")));
+        }
+        // A node that stood still may hear of its grant when its life has ended, as all others know.
+        let stale = lock.later(&hold);
+        if let Some(later) = stale {
+            if state.sees(later.life, hold.life) {
+                wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} after {later:?}")));
+            }
+        } else {
+            let ended: Vec<_> =
+                lock.holders.extract_if(.., |_, held| !state.sees(hold.life, held.life)).collect();
+            lock.died |= ended.iter().any(|(_, held)| held.mode == Mode::Exclusive);
+            if let Some(other) = lock.holders.values().find(|other| hold.excludes(other)) {
+                wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} beside {other:?}")));
+            }
+            if lock.died && !hold.after_death {
+                let seen = format!("lock {number}: {hold:?}, a holder has died");
+                wrong.push(("the next holder is told of a death", seen));
+            }
+            if hold.after_death && lock.wanted.iter().all(|life| state.sees(hold.life, *life)) {
+                let seen = format!("lock {number}: {hold:?}, nobody has died");
+                wrong.push(("the next holder is told of a death", seen));
+            }
+            lock.newest = Some(hold);
+            if hold.mode == Mode::Exclusive {
+                (lock.newest_exclusive, lock.died) = (Some(hold), false);
+            }
+            lock.holders.insert(now, hold);
+            if hold.after_death {
+                *state.states.entry("a lock was granted after a death").or_default() += 1;
+            }
+            state.words.handed_over(number, now);
+        }
+        state.locks.0.insert(number, lock);
+        for (property, seen) in wrong {
+            state.violated(property, seen);
+        }
+        stale.is_none().then_some(now)
+    }
+
+    /// A task begins to give a lock back.
+    pub(crate) fn released(&self, lock: usize, hold: Tick) {
+        if let Some(lock) = self.lock().locks.0.get_mut(&lock) {
+            lock.holders.remove(&hold);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What is looked at from outside, at all times: lives that have ended, and free memory.
+
+use super::{Check, Life};
+use crate::Cluster;
+
+impl Check {
+    /// Looks at all nodes. What nobody has, nobody changes: a write that lands in free memory was to somebody who has it no more.
+    pub(in crate::explore) fn look(&self, cluster: &Cluster) {
+        for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
+            if cluster.host(i).arena().is_spoiled() {
+                self.spoiled(cluster, i);
+            }
+            self.hear_of_ends(cluster, i);
+        }
+    }
+
+    /// Looks at all free memory.
+    pub(in crate::explore) fn look_at_memory(&self, cluster: &Cluster) {
+        for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
+            self.spoiled(cluster, i);
+        }
+    }
+
+    fn spoiled(&self, cluster: &Cluster, i: usize) {
+        if let Some(at) = cluster.host(i).arena().spoiled() {
+            let seen = format!("node {i}: the byte at {:#x} was written while it was free", at.0);
+            self.violated("free memory stays as it is", seen);
+        }
+    }
+
+    /// Takes what a node has heard of the ends of lives.
+    fn hear_of_ends(&self, cluster: &Cluster, i: usize) {
+        let lives: Vec<Life> = cluster.lite(i).settled_lives();
+        let mut state = self.lock();
+        for life in lives {
+            if state.settled.insert(life) {
+                let now = state.tick();
+                state.bytes.ended(life, now);
+                state.words.ended(life, now);
+                *state.states.entry("all have heard of the end of a life").or_default() += 1;
+            }
+        }
+    }
+}

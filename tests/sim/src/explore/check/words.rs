@@ -1,0 +1,194 @@
+//! Words that all change: counters, what locks guard, counts of events, bindings of names. Each is linearizable.
+
+use super::history::{Act, Operation, Seen, is_linearizable};
+use super::{Check, Life, State, Tick};
+use lite::NodeId;
+use std::collections::BTreeMap;
+
+/// One word of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cell {
+    /// Of a [`lite::Counter`] that all add to.
+    Counter(usize),
+    /// Of a counter that all swap.
+    Swapped(usize),
+    /// That a lock protects.
+    Guarded(usize),
+    /// The count of an event.
+    Event(usize),
+    /// What a name is bound to; 0: to nothing.
+    Name(usize),
+    /// A word that is 0 or 1.
+    Flag(usize),
+    /// Whether a node may write to a region whose rights change.
+    Right(usize, NodeId),
+}
+
+impl Cell {
+    const fn property(self) -> &'static str {
+        match self {
+            Self::Counter(_) | Self::Swapped(_) | Self::Flag(_) => "atomics are linearizable",
+            Self::Guarded(_) => "what a lock guards is linearizable",
+            Self::Event(_) => "an event counts its signals",
+            Self::Name(_) => "a name is bound once",
+            Self::Right(..) => "rights and bounds hold",
+        }
+    }
+}
+
+/// How an operation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Saw(u64),
+    Done,
+    /// It was refused because the word is not 0.
+    Taken,
+    /// It had no effect.
+    Never,
+    /// A one-sided operation whose outcome is lost: `Lite::settled` waits for it.
+    Unknown,
+    /// A request whose outcome is lost: it may happen as long as its handler runs.
+    Asked,
+}
+
+/// An operation under way.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WordOp {
+    cell: Cell,
+    at: usize,
+}
+
+struct Entry {
+    life: Life,
+    act: Act,
+    from: Tick,
+    /// When it ended, and with what.
+    end: Option<(Tick, End)>,
+    /// It does not happen later.
+    closed: Tick,
+}
+
+impl Entry {
+    /// Whether it may still happen.
+    fn is_open(&self) -> bool {
+        self.closed == Tick::MAX && matches!(self.end, None | Some((_, End::Unknown | End::Asked)))
+    }
+
+    fn operation(&self) -> Option<Operation> {
+        let (seen, to) = match self.end {
+            Some((at, End::Taken)) => {
+                let (act, seen) = (Act::Taken, Seen::Done);
+                return Some(Operation { act, seen, from: self.from, to: at });
+            }
+            Some((_, End::Never)) => return None,
+            Some((at, End::Saw(value))) => (Seen::Value(value), at),
+            Some((at, End::Done)) => (Seen::Done, at),
+            Some((_, End::Unknown | End::Asked)) | None => (Seen::Unknown, Tick::MAX),
+        };
+        if seen == Seen::Unknown && self.act == Act::Read {
+            return None;
+        }
+        Some(Operation { act: self.act, seen, from: self.from, to: to.min(self.closed) })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Words {
+    cells: BTreeMap<Cell, Vec<Entry>>,
+    /// Lives with whose end a name is unbound, and what it is bound to then.
+    bound: Vec<(Cell, Vec<Life>, u64)>,
+}
+
+impl Words {
+    /// Ends the time of what `which` picks.
+    fn close(&mut self, now: Tick, which: impl Fn(Cell, &Entry) -> bool) {
+        for (cell, entries) in &mut self.cells {
+            for entry in entries.iter_mut().filter(|entry| entry.is_open()) {
+                if which(*cell, entry) {
+                    entry.closed = now;
+                }
+            }
+        }
+    }
+
+    pub(super) fn settled(&mut self, life: Life, since: Tick, now: Tick) {
+        self.close(now, |_, entry| {
+            entry.life == life && matches!(entry.end, Some((at, End::Unknown)) if at < since)
+        });
+    }
+
+    /// All have heard of the end of a life: nothing that it did happens later.
+    pub(super) fn ended(&mut self, life: Life, now: Tick) {
+        self.close(now, |_, entry| entry.life == life);
+    }
+
+    /// A lock has gone over to another holder: what was done under it before does not happen later.
+    pub(super) fn handed_over(&mut self, lock: usize, now: Tick) {
+        self.close(now, |cell, _| cell == Cell::Guarded(lock));
+    }
+}
+
+impl State {
+    /// The operations on a cell; a name may have been unbound by the end of a life.
+    fn history(&self, cell: Cell) -> Vec<Operation> {
+        let entries = self.words.cells.get(&cell).into_iter().flatten();
+        let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
+        let is_gone = |life: &Life| {
+            self.settled.contains(life) || self.nodes.get(life).is_none_or(|lite| !lite.is_member())
+        };
+        for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
+            if lives.iter().any(is_gone) {
+                let act = Act::Swap(*to, 0);
+                all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
+            }
+        }
+        all
+    }
+}
+
+impl Check {
+    /// An operation begins.
+    pub(crate) fn word(&self, life: Life, cell: Cell, act: Act) -> WordOp {
+        let mut state = self.lock();
+        let from = state.tick();
+        let entries = state.words.cells.entry(cell).or_default();
+        entries.push(Entry { life, act, from, end: None, closed: Tick::MAX });
+        WordOp { cell, at: entries.len() - 1 }
+    }
+
+    /// It has ended.
+    pub(crate) fn word_ended(&self, op: WordOp, end: End) {
+        let mut state = self.lock();
+        let now = state.tick();
+        let entries = state.words.cells.get_mut(&op.cell).expect("it was begun");
+        entries[op.at].end = Some((now, end));
+    }
+
+    /// A name is bound to `to`, for as long as `master` and the present life of `home` last.
+    pub(crate) fn bound(&self, name: usize, master: Life, home: NodeId, to: u64) {
+        let mut state = self.lock();
+        let owners: Vec<Life> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
+        let lives = owners.into_iter().chain([master]).collect();
+        state.words.bound.push((Cell::Name(name), lives, to));
+    }
+
+    /// Each word is linearizable.
+    pub(crate) fn words_hold(&self) {
+        let mut state = self.lock();
+        let cells: Vec<Cell> = state.words.cells.keys().copied().collect();
+        for cell in cells {
+            let mut history = state.history(cell);
+            if !is_linearizable(0, &mut history) {
+                let lines: Vec<_> = history
+                    .iter()
+                    .map(|o| {
+                        let to = if o.to == Tick::MAX { "..".to_owned() } else { o.to.to_string() };
+                        format!("{:?}={:?}@{}-{to}", o.act, o.seen, o.from)
+                    })
+                    .collect();
+                state.violated(cell.property(), format!("{cell:?}: no order explains {}", lines.join(" ")));
+            }
+        }
+    }
+}

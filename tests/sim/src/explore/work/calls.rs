@@ -1,0 +1,181 @@
+//! Calls and messages.
+
+use super::serve::{CALLS, HEADER, MESSAGES, seal};
+use super::worker::{Ended, Worker};
+use crate::explore::check::CallEnd;
+use lite::{Error, NodeId, RpcOptions};
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+/// Functions and mailboxes of single tasks, from here on.
+const PRIVATE: u32 = 100;
+
+/// How a call or a message has ended.
+fn ended<T>(result: &Ended<T>) -> CallEnd {
+    match result {
+        Some(Ok(_)) => CallEnd::Done,
+        None | Some(Err(Error::Unknown | Error::NodeDown(_) | Error::LinkDown)) => CallEnd::Unknown,
+        Some(Err(Error::TooLarge { .. } | Error::Refused(_))) => CallEnd::Unknown,
+        Some(Err(_)) => CallEnd::Never,
+    }
+}
+
+/// Waits for both.
+async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let mut ended = (None, None);
+    std::future::poll_fn(|cx| {
+        if ended.0.is_none()
+            && let Poll::Ready(value) = a.as_mut().poll(cx)
+        {
+            ended.0 = Some(value);
+        }
+        if ended.1.is_none()
+            && let Poll::Ready(value) = b.as_mut().poll(cx)
+        {
+            ended.1 = Some(value);
+        }
+        match (ended.0.take(), ended.1.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            other => {
+                ended = other;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+impl Worker {
+    /// A request of `len` bytes with a number of its own.
+    fn request(&mut self, len: usize) -> (u64, Vec<u8>) {
+        let (id, mut request) = (self.fresh(), self.random.bytes(len.max(HEADER)));
+        seal(&mut request, id, self.life());
+        (id, request)
+    }
+
+    pub(super) async fn call(&mut self) -> Option<()> {
+        let to = self.anyone();
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let len = self.random.pick(&[HEADER, 100, 5000, 60_000]);
+        let (id, mut request) = self.request(len);
+        let what = format!("call {id:#x} of {len} to {to}");
+        let reply = if self.random.one_in(2) {
+            let mut place = vec![0; len];
+            let call = lite.call_into(to, CALLS, &request, &mut place);
+            let result = self.run(what, patience, call).await;
+            result.map(|result| result.map(|len| place[..len].to_vec()))
+        } else {
+            self.run(what, patience, lite.call(to, CALLS, &request, len)).await
+        };
+        self.check.called(id, ended(&reply));
+        request.reverse();
+        if reply?.ok()? != request {
+            self.violated("a reply is the handler's", format_args!("call {id:#x} got other bytes"));
+        }
+        Some(())
+    }
+
+    /// One request to several nodes: each of them may run it.
+    pub(super) async fn call_each(&mut self) -> Option<()> {
+        let (a, b) = (self.anyone(), self.anyone());
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let mut request = self.random.bytes(HEADER);
+        // Its number is no call's: it runs once on each node.
+        seal(&mut request, 0, self.life());
+        let nodes = [a, b];
+        let call = async { Ok(lite.call_each(&nodes, CALLS, &request, HEADER).await) };
+        let replies = self.run(format!("call {a} and {b}"), patience, call).await?.ok()?;
+        request.reverse();
+        let wrong = replies.iter().flatten().any(|reply| *reply != request);
+        if wrong || replies.len() != nodes.len() {
+            self.violated("a reply is the handler's", format_args!("{} replies", replies.len()));
+        }
+        replies.into_iter().collect::<Result<Vec<_>, _>>().ok().map(drop)
+    }
+
+    pub(super) async fn send(&mut self) -> Option<()> {
+        let to = self.anyone();
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let len = HEADER + self.random.below(300) as usize;
+        let (id, message) = self.request(len);
+        let port = if self.random.one_in(4) { CALLS } else { MESSAGES };
+        self.check.sends(id);
+        let what = format!("send {id:#x} to {port} of {to}");
+        let result = self.run(what, patience, lite.send(to, port, &message)).await;
+        if port == MESSAGES {
+            self.check.sent(id, to, ended(&result));
+        } else if ended(&result) == CallEnd::Never {
+            self.check.called(id, CallEnd::Never);
+        }
+        result?.ok()
+    }
+
+    /// Calls and messages to a function that is no more, or not yet, are refused.
+    async fn is_refused(&mut self, what: &str, me: NodeId, port: u32) -> Option<()> {
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let result = self.attempt(what, patience, lite.send(me, port, b"nobody")).await?;
+        if matches!(result, Ok(()) | Err(Error::Unknown)) {
+            self.violated("a function ends when it is unregistered", format_args!("{what}: {result:?}"));
+        }
+        Some(())
+    }
+
+    /// A function of its own, which it calls itself, and ends.
+    pub(super) async fn register(&mut self) -> Option<()> {
+        let (me, port) = (self.lite.node_id(), PRIVATE + self.number as u32);
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let Ok(server) = lite.register(port, RpcOptions::default()) else {
+            // What is closed stays in use while somebody has a call.
+            return None;
+        };
+        let serve = async {
+            let call = server.receive_within(patience).await?;
+            call.reply(b"served").await
+        };
+        let call = lite.call(me, port, b"own", 6);
+        let work = async {
+            let (served, reply) = both(serve, call).await;
+            served.and(reply)
+        };
+        let reply = self.run("call its own function", patience, work).await;
+        if reply.as_ref().is_some_and(|reply| reply.as_ref().is_ok_and(|reply| reply != b"served")) {
+            self.violated("a reply is the handler's", "its own function");
+        }
+        let ended = self.run("unregister its function", patience, server.unregister()).await;
+        self.is_refused("call a function that is no more", me, port).await?;
+        ended?.ok()?;
+        reply?.ok().map(drop)
+    }
+
+    /// A mailbox of its own, to which it sends itself, and which it closes.
+    pub(super) async fn mailbox(&mut self) -> Option<()> {
+        let (me, port) = (self.lite.node_id(), PRIVATE + 1000 + self.number as u32);
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let mailbox = lite.open_mailbox(port, RpcOptions::default()).ok()?;
+        let sent = self.run("send to its own mailbox", patience, lite.send(me, port, b"own")).await;
+        let got = match sent {
+            Some(Ok(())) => {
+                let receive = mailbox.receive_within(patience);
+                self.run("receive from its own mailbox", patience, receive).await
+            }
+            _ => None,
+        };
+        if let Some(Ok(message)) = got {
+            let from = (message.from(), message.incarnation());
+            if from != self.life() || message.data() != b"own" || message.into_data() != b"own" {
+                self.violated("messages come in order", "its own message is another");
+            }
+        }
+        mailbox.close();
+        self.is_refused("send to a mailbox that is closed", me, port).await?;
+        sent?.ok()
+    }
+}

@@ -1,0 +1,85 @@
+//! Events and barriers.
+
+use super::stage::PATIENT;
+use super::worker::{Ended, Worker, is_unsure};
+use crate::explore::check::{Act, Cell, End};
+use lite::{Error, Event, NodeId};
+use std::time::Duration;
+
+/// How a request has ended that gives a count.
+fn counted(result: &Ended<u64>, before: u64) -> End {
+    match result {
+        Some(Ok(count)) => End::Saw(count.wrapping_sub(before)),
+        Some(Err(error)) if !is_unsure(error) => End::Never,
+        None | Some(Err(_)) => End::Asked,
+    }
+}
+
+impl Worker {
+    async fn event(&mut self, n: usize) -> Option<Event> {
+        let lite = self.lite.with_deadline(PATIENT);
+        let name = format!("event-{n}");
+        let open = async { lite.open_event(&name).await };
+        self.run(format!("open {name}"), PATIENT, open).await?.ok()
+    }
+
+    async fn signal_event(&mut self, n: usize, event: &Event, patience: Duration) -> Option<u64> {
+        let op = self.check.word(self.life(), Cell::Event(n), Act::Add(1));
+        let signal = event.with_deadline(patience);
+        let result = self.run(format!("signal event {n}"), patience, signal.signal()).await;
+        self.check.word_ended(op, counted(&result, 1));
+        result?.ok()
+    }
+
+    pub(super) async fn signal(&mut self) -> Option<()> {
+        let n = self.shared();
+        let patience = self.patience();
+        let event = self.event(n).await?;
+        self.signal_event(n, &event, patience).await.map(drop)
+    }
+
+    pub(super) async fn wait(&mut self) -> Option<()> {
+        let n = self.shared();
+        let patience = self.patience();
+        let event = self.event(n).await?;
+        // If nothing goes wrong, somebody signals.
+        let past = match self.calm {
+            true => self.signal_event(n, &event, patience).await? - 1,
+            false => self.random.below(10),
+        };
+        let op = self.check.word(self.life(), Cell::Event(n), Act::Read);
+        let event = event.with_deadline(patience);
+        let result = self.run(format!("wait for event {n} past {past}"), patience, event.wait(past)).await;
+        self.check.word_ended(op, counted(&result, 0));
+        let count = result?.ok()?;
+        if count <= past {
+            self.violated("an event counts its signals", format_args!("event {n}: {count} after {past}"));
+        }
+        Some(())
+    }
+
+    pub(super) async fn barrier(&mut self, name: String, group: &[NodeId], patience: Duration) -> Ended<()> {
+        let lite = self.lite.with_deadline(patience);
+        self.check.comes(&name, lite.node_id());
+        let barrier = lite.barrier(&name, group);
+        let result = self.run(name.clone(), patience, barrier).await;
+        self.check.passed(&name, group, lite.node_id(), result.clone());
+        result
+    }
+
+    /// All barriers of a round that this node belongs to, in the order that all keep.
+    pub(super) async fn barriers(&mut self, round: u32) -> bool {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let count = self.initial;
+        for first in 0..count {
+            let group: Vec<NodeId> = (0..3).map(|i| NodeId(((first + i) % count + 1) as u16)).collect();
+            if group.contains(&self.lite.node_id()) {
+                let name = format!("barrier-{round}-{first}");
+                if matches!(self.barrier(name, &group, PATIENCE).await, Some(Err(Error::LinkDown))) {
+                    break;
+                }
+            }
+        }
+        self.lite.is_member()
+    }
+}

@@ -1,0 +1,65 @@
+//! Waiting for what is unknown, watching the members, and leaving.
+
+use super::worker::Worker;
+use lite::{Change, Error};
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+impl Worker {
+    /// Waits until nothing that this node did and did not hear of can happen any more.
+    pub(super) async fn settle(&mut self) -> Option<()> {
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let since = self.check.moment();
+        let result = self.run("settle", patience, lite.settled()).await?;
+        if result.is_ok() {
+            self.check.settled(self.life(), since);
+        }
+        result.ok()
+    }
+
+    /// Takes what a watcher of the membership has heard: no member is one that has left.
+    pub(super) async fn watch(&mut self) -> Option<()> {
+        let lite = self.lite.clone();
+        let watcher = self.watcher.get_or_insert_with(|| lite.watch());
+        let mut left = Vec::new();
+        loop {
+            let mut next = pin!(watcher.next());
+            // Only what has come already.
+            match std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
+                Poll::Ready(Ok(Change::Left { node, incarnation, .. })) => left.push((node, incarnation)),
+                Poll::Ready(Ok(Change::Joined(_))) => {}
+                Poll::Ready(Err(_)) | Poll::Pending => break,
+            }
+        }
+        let members = lite.members();
+        let among = |life| members.iter().any(|member| (member.node, member.incarnation) == life);
+        let is_sorted = members.windows(2).all(|pair| pair[0].node < pair[1].node);
+        if !is_sorted || !among(self.life()) || left.iter().any(|life| among(*life)) {
+            self.violated("the members are who they are", format_args!("{members:?}, left: {left:?}"));
+        }
+        if lite.is_suspended() {
+            self.check.sometimes("a node was suspended");
+        }
+        Some(())
+    }
+
+    /// Leaves the cluster in good order.
+    pub(super) async fn leave(&mut self) -> bool {
+        self.look_at_private();
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        let from = self.now();
+        self.check.log(from, format_args!("{} leaves", self.name));
+        match lite.leave().await {
+            Ok(()) => self.check.sometimes("a node left in good order"),
+            Err(Error::Deadline) => self.check.sometimes("a node left and cut off what was under way"),
+            Err(_) => {}
+        }
+        if self.lite.is_member() {
+            self.violated("who has left is no member", "after leaving");
+        }
+        self.lite.is_member()
+    }
+}

@@ -1,0 +1,182 @@
+//! Reads and writes of shared regions, and moves of those.
+
+use super::stage::{PART, RW};
+use super::worker::{Ended, Worker, is_unsure};
+use crate::explore::check::WriteEnd;
+use lite::{Error, Lmr, Permissions};
+
+/// How a write has ended.
+pub(super) fn written<T>(result: &Ended<T>) -> WriteEnd {
+    match result {
+        Some(Ok(_)) => WriteEnd::Done,
+        Some(Err(error)) if !is_unsure(error) => WriteEnd::Never,
+        None | Some(Err(_)) => WriteEnd::Unknown,
+    }
+}
+
+/// The same of one that another node does.
+pub(super) fn asked<T>(result: &Ended<T>) -> WriteEnd {
+    match written(result) {
+        WriteEnd::Unknown => WriteEnd::Asked,
+        other => other,
+    }
+}
+
+impl Worker {
+    /// A shared region, mapped if it is not yet.
+    pub(super) async fn region(&mut self, n: usize) -> Option<Lmr> {
+        if self.regions[n].is_none() {
+            let patience = self.patience();
+            let lite = self.lite.with_deadline(patience);
+            let name = format!("region-{n}");
+            let map = async { lite.map(&name, RW).await };
+            self.regions[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
+        }
+        self.regions[n].clone()
+    }
+
+    /// Some bytes of a part: the first, and how many.
+    pub(super) fn range(&mut self) -> (usize, usize) {
+        let at = self.random.below(PART as u64) as usize;
+        (at, 1 + self.random.below((PART - at) as u64) as usize)
+    }
+
+    /// Where byte `at` of this task's part lies.
+    pub(super) const fn offset(&self, at: usize) -> u64 {
+        (self.number * PART + at) as u64
+    }
+
+    pub(super) async fn write(&mut self) -> Option<()> {
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let (at, len) = self.range();
+        let (offset, data) = (self.offset(at), self.random.bytes(len));
+        let id = self.check.writes(self.life(), n, self.number, at, &data);
+        let what = format!("Write {len} at {offset} of region {n}");
+        let result = self.run(what, patience, region.write(offset, &data)).await;
+        self.check.wrote(n, self.number, id, written(&result));
+        result?.ok()
+    }
+
+    pub(super) async fn memset(&mut self) -> Option<()> {
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let (at, len) = self.range();
+        let (offset, byte) = (self.offset(at), self.random.next() as u8);
+        let id = self.check.writes(self.life(), n, self.number, at, &vec![byte; len]);
+        let what = format!("Memset {len} at {offset} of region {n}");
+        let result = self.run(what, patience, region.memset(offset, len as u64, byte)).await;
+        self.check.wrote(n, self.number, id, asked(&result));
+        result?.ok()
+    }
+
+    /// Reads of its own part, or of another task's.
+    pub(super) async fn read(&mut self) -> Option<()> {
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let (at, len) = self.range();
+        let parts = region.len() / PART as u64;
+        let who = if self.random.one_in(2) { self.number } else { self.random.below(parts) as usize };
+        let offset = (who * PART + at) as u64;
+        let mut got = vec![0; len];
+        let since = self.check.reads(n, who);
+        let what = format!("Read {len} at {offset} of region {n}");
+        let result = self.run(what, patience, region.read(offset, &mut got)).await;
+        let is_read = matches!(result, Some(Ok(())));
+        self.check.read(n, who, since, is_read.then_some((at, &got[..])));
+        result?.ok()
+    }
+
+    /// Several pieces of its part at once.
+    pub(super) async fn vectored(&mut self) -> Option<()> {
+        const PIECES: usize = 3;
+        const STEP: usize = PART / PIECES;
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let lens = [0; PIECES].map(|_| 1 + self.random.below(STEP as u64) as usize);
+        let first = self.offset(0);
+        if self.random.one_in(2) {
+            let data = lens.map(|len| self.random.bytes(len));
+            let begun: Vec<_> = (0..PIECES)
+                .map(|i| self.check.writes(self.life(), n, self.number, i * STEP, &data[i]))
+                .collect();
+            let pieces: Vec<(u64, &[u8])> =
+                data.iter().enumerate().map(|(i, data)| (first + (i * STEP) as u64, &data[..])).collect();
+            let what = format!("write {PIECES} pieces of region {n}");
+            let result = self.run(what, patience, region.write_vectored(&pieces)).await;
+            // On an error some pieces may be there.
+            let end = if matches!(result, Some(Ok(()))) { WriteEnd::Done } else { WriteEnd::Unknown };
+            begun.into_iter().for_each(|id| self.check.wrote(n, self.number, id, end));
+            return result?.ok();
+        }
+        let mut got = lens.map(|len| vec![0; len]);
+        let begun: Vec<_> = (0..PIECES).map(|_| self.check.reads(n, self.number)).collect();
+        let mut pieces: Vec<(u64, &mut [u8])> =
+            got.iter_mut().enumerate().map(|(i, got)| (first + (i * STEP) as u64, &mut got[..])).collect();
+        let what = format!("read {PIECES} pieces of region {n}");
+        let result = self.run(what, patience, region.read_vectored(&mut pieces)).await;
+        let is_read = matches!(result, Some(Ok(())));
+        for (i, since) in begun.into_iter().enumerate() {
+            let piece = is_read.then_some((i * STEP, &got[i][..]));
+            self.check.read(n, self.number, since, piece);
+        }
+        result?.ok()
+    }
+
+    /// Moves a region that all use.
+    pub(super) async fn relocate(&mut self) -> Option<()> {
+        if self.owned.is_empty() {
+            return None;
+        }
+        let pick = self.random.below(self.owned.len() as u64) as usize;
+        let (n, region) = self.owned[pick].clone();
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let to = self.anywhere();
+        let what = format!("move region {n} to {to:?}");
+        self.run(what, patience, region.move_to(to)).await?.ok()
+    }
+
+    /// Maps anew what it uses next.
+    pub(super) fn remap(&mut self) -> Option<()> {
+        let n = self.shared();
+        self.regions[n] = None;
+        self.gates[n] = None;
+        Some(())
+    }
+
+    /// What must be refused is refused.
+    pub(super) async fn refused(&mut self) -> Option<()> {
+        let n = self.shared();
+        let lite = self.lite.with_deadline(super::stage::PATIENT);
+        let name = format!("region-{n}");
+        let map = async { lite.map(&name, Permissions::READ).await };
+        let region = self.run(format!("map {name} to read"), super::stage::PATIENT, map).await?.ok()?;
+        let len = region.len();
+        let beyond = 1 + self.random.below(100);
+        let refusals = [
+            ("a write without the right", region.write(0, &[1]).await, Error::Permission),
+            ("a memset without the right", region.memset(0, 1, 1).await, Error::Permission),
+            ("an atomic without the right", region.fetch_add(0, 1).await.map(drop), Error::Permission),
+            ("a free without the right", region.clone().free().await, Error::Permission),
+            ("a read across the end", region.read(len - 50, &mut [0; 151]).await, Error::OutOfBounds),
+            ("a read beyond the end", region.read(len + beyond, &mut [0]).await, Error::OutOfBounds),
+            ("a read at the end of all", region.read(u64::MAX, &mut [0]).await, Error::OutOfBounds),
+        ];
+        for (what, result, expected) in refusals {
+            let gone = matches!(result, Err(Error::Freed | Error::NodeDown(_) | Error::LinkDown));
+            if result != Err(expected) && !gone {
+                self.violated("rights and bounds hold", format_args!("{what}: {result:?}"));
+            }
+        }
+        Some(())
+    }
+}

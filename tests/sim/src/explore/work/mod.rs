@@ -1,0 +1,22 @@
+//! What tasks do: everything that LITE offers to applications, each call with a model of what it may give.
+
+mod calls;
+mod copies;
+mod events;
+mod lifetime;
+mod limits;
+mod locks;
+mod memory;
+mod names;
+mod objects;
+mod own;
+mod queue;
+mod rights;
+mod serve;
+mod stage;
+mod step;
+mod words;
+mod worker;
+
+pub(super) use serve::PROBES;
+pub(super) use stage::{EACH, Owned, PART, Stage, Thing};

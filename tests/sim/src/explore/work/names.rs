@@ -1,0 +1,91 @@
+//! Names: each is bound to one region at a time, until it is unbound, or its region ends.
+
+use super::stage::EACH;
+use super::worker::{Ended, Named, Worker, is_unsure};
+use crate::explore::check::{Act, Cell, End};
+use lite::{Error, Permissions};
+
+/// How a request to bind or unbind has ended; a name that is taken is another's.
+fn bound(result: &Ended<()>, before: u64) -> End {
+    match result {
+        Some(Ok(())) => End::Saw(before),
+        None | Some(Err(Error::Deadline)) => End::Asked,
+        Some(Err(error)) if is_unsure(error) => End::Asked,
+        Some(Err(_)) => End::Never,
+    }
+}
+
+impl Worker {
+    /// Binds a name that others want too, finds out who has it, or gives it back.
+    pub(super) async fn name(&mut self) -> Option<()> {
+        match self.named.take() {
+            Some(named) => self.unbind(named).await,
+            None if self.random.one_in(2) => self.bind().await,
+            None => self.find().await,
+        }
+    }
+
+    async fn bind(&mut self) -> Option<()> {
+        let n = self.random.below(EACH as u64) as usize;
+        let (id, patience) = (self.fresh(), self.patience());
+        let lite = self.lite.with_deadline(patience);
+        let home = self.anyone();
+        let rights = Permissions::READ | Permissions::SHARE;
+        let region = self.run("alloc for a name", patience, lite.alloc(home, 8, rights)).await?.ok()?;
+        self.run("write its number", patience, region.write(0, &id.to_le_bytes())).await?.ok()?;
+        self.keep(&region);
+        let op = self.check.word(self.life(), Cell::Name(n), Act::Swap(0, id));
+        let name = format!("name-{n}");
+        let result = self.run(format!("bind {name} to {id:#x}"), patience, region.publish(&name)).await;
+        if let Some(Err(Error::NameTaken)) = result {
+            self.check.word_ended(op, End::Taken);
+            self.check.sometimes("a name was taken");
+            return None;
+        }
+        self.check.word_ended(op, bound(&result, 0));
+        self.check.bound(n, self.life(), home, id);
+        self.named = Some(Named { name: n, id, region, is_sure: matches!(result, Some(Ok(()))) });
+        result?.ok()
+    }
+
+    async fn unbind(&mut self, Named { name: n, id, region, is_sure }: Named) -> Option<()> {
+        let patience = self.patience();
+        let op = self.check.word(self.life(), Cell::Name(n), Act::Swap(id, 0));
+        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
+        let result = if self.random.one_in(2) {
+            self.attempt(format!("unbind {name} of {id:#x}"), patience, lite.unpublish(&name)).await
+        } else {
+            let free = region.with_deadline(patience).free();
+            self.run(format!("free {id:#x}, which is {name}"), patience, free).await
+        };
+        // What was not surely bound need not have been.
+        let end = match bound(&result, id) {
+            End::Saw(_) if !is_sure => End::Done,
+            // A freeing that has begun goes on, whatever kept it from being heard.
+            End::Never => End::Asked,
+            other => other,
+        };
+        self.check.word_ended(op, end);
+        result?.ok()
+    }
+
+    async fn find(&mut self) -> Option<()> {
+        let n = self.random.below(EACH as u64) as usize;
+        let patience = self.patience();
+        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
+        let op = self.check.word(self.life(), Cell::Name(n), Act::Read);
+        let map = async { lite.map(&name, Permissions::READ).await };
+        let mapped = self.attempt(format!("map {name}"), patience, map).await;
+        let mut id = [0; 8];
+        let end = match &mapped {
+            Some(Err(Error::NoSuchName)) => End::Saw(0),
+            Some(Ok(region)) => match self.run("read whose it is", patience, region.read(0, &mut id)).await {
+                Some(Ok(())) => End::Saw(u64::from_le_bytes(id)),
+                _ => End::Never,
+            },
+            _ => End::Never,
+        };
+        self.check.word_ended(op, end);
+        (end != End::Never).then_some(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory that only one task has: nothing that others do changes it.
+
+use super::stage::RW;
+use super::worker::Worker;
+use lite::Permissions;
+
+impl Worker {
+    /// A region of its own: fresh memory is zero, and holds what is written until it is freed.
+    pub(super) async fn own_region(&mut self) -> Option<()> {
+        let patience = self.patience();
+        if let Some((region, data)) = self.kept.take() {
+            let mut got = vec![0; data.len()];
+            let read = region.with_deadline(patience);
+            let result = self.run("read its own region again", patience, read.read(0, &mut got)).await;
+            if matches!(result, Some(Ok(()))) && got != data {
+                self.violated("memory equals the model", "its own region has changed");
+            }
+            let reached = !matches!(result, Some(Err(_)));
+            if self.random.one_in(2) && reached && !self.calm {
+                self.kept = Some((region, data));
+                return Some(());
+            }
+            let free = region.with_deadline(patience).free();
+            self.run("free it", patience, free).await?.ok()?;
+        }
+        let home = self.anywhere();
+        let on = format!("{home:?}");
+        let lite = self.lite.with_deadline(patience);
+        let len = 1 + self.random.below(100_000) as usize;
+        let alloc = lite.alloc(home, len as u64, RW);
+        let region = self.run(format!("alloc {len} on {on}"), patience, alloc).await?.ok()?;
+        let mut got = vec![1; len];
+        self.run("read fresh memory", patience, region.read(0, &mut got)).await?.ok()?;
+        if got.iter().any(|byte| *byte != 0) {
+            self.violated("fresh memory is zero", format_args!("found bytes on {on}"));
+        }
+        let data = self.random.bytes(len);
+        self.run("write to it", patience, region.write(0, &data)).await?.ok()?;
+        self.run("read it", patience, region.read(0, &mut got)).await?.ok()?;
+        if got != data {
+            self.violated("memory equals the model", format_args!("its own region on {on}"));
+        }
+        self.kept = Some((region, data));
+        Some(())
+    }
+
+    /// Whether its private memory is as it left it.
+    pub(super) fn look_at_private(&self) {
+        let Some((memory, data)) = &self.private else { return };
+        let mut got = vec![0; data.len()];
+        if memory.read(0, &mut got).is_err() || got != *data {
+            let at = got.iter().zip(data).position(|(got, data)| got != data);
+            self.violated("private memory is private", format_args!("byte {at:?} has changed"));
+        }
+    }
+
+    /// Memory of its node that no other reaches; perhaps it becomes a region.
+    pub(super) async fn private_memory(&mut self) -> Option<()> {
+        let patience = self.patience();
+        let lite = self.lite.with_deadline(patience);
+        if let Some((memory, data)) = self.private.take() {
+            if self.random.one_in(2) {
+                return Some(());
+            }
+            let register = lite.register_memory(memory, Permissions::READ);
+            let region = self.run("register its memory", patience, register).await?.ok()?;
+            let mut got = vec![0; data.len()];
+            self.run("read what it registered", patience, region.read(0, &mut got)).await?.ok()?;
+            if got != data {
+                self.violated("memory equals the model", "what it registered has changed");
+            }
+            return self.run("free what it registered", patience, region.free()).await?.ok();
+        }
+        let len = 1 + self.random.below(50_000) as usize;
+        let take = lite.local_memory(len as u64);
+        let memory = self.run(format!("take {len} bytes"), patience, take).await?.ok()?;
+        let mut data = vec![1; len];
+        let read = memory.read(0, &mut data);
+        if read.is_err()
+            || memory.len() != len as u64
+            || memory.is_empty()
+            || data.iter().any(|byte| *byte != 0)
+        {
+            self.violated("fresh memory is zero", format_args!("{len} bytes of its node: {read:?}"));
+        }
+        let beyond = memory.write(len as u64, &[1]);
+        if beyond != Err(lite::Error::OutOfBounds) {
+            self.violated("rights and bounds hold", format_args!("a write beyond local memory: {beyond:?}"));
+        }
+        data = self.random.bytes(len);
+        memory.write(0, &data).ok()?;
+        self.private = Some((memory, data));
+        Some(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Completion queues.
+
+use super::memory::written;
+use super::stage::{FLAG, PART};
+use super::worker::{Worker, is_unsure, saw};
+use crate::explore::check::{Act, Cell};
+use lite::{CompletionQueue, Error, Op, OpKind};
+use std::collections::BTreeMap;
+
+/// The numbers of what is posted.
+const WRITE: u64 = 1;
+const READ: u64 = 2;
+const ADD: u64 = 3;
+const SWAP: u64 = 4;
+
+impl Worker {
+    /// A write, a read and two atomics at once.
+    pub(super) async fn queue(&mut self) -> Option<()> {
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let cell = self.cell_region(n).await?;
+        let patience = self.patience();
+        let queue = self.lite.with_deadline(patience).completion_queue(4);
+        let half = PART / 2;
+        let (len, got) =
+            (1 + self.random.below(half as u64) as usize, 1 + self.random.below(half as u64) as usize);
+        let data = self.random.bytes(len);
+        let life = self.life();
+        let writes = self.check.writes(life, n, self.number, 0, &data);
+        let reads = self.check.reads(n, self.number);
+        let add = self.check.word(life, Cell::Flag(n), Act::Add(0));
+        let swap = self.check.word(life, Cell::Flag(n), Act::Swap(0, 1));
+        let ops = [
+            Op { tag: WRITE, lmr: &region, offset: self.offset(0), kind: OpKind::Write(&data) },
+            Op { tag: READ, lmr: &region, offset: self.offset(half), kind: OpKind::Read(got) },
+            Op { tag: ADD, lmr: &cell, offset: FLAG, kind: OpKind::FetchAdd(0) },
+            Op { tag: SWAP, lmr: &cell, offset: FLAG, kind: OpKind::CompareSwap(0, 1) },
+        ];
+        let posted = self.run(format!("post 4 operations to region {n}"), patience, queue.post(&ops)).await;
+        let mut bytes = vec![0; half];
+        let ends = match &posted {
+            Some(Ok(count)) => self.take(&queue, *count, &mut bytes, patience).await,
+            _ => BTreeMap::new(),
+        };
+        // What was not posted has no effect; if nobody says how many were, each may have been.
+        let end = |tag: u64| match (&posted, ends.get(&tag)) {
+            (_, Some(result)) => Some(result.clone()),
+            (Some(Ok(count)), None) if tag > *count as u64 => Some(Err(Error::Deadline)),
+            _ => None,
+        };
+        self.check.wrote(n, self.number, writes, written(&end(WRITE)));
+        let read = matches!(end(READ), Some(Ok(_)));
+        self.check.read(n, self.number, reads, read.then_some((half, &bytes[..got])));
+        self.check.word_ended(add, saw(&end(ADD)));
+        self.check.word_ended(swap, saw(&end(SWAP)));
+        self.excuse(ends.get(&ADD));
+        (end(WRITE)?.is_ok() && end(SWAP)?.is_ok()).then_some(())
+    }
+
+    /// Takes the ends of `count` operations; what was read goes to `bytes`.
+    async fn take(
+        &mut self,
+        queue: &CompletionQueue,
+        count: usize,
+        bytes: &mut [u8],
+        patience: std::time::Duration,
+    ) -> BTreeMap<u64, Result<u64, Error>> {
+        let mut ends = BTreeMap::new();
+        if self.random.one_in(3) {
+            let fence = async {
+                queue.fence().await;
+                Ok(())
+            };
+            if self.run("wait for what was posted", patience, fence).await.is_none() {
+                return ends;
+            }
+        }
+        let mut other = vec![0; bytes.len()];
+        while !queue.is_empty() {
+            // A read's bytes go to where no other operation puts any.
+            let next = async { queue.next(&mut other).await.ok_or(Error::Unknown) };
+            let Some(Ok(completed)) = self.attempt("take an end", patience, next).await else { return ends };
+            if completed.tag == READ {
+                bytes.copy_from_slice(&other);
+            }
+            if ends.insert(completed.tag, completed.result).is_some() || completed.tag > count as u64 {
+                self.violated("each operation ends once", format_args!("tag {}", completed.tag));
+            }
+        }
+        if ends.len() != count {
+            self.violated("each operation ends once", format_args!("{ends:?} of {count}"));
+        }
+        ends
+    }
+
+    /// In a healthy cluster nothing fails but for a dead home.
+    fn excuse(&self, end: Option<&Result<u64, Error>>) {
+        if let Some(Err(error)) = end
+            && self.calm
+            && !is_unsure(error)
+        {
+            self.violated("a healthy cluster works", format_args!("an operation of a queue: {error}"));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What the tasks share, and their start.
+
+use super::serve::serve;
+use super::step::{LIKELY, Step};
+use super::worker::Worker;
+use crate::Cluster;
+use crate::explore::TASKS;
+use crate::explore::chaos::most_tasks;
+use crate::explore::check::Check;
+use crate::explore::random::Random;
+use lite::{Counter, Error, Lmr, NodeId, Permissions, Placement};
+use platform::Platform;
+use std::fmt::{Display, Formatter};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Bytes of a task's part of a shared region; its parts lie on no even border.
+pub(in crate::explore) const PART: usize = 3001;
+/// Of each kind of shared thing.
+pub(in crate::explore) const EACH: usize = 3;
+/// Between two rounds of barriers, in steps.
+const ROUND: u32 = 8;
+/// Where in a cell the word is that its lock guards, and where the flag is.
+pub(super) const GUARDED: u64 = 3;
+pub(super) const FLAG: u64 = 16;
+const CELL: u64 = 24;
+pub(super) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
+/// For what the run needs to begin and to end.
+pub(super) const PATIENT: Duration = Duration::from_secs(20);
+
+/// What the tasks share, and who made it.
+pub(in crate::explore) struct Stage {
+    pub(in crate::explore) steps: u32,
+    pub(in crate::explore) initial: usize,
+    pub(in crate::explore) owned: Arc<Mutex<Vec<Owned>>>,
+    /// A node of the start that leaves in good order, and at which step.
+    leaver: Option<(usize, u32)>,
+    check: Arc<Check>,
+}
+
+/// A shared thing, as the node holds it that made it.
+pub(in crate::explore) struct Owned {
+    pub(in crate::explore) node: usize,
+    pub(in crate::explore) thing: Thing,
+}
+
+pub(in crate::explore) enum Thing {
+    /// One that all write to, each to its part.
+    Region(usize, Lmr),
+    /// Any other.
+    Other(Lmr),
+    /// One whose rights its maker grants and takes.
+    Gate(usize, Lmr),
+    Counter(Counter),
+    /// A lock or an event of that name, if it is still there: it outlives who made it.
+    Lock(String),
+    Event(String),
+}
+
+impl Display for Thing {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Region(n, region) => write!(f, "region {n} on {}", region.node()),
+            Self::Other(region) => write!(f, "a {region:?}"),
+            Self::Gate(n, _) => write!(f, "gate {n}"),
+            Self::Counter(counter) => write!(f, "{counter:?}"),
+            Self::Lock(name) | Self::Event(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Stage {
+    /// Makes what is shared.
+    pub(in crate::explore) fn prepare(
+        cluster: &mut Cluster,
+        check: &Arc<Check>,
+        initial: usize,
+        steps: u32,
+        random: &mut Random,
+    ) -> Self {
+        let owned = Arc::new(Mutex::new(Vec::new()));
+        for i in 1..=initial {
+            check.joined(&cluster.lite(i));
+        }
+        for n in 0..EACH {
+            let mut node = || 1 + random.below(initial as u64) as usize;
+            let (maker, homes) = (node(), [0; 6].map(|_| NodeId(node() as u16)));
+            let (lite, things_made) = (cluster.lite(maker).with_deadline(PATIENT), owned.clone());
+            let len = (PART * most_tasks(initial)) as u64;
+            let striped = random.one_in(2);
+            let make = async move {
+                let place = if striped {
+                    Placement::Striped { nodes: vec![homes[0], homes[1]], stripe: 4096 }
+                } else {
+                    homes[0].into()
+                };
+                let region = lite.alloc(place, len, RW | Permissions::SHARE).await?;
+                region.publish(&format!("region-{n}")).await?;
+                let cell = lite.alloc(homes[1], CELL, RW | Permissions::ATOMIC | Permissions::SHARE).await?;
+                cell.publish(&format!("cell-{n}")).await?;
+                let gate = lite.alloc(homes[2], 8, Permissions::READ | Permissions::SHARE).await?;
+                gate.publish(&format!("gate-{n}")).await?;
+                // These end with their homes, not with who made them.
+                lite.create_lock(homes[4], &format!("lock-{n}")).await?;
+                lite.create_event(homes[5], &format!("event-{n}")).await?;
+                let things = [
+                    Thing::Region(n, region),
+                    Thing::Other(cell),
+                    Thing::Gate(n, gate),
+                    Thing::Counter(lite.create_counter(homes[2], &format!("counter-{n}")).await?),
+                    Thing::Counter(lite.create_counter(homes[3], &format!("swap-{n}")).await?),
+                ];
+                let owned = things.into_iter().map(|thing| Owned { node: maker, thing });
+                things_made.lock().expect("no panic under the lock").extend(owned);
+                Ok::<(), Error>(())
+            };
+            if let Err(error) = cluster.world.run(PATIENT, make) {
+                check.violated("a healthy cluster works", error);
+            }
+        }
+        let leaves = initial > 3 && random.one_in(4);
+        let leaver = leaves.then(|| (initial, random.below(u64::from(steps.max(1))) as u32));
+        Self { steps, initial, owned, leaver, check: check.clone() }
+    }
+
+    /// The task `task` of node `node`, counted from 1.
+    fn worker(&self, cluster: &Cluster, node: usize, task: usize, random: Random) -> Worker {
+        let made_here = |owned: &&Owned| owned.node == node;
+        let owned = self.owned.lock().expect("no panic under the lock");
+        let regions = owned.iter().filter(made_here).filter_map(|owned| match &owned.thing {
+            Thing::Region(n, region) => Some((*n, region.clone())),
+            _ => None,
+        });
+        let gates = owned.iter().filter(made_here).filter_map(|owned| match &owned.thing {
+            Thing::Gate(n, gate) => Some((*n, gate.clone())),
+            _ => None,
+        });
+        let (regions, gates) = (regions.collect(), gates.collect());
+        drop(owned);
+        Worker {
+            lite: cluster.lite(node),
+            host: cluster.host(node),
+            check: self.check.clone(),
+            random,
+            name: format!("{node}.{task}"),
+            node,
+            number: (node - 1) * TASKS + task,
+            initial: self.initial,
+            count: 0,
+            calm: false,
+            made: self.owned.clone(),
+            regions: [const { None }; EACH],
+            gates: [const { None }; EACH],
+            owned: regions,
+            owned_gates: gates,
+            named: None,
+            kept: None,
+            private: None,
+            watcher: None,
+        }
+    }
+
+    /// Starts the tasks of node `node`, counted from 1.
+    pub(in crate::explore) fn start(&self, cluster: &Cluster, node: usize, random: &mut Random) {
+        let (lite, host) = (cluster.lite(node), cluster.host(node));
+        self.check.joined(&lite);
+        let delay = random.pick(&[0, 50, 3000]);
+        serve(&lite, &host, &self.check, delay);
+        let late = node > self.initial && random.one_in(2);
+        for task in 0..TASKS {
+            let mut worker = self.worker(cluster, node, task, random.fork());
+            let (steps, check) = (self.steps, self.check.clone());
+            let leaves = match self.leaver {
+                _ if task > 0 => None,
+                Some((leaver, step)) if leaver == node => Some(step),
+                _ => late.then(|| steps.saturating_sub(1)),
+            };
+            check.begin(node, task, "start");
+            let work = async move {
+                for step in 0..steps {
+                    let alone = task > 0 || node > worker.initial || step % ROUND > 0;
+                    let doing = worker.random.pick(LIKELY);
+                    let what = if alone { format!("{doing:?}") } else { "barriers".into() };
+                    check.begin(node, task, format_args!("step {step}: {what}"));
+                    let member = if leaves == Some(step) {
+                        worker.leave().await
+                    } else if alone {
+                        worker.step(doing).await
+                    } else {
+                        worker.barriers(step / ROUND).await
+                    };
+                    if !member {
+                        break;
+                    }
+                    if worker.random.one_in(3) {
+                        let pause = Duration::from_micros(worker.random.below(20_000));
+                        worker.lite.sleep(pause).await;
+                    }
+                }
+                worker.end();
+                check.finish(node, task);
+            };
+            host.spawn("worker", Box::pin(work));
+        }
+    }
+
+    /// Starts a task on each of the nodes `live` that takes each step once, all of which must succeed.
+    pub(in crate::explore) fn start_calm(&self, cluster: &Cluster, live: &[usize]) {
+        let group: Vec<NodeId> = live.iter().map(|i| cluster.lite(*i).node_id()).collect();
+        for node in live {
+            let mut worker = self.worker(cluster, *node, 0, Random::new(*node as u64));
+            // Numbers that none of the former tasks has given.
+            (worker.calm, worker.count) = (true, 1 << 20);
+            let (check, node, group) = (self.check.clone(), *node, group.clone());
+            check.begin(node, 0, "start of the last round");
+            let work = async move {
+                for step in Step::ALL {
+                    check.begin(node, 0, format_args!("last round: {step:?}"));
+                    worker.step(*step).await;
+                }
+                check.begin(node, 0, "last barrier");
+                worker.barrier("last-barrier".to_owned(), &group, PATIENT).await;
+                worker.end();
+                check.finish(node, 0);
+            };
+            cluster.host(node).spawn("worker", Box::pin(work));
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A task: how it does one operation, and what all steps need.
+
+use super::stage::{EACH, Owned, PATIENT, Thing};
+use super::step::Step;
+use crate::explore::check::{Check, End};
+use crate::explore::random::Random;
+use lite::testing::Host;
+use lite::{Error, Incarnation, Lite, Lmr, LocalMemory, NodeId, Placement, Watcher};
+use platform::Instant;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+/// One task.
+pub(super) struct Worker {
+    pub(super) lite: Lite,
+    pub(super) host: Arc<Host>,
+    pub(super) check: Arc<Check>,
+    pub(super) random: Random,
+    pub(super) name: String,
+    pub(super) node: usize,
+    /// Its number among all tasks: which part of the regions is its own.
+    pub(super) number: usize,
+    pub(super) initial: usize,
+    /// Things that it has numbered so far.
+    pub(super) count: u64,
+    /// Nothing goes wrong any more: all that it does succeeds.
+    pub(super) calm: bool,
+    /// What all tasks have made.
+    pub(super) made: Arc<Mutex<Vec<Owned>>>,
+    pub(super) regions: [Option<Lmr>; EACH],
+    pub(super) gates: [Option<Lmr>; EACH],
+    /// Shared regions that its node has made.
+    pub(super) owned: Vec<(usize, Lmr)>,
+    pub(super) owned_gates: Vec<(usize, Lmr)>,
+    pub(super) named: Option<Named>,
+    /// A region of its own, and what is in it.
+    pub(super) kept: Option<(Lmr, Vec<u8>)>,
+    /// Memory that no other node reaches, and what is in it.
+    pub(super) private: Option<(LocalMemory, Vec<u8>)>,
+    pub(super) watcher: Option<Watcher>,
+}
+
+/// A region of a task's own that is bound to a name that others want, or may be.
+pub(super) struct Named {
+    /// Which name.
+    pub(super) name: usize,
+    /// The number in it.
+    pub(super) id: u64,
+    pub(super) region: Lmr,
+    pub(super) is_sure: bool,
+}
+
+/// How an operation ends: with a result, or dropped midway.
+pub(super) type Ended<T> = Option<Result<T, Error>>;
+
+/// Polls `future` at most `polls` times, then drops it.
+async fn cut<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(move |cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if left == 0 => {
+                // As soon as it would be woken: until then it is as if it went on.
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Whether an error says that the operation may have happened.
+pub(super) const fn is_unsure(error: &Error) -> bool {
+    matches!(error, Error::Unknown | Error::NodeDown(_) | Error::LinkDown)
+}
+
+/// How a one-sided operation on a word has ended that gives the value before.
+pub(super) fn saw(result: &Ended<u64>) -> End {
+    match result {
+        Some(Ok(value)) => End::Saw(*value),
+        Some(Err(error)) if !is_unsure(error) => End::Never,
+        None | Some(Err(_)) => End::Unknown,
+    }
+}
+
+impl Worker {
+    pub(super) fn now(&self) -> Instant {
+        self.host.true_time()
+    }
+
+    /// This life of its node.
+    pub(super) fn life(&self) -> (NodeId, Incarnation) {
+        (self.lite.node_id(), self.lite.incarnation())
+    }
+
+    pub(super) fn fresh(&mut self) -> u64 {
+        self.count += 1;
+        (self.number as u64 + 1) << 32 | self.count
+    }
+
+    pub(super) fn shared(&mut self) -> usize {
+        self.random.below(EACH as u64) as usize
+    }
+
+    /// Some node of the start, alive or not; a live one if nothing goes wrong.
+    pub(super) fn anyone(&mut self) -> NodeId {
+        if self.calm {
+            let members = self.lite.members();
+            return members[self.random.below(members.len() as u64) as usize].node;
+        }
+        NodeId(1 + self.random.below(self.initial as u64) as u16)
+    }
+
+    /// Two different nodes, or one.
+    pub(super) fn anywhere(&mut self) -> Placement {
+        let (a, b) = (self.anyone(), self.anyone());
+        match self.random.below(4) {
+            0 if a != b => {
+                let stripe = 8 * (1 + self.random.below(1000));
+                Placement::Striped { nodes: vec![a, b], stripe }
+            }
+            1 => Placement::Anywhere,
+            _ => a.into(),
+        }
+    }
+
+    pub(super) fn patience(&mut self) -> Duration {
+        if self.calm {
+            return PATIENT;
+        }
+        Duration::from_millis(self.random.pick(&[2, 20, 200, 2000]))
+    }
+
+    /// A region that the task has made is freed at the end of the run, if not before.
+    pub(super) fn keep(&self, region: &Lmr) {
+        let owned = Owned { node: self.node, thing: Thing::Other(region.clone()) };
+        self.made.lock().expect("no panic under the lock").push(owned);
+    }
+
+    pub(super) fn violated(&self, property: &'static str, seen: impl std::fmt::Display) {
+        self.check.violated(property, format_args!("{} {seen}", self.name));
+    }
+
+    /// Runs one operation that has `patience`, and sees that it keeps it. `None`: it was dropped midway. If nothing goes wrong
+    /// any more it succeeds.
+    pub(super) async fn run<T>(
+        &mut self,
+        what: impl std::fmt::Display + Send + Sync,
+        patience: Duration,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Ended<T> {
+        let result = self.attempt(&what, patience, operation).await;
+        if let Some(Err(
+            error @ (Error::OutOfBounds | Error::Permission | Error::Misaligned | Error::TooLarge { .. }),
+        )) = &result
+        {
+            self.violated("no error without a cause", format_args!("{what}: {error}"));
+        }
+        if let Some(Err(error)) = result.as_ref().filter(|_| self.calm)
+            && !self.is_explained(error)
+        {
+            self.violated("a healthy cluster works", format_args!("{what}: {error}"));
+        }
+        result
+    }
+
+    /// Whether the death of a node explains an error.
+    fn is_explained(&self, error: &Error) -> bool {
+        match error {
+            // That number may be another life's by now.
+            Error::NodeDown(node) => self.check.has_ended(Some(*node)),
+            // A node that joined late has never seen one that was dead by then.
+            Error::NoSuchNode => self.check.has_ended(None),
+            Error::Freed | Error::NoSuchName | Error::NameTaken => true,
+            _ => false,
+        }
+    }
+
+    /// As [`run`](Self::run), for an operation that may be refused.
+    pub(super) async fn attempt<T>(
+        &mut self,
+        what: impl std::fmt::Display + Send + Sync,
+        patience: Duration,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Ended<T> {
+        let dropped = !self.calm && self.random.one_in(10);
+        let polls = if dropped { 1 + self.random.below(6) } else { u64::MAX };
+        let from = self.now();
+        self.check.log(from, format_args!("{} {what}", self.name));
+        let result = cut(operation, polls).await;
+        let to = self.now();
+        let outcome = match &result {
+            Some(Ok(_)) => "ok".into(),
+            Some(Err(error)) => error.to_string(),
+            None => "dropped".into(),
+        };
+        self.check.log(to, format_args!("{} {what}: {outcome}", self.name));
+        self.check.count(match &result {
+            Some(Ok(_)) => 0,
+            Some(Err(_)) => 1,
+            None => 2,
+        });
+        // Its clock may be slow.
+        let limit = patience + patience / 40 + Duration::from_millis(1);
+        if to.saturating_since(from) > limit && !self.check.stood_still(self.node, from, to) {
+            let took = to.saturating_since(from);
+            let seen = format_args!("{what} took {took:?} of {patience:?}");
+            self.violated("no operation outlives its deadline", seen);
+        }
+        result
+    }
+
+    /// Does a step; gives whether this node is still a member.
+    pub(super) async fn step(&mut self, step: Step) -> bool {
+        let done = match step {
+            Step::Write => self.write().await,
+            Step::Read => self.read().await,
+            Step::Memset => self.memset().await,
+            Step::Vectored => self.vectored().await,
+            Step::Copy => self.copy().await,
+            Step::Queue => self.queue().await,
+            Step::Add => self.add().await,
+            Step::Swap => self.swap().await,
+            Step::Flag => self.flag().await,
+            Step::Exclusive => self.exclusive(true).await,
+            Step::Try => self.exclusive(false).await,
+            Step::Shared => self.hold_shared().await,
+            Step::Call => self.call().await,
+            Step::CallEach => self.call_each().await,
+            Step::Send => self.send().await,
+            Step::Register => self.register().await,
+            Step::Mailbox => self.mailbox().await,
+            Step::Signal => self.signal().await,
+            Step::Await => self.wait().await,
+            Step::Own => self.own_region().await,
+            Step::Private => self.private_memory().await,
+            Step::Name => self.name().await,
+            Step::Objects => self.objects().await,
+            Step::Scope => self.scope().await,
+            Step::Rights => self.rights().await,
+            Step::Admin => self.admin().await,
+            Step::Limits => self.limits().await,
+            Step::Settle => self.settle().await,
+            Step::Watch => self.watch().await,
+            Step::Refused => self.refused().await,
+            Step::Remap => self.remap(),
+            Step::Move => self.relocate().await,
+        };
+        // Whatever failed: only without membership there is nothing more to do.
+        if done.is_some() {
+            self.check.sometimes(step.done());
+        }
+        self.look_at_private();
+        self.lite.is_member()
+    }
+
+    /// Looks at what it keeps, and ends.
+    pub(super) fn end(mut self) {
+        self.look_at_private();
+        self.private = None;
+    }
+}

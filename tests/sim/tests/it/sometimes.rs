@@ -1,0 +1,87 @@
+//! Rare states are reached: what a run never comes into, it does not test.
+#![cfg(debug_assertions)]
+
+use sim::Nics;
+use sim::explore::{Scenario, explore};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// States that few seeds reach: few runs need not come into them.
+const RARE: &[&str] = &[];
+
+/// The names that the source gives to `sometimes`.
+fn named(folder: &Path, names: &mut BTreeMap<String, u64>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            named(&path, names);
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        for rest in text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|line| {
+            let calls = line.split("sometimes!(\"").skip(1).chain(line.split("sometimes(\"").skip(1));
+            calls.chain(line.split("states.entry(\"").skip(1)).chain(line.split("=> \"a step is").skip(1))
+        }) {
+            let name = rest.split('"').next().unwrap();
+            let name = if name.starts_with(" done") { format!("a step is{name}") } else { name.to_owned() };
+            names.insert(name, 0);
+        }
+    }
+}
+
+/// Runs the seeds on several threads; gives each state with how often it was reached.
+fn reached(seeds: std::ops::Range<u64>, threads: usize) -> BTreeMap<String, u64> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut names = BTreeMap::new();
+    named(&here.join("../../lite/src"), &mut names);
+    named(&here.join("src"), &mut names);
+    assert!(names.len() > 50, "{names:?}");
+    let (next, names) = (AtomicU64::new(seeds.start), Mutex::new(names));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let nodes = if seed.is_multiple_of(4) { 7 } else { 4 };
+                    let scenario = Scenario { nodes, nics: Nics::default(), seed, steps: 40 };
+                    let report = explore(&scenario).unwrap_or_else(|failure| {
+                        panic!("{nodes} nodes, seed {seed}: {}", failure.violation)
+                    });
+                    let mut names = names.lock().unwrap();
+                    for (state, count) in report.states {
+                        *names.entry(state.to_owned()).or_default() += count;
+                    }
+                }
+            });
+        }
+    });
+    let names = names.into_inner().unwrap();
+    for (state, count) in &names {
+        println!("{count:>9}  {state}");
+    }
+    names
+}
+
+fn missed(names: &BTreeMap<String, u64>, excused: &[&str]) -> Vec<String> {
+    let missed = names.iter().filter(|(name, count)| **count == 0 && !excused.contains(&name.as_str()));
+    missed.map(|(name, _)| name.clone()).collect()
+}
+
+#[test]
+fn common_states_are_reached() {
+    let missed = missed(&reached(1000..1060, 2), RARE);
+    assert!(missed.is_empty(), "60 runs did not come into: {missed:?}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn all_states_are_reached() {
+    let missed = missed(&reached(0..1000, 4), &[]);
+    assert!(missed.is_empty(), "1,000 runs did not come into: {missed:?}");
+}

@@ -1,0 +1,245 @@
+//! `cargo xtask lint`: counts what `docs/style.md` asks of comments and functions, and holds the counts against budgets that only
+//! fall.
+
+mod source;
+
+use crate::paths;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+pub use source::each as each_source;
+use source::{Comment, Source};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Longest function, in lines, outside of tests.
+const LONGEST_FUNCTION: usize = 70;
+/// Longest line of a comment, in characters: that of the code (`rustfmt.toml`).
+const WIDEST_COMMENT: usize = 110;
+
+/// First words of a doc comment that is a question's clause instead of a noun phrase or a sentence.
+const CLAUSES: &[&str] = &[
+    "what",
+    "how",
+    "whether",
+    "where",
+    "who",
+    "whoever",
+    "whom",
+    "when",
+    "which",
+    "why",
+    "whose",
+    "until when",
+    "from when",
+    "by how",
+    "by what",
+    "in what",
+    "with which",
+    "without which",
+    "to whom",
+    "for whom",
+];
+/// First words of a doc comment that leans on the line above it.
+const ELLIPSES: &[&str] = &[
+    "of", "its", "it", "their", "they", "those", "that of", "the same", "so many", "so much", "and", "or",
+    "but", "also", "as above", "this one", "likewise", "such",
+];
+/// Words and phrases that no comment uses, one a line; those that begin with `^` only as a doc comment's first word.
+const WORDS: &str = include_str!("words.txt");
+/// Counts that the repository may have, by rule: `RULE COUNT`, one a line.
+const BUDGETS: &str = include_str!("budgets.txt");
+
+/// The places that a rule finds.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Lists the places that this rule finds, `clause`, `ellipsis`, `word`, `wide` or `long` [default: only counts]
+    #[arg(value_name = "RULE")]
+    rule: Option<String>,
+    /// Only files whose path begins with this
+    #[arg(long, value_name = "PATH", default_value = "")]
+    under: String,
+    /// Lowers the budgets to the present counts
+    #[arg(long)]
+    tighten: bool,
+}
+
+/// A place that breaks a rule.
+struct Finding {
+    rule: &'static str,
+    file: PathBuf,
+    line: usize,
+    text: String,
+}
+
+/// Findings, and the number of doc comments among which they were found.
+pub struct Report {
+    findings: Vec<Finding>,
+    docs: usize,
+}
+
+/// Prints counts, or places; lowers budgets if it was asked to.
+pub fn lint(options: &Options) -> Result<()> {
+    let report = Report::of_the_repository()?;
+    let budgets = budgets()?;
+    if let Some(rule) = &options.rule
+        && !budgets.contains_key(rule.as_str())
+    {
+        bail!(
+            "there is no rule `{rule}`: want one of {}",
+            budgets.keys().copied().collect::<Vec<_>>().join(", ")
+        );
+    }
+    if let Some(rule) = &options.rule {
+        for finding in report.findings.iter().filter(|f| f.rule == rule && f.file.starts_with(&options.under))
+        {
+            println!("{}:{}: {}", finding.file.display(), finding.line, finding.text);
+        }
+    }
+    for (rule, budget) in &budgets {
+        println!("{rule:<9} {:>5} of at most {budget}", report.count(rule));
+    }
+    println!("among {} doc comments", report.docs);
+    if options.tighten {
+        tighten(&report, &budgets)?;
+    }
+    Ok(())
+}
+
+/// Writes the budgets anew: none grows.
+fn tighten(report: &Report, budgets: &BTreeMap<&str, usize>) -> Result<()> {
+    let mut text = String::new();
+    for (rule, budget) in budgets {
+        writeln!(text, "{rule} {}", report.count(rule).min(*budget))?;
+    }
+    let path = paths::root().join("xtask/src/language/budgets.txt");
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Returns the highest count that each rule may have.
+fn budgets() -> Result<BTreeMap<&'static str, usize>> {
+    let parse = |line: &'static str| {
+        let (rule, count) = line.split_once(' ').context("a budget is a rule and a count")?;
+        Ok((rule, count.parse().with_context(|| format!("the budget of `{rule}` is no number"))?))
+    };
+    BUDGETS.lines().map(parse).collect()
+}
+
+impl Report {
+    /// Looks at all Rust files of the repository.
+    pub fn of_the_repository() -> Result<Self> {
+        let root = paths::root();
+        let mut report = Self { findings: Vec::new(), docs: 0 };
+        source::each(&root, &mut |path, text| {
+            report.look_at(path.strip_prefix(&root).unwrap_or(path), text);
+        })?;
+        Ok(report)
+    }
+
+    /// Returns the number of places that a rule finds.
+    fn count(&self, rule: &str) -> usize {
+        self.findings.iter().filter(|f| f.rule == rule).count()
+    }
+
+    /// Returns one line for each rule whose count is above its budget.
+    pub fn over_budget(&self) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for (rule, budget) in budgets()? {
+            let count = self.count(rule);
+            if count > budget {
+                lines.push(format!(
+                    "{rule}: {count} places, {budget} are allowed; `cargo xtask lint {rule}` lists them"
+                ));
+            }
+        }
+        Ok(lines)
+    }
+
+    fn look_at(&mut self, path: &Path, text: &str) {
+        let source = Source::parse(text);
+        for comment in &source.comments {
+            self.docs += usize::from(comment.is_doc);
+            for rule in rules_broken_by(comment) {
+                let text: String = comment.text.chars().take(100).collect();
+                self.findings.push(Finding { rule, file: path.into(), line: comment.line, text });
+            }
+        }
+        for line in source.wide_comments(WIDEST_COMMENT) {
+            let text = format!("a comment is wider than {WIDEST_COMMENT} characters");
+            self.findings.push(Finding { rule: "wide", file: path.into(), line, text });
+        }
+        // The cases of the end-to-end tests are lists.
+        if path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "test"))) {
+            return;
+        }
+        for (line, length, name) in
+            source.functions.iter().filter(|(_, length, _)| *length > LONGEST_FUNCTION)
+        {
+            let text = format!("`{name}` has {length} lines");
+            self.findings.push(Finding { rule: "long", file: path.into(), line: *line, text });
+        }
+    }
+}
+
+/// Returns the rules that a comment breaks.
+fn rules_broken_by(comment: &Comment) -> Vec<&'static str> {
+    let text = comment.text.to_lowercase();
+    let mut broken = Vec::new();
+    if comment.is_doc && CLAUSES.iter().any(|words| begins_with(&text, words)) {
+        broken.push("clause");
+    }
+    if comment.is_doc && ELLIPSES.iter().any(|words| begins_with(&text, words)) {
+        broken.push("ellipsis");
+    }
+    let uses = |word: &&str| match word.strip_prefix('^') {
+        Some(word) => comment.is_doc && begins_with(&text, word),
+        None => contains_word(&text, word),
+    };
+    broken.extend(WORDS.lines().filter(uses).map(|_| "word"));
+    broken
+}
+
+fn begins_with(text: &str, words: &str) -> bool {
+    text.strip_prefix(words).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+}
+
+fn contains_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        !before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+            && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken(text: &str) -> Vec<(&'static str, usize)> {
+        let mut report = Report { findings: Vec::new(), docs: 0 };
+        report.look_at(Path::new("lite/src/x.rs"), text);
+        report.findings.iter().map(|f| (f.rule, f.line)).collect()
+    }
+
+    #[test]
+    fn each_rule_finds_its_places_and_no_other() {
+        assert_eq!(broken("/// Whether it is so.\nfn f() {}\n"), [("clause", 1)]);
+        assert_eq!(broken("//! Of a block.\n"), [("ellipsis", 1)]);
+        assert_eq!(broken("fn f() {\n    // Whoever has it.\n}\n"), [("word", 2)]);
+        assert_eq!(broken(&format!("/// {}\n", "long ".repeat(30))), [("wide", 1)]);
+        let long = format!("    fn long() {{\n{}    }}\n", "        x();\n".repeat(LONGEST_FUNCTION - 1));
+        assert_eq!(broken(&long), [("long", 1)]);
+        let fits = format!("    fn fits() {{\n{}    }}\n", "        x();\n".repeat(LONGEST_FUNCTION - 2));
+        assert_eq!(broken(&fits), []);
+        assert_eq!(
+            broken("/// Returns whether it is so. Offset: bytes. Howard.\nlet url = \"//what\";\n"),
+            []
+        );
+    }
+
+    #[test]
+    fn a_comment_of_several_lines_is_one() {
+        assert_eq!(broken("/// The number of\n/// whatever is there.\nfn f() {}\n"), []);
+        assert_eq!(broken("/// The part that is under\n/// way.\nfn f() {}\n"), [("word", 1)]);
+    }
+}
