@@ -1,16 +1,26 @@
 //! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
 //!
-//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
-//! so long, the first of them given by the clock; `--planted BUG` puts one into LITE or the manager, an unknown name lists them. The first failure is printed with its trace, what failed in the last line, and ends the program with 1.
+//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh
+//! seeds for so long, the first of them given by the clock; `--planted BUG` puts one into LITE or the manager, an unknown name lists them. Seeds run on all processors that
+//! the program is given, each seed on one. The first failure is printed with its trace, what failed in the last line, and ends
+//! the program with 1.
 
 use sim::Nics;
-use sim::explore::{Scenario, explore};
+use sim::explore::{Report, Scenario, explore};
 use sim::planted::Bug;
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Lines of the trace that are shown when a seed fails that was not asked for.
 const SHOWN: usize = 100;
+/// How often to look whether all is done, and to say how far it is.
+const LOOK: Duration = Duration::from_millis(5);
+const SAY: Duration = Duration::from_secs(10);
 
 struct Arguments {
     nodes: u16,
@@ -19,7 +29,7 @@ struct Arguments {
     nics: Nics,
     seed: Option<u64>,
     steps: u32,
-    seeds: Option<std::ops::Range<u64>>,
+    seeds: Option<Range<u64>>,
     minutes: Option<f64>,
     planted: Option<Bug>,
 }
@@ -58,36 +68,75 @@ fn arguments() -> Result<Arguments, String> {
             _ => return Err(format!("unknown argument {key}")),
         }
     }
-    if !(3..=40).contains(&a.nodes) {
-        return Err(format!("--nodes {}: from 3 to 40", a.nodes));
+    if !(3..=64).contains(&a.nodes) {
+        return Err(format!("--nodes {}: from 3 to 64", a.nodes));
     }
     Ok(a)
 }
 
-/// Runs one scenario; what did not hold, and how it is run again.
-fn run(scenario: &Scenario, nic: &str, whole: bool, totals: &mut [u64; 4]) -> Result<(), String> {
+/// What the runs did so far.
+#[derive(Default)]
+struct Totals {
+    runs: u64,
+    /// Operations that succeeded, failed with an error, and were dropped midway.
+    operations: [u64; 3],
+    /// Faults by kind.
+    faults: BTreeMap<&'static str, u64>,
+    /// What the first run said that failed: its trace, and what did not hold.
+    failure: Option<(Vec<String>, String)>,
+}
+
+/// Runs one scenario; gives what it did, or its trace and what did not hold with how it is run again.
+fn run(scenario: &Scenario, nic: &str) -> Result<Report, (Vec<String>, String)> {
     let Scenario { nodes, seed, steps, .. } = scenario;
     let replay = format!("cargo xtask sim --nodes {nodes} --nic {nic} --seed {seed} --steps {steps}");
     // What panics in the code under test is a failure of this seed.
-    let outcome = std::panic::catch_unwind(|| explore(scenario));
-    match outcome {
-        Ok(Ok(report)) => {
-            totals[0] += 1;
-            for (total, count) in totals[1..].iter_mut().zip(report.operations) {
-                *total += count;
-            }
-            Ok(())
-        }
-        Ok(Err(failure)) => {
-            // A replay shows all.
-            let first = if whole { 0 } else { failure.log.len().saturating_sub(SHOWN) };
-            for line in &failure.log[first..] {
-                println!("{line}");
-            }
-            Err(format!("seed {seed} fails: {}; {replay}", failure.violation))
-        }
-        Err(_) => Err(format!("seed {seed} panics; {replay}")),
+    match std::panic::catch_unwind(|| explore(scenario)) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(failure)) => Err((failure.log, format!("seed {seed} fails: {}; {replay}", failure.violation))),
+        Err(_) => Err((Vec::new(), format!("seed {seed} panics; {replay}"))),
     }
+}
+
+/// Runs seeds on all processors until one fails, there are no more, or the time is over.
+fn run_all(a: &Arguments, seeds: Range<u64>, limit: Duration) -> Totals {
+    let (next, begun, totals) = (AtomicU64::new(seeds.start), Instant::now(), Mutex::new(Totals::default()));
+    let lock = || totals.lock().expect("no panic under the lock");
+    let over = || lock().failure.is_some() || begun.elapsed() >= limit;
+    let work = || {
+        while !over() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let outcome =
+                run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic);
+            let mut totals = lock();
+            match outcome {
+                Ok(report) => {
+                    totals.runs += 1;
+                    totals.operations.iter_mut().zip(report.operations).for_each(|(total, n)| *total += n);
+                    for (kind, count) in report.faults {
+                        *totals.faults.entry(kind).or_default() += count;
+                    }
+                }
+                Err(failure) => drop(totals.failure.get_or_insert(failure)),
+            }
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        let mut said = Instant::now();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(LOOK);
+            if said.elapsed() >= SAY {
+                said = Instant::now();
+                eprintln!("{} runs in {} s", lock().runs, begun.elapsed().as_secs());
+            }
+        }
+    });
+    totals.into_inner().expect("no panic under the lock")
 }
 
 fn main() -> ExitCode {
@@ -101,51 +150,43 @@ fn main() -> ExitCode {
     if let Some(bug) = a.planted {
         bug.plant();
     }
-    let begun = Instant::now();
-    let scenario = |seed| Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps };
-    let mut totals = [0; 4];
-    let mut held = Ok(());
     if let Some(seed) = a.seed {
-        match explore(&scenario(seed)) {
-            Ok(report) => println!("{report:#?}"),
-            Err(_) => held = run(&scenario(seed), &a.nic, true, &mut totals),
-        }
-        return end(held);
+        return match run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic) {
+            Ok(report) => {
+                println!("{report:#?}");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => fails(failure, usize::MAX),
+        };
     }
+    let begun = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (seeds, limit) = match (a.seeds, a.minutes) {
-        (Some(seeds), _) => (seeds, Duration::MAX),
-        (None, minutes) => (
-            fresh << 16..u64::MAX,
-            Duration::try_from_secs_f64(60.0 * minutes.unwrap_or(1.0)).unwrap_or_default(),
-        ),
+    let totals = match (&a.seeds, a.minutes) {
+        (Some(seeds), _) => run_all(&a, seeds.clone(), Duration::MAX),
+        (None, minutes) => {
+            let limit = Duration::try_from_secs_f64(60.0 * minutes.unwrap_or(1.0)).unwrap_or_default();
+            run_all(&a, fresh << 16..u64::MAX, limit)
+        }
     };
-    let mut said = Instant::now();
-    for seed in seeds {
-        held = run(&scenario(seed), &a.nic, false, &mut totals);
-        if held.is_err() || begun.elapsed() >= limit {
-            break;
-        }
-        if said.elapsed() >= Duration::from_secs(10) {
-            said = Instant::now();
-            eprintln!("{} runs in {} s", totals[0], begun.elapsed().as_secs());
-        }
-    }
-    let [runs, ok, failed, dropped] = totals;
+    let [ok, failed, dropped] = totals.operations;
     println!(
-        "{runs} runs held in {:.0} s: {ok} operations succeeded, {failed} failed with an error, {dropped} were dropped midway",
+        "{} runs held in {:.0} s: {ok} operations succeeded, {failed} failed with an error, {dropped} were dropped midway",
+        totals.runs,
         begun.elapsed().as_secs_f64()
     );
-    end(held)
+    let faults: Vec<String> = totals.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    println!("faults: {}", faults.join(", "));
+    match totals.failure {
+        None => ExitCode::SUCCESS,
+        Some(failure) => fails(failure, SHOWN),
+    }
 }
 
-/// Says last what did not hold: a runner that shows one line of it shows that.
-fn end(held: Result<(), String>) -> ExitCode {
-    match held {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("{why}");
-            ExitCode::FAILURE
-        }
+/// Prints the end of a trace, and last what did not hold: a runner that shows one line of it shows that.
+fn fails((log, why): (Vec<String>, String), shown: usize) -> ExitCode {
+    for line in &log[log.len().saturating_sub(shown)..] {
+        println!("{line}");
     }
+    println!("{why}");
+    ExitCode::FAILURE
 }

@@ -7,6 +7,7 @@
 mod chaos;
 mod check;
 mod end;
+mod jobs;
 mod swarm;
 mod work;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// What a run is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Nodes at the start, 3 to 100.
+    /// Nodes at the start, 3 to 64.
     pub nodes: u16,
     /// What they have for RNICs.
     pub nics: Nics,
@@ -35,7 +36,7 @@ pub struct Scenario {
 pub struct Report {
     /// Operations that succeeded, failed with an error, and were dropped midway.
     pub operations: [u64; 3],
-    /// Faults by kind.
+    /// Faults by kind, and what became of jobs.
     pub faults: Vec<(&'static str, u64)>,
     /// Virtual time.
     pub time: Duration,
@@ -78,13 +79,16 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     let stage = work::Stage::prepare(&mut cluster, &check, initial, scenario.steps, &mut random);
     for i in 1..=initial {
         stage.start(&cluster, i, &mut random);
+        jobs::serve(&cluster, i, random.fork());
     }
+    let mut clients = jobs::Clients::new(random.fork());
     let mut chaos = chaos::Chaos::new(random.fork(), &cluster);
     let limit = cluster.world.now() + LONGEST_STEP * scenario.steps.max(1);
     while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);
         chaos.act(&mut cluster, &stage, &check);
         check.look(&cluster);
+        clients.act(&cluster, &check);
         if check.is_violated() {
             return Err(failed(&check));
         }
@@ -94,13 +98,19 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
         }
     }
     chaos.end(&mut cluster, &check);
+    clients.end(&mut cluster, &check);
     end::verify(&mut cluster, stage, &check);
     if check.is_violated() {
         return Err(failed(&check));
     }
     Ok(Report {
         operations: check.operations(),
-        faults: chaos.counts(&cluster),
+        faults: chaos
+            .counts(&cluster)
+            .into_iter()
+            .chain(clients.counts())
+            .filter(|(_, count)| *count > 0)
+            .collect(),
         time: Duration::from_nanos(cluster.world.now().as_nanos()),
         trace: cluster.trace.hash(),
         states: check.states(),

@@ -1,6 +1,7 @@
 //! What a seed draws: which kinds of faults there are and how often, and the sizes and times of its cluster. Few runs have all of it,
 //! and so each kind is met with and without the others.
 
+use super::jobs::manifest;
 use super::random::Random;
 use super::{LEASE, Scenario};
 use crate::{ControlLinks, Late, Options};
@@ -115,9 +116,9 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
         faults: Faults::parse(random.pick(&wires)).expect("well formed"),
         control: random.pick(&control),
         keep_ids: random.one_in(2),
+        apps: vec![manifest()],
         drift: random.pick(&[0, 200, 20_000]),
         config: config(random),
-        ..Options::default()
     }
 }
 

@@ -81,6 +81,10 @@ impl Keeper {
         }
     }
 
+    pub(super) fn is_writing(&self) -> bool {
+        matches!(self.phase, Phase::Writing { .. })
+    }
+
     /// How long the disk has worked at `now` on what it works on.
     pub(super) fn worked(&self, now: Instant) -> Duration {
         match self.phase {

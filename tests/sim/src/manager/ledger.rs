@@ -113,10 +113,8 @@ impl Ledger {
                     self.given(0, u64::from_le_bytes(*number));
                 }
             }
-            Message::ToNode(ToNode::JobStart(start)) => {
-                if self.jobs.insert(start.job.0) {
-                    self.given(1, start.job.0);
-                }
+            Message::ToNode(ToNode::JobStart(start)) if self.jobs.insert(start.job.0) => {
+                self.given(1, start.job.0);
             }
             _ => {}
         }

@@ -19,7 +19,12 @@ pub struct Socket {
 impl Socket {
     /// Sends a message; `false` if the connection has ended.
     pub fn send(&self, message: &[u8]) -> bool {
-        self.manager.sends(self.conn, message)
+        self.manager.sends(self.conn, Some(message))
+    }
+
+    /// Asks whether the connection is still there, as a keep-alive of TCP does. A machine that does not know it says so.
+    pub fn probe(&self) {
+        self.manager.sends(self.conn, None);
     }
 
     /// The next message that has come; an error if none comes any more.

@@ -63,7 +63,6 @@ enum Status {
 struct State {
     status: Status,
     life: u64,
-    lives: u64,
     crashes: u64,
     config: Config,
     network: Network,
@@ -112,7 +111,6 @@ impl SimManager {
         let mut state = State {
             status: Status::Opening(Instant::ZERO, Ok(Box::new((keeper, saved)))),
             life: 0,
-            lives: 0,
             crashes: 0,
             config: Config { lease, ..Config::default() },
             network: Network::new(links, random.fork()),
@@ -157,6 +155,16 @@ impl SimManager {
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.lock().status, Status::Up(_))
+    }
+
+    /// Whether its disk works.
+    #[must_use]
+    pub fn saves(&self) -> bool {
+        match &self.lock().status {
+            Status::Up(process) => process.keeper.is_writing(),
+            Status::Opening(..) => true,
+            Status::Down(..) => false,
+        }
     }
 
     /// How often it has died.
@@ -253,14 +261,17 @@ impl SimManager {
         }
     }
 
-    fn sends(&self, conn: ConnId, message: &[u8]) -> bool {
+    /// Sends a message, or asks whether the connection is still there; `false` if it is known not to be.
+    fn sends(&self, conn: ConnId, message: Option<&[u8]>) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let State { status, life, network, ends, .. } = &mut *state;
         let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
-        self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
         if end.life == *life && matches!(status, Status::Up(_)) {
-            network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+            if let Some(message) = message {
+                self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
+                network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+            }
         } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
             // The machine does not know the connection, and says so.
             end.reset = true;
@@ -299,7 +310,7 @@ impl SimManager {
 impl State {
     /// Goes on with a start, if there is one.
     fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
-        match &self.status {
+        match &mut self.status {
             Status::Down(at, _) if *at <= now => {
                 let opened = Keeper::open(disk).map(Box::new);
                 if let Ok(opened) = &opened {
@@ -308,23 +319,21 @@ impl State {
                 self.status = Status::Opening(now + disk.taken(), opened);
                 true
             }
-            Status::Opening(until, _) if *until <= now => {
+            Status::Opening(until, opened) if *until <= now => {
                 disk.settle();
-                let status = std::mem::replace(&mut self.status, Status::Down(now + AGAIN, Crash::Process));
-                match status {
-                    Status::Opening(_, Ok(opened)) => {
+                match std::mem::replace(opened, Err(String::new())) {
+                    Ok(opened) => {
                         let (keeper, saved) = *opened;
                         self.ledger.saved(saved.reservation().len());
-                        self.lives += 1;
-                        self.life = self.lives;
+                        self.life += 1;
                         let process = Process::new(self.config.clone(), saved, keeper, now);
                         self.status = Status::Up(Box::new(process));
                         self.log.push("the manager starts".into());
                     }
-                    Status::Opening(_, Err(why)) => {
-                        self.log.push(format!("the manager does not start: {why}"))
+                    Err(why) => {
+                        self.status = Status::Down(now + AGAIN, Crash::Process);
+                        self.log.push(format!("the manager does not start: {why}"));
                     }
-                    Status::Up(_) | Status::Down(..) => {}
                 }
                 true
             }

@@ -3,6 +3,7 @@
 mod trouble;
 
 use super::check::Check;
+use super::jobs;
 use super::random::Random;
 use super::swarm::{Kind, Swarm};
 use super::work::Stage;
@@ -68,8 +69,7 @@ impl Chaos {
             ("writes of the manager that a crash tore", cluster.manager.disk().torn()),
             ("frames that came seconds late", cluster.wire.delayed()),
         ];
-        let all = self.counts.iter().map(|(kind, count)| (*kind, *count)).chain(more);
-        all.filter(|(_, count)| *count > 0).collect()
+        self.counts.iter().map(|(kind, count)| (*kind, *count)).chain(more).collect()
     }
 
     /// Whether machines join.
@@ -88,6 +88,7 @@ impl Chaos {
             check.log(now, format_args!("-- node {node} joins as {}", cluster.lite(node).node_id()));
             self.count("machines that joined later");
             stage.start(cluster, node, &mut self.random);
+            jobs::serve(cluster, node, self.random.fork());
         }
         if let Some(seen) = cluster.manager.violation() {
             check.violated("the manager gives no number twice and forgets nothing", seen);
@@ -99,6 +100,19 @@ impl Chaos {
         self.restart(cluster, check);
         if self.random.one_in(self.swarm.pace) {
             self.begin(cluster, check);
+        }
+        self.crash_in_a_save(cluster, check);
+    }
+
+    /// Where the manager dies at all, it dies once more while its disk works: saves are rare, and chance alone misses them.
+    fn crash_in_a_save(&mut self, cluster: &Cluster, check: &Check) {
+        let manager = &cluster.manager;
+        let dies = self.swarm.kinds.contains(&Kind::ManagerCrash) && manager.crashes() <= CRASHES;
+        if dies && manager.saves() && self.random.one_in(4) {
+            let now = cluster.world.now();
+            manager.crash(Crash::Machine, now + LEASE / 4);
+            self.count("the manager dies while it saves");
+            check.log(now, "-- the manager dies while it saves");
         }
     }
 

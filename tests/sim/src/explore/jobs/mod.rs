@@ -1,0 +1,217 @@
+//! Clients of the manager: they list nodes and jobs, submit jobs, cancel those of others, and go away in the middle. Each
+//! submission ends once, and the job of one that was done was done by all its nodes with all of its input.
+
+mod node;
+mod submission;
+
+pub(super) use node::{manifest, serve};
+
+use super::check::Check;
+use super::random::Random;
+use crate::{Cluster, Socket};
+use platform::Instant;
+use proto::{FromClient, Hello, JobId, JobStatus, NodeId, PROTOCOL_VERSION, ToClient};
+use std::task::Poll;
+use std::time::Duration;
+use submission::Submission;
+
+/// One client in so many goes away in the middle, at one look.
+const IMPATIENT: u64 = 400;
+/// In which all that clients wait for ends, once all is healed.
+const LIMIT: Duration = Duration::from_secs(200);
+/// Between two looks while that goes on.
+const LOOK: Duration = Duration::from_millis(100);
+
+enum State {
+    /// It does nothing until then.
+    Away(Instant),
+    /// It waits for the answer to its hello, and then wants this.
+    Greets(FromClient),
+    /// It waits for a list, or for what becomes of a cancellation.
+    Asks,
+    Submits(Submission),
+}
+
+struct Client {
+    socket: Option<Socket>,
+    state: State,
+}
+
+/// All clients.
+pub(super) struct Clients {
+    random: Random,
+    clients: Vec<Client>,
+    /// Jobs that some client has seen.
+    seen: Vec<JobId>,
+    /// Nobody begins anything any more.
+    closing: bool,
+    /// How many jobs were done, failed, and lost with the connection.
+    counts: [u64; 3],
+    gone: u64,
+    /// What the manager said last of the jobs under way.
+    jobs: Vec<JobStatus>,
+}
+
+impl Clients {
+    pub(super) fn new(mut random: Random) -> Self {
+        let count = random.pick(&[0, 0, 1, 3]);
+        let clients =
+            (0..count).map(|_| Client { socket: None, state: State::Away(Instant::ZERO) }).collect();
+        Self { random, clients, seen: Vec::new(), closing: false, counts: [0; 3], gone: 0, jobs: Vec::new() }
+    }
+
+    /// What became of jobs, and how many clients went away.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 4] {
+        let [done, failed, lost] = self.counts;
+        [
+            ("jobs that were done", done),
+            ("jobs that failed", failed),
+            ("jobs whose clients lost their connection", lost),
+            ("clients that went away", self.gone),
+        ]
+    }
+
+    /// Goes on with all clients.
+    pub(super) fn act(&mut self, cluster: &Cluster, check: &Check) {
+        for mut client in std::mem::take(&mut self.clients) {
+            self.go_on(&mut client, cluster, check);
+            self.clients.push(client);
+        }
+    }
+
+    fn go_on(&mut self, client: &mut Client, cluster: &Cluster, check: &Check) {
+        let now = cluster.world.now();
+        let Some(socket) = client.socket.clone() else {
+            if matches!(client.state, State::Away(until) if until <= now) && !self.closing {
+                self.begin(client, cluster);
+            }
+            return;
+        };
+        socket.probe();
+        loop {
+            match socket.try_recv() {
+                Poll::Ready(Ok(bytes)) => match proto::decode(&bytes) {
+                    Ok(message) => self.hears(client, &socket, message, check),
+                    Err(malformed) => check.violated("the manager speaks its protocol", malformed),
+                },
+                Poll::Ready(Err(_)) => {
+                    if let State::Submits(submission) = &client.state
+                        && !submission.has_ended()
+                    {
+                        self.counts[2] += 1;
+                    }
+                    break self.leave(client, now);
+                }
+                Poll::Pending => break,
+            }
+            if client.socket.is_none() {
+                return;
+            }
+        }
+        if client.socket.is_some() && !self.closing && self.random.one_in(IMPATIENT) {
+            check.log(now, "-- a client goes away");
+            self.gone += 1;
+            socket.close();
+            self.leave(client, now);
+        }
+    }
+
+    fn leave(&mut self, client: &mut Client, now: Instant) {
+        client.socket = None;
+        client.state = State::Away(now + Duration::from_micros(self.random.below(300_000)));
+    }
+
+    fn begin(&mut self, client: &mut Client, cluster: &Cluster) {
+        let Some(socket) = cluster.manager.connect() else {
+            return self.leave(client, cluster.world.now());
+        };
+        socket.send(&proto::encode(&Hello::Client { version: PROTOCOL_VERSION }));
+        let cancelled = self.seen.last().copied().filter(|_| self.random.one_in(2));
+        let wish = match (self.random.below(6), cancelled) {
+            (0, _) => FromClient::Nodes { after: NodeId(0) },
+            (1, None) => FromClient::Jobs,
+            (1, Some(job)) => FromClient::Cancel { job },
+            _ => Submission::wish(&mut self.random),
+        };
+        *client = Client { socket: Some(socket), state: State::Greets(wish) };
+    }
+
+    fn hears(&mut self, client: &mut Client, socket: &Socket, message: ToClient, check: &Check) {
+        let leaves = match (&mut client.state, message) {
+            (State::Greets(wish), ToClient::Hello) => {
+                socket.send(&proto::encode(wish));
+                client.state = Submission::of(wish).map_or(State::Asks, State::Submits);
+                false
+            }
+            (State::Submits(submission), message) => {
+                if let ToClient::Accepted { job, .. } = &message {
+                    self.seen.push(*job);
+                }
+                match submission.hears(socket, message) {
+                    Ok(Some(done)) => self.counts[usize::from(!done)] += 1,
+                    Ok(None) => {}
+                    Err(seen) => check.violated("a submission ends once, with all of its input", seen),
+                }
+                submission.has_ended() && self.random.one_in(2)
+            }
+            (State::Asks, ToClient::Jobs(jobs)) => {
+                self.jobs = jobs;
+                true
+            }
+            (State::Asks, ToClient::Nodes { .. } | ToClient::Cancelled { .. } | ToClient::Failed { .. }) => {
+                true
+            }
+            (_, other) => {
+                check.violated("the manager speaks its protocol", format!("{other:?}"));
+                true
+            }
+        };
+        if leaves {
+            socket.close();
+            self.leave(client, Instant::ZERO);
+        }
+    }
+
+    /// Waits until all that clients wait for has ended, and until no job is left. To be called once all is healed.
+    pub(super) fn end(&mut self, cluster: &mut Cluster, check: &Check) {
+        if self.clients.is_empty() {
+            return;
+        }
+        self.closing = true;
+        let limit = cluster.world.now() + LIMIT;
+        let waits = |client: &Client| match &client.state {
+            State::Submits(submission) => client.socket.is_some() && !submission.has_ended(),
+            State::Greets(_) | State::Asks => true,
+            State::Away(_) => false,
+        };
+        while self.clients.iter().any(waits) && cluster.world.now() < limit {
+            cluster.world.run_for(LOOK);
+            self.act(cluster, check);
+        }
+        if let Some(waiting) = self.clients.iter().filter(|client| waits(client)).count().checked_sub(1) {
+            check.violated("each wait of a client ends", format!("{} clients wait", waiting + 1));
+        }
+        while let Some(left) = self.left(cluster, check) {
+            if cluster.world.now() >= limit {
+                check.violated("each job ends", left);
+                return;
+            }
+        }
+    }
+
+    /// What the manager says is under way, if anything is.
+    fn left(&mut self, cluster: &mut Cluster, check: &Check) -> Option<String> {
+        let Some(socket) = cluster.manager.connect() else { return Some("the manager is down".into()) };
+        socket.send(&proto::encode(&Hello::Client { version: PROTOCOL_VERSION }));
+        self.clients = vec![Client { socket: Some(socket), state: State::Greets(FromClient::Jobs) }];
+        self.jobs.clear();
+        for _ in 0..10 {
+            cluster.world.run_for(LOOK);
+            self.act(cluster, check);
+            if matches!(self.clients.first(), Some(Client { socket: None, .. })) {
+                return (!self.jobs.is_empty()).then(|| format!("{:?}", self.jobs));
+            }
+        }
+        Some("the manager does not answer".into())
+    }
+}

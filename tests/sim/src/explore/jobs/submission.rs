@@ -1,0 +1,102 @@
+//! A job as its client sees it.
+
+use super::super::random::Random;
+use super::node::{APP, BYTES, output};
+use crate::Socket;
+use proto::{FromClient, InputFile, JobId, NodeId, ToClient};
+use std::collections::BTreeMap;
+
+/// Bytes of input in one message.
+const PIECE: u64 = 48 << 10;
+
+/// A job that was submitted.
+#[derive(Debug)]
+pub(super) struct Submission {
+    /// Bytes of its input.
+    total: u64,
+    accepted: Option<(JobId, Vec<NodeId>)>,
+    /// The bytes that each node reports.
+    reports: BTreeMap<NodeId, u64>,
+    output: Vec<u8>,
+    ended: bool,
+}
+
+impl Submission {
+    /// What a client asks for.
+    pub(super) fn wish(random: &mut Random) -> FromClient {
+        let files = random.below(3);
+        let file = |n| InputFile { name: format!("file-{n}"), len: random.below(150_000) };
+        let inputs = (0..files).map(file).collect();
+        FromClient::Submit {
+            app: APP.into(),
+            args: Vec::new(),
+            nodes: random.below(4) as u16,
+            on: Vec::new(),
+            inputs,
+            limit_ms: random.one_in(3).then_some(1000),
+        }
+    }
+
+    /// The submission, if that was one.
+    pub(super) fn of(wish: &FromClient) -> Option<Self> {
+        let FromClient::Submit { inputs, .. } = wish else { return None };
+        let total = inputs.iter().map(|file| file.len).sum();
+        Some(Self { total, accepted: None, reports: BTreeMap::new(), output: Vec::new(), ended: false })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The manager says something of it; gives whether it was done, if it has ended by that.
+    ///
+    /// # Errors
+    /// What must not be.
+    pub(super) fn hears(&mut self, socket: &Socket, message: ToClient) -> Result<Option<bool>, String> {
+        if self.ended {
+            return Err(format!("{message:?} after the end of {self:?}"));
+        }
+        match message {
+            ToClient::Accepted { job, nodes } if self.accepted.is_none() => {
+                self.accepted = Some((job, nodes));
+                let mut left = self.total;
+                while left > 0 {
+                    let len = left.min(PIECE);
+                    left -= len;
+                    socket.send(&proto::encode(&FromClient::Input { bytes: vec![7; len as usize] }));
+                }
+            }
+            ToClient::Output { bytes } => self.output.extend(bytes),
+            ToClient::Report { node, report } => {
+                let bytes = report.counts.iter().find(|(name, _)| name == BYTES).map_or(0, |(_, n)| *n);
+                if self.reports.insert(node, bytes).is_some() {
+                    return Err(format!("{node} is done twice: {self:?}"));
+                }
+            }
+            ToClient::Failed { .. } => {
+                self.ended = true;
+                return Ok(Some(false));
+            }
+            ToClient::Done { .. } => {
+                self.ended = true;
+                return self.is_whole().map(|()| Some(true));
+            }
+            ToClient::Progress { .. } => {}
+            other => return Err(format!("{other:?} for {self:?}")),
+        }
+        Ok(None)
+    }
+
+    /// All nodes were done, with all input and all output.
+    fn is_whole(&self) -> Result<(), String> {
+        let Some((job, nodes)) = &self.accepted else { return Err(format!("never accepted: {self:?}")) };
+        let all = nodes.len() == self.reports.len() && nodes.iter().all(|n| self.reports.contains_key(n));
+        let bytes: u64 = self.reports.values().sum();
+        if !all || bytes != self.total || self.output != output(*job) {
+            let Self { total, output, .. } = self;
+            let (reports, len) = (&self.reports, output.len());
+            return Err(format!("{job:?} of {total} bytes on {nodes:?}: {reports:?}, {len} bytes of output"));
+        }
+        Ok(())
+    }
+}
