@@ -16,6 +16,8 @@ pub(super) enum Kind {
     Death,
     /// A machine stands still.
     Pause,
+    /// Some tasks of a node stand still: another processor has them, and is late.
+    Held,
     /// Two nodes do not reach each other.
     Part,
     /// One node does not reach another, which reaches it.
@@ -45,6 +47,7 @@ pub(super) enum Kind {
 const KINDS: &[(Kind, usize)] = &[
     (Kind::Death, 1),
     (Kind::Pause, 4),
+    (Kind::Held, 3),
     (Kind::Part, 4),
     (Kind::PartOneWay, 3),
     (Kind::Stall, 2),

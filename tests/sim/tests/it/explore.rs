@@ -16,18 +16,6 @@ fn what_must_hold_holds() {
     (1..4).for_each(|seed| holds(9, seed, 20));
 }
 
-/// A write whose connection broke after it had arrived, and that found no memory for another, said that it had no effect.
-#[test]
-fn a_write_that_may_have_arrived_says_so() {
-    holds(4, 372, 40);
-}
-
-/// A node with the id of a dead one took a piece of a region in the dead one's memory for its own memory.
-#[test]
-fn a_former_lifes_memory_is_not_this_ones() {
-    holds(4, 117_657_979_125_775, 40);
-}
-
 /// With all that the environment does: the manager dies in some of them, and its disk and links take their time.
 #[test]
 fn the_same_scenario_gives_the_same_run() {

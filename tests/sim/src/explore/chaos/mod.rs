@@ -1,5 +1,6 @@
 //! What goes wrong, and when.
 
+mod agree;
 mod trouble;
 
 use super::check::Check;
@@ -18,6 +19,22 @@ use trouble::{Trouble, fill, heal};
 const SURVIVORS: usize = 3;
 /// How often the card of a node fails at most: fewer times than its driver mends it in a row.
 const CARD_FAILURES: u32 = 3;
+/// Tasks that may stand still while the others of their node go on.
+const HELD: &[&str] = &[
+    "lite-control-in",
+    "lite-control-in",
+    "lite-control-out",
+    "lite-rpc",
+    "lite-rpc",
+    "lite-connect",
+    "lite-left",
+    "lite-answer",
+    "lite-unlock",
+    "lite-fence",
+    "lite-unmap",
+    "serve",
+    "worker",
+];
 /// How often the manager dies at most.
 const CRASHES: u64 = 2;
 /// Between two looks, one machine in so many that is no member any more starts anew.
@@ -239,6 +256,11 @@ impl Chaos {
                 cluster.host(node).pause(true);
                 ("pauses", Trouble::Paused(node))
             }
+            Kind::Held => {
+                let task = self.random.pick(HELD);
+                cluster.host(node).hold(task, true);
+                ("tasks that stand still", Trouble::Held(node, task))
+            }
             Kind::Part | Kind::PartOneWay if other == node => return None,
             Kind::Part => {
                 cluster.part(node, other, true);
@@ -291,5 +313,6 @@ impl Chaos {
             check.violated("the manager comes back", manager.log().join("; "));
         }
         check.log(cluster.world.now(), "-- all is healed");
+        agree::agree(cluster, check);
     }
 }

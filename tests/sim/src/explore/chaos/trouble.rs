@@ -7,6 +7,8 @@ use platform::{IoAddr, Platform};
 /// Something that ends by itself.
 pub(super) enum Trouble {
     Paused(usize),
+    /// The node, and the name of its tasks that stand still.
+    Held(usize, &'static str),
     /// Two nodes, in one direction or in both.
     Parted(usize, usize),
     /// The node's control connection, in one direction or in both.
@@ -21,7 +23,7 @@ impl Trouble {
     /// The node that does not see time pass as the others do.
     pub(super) fn stands(&self) -> Option<usize> {
         match self {
-            Self::Paused(node) | Self::Stalled(node) => Some(*node),
+            Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),
             Self::Parted(..) | Self::Full(..) | Self::ManagerStands | Self::Disk => None,
         }
     }
@@ -51,6 +53,10 @@ pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
         Trouble::Paused(node) => {
             cluster.host(node).pause(false);
             check.log(now, format_args!("-- node {node} goes on"));
+        }
+        Trouble::Held(node, task) => {
+            cluster.host(node).hold(task, false);
+            check.log(now, format_args!("-- the tasks {task} of node {node} go on"));
         }
         Trouble::Parted(a, b) => {
             cluster.part(a, b, false);

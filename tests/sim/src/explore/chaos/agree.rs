@@ -1,0 +1,23 @@
+//! Once all is healed, all members agree on who is a member.
+
+use super::super::LEASE;
+use super::super::check::Check;
+use crate::Cluster;
+use std::collections::BTreeSet;
+
+/// Waits until leases have ended that end, and compares what each member knows with who is a member.
+pub(super) fn agree(cluster: &mut Cluster, check: &Check) {
+    cluster.world.run_for(3 * LEASE);
+    let lives = |cluster: &Cluster, i: &usize| !cluster.host(*i).is_dead() && cluster.lite(*i).is_member();
+    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, i)).collect();
+    let members: BTreeSet<_> =
+        live.iter().map(|i| cluster.lite(*i)).map(|lite| (lite.node_id(), lite.incarnation())).collect();
+    for i in live {
+        let known = cluster.lite(i).members();
+        let known: BTreeSet<_> = known.into_iter().map(|member| (member.node, member.incarnation)).collect();
+        if known != members {
+            let seen = format!("node {i} knows {known:?}, and there are {members:?}");
+            check.violated("all agree on who is a member", seen);
+        }
+    }
+}
