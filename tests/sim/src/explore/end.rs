@@ -1,17 +1,17 @@
 //! After the run: all works again, what was written is there, and nothing is left behind.
 
 use super::check::Check;
-use super::work::EACH;
-use super::work::{Owned, PART, PROBES, Stage, Thing};
+use super::work::{EACH, Owned, PART, PATIENT, PROBES, SECRET, Stage, Thing};
 use crate::Cluster;
-use lite::{Error, Lite, Lmr, NodeId};
-use platform::Instant;
+use lite::{Error, Lite, Lmr, NodeId, Permissions};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// In which all that goes on by itself comes to its end: leases, timeouts, fences.
 const SETTLE: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
+/// For ending all that was made.
+const END_LIMIT: Duration = Duration::from_secs(600);
 /// For a task that takes each step once.
 const ROUND_LIMIT: Duration = Duration::from_secs(300);
 
@@ -43,8 +43,18 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
 
 /// Each live node takes each step once more, and all succeed.
 fn last_round(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
-    stage.start_calm(cluster, live);
-    let end: Instant = cluster.world.now() + ROUND_LIMIT;
+    // One after the other: nodes that have few places for connections may wait for each other in a circle.
+    for node in live {
+        stage.start_calm(cluster, *node);
+        finish(cluster, check);
+    }
+    stage.meet(cluster, live);
+    finish(cluster, check);
+}
+
+/// Runs until all tasks have ended.
+fn finish(cluster: &mut Cluster, check: &Check) {
+    let end = cluster.world.now() + ROUND_LIMIT;
     if !cluster.world.run_until(end, || check.all_done() || check.is_violated()) {
         check.violated("a healthy cluster works", format_args!("these hang: {}", check.unfinished()));
     }
@@ -52,7 +62,7 @@ fn last_round(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[
 
 /// Reads what was written, and ends what was made.
 fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
-    let Some(first) = live.first().map(|i| cluster.lite(*i)) else { return };
+    let lites: Vec<Lite> = live.iter().map(|i| cluster.lite(*i).with_deadline(PATIENT)).collect();
     let mut owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
     for n in 0..EACH {
         for thing in [Thing::Lock(format!("lock-{n}")), Thing::Event(format!("event-{n}"))] {
@@ -60,14 +70,12 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
         }
     }
     // What its maker made has ended with it; so do its handles. Locks and events end with their homes.
-    owned.retain(|Owned { node, thing }| {
-        live.contains(node) || matches!(thing, Thing::Lock(_) | Thing::Event(_))
-    });
+    owned.retain(|Owned { node, thing }| live.contains(node) || thing.outlives());
     let model = check.clone();
     let end = async move {
         for Owned { node, thing } in owned {
             let what = thing.to_string();
-            match free(&first, &model, thing).await {
+            match free(&lites, &model, thing).await {
                 // It has ended with its home, or its task has ended it. A connection that broke at one end in the troubles is
                 // found out by its next use; the freeing goes on.
                 Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName | Error::Unknown) => {}
@@ -78,18 +86,28 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
             }
         }
     };
-    cluster.world.run(LIMIT, end);
+    cluster.world.run(END_LIMIT, end);
 }
 
-/// Ends one thing; `lite` is some node's.
-async fn free(lite: &Lite, check: &Check, thing: Thing) -> Result<(), Error> {
+/// Ends one thing; `lites` are those of all nodes.
+async fn free(lites: &[Lite], check: &Check, thing: Thing) -> Result<(), Error> {
+    let Some(lite) = lites.first() else { return Ok(()) };
     match thing {
         Thing::Region(n, region) => {
             read_all(check, n, &region).await;
-            region.free().await
+            region.with_deadline(PATIENT).free().await
         }
-        Thing::Other(region) | Thing::Gate(_, region) => region.free().await,
-        Thing::Counter(counter) => counter.destroy().await,
+        Thing::Other(region) | Thing::Gate(_, region) => region.with_deadline(PATIENT).free().await,
+        Thing::Counter(counter) => counter.with_deadline(PATIENT).destroy().await,
+        Thing::Handed(name) => {
+            // Its master has the rights, whoever that is; it may have ended with its maker.
+            for lite in lites {
+                if let Ok(region) = lite.map_secret(&name, Permissions::ADMIN, SECRET).await {
+                    return region.free().await;
+                }
+            }
+            Ok(())
+        }
         Thing::Lock(name) => lite.open_lock(&name).await?.destroy().await,
         Thing::Event(name) => lite.open_event(&name).await?.destroy().await,
     }

@@ -10,7 +10,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// States that few seeds reach: few runs need not come into them.
-const RARE: &[&str] = &[];
+const RARE: &[&str] = &[
+    "a broken connection had ended at its peer",
+    "a grant told of a death",
+    "a life that had ended was to install something",
+    "a loan had expired or ended",
+    "a lock was granted after a death",
+    "a mapping arrived during a move",
+    "a node left and cut off what was under way",
+    "a node was suspended",
+    "a question was asked again",
+    "a transfer went on over a new connection",
+    "an operation was lost with its connection",
+    "memory was taken in several runs",
+    "the end of a life waited for what was under way",
+    "the holder of a lock died",
+    "the name of a counter was bound or not",
+    "the set-up of a connection took too long",
+];
+
+/// States that no run has come into yet: only directed tests do.
+const DIRECTED: &[&str] = &[
+    // lite/tests/it/regions.rs: revoking_waits_for_what_is_under_way
+    "a mapping arrived after it was revoked",
+    // lite/tests/it/departed.rs: nothing_is_left_of_what_a_dead_node_has_asked
+    "memory came for an owner that was gone",
+];
 
 /// The names that the source gives to `sometimes`.
 fn named(folder: &Path, names: &mut BTreeMap<String, u64>) {
@@ -75,13 +100,13 @@ fn missed(names: &BTreeMap<String, u64>, excused: &[&str]) -> Vec<String> {
 
 #[test]
 fn common_states_are_reached() {
-    let missed = missed(&reached(1000..1060, 2), RARE);
+    let missed = missed(&reached(1000..1060, 2), &[RARE, DIRECTED].concat());
     assert!(missed.is_empty(), "60 runs did not come into: {missed:?}");
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn all_states_are_reached() {
-    let missed = missed(&reached(0..1000, 4), &[]);
+    let missed = missed(&reached(0..1000, 4), DIRECTED);
     assert!(missed.is_empty(), "1,000 runs did not come into: {missed:?}");
 }

@@ -99,7 +99,9 @@ impl Worker {
         let mut held = self.take_lock(n, &lock, Mode::Exclusive, wait).await?;
         let read = self.read_guarded(n, &cell).await;
         if self.random.one_in(2) {
-            let pause = Duration::from_micros(self.random.below(3000));
+            // Sometimes for long, so that holders die.
+            let longest = if self.random.one_in(8) { 300_000 } else { 3000 };
+            let pause = Duration::from_micros(self.random.below(longest));
             self.lite.sleep(pause).await;
         }
         let mut done = read.map(drop);

@@ -19,4 +19,4 @@ mod words;
 mod worker;
 
 pub(super) use serve::PROBES;
-pub(super) use stage::{EACH, Owned, PART, Stage, Thing};
+pub(super) use stage::{EACH, Owned, PART, PATIENT, SECRET, Stage, Thing};

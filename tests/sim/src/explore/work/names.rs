@@ -44,25 +44,27 @@ impl Worker {
         }
         self.check.word_ended(op, bound(&result, 0));
         self.check.bound(n, self.life(), home, id);
-        self.named = Some(Named { name: n, id, region, is_sure: matches!(result, Some(Ok(()))) });
+        self.named = Some(Named { name: n, id, region });
         result?.ok()
     }
 
-    async fn unbind(&mut self, Named { name: n, id, region, is_sure }: Named) -> Option<()> {
+    async fn unbind(&mut self, Named { name: n, id, region }: Named) -> Option<()> {
         let patience = self.patience();
-        let op = self.check.word(self.life(), Cell::Name(n), Act::Swap(id, 0));
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
-        let result = if self.random.one_in(2) {
+        // By name it ends whatever its node has bound to it by now; with the region only what that was bound to, if it still is.
+        let by_name = self.random.one_in(2);
+        let act = if by_name { Act::Write(0) } else { Act::Swap(id, 0) };
+        let op = self.check.word(self.life(), Cell::Name(n), act);
+        let result = if by_name {
             self.attempt(format!("unbind {name} of {id:#x}"), patience, lite.unpublish(&name)).await
         } else {
             let free = region.with_deadline(patience).free();
             self.run(format!("free {id:#x}, which is {name}"), patience, free).await
         };
-        // What was not surely bound need not have been.
         let end = match bound(&result, id) {
-            End::Saw(_) if !is_sure => End::Done,
+            End::Saw(_) => End::Done,
             // A freeing that has begun goes on, whatever kept it from being heard.
-            End::Never => End::Asked,
+            End::Never if !by_name => End::Asked,
             other => other,
         };
         self.check.word_ended(op, end);

@@ -48,7 +48,7 @@ impl Worker {
     }
 
     /// What is not ended here is at the end of the run: if its maker dies, it stays.
-    fn outlives(&self, thing: Thing) {
+    pub(super) fn outlives(&self, thing: Thing) {
         self.made.lock().expect("no panic under the lock").push(Owned { node: self.node, thing });
     }
 

@@ -1,5 +1,6 @@
 //! Rights that are granted and taken back, and all else that the master of a region may do.
 
+use super::stage::{SECRET, Thing};
 use super::worker::{Ended, Worker, is_unsure};
 use crate::explore::check::{Act, Cell, End};
 use lite::{Error, Grantee, Lmr, NodeId, Permissions};
@@ -100,17 +101,18 @@ impl Worker {
         self.run(format!("publish {name}"), patience, region.publish(&name)).await?.ok()?;
         let wait = async { lite.map_wait(&name, Permissions::READ).await };
         self.run(format!("wait for {name}"), patience, wait).await?.ok()?;
-        self.run("set a secret", patience, region.set_secret(b"secret")).await?.ok()?;
+        self.run("set a secret", patience, region.set_secret(SECRET)).await?.ok()?;
         let guess = async { lite.map_secret(&name, Permissions::READ, b"guess").await };
         let guessed = self.attempt("map by a wrong secret", patience, guess).await;
         self.must_fail("a wrong secret", guessed);
-        let know = async { lite.map_secret(&name, Permissions::READ, b"secret").await };
+        let know = async { lite.map_secret(&name, Permissions::READ, SECRET).await };
         self.run("map by the secret", patience, know).await?.ok()?;
         let other = self.anyone();
+        self.outlives(Thing::Handed(name.clone()));
         self.run(format!("hand it over to {other}"), patience, region.hand_over(other)).await?.ok()?;
         let unpublished = self.run(format!("unpublish {name}"), patience, lite.unpublish(&name)).await;
         if matches!(unpublished, Some(Ok(()))) {
-            let map = async { lite.map_secret(&name, Permissions::READ, b"secret").await };
+            let map = async { lite.map_secret(&name, Permissions::READ, SECRET).await };
             let mapped = self.attempt(format!("map {name}, which is no more"), patience, map).await;
             self.must_fail("a name that is no more", mapped);
         }

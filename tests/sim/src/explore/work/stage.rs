@@ -24,9 +24,11 @@ const ROUND: u32 = 8;
 pub(super) const GUARDED: u64 = 3;
 pub(super) const FLAG: u64 = 16;
 const CELL: u64 = 24;
+/// What whoever maps a region with a secret must know.
+pub(in crate::explore) const SECRET: &[u8] = b"secret";
 pub(super) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 /// For what the run needs to begin and to end.
-pub(super) const PATIENT: Duration = Duration::from_secs(20);
+pub(in crate::explore) const PATIENT: Duration = Duration::from_secs(20);
 
 /// What the tasks share, and who made it.
 pub(in crate::explore) struct Stage {
@@ -54,9 +56,18 @@ pub(in crate::explore) enum Thing {
     /// One whose rights its maker grants and takes.
     Gate(usize, Lmr),
     Counter(Counter),
+    /// A region of that name, of which another node is the master now.
+    Handed(String),
     /// A lock or an event of that name, if it is still there: it outlives who made it.
     Lock(String),
     Event(String),
+}
+
+impl Thing {
+    /// Whether it may outlive the node of its maker.
+    pub(in crate::explore) const fn outlives(&self) -> bool {
+        matches!(self, Self::Handed(_) | Self::Lock(_) | Self::Event(_))
+    }
 }
 
 impl Display for Thing {
@@ -66,7 +77,7 @@ impl Display for Thing {
             Self::Other(region) => write!(f, "a {region:?}"),
             Self::Gate(n, _) => write!(f, "gate {n}"),
             Self::Counter(counter) => write!(f, "{counter:?}"),
-            Self::Lock(name) | Self::Event(name) => f.write_str(name),
+            Self::Handed(name) | Self::Lock(name) | Self::Event(name) => f.write_str(name),
         }
     }
 }
@@ -208,23 +219,39 @@ impl Stage {
         }
     }
 
-    /// Starts a task on each of the nodes `live` that takes each step once, all of which must succeed.
-    pub(in crate::explore) fn start_calm(&self, cluster: &Cluster, live: &[usize]) {
+    /// A task of the last round on node `node`: all that it does must succeed.
+    fn calm_worker(&self, cluster: &Cluster, node: usize) -> Worker {
+        let mut worker = self.worker(cluster, node, 0, Random::new(node as u64));
+        // Numbers that none of the former tasks has given.
+        (worker.calm, worker.count) = (true, 1 << 20);
+        worker
+    }
+
+    /// Starts a task on node `node` that takes each step once, all of which must succeed.
+    pub(in crate::explore) fn start_calm(&self, cluster: &Cluster, node: usize) {
+        let mut worker = self.calm_worker(cluster, node);
+        let check = self.check.clone();
+        check.begin(node, 0, "start of the last round");
+        let work = async move {
+            for step in Step::ALL {
+                check.begin(node, 0, format_args!("last round: {step:?}"));
+                worker.step(*step).await;
+            }
+            worker.end();
+            check.finish(node, 0);
+        };
+        cluster.host(node).spawn("worker", Box::pin(work));
+    }
+
+    /// Has all of these nodes meet at a barrier, which must open.
+    pub(in crate::explore) fn meet(&self, cluster: &Cluster, live: &[usize]) {
         let group: Vec<NodeId> = live.iter().map(|i| cluster.lite(*i).node_id()).collect();
         for node in live {
-            let mut worker = self.worker(cluster, *node, 0, Random::new(*node as u64));
-            // Numbers that none of the former tasks has given.
-            (worker.calm, worker.count) = (true, 1 << 20);
+            let mut worker = self.calm_worker(cluster, *node);
             let (check, node, group) = (self.check.clone(), *node, group.clone());
-            check.begin(node, 0, "start of the last round");
+            check.begin(node, 0, "the last barrier");
             let work = async move {
-                for step in Step::ALL {
-                    check.begin(node, 0, format_args!("last round: {step:?}"));
-                    worker.step(*step).await;
-                }
-                check.begin(node, 0, "last barrier");
                 worker.barrier("last-barrier".to_owned(), &group, PATIENT).await;
-                worker.end();
                 check.finish(node, 0);
             };
             cluster.host(node).spawn("worker", Box::pin(work));

@@ -51,7 +51,6 @@ pub(super) struct Named {
     /// The number in it.
     pub(super) id: u64,
     pub(super) region: Lmr,
-    pub(super) is_sure: bool,
 }
 
 /// How an operation ends: with a result, or dropped midway.
