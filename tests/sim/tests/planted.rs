@@ -30,6 +30,7 @@ const BARRIERS: &str = "barriers let all pass or none";
 const BINDINGS: &str = "a name is bound once";
 const CALLS: &str = "a call runs at most once";
 const CAUSE: &str = "no error without a cause";
+const CUT_OFF: &str = "a dead holder is cut off by all";
 const DEADLINES: &str = "no operation outlives its deadline";
 const DEATHS: &str = "the next holder is told of a death";
 const EVENTS: &str = "an event counts its signals";
@@ -48,23 +49,18 @@ const TOKENS: &str = "fencing tokens grow";
 /// The bugs of LITE that are found within seconds, and the properties that each breaks.
 const QUICK: &[(Bug, &[&str])] = &[
     (LostCredit, &[HEALTHY]),
-    (RingOverrun, &[FREE, REPLIES]),
-    (CallTwice, &[CALLS]),
     (SlotReusedEarly, &[REPLIES, FREE]),
     (NoBoundsCheck, &[RIGHTS]),
     (NoRightsCheck, &[RIGHTS]),
     (NoDeadline, &[DEADLINES]),
     (UnknownAsDeadline, &[MEMORY, ATOMICS, HOLDER, CALLS]),
-    (BounceReused, &[MEMORY, REPLIES, CALLS]),
     (FlightLeaks, &[LEFT]),
     (StaleMap, &[MEMORY]),
     (MoveTellsNobody, &[MEMORY, HOLDER, FREE]),
-    (HalfMoved, &[MEMORY]),
     (GrantsAll, &[RIGHTS]),
     (NoSecretCheck, &[RIGHTS]),
     (FreeTellsNobody, &[LEFT]),
     (UndoForgotten, &[LEFT]),
-    (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
     (QueuePairsKept, &[LEFT]),
     (FormerLifesMemory, &[CAUSE, MEMORY]),
     (NeverSuspended, &[SUSPENDED]),
@@ -75,7 +71,18 @@ const QUICK: &[(Bug, &[&str])] = &[
 ];
 
 /// Those that take longer.
-const SLOW: &[(Bug, &[&str])] = &[];
+const SLOW: &[(Bug, &[&str])] = &[
+    (RingOverrun, &[FREE, REPLIES]),
+    (CallTwice, &[CALLS]),
+    (BounceReused, &[MEMORY, REPLIES, CALLS]),
+    (HalfMoved, &[MEMORY]),
+    (RevokeTellsNobody, &[RIGHTS]),
+    (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
+    (LockBeforeSettled, &[CUT_OFF, HOLDER]),
+    (InstalledForTheDead, &[LEFT, HOLDER]),
+    (UnlockedUnsettled, &[HOLDER, ATOMICS]),
+    (DeathNotTold, &[DEATHS]),
+];
 
 /// The same of the manager.
 const MANAGERS: &[(ManagerBug, &[&str])] =

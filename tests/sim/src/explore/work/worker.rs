@@ -18,6 +18,8 @@ pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
     pub(super) control: Arc<dyn ControlLink>,
+    /// Until when its node's lease was when the task began.
+    pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
@@ -234,10 +236,10 @@ impl Worker {
         result
     }
 
-    /// Until when its node's lease was, if it has passed.
+    /// Until when its node's lease was, if it has passed. Before the first acknowledgement LITE counts from its own start.
     fn lapsed(&self) -> Option<Instant> {
         let until = self.control.lease_until();
-        (self.host.now() > until).then_some(until)
+        (until > self.first_lease && self.host.now() > until).then_some(until)
     }
 
     /// Does a step; gives whether this node is still a member.
