@@ -43,7 +43,6 @@ const MEMORY: &str = "memory equals the model";
 const NUMBERS: &str = "the manager gives no number twice and forgets nothing";
 const REPLIES: &str = "a reply is the handler's";
 const RIGHTS: &str = "rights and bounds hold";
-const SUSPENDED: &str = "a suspended node posts nothing";
 const TOKENS: &str = "fencing tokens grow";
 
 /// The bugs of LITE that are found within seconds, and the properties that each breaks.
@@ -63,7 +62,6 @@ const QUICK: &[(Bug, &[&str])] = &[
     (UndoForgotten, &[LEFT]),
     (QueuePairsKept, &[LEFT]),
     (FormerLifesMemory, &[CAUSE, MEMORY]),
-    (NeverSuspended, &[SUSPENDED]),
     (DoubleGrant, &[HOLDER]),
     (TokenStands, &[TOKENS]),
     (PartialBarrier, &[BARRIERS]),
