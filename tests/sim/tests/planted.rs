@@ -30,9 +30,7 @@ const BARRIERS: &str = "barriers let all pass or none";
 const BINDINGS: &str = "a name is bound once";
 const CALLS: &str = "a call runs at most once";
 const CAUSE: &str = "no error without a cause";
-const CUT_OFF: &str = "a dead holder is cut off by all";
 const DEADLINES: &str = "no operation outlives its deadline";
-const DEATHS: &str = "the next holder is told of a death";
 const EVENTS: &str = "an event counts its signals";
 const FREE: &str = "free memory stays as it is";
 const FRESH: &str = "fresh memory is zero";
@@ -55,6 +53,7 @@ const QUICK: &[(Bug, &[&str])] = &[
     (UnknownAsDeadline, &[MEMORY, ATOMICS, HOLDER, CALLS]),
     (FlightLeaks, &[LEFT]),
     (StaleMap, &[MEMORY]),
+    (HalfMoved, &[MEMORY]),
     (MoveTellsNobody, &[MEMORY, HOLDER, FREE]),
     (GrantsAll, &[RIGHTS]),
     (NoSecretCheck, &[RIGHTS]),
@@ -73,13 +72,8 @@ const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
     (BounceReused, &[MEMORY, REPLIES, CALLS]),
-    (HalfMoved, &[MEMORY]),
-    (RevokeTellsNobody, &[RIGHTS]),
     (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
-    (LockBeforeSettled, &[CUT_OFF, HOLDER]),
     (InstalledForTheDead, &[LEFT, HOLDER]),
-    (UnlockedUnsettled, &[HOLDER, ATOMICS]),
-    (DeathNotTold, &[DEATHS]),
 ];
 
 /// The same of the manager.
