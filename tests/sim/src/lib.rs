@@ -8,6 +8,8 @@ mod cluster;
 pub mod explore;
 mod manager;
 mod nic;
+#[cfg(debug_assertions)]
+pub mod planted;
 mod random;
 mod timeline;
 mod trace;

@@ -76,8 +76,9 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
         for Owned { node, thing } in owned {
             let what = thing.to_string();
             match free(&lites, &model, thing).await {
-                // It has ended with its home, or its task has ended it.
-                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName) => {}
+                // It has ended with its home, or its task has ended it. A connection that broke at one end in the troubles is
+                // found out by its next use; the freeing goes on.
+                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName | Error::Unknown) => {}
                 Err(error) => {
                     let seen = format_args!("ending {what} of {node}: {error}");
                     model.violated("a healthy cluster works", seen);

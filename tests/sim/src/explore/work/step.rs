@@ -1,5 +1,7 @@
 //! The steps that tasks take, and the public calls of LITE that each of them makes.
 
+use crate::explore::random::Random;
+
 /// What a task does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::explore) enum Step {
@@ -38,7 +40,7 @@ pub(in crate::explore) enum Step {
 }
 
 /// Each step so often as it is to be likely.
-pub(super) const LIKELY: &[Step] = &[
+const LIKELY: &[Step] = &[
     Step::Write,
     Step::Write,
     Step::Write,
@@ -85,6 +87,13 @@ pub(super) const LIKELY: &[Step] = &[
     Step::Move,
     Step::Move,
 ];
+
+/// The steps of a run, each so often as it is to be likely: all, or a few, which then meet each other the more often.
+pub(super) fn draw(random: &mut Random) -> Vec<Step> {
+    let some = random.pick(&[1, 1, 3, 8]);
+    let steps: Vec<Step> = LIKELY.iter().copied().filter(|_| random.one_in(some)).collect();
+    if steps.is_empty() { LIKELY.to_vec() } else { steps }
+}
 
 impl Step {
     /// All of them, in the order in which a task takes them when nothing goes wrong.

@@ -6,7 +6,7 @@ use crate::explore::check::{Check, End};
 use crate::explore::random::Random;
 use lite::testing::Host;
 use lite::{Error, Incarnation, Lite, Lmr, LocalMemory, NodeId, Placement, Watcher};
-use platform::Instant;
+use platform::{ControlLink, Instant, Platform};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,9 @@ use std::time::Duration;
 pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
+    pub(super) control: Arc<dyn ControlLink>,
+    /// Until when its node's lease was when the task began.
+    pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
@@ -215,6 +218,28 @@ impl Worker {
             self.violated("no operation outlives its deadline", seen);
         }
         result
+    }
+
+    /// As [`run`](Self::run), for an operation that posts something: none ends well that a node begins after its lease has passed,
+    /// before it hears of the manager.
+    pub(super) async fn post<T>(
+        &mut self,
+        what: impl std::fmt::Display + Send + Sync,
+        patience: Duration,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Ended<T> {
+        let lapsed = self.lapsed();
+        let result = self.run(&what, patience, operation).await;
+        if lapsed.is_some() && lapsed == self.lapsed() && matches!(result, Some(Ok(_))) {
+            self.violated("a suspended node posts nothing", format_args!("{what} ended well"));
+        }
+        result
+    }
+
+    /// Until when its node's lease was, if it has passed. Before the first acknowledgement LITE counts from its own start.
+    fn lapsed(&self) -> Option<Instant> {
+        let until = self.control.lease_until();
+        (until > self.first_lease && self.host.now() > until).then_some(until)
     }
 
     /// Does a step; gives whether this node is still a member.
