@@ -58,8 +58,8 @@ struct State {
     stood: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
     /// All nodes that have joined, by their lives.
     nodes: BTreeMap<Life, Lite>,
-    /// Lives that were killed.
-    killed: BTreeSet<usize>,
+    /// Incarnations whose machines were killed.
+    killed: BTreeSet<Life>,
     /// Lives of whose end all members have heard.
     settled: BTreeSet<Life>,
     bytes: bytes::Parts,
@@ -80,6 +80,14 @@ impl State {
     fn violated(&mut self, property: &'static str, seen: impl Display) {
         let seen = seen.to_string();
         self.violation.get_or_insert(Violation { property, seen });
+    }
+
+    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a member that has heard of
+    /// it may have ended too.
+    fn is_over(&self, life: &Life) -> bool {
+        self.killed.contains(life)
+            || self.settled.contains(life)
+            || self.nodes.get(life).is_none_or(|lite| !lite.is_member())
     }
 
     /// Whether, as node `by` knows, that life is a member's.
@@ -174,14 +182,14 @@ impl Check {
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
         let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
-        let is_over = |(life, lite): (&Life, &Lite)| state.settled.contains(life) || !lite.is_member();
-        lives.any(is_over)
+        lives.any(|(life, _)| state.is_over(life))
     }
 
-    pub(super) fn died(&self, node: usize) {
+    /// The machine of a node was killed.
+    pub(super) fn died(&self, node: usize, lite: &Lite) {
         let mut state = self.lock();
         state.tasks.retain(|(n, _), _| *n != node);
-        state.killed.insert(node);
+        state.killed.insert((lite.node_id(), lite.incarnation()));
     }
 
     /// A node stands still from `now` on, or moves again.

@@ -134,11 +134,8 @@ impl State {
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).into_iter().flatten();
         let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
-        let is_gone = |life: &Life| {
-            self.settled.contains(life) || self.nodes.get(life).is_none_or(|lite| !lite.is_member())
-        };
         for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
-            if lives.iter().any(is_gone) {
+            if lives.iter().any(|life| self.is_over(life)) {
                 let act = Act::Swap(*to, 0);
                 all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
             }
