@@ -18,8 +18,6 @@ pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
     pub(super) control: Arc<dyn ControlLink>,
-    /// Until when its node's lease was when the task began.
-    pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
@@ -236,10 +234,10 @@ impl Worker {
         result
     }
 
-    /// Until when its node's lease was, if it has passed. Before the first acknowledgement LITE counts from its own start.
+    /// Returns the end of the node's lease, if the lease has passed.
     fn lapsed(&self) -> Option<Instant> {
         let until = self.control.lease_until();
-        (until > self.first_lease && self.host.now() > until).then_some(until)
+        (self.host.now() > until).then_some(until)
     }
 
     /// Does a step; gives whether this node is still a member.
