@@ -1,4 +1,4 @@
-//! A control connection over a TCP stream of the standard library. Clients use it, and nodes in tests.
+//! A control connection over a TCP stream of the standard library, for clients, and for nodes in tests.
 
 use super::{ClientError, PATIENCE};
 use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, RoleKey, Sealer};
@@ -9,13 +9,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
+/// The number of bytes to read at once.
 const READ: usize = 64 << 10;
 
-/// The longest silence that [`Sending::outlast`] takes: Linux counts milliseconds in 31 bits.
+/// The longest silence that [`Sending::outlast`] accepts: Linux counts milliseconds in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
 
-/// Both directions, which two threads may use.
+/// A control connection. Two threads may use its two directions.
 #[derive(Debug)]
 pub struct Connection {
     /// The direction to the manager.
@@ -38,13 +38,13 @@ pub struct Receiving {
     stream: TcpStream,
     opener: Opener,
     buffer: Vec<u8>,
-    /// How much of the buffer has been opened.
+    /// The length of the decrypted part of the buffer, in bytes.
     opened: usize,
 }
 
 impl Connection {
-    /// Connects to `address` (`host:port`), the manager, and shakes hands as what the key is to serve for, all within twice
-    /// [`PATIENCE`].
+    /// Connects to the manager at `address` (`host:port`), and does the handshake in the given role, all
+    /// within twice [`PATIENCE`].
     pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
         let key = key.for_role(role)?;
         let bad = |source| ClientError::Address { address: address.into(), source };
@@ -62,7 +62,7 @@ impl Connection {
 
     fn shake(mut stream: TcpStream, key: &RoleKey) -> Result<Self, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Lost)?;
-        // A manager's host that has died is noticed also while a job runs and nothing is said.
+        // Keepalive detects a dead host of the manager also while a job runs and no message is sent.
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(10))
             .with_interval(Duration::from_secs(5))
@@ -94,55 +94,56 @@ impl Connection {
 }
 
 impl Sending {
-    /// Sends a message. Waits while the manager takes none.
+    /// Sends a message. Waits while the manager receives nothing.
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ClientError> {
         self.send_encoded(&proto::encode(message))
     }
 
-    /// Sends a message that is encoded already.
+    /// Sends a message that is already encoded.
     pub fn send_encoded(&mut self, message: &[u8]) -> Result<(), ClientError> {
         self.sealed.clear();
         self.sealer.seal(message, &mut self.sealed)?;
         self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
     }
 
-    /// The most that [`send`](Self::send) waits while the manager takes nothing.
+    /// Limits the time that [`send`](Self::send) waits while the manager receives nothing.
     pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
         self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
     }
 
-    /// Keeps the connection while the manager, or its host, is silent and takes nothing, for as long as `silence`, or if
-    /// there is none for 24 days. Otherwise a host that does not answer is given up after half a minute.
+    /// Keeps the connection while the manager or its host is silent, for at most `silence`, or for 24 days if
+    /// there is no limit. Otherwise a host that does not answer is given up after half a minute.
     pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
         let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
         self.limit(silence)?;
-        // Overrules the number of unanswered probes of an idle connection, and of repeated segments (RFC 5482).
+        // This overrides the limits of unanswered keepalive probes and of retransmissions (RFC 5482).
         SockRef::from(&self.stream).set_tcp_user_timeout(Some(silence)).map_err(ClientError::Lost)
     }
 
-    /// Ends this direction: the manager gets all that was sent, and then closes the other.
+    /// Ends this direction: the manager receives all that was sent, and then closes the other direction.
     pub fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    /// Ends the connection in both directions. A thread that uses the other half gets an error.
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
 impl Receiving {
-    /// Lets the operating system keep about so many bytes that have not been received yet, and the rest wait at the manager.
+    /// Limits the received bytes that wait in the operating system to about `bytes`. Further bytes wait at
+    /// the manager.
     pub fn limit_waiting(&self, bytes: usize) -> Result<(), ClientError> {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes).map_err(ClientError::Lost)
     }
 
-    /// The next message; within `patience`, if given, or else until the connection breaks.
+    /// Receives the next message, within `patience` if given, or else until the connection breaks.
     pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
         Ok(proto::decode(&self.receive_encoded(patience)?)?)
     }
 
-    /// As [`receive`](Self::receive), the message not decoded.
+    /// Receives the next message as [`receive`](Self::receive) does, but does not decode it.
     pub fn receive_encoded(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ClientError> {
         let deadline = patience.and_then(|patience| Some((Instant::now().checked_add(patience)?, patience)));
         loop {
@@ -160,13 +161,13 @@ impl Receiving {
         }
     }
 
-    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    /// Ends the connection in both directions. A thread that uses the other half gets an error.
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// Reads some bytes, at least one, until a deadline; the time allowed in all is for the error.
+/// Reads at least one byte, until a deadline. The error names the whole time that was allowed.
 fn read(
     stream: &mut TcpStream,
     buffer: &mut [u8],

@@ -4,7 +4,7 @@ use crate::SimPort;
 use cards::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host};
-use mlx4::{Condition, Config as CardConfig};
+use mlx4::{Config as CardConfig, Health};
 use platform::{Instant, Platform};
 use softroce::{EthernetPort, SoftRoce};
 use std::str::FromStr;
@@ -170,17 +170,17 @@ impl Card {
     }
 
     /// When it is to be mended next, if it has failed and it is not time yet.
-    fn mend(&self) -> Option<Instant> {
-        match self.driver.mend(self.machine.bus.clock()) {
-            Condition::Mending { next } => Some(next),
-            Condition::Well | Condition::Lost { .. } => None,
+    fn recover(&self) -> Option<Instant> {
+        match self.driver.recover(self.machine.bus.clock()) {
+            Health::Recovering { next } => Some(next),
+            Health::Ok | Health::Lost { .. } => None,
         }
     }
 }
 
 impl Device for Card {
     fn poll(&self, _: Instant) -> bool {
-        self.mend();
+        self.recover();
         // By its own clock, which is before its host's by what commands have waited.
         self.driver.progress(self.machine.bus.clock(), BUDGET);
         let Machine { bus, card, .. } = &*self.machine;
@@ -210,7 +210,7 @@ impl Device for Card {
 
     fn next_deadline(&self) -> Option<Instant> {
         let of_card = self.machine.card.lock().expect("no panic under the lock").next_deadline();
-        let at = of_card.into_iter().chain(self.mend()).min()?;
+        let at = of_card.into_iter().chain(self.recover()).min()?;
         Some(Instant::from_nanos(at.as_nanos().saturating_sub(self.machine.waited().as_nanos() as u64)))
     }
 }
