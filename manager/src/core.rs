@@ -145,7 +145,7 @@ pub enum Action {
     Reading {
         /// The client's connection.
         conn: ConnId,
-        /// True if messages are to be received.
+        /// True to receive messages.
         on: bool,
     },
     /// Save this record and report [`Event::Saved`]. No other action waits for it.

@@ -1,4 +1,4 @@
-//! The task that accepts connections. It alone waits when there are no descriptors left.
+//! The task that accepts connections. Only this task waits when there are no descriptors left.
 
 use super::connection::{self, House};
 use super::door::Door;
@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long to wait after a failure to accept.
+/// The pause after a failure to accept.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Accepts connections, and has a task serve each.
+/// The task that accepts connections and starts a task for each.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
@@ -24,8 +24,8 @@ pub(super) struct Acceptor {
     house: Arc<House>,
     connections: JoinSet<()>,
     last: u64,
-    /// A descriptor to give up when there are no others: with it a connection can be accepted and closed, rather than left
-    /// without an answer.
+    /// A descriptor to give up when there are no others: with it a connection can be accepted and closed,
+    /// instead of left without a reply.
     reserve: Option<File>,
 }
 
@@ -34,7 +34,7 @@ impl Acceptor {
         Self { listener, door, house, connections: JoinSet::new(), last: 0, reserve: reserve() }
     }
 
-    /// Accepts until the other end of `open` is gone; gives the connections that go on.
+    /// Accepts connections until the other end of `open` is dropped, and returns those that continue.
     pub(super) async fn run(mut self, mut open: oneshot::Receiver<()>) -> JoinSet<()> {
         loop {
             tokio::select! {
@@ -56,7 +56,7 @@ impl Acceptor {
         self.connections.spawn(connection::serve(stream, ConnId(self.last), guest, self.house.clone()));
     }
 
-    /// Makes room after a failure, most likely for want of descriptors, and waits a while.
+    /// Handles a failure, most likely for lack of descriptors: frees one, and pauses.
     async fn fail(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;
@@ -67,11 +67,11 @@ impl Acceptor {
             let accepted = timeout(Duration::ZERO, self.listener.accept()).await;
             self.reserve = reserve();
             match accepted {
-                // A descriptor has come free in the meantime.
+                // A descriptor has become free in the meantime.
                 Ok(Ok((stream, address))) if self.reserve.is_some() => {
                     return self.admit(stream, Origin::of(address.ip()));
                 }
-                // Whoever waits longest learns at once that there is no room, by the close of the connection.
+                // The close tells the connection that has waited longest that the daemon has no room.
                 accepted => drop(accepted),
             }
         }

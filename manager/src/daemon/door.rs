@@ -1,4 +1,4 @@
-//! Who may have a connection: guests who have not shown a key yet, and those who have taken a seat.
+//! Admission of connections: those in their handshake, and those that have proved that they have a key.
 
 use super::limits::Limits;
 use super::lobby::{Lobby, Origin, Ticket};
@@ -6,7 +6,7 @@ use proto::channel::Role;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// The door through which all connections come.
+/// The admission of all connections.
 #[derive(Debug)]
 pub(super) struct Door {
     rooms: Mutex<Rooms>,
@@ -15,13 +15,13 @@ pub(super) struct Door {
 
 #[derive(Debug)]
 struct Rooms {
-    /// Each guest with what tells it to go, by being dropped.
+    /// The connections in their handshake, each with a sender whose drop ends it.
     lobby: Lobby<oneshot::Sender<()>>,
     nodes: usize,
     clients: usize,
 }
 
-/// A connection in its handshake. Leaves the lobby when dropped.
+/// A connection in its handshake. It leaves the lobby when this is dropped.
 #[derive(Debug)]
 pub(super) struct Guest {
     door: Arc<Door>,
@@ -29,19 +29,19 @@ pub(super) struct Guest {
     told_to_go: oneshot::Receiver<()>,
 }
 
-/// A connection whose peer has shown a key. Freed when dropped.
+/// The permit of a connection whose peer has proved that it has a key. It is released when dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     door: Arc<Door>,
     role: Role,
 }
 
-/// Why a guest gets no seat.
+/// The reason why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoSeat {
-    /// It had to go for a newcomer.
+    /// The connection had to end in favour of a newer one.
     Evicted,
-    /// There are as many connections as there may be, for people.
+    /// The maximum number of connections exists; with a text for people.
     Full(&'static str),
 }
 
@@ -55,7 +55,8 @@ impl Door {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a guest in. If there are too many, the one who came first from the busiest origin has to go.
+    /// Admits a connection to the lobby. If the lobby is full, the oldest connection of the busiest origin
+    /// must go.
     pub(super) fn enter(self: &Arc<Self>, origin: Origin) -> Guest {
         let (stay, told_to_go) = oneshot::channel();
         let mut rooms = self.rooms();
@@ -65,24 +66,24 @@ impl Door {
         Guest { door: self.clone(), ticket, told_to_go }
     }
 
-    /// Has the guest go who would have to go for a newcomer, for the sake of its descriptor.
+    /// Ends the connection that would have to go for a newcomer, to free its descriptor.
     pub(super) fn evict(&self) {
         self.rooms().lobby.evict();
     }
 
-    /// Has all guests go.
+    /// Ends all connections in their handshake.
     pub(super) fn clear(&self) {
         while self.rooms().lobby.evict().is_some() {}
     }
 }
 
 impl Guest {
-    /// Done when the guest has to go.
+    /// Returns when the connection must end.
     pub(super) async fn told_to_go(&mut self) {
         let _ = (&mut self.told_to_go).await;
     }
 
-    /// Takes a seat as what the key has shown.
+    /// Exchanges the place in the lobby for a permit, for the role that the key has proved.
     pub(super) fn sit(self, role: Role) -> Result<Seat, NoSeat> {
         let door = self.door.clone();
         let mut rooms = door.rooms();

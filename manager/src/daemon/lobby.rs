@@ -1,14 +1,16 @@
-//! Those who have connected and not yet shown a key: how many there may be, and who has to go for a newcomer.
+//! The connections in their handshake: their maximum number, and the choice of the one that must go for a
+//! newcomer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a connection comes from: what one host can choose among counts as one.
+/// The origin of a connection. All addresses that one host can choose are one origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Origin(IpAddr);
 
 impl Origin {
-    /// The origin of an address: an IPv4 address, or the first half of an IPv6 address, because hosts choose the other.
+    /// Returns the origin of an address: an IPv4 address, or the upper half of an IPv6 address, because hosts
+    /// choose the lower half.
     pub(super) fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -17,14 +19,14 @@ impl Origin {
     }
 }
 
-/// A place in a lobby, never given twice.
+/// The number of a connection in the lobby. A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// The guests of a lobby, each with what ends it.
+/// The connections of a lobby, each with a value that ends it.
 #[derive(Debug)]
 pub(super) struct Lobby<T> {
-    /// The longest there comes first.
+    /// The connections, the oldest first.
     guests: BTreeMap<Ticket, (Origin, T)>,
     counts: HashMap<Origin, usize>,
     places: usize,
@@ -36,14 +38,14 @@ impl<T> Lobby<T> {
         Self { guests: BTreeMap::new(), counts: HashMap::new(), places, next: 0 }
     }
 
-    /// The ticket of the next guest.
+    /// Returns the ticket of the next connection.
     pub(super) fn ticket(&mut self) -> Ticket {
         self.next += 1;
         Ticket(self.next)
     }
 
-    /// Lets a guest in. If the lobby is full, the guest who came first from the origin that has most there goes, and is given
-    /// back: nobody waits for a place, and who takes many pays for it.
+    /// Admits a connection. If the lobby is full, removes and returns the oldest connection of the busiest
+    /// origin: no newcomer waits, and an origin with many connections pays for it.
     pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, guest: T) -> Option<T> {
         let evicted = if self.guests.len() < self.places { None } else { self.evict() };
         self.guests.insert(ticket, (origin, guest));
@@ -51,7 +53,7 @@ impl<T> Lobby<T> {
         evicted
     }
 
-    /// Has the guest who came first from the busiest origin go.
+    /// Removes and returns the oldest connection of the busiest origin.
     pub(super) fn evict(&mut self) -> Option<T> {
         let most = self.counts.values().copied().max()?;
         let busiest = |(_, (origin, _)): &(&Ticket, &(Origin, T))| self.counts.get(origin) == Some(&most);
@@ -59,7 +61,7 @@ impl<T> Lobby<T> {
         self.leave(ticket)
     }
 
-    /// Lets a guest out; `None` if it was evicted before.
+    /// Removes a connection. Returns `None` if it was evicted before.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<T> {
         let (origin, guest) = self.guests.remove(&ticket)?;
         if let Some(count) = self.counts.get_mut(&origin) {
@@ -92,7 +94,7 @@ mod tests {
         for guest in 20..23 {
             assert_eq!(enter(&mut lobby, 2, guest).1, None);
         }
-        // A newcomer from anywhere, the busiest origin too, costs that origin its oldest guest.
+        // A newcomer from anywhere, also from the busiest origin, costs that origin its oldest connection.
         assert_eq!(enter(&mut lobby, 2, 23).1, Some(20));
         assert_eq!(enter(&mut lobby, 3, 30).1, Some(21));
         assert_eq!(lobby.leave(quiet), Some(10));

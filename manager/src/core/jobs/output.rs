@@ -1,10 +1,10 @@
-//! What nodes say while a job runs: progress and output, on their way to its client.
+//! The nodes' messages while a job runs, progress and output, on their way to its client.
 
 use super::super::{ConnId, Core};
 use super::Phase;
 use proto::{JobId, NodeId, ToClient, ToManager, ToNode, printable};
 
-/// Bytes of output in one message, at most.
+/// The maximum number of bytes of output in one message.
 const MAX_OUTPUT: usize = 64 << 10;
 
 impl Core {
@@ -19,7 +19,7 @@ impl Core {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
         let client = job.client;
-        // Progress is for people: what comes too fast for them is left out.
+        // Progress is for people: messages that are too frequent for them are dropped.
         if job.part_mut(node).is_some_and(|part| part.progress.take(now, 1)) && job.progress.take(now, 1) {
             let end = phase.floor_char_boundary(ToManager::MAX_PHASE);
             let phase = printable(phase.get(..end).unwrap_or_default());
@@ -44,7 +44,7 @@ impl Core {
         self.fail_job(id, reason);
     }
 
-    /// Output has been handed to the network on its way to the client.
+    /// Handles the report that output for the client has been handed to the network.
     pub(in super::super) fn output_sent(&mut self, conn: ConnId, bytes: usize) {
         let Some((id, job)) = self.jobs.of_client(conn).filter(|_| bytes > 0) else { return };
         job.output_in_flight = job.output_in_flight.saturating_sub(bytes);
