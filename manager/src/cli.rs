@@ -148,7 +148,7 @@ struct NodesArgs {
     /// The longest time to wait, in seconds.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = seconds)]
     timeout: u64,
-    /// Also writes the list to a file, as a JSON object.
+    /// A file to which the list is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -157,7 +157,7 @@ struct NodesArgs {
 struct JobsArgs {
     #[command(flatten)]
     manager: ManagerArgs,
-    /// Also writes the list to a file, as a JSON object.
+    /// A file to which the list is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -186,7 +186,7 @@ struct SubmitArgs {
     /// 2h; then it fails [default: no limit].
     #[arg(long, value_name = "LIMIT")]
     time: Option<TimeLimit>,
-    /// Also writes the summary to a file, as a JSON object.
+    /// A file to which the summary is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The arguments of the application: all words that follow.

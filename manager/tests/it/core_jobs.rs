@@ -1,11 +1,11 @@
-//! Jobs on a virtual clock: the happy path, the windows, and every way to fail.
+//! Jobs on a virtual clock: success, the windows, and every kind of failure.
 
 use crate::support::{Harness, join, lines, submit};
 use manager::core::{Config, ConnId, Event, Saved};
 use proto::*;
 use std::time::Duration;
 
-/// Nodes that joined, by rank, and a client.
+/// Joins nodes, and returns them by rank with a client.
 fn cluster(h: &mut Harness, nodes: usize) -> (Vec<ConnId>, ConnId) {
     let joined: Vec<ConnId> = (0..nodes).map(|i| h.join(&format!("n{i}")).0).collect();
     for &conn in &joined {
@@ -14,7 +14,7 @@ fn cluster(h: &mut Harness, nodes: usize) -> (Vec<ConnId>, ConnId) {
     (joined, h.client())
 }
 
-/// Submits, has all nodes accept; gives the job.
+/// Submits a job, accepts it on all nodes, and returns it.
 fn started(h: &mut Harness, nodes: &[ConnId], client: ConnId, lens: &[u64]) -> JobId {
     h.say(client, &submit(0, lens));
     let mut id = None;
@@ -45,7 +45,7 @@ fn input(h: &mut Harness, client: ConnId, bytes: &[u8]) {
     }
 }
 
-/// The nodes have ended their parts of a job that was cancelled.
+/// Reports that the nodes have ended their parts of a cancelled job.
 fn over(h: &mut Harness, nodes: &[ConnId], job: JobId) {
     for &conn in nodes {
         h.say(conn, &ToManager::JobOver { job });

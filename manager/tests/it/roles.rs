@@ -1,4 +1,5 @@
-//! The keys of roles: a client's submits and lists, a node's joins, and neither does what the other is for.
+//! The keys of roles: a client's key submits and lists, a node's key joins, and neither is accepted for the
+//! other's purpose.
 
 use crate::daemon::{BINARY, Daemon, Directory, error_line, join_as};
 use crate::support;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Has the command line make the key file of a role.
+/// Makes the key file of a role with the command line.
 fn key_of(role: &str, daemon: &Daemon, directory: &Directory) -> PathBuf {
     let file = directory.join(&format!("{role}.key"));
     let mut command = Command::new(BINARY);
@@ -44,7 +45,7 @@ fn a_client_key_lists_and_does_not_join() {
     let wrong = WrongRole::Other { has: Role::Client, wanted: Role::Node };
     assert!(matches!(refused, ClientError::Key(error) if error == wrong), "{refused}");
 
-    // Somebody who has only that key and says all the same that it is a node.
+    // A peer that has only this key and claims to be a node.
     let mut connection = Connection::open(&daemon.address, &key, Role::Client).unwrap();
     connection.sending.send(&Hello::Node(support::join("b"))).unwrap();
     let reason = "the key of a client does not let a node join";
