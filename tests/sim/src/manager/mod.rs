@@ -1,5 +1,5 @@
-//! The manager as a process of the simulation: the real state machine and the real store, a disk that may fail, and control
-//! connections that take time. It dies, stands still and comes back.
+//! The manager as a process of the simulation: the real state machine and the real store, a disk that may
+//! fail, and control connections that take time. It can die, be suspended and restart.
 
 mod disk;
 mod keeper;
@@ -29,34 +29,35 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// How long whoever starts the manager waits when it does not start.
+/// The pause before another attempt to start the manager after a failed one.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// How the manager ends.
+/// A way for the manager to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process: its machine ends the connections at once, and writes what the process has written.
+    /// The process dies. Its machine ends the connections at once, and writes all data that the process has
+    /// written.
     Process,
-    /// The machine: nobody is told, and what is not synced may be lost.
+    /// The machine fails. No peer is told, and data that is not synced may be lost.
     Machine,
 }
 
-/// The other end of a connection: a node's or a client's.
+/// The far end of a connection: a node's or a client's.
 struct End {
     ready: VecDeque<Vec<u8>>,
     closed: bool,
     waker: Option<Waker>,
-    /// The life of the manager that it is connected to.
+    /// The number of the manager's process to which it is connected.
     life: u64,
-    /// It has been told that the manager does not know the connection.
+    /// True if it has been told that the manager does not know the connection.
     reset: bool,
 }
 
 enum Status {
     Up(Box<Process>),
-    /// It reads its store until then, and has this then.
+    /// The manager reads its store until this time, with this result.
     Opening(Instant, Result<Box<(Keeper, Saved)>, String>),
-    /// It is started then; nobody answers on its machine until then if that is down as well.
+    /// The manager starts at this time. If its machine is down as well, no one answers until then.
     Down(Instant, Crash),
 }
 
@@ -67,7 +68,7 @@ struct State {
     config: Config,
     network: Network,
     ends: BTreeMap<ConnId, End>,
-    /// The connections of each node that has joined: of all its lives, the present one last.
+    /// The connections of each node that has joined, in all its incarnations, the present one last.
     conns: BTreeMap<NodeId, Vec<ConnId>>,
     ledger: Ledger,
     last: u64,
@@ -79,7 +80,7 @@ pub struct SimManager {
     state: Mutex<State>,
     disk: Arc<Disk>,
     trace: Arc<Trace>,
-    /// Its machine, for the time.
+    /// The manager's machine, as a clock.
     clock: Arc<Host>,
 }
 
@@ -92,9 +93,8 @@ impl End {
 }
 
 impl SimManager {
-    /// A manager that gives each member that lease, with an empty store, at time zero.
-    ///
-    /// # Panics
+    /// Makes a manager with an empty store at time zero, which uses this lease.
+    /// // # Panics
     /// If its store does not open.
     #[must_use]
     pub fn new(
@@ -133,31 +133,32 @@ impl SimManager {
         self.state.lock().expect("no panic under the lock")
     }
 
-    /// What the manager has logged.
+    /// Returns the log of the manager.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         self.lock().log.clone()
     }
 
-    /// The first thing that the manager did and must not, if it did: it gave a number twice, or forgot what was saved.
+    /// Returns the first violation of an invariant, if any: the manager used a number twice, or forgot what
+    /// was saved.
     #[must_use]
     pub fn violation(&self) -> Option<String> {
         self.lock().ledger.violation()
     }
 
-    /// Its disk.
+    /// Returns the manager's disk.
     #[must_use]
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Whether it runs.
+    /// Returns whether the manager runs.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.lock().status, Status::Up(_))
     }
 
-    /// Whether its disk works.
+    /// Returns whether the manager's disk works.
     #[must_use]
     pub fn saves(&self) -> bool {
         match &self.lock().status {
@@ -167,13 +168,13 @@ impl SimManager {
         }
     }
 
-    /// How often it has died.
+    /// Returns the number of times that the manager has died.
     #[must_use]
     pub fn crashes(&self) -> u64 {
         self.lock().crashes
     }
 
-    /// It dies, and is started anew at `back`.
+    /// Kills the manager, and restarts it at `back`.
     pub fn crash(&self, crash: Crash, back: Instant) {
         let mut state = self.lock();
         let now = self.now();
@@ -197,14 +198,14 @@ impl SimManager {
         }
     }
 
-    /// It stands still, or goes on.
+    /// Suspends the manager, or resumes it.
     pub fn stand(&self, still: bool) {
         if let Status::Up(process) = &mut self.lock().status {
             process.stands = still;
         }
     }
 
-    /// A new connection, if it runs.
+    /// Makes a new connection, if the manager runs.
     #[must_use]
     pub fn connect(self: &Arc<Self>) -> Option<Socket> {
         let mut state = self.lock();
@@ -219,20 +220,21 @@ impl SimManager {
         Some(Socket { manager: self.clone(), conn })
     }
 
-    /// A connection is that of a node from now on.
+    /// Marks a connection as that of a node.
     pub(crate) fn joined(&self, socket: &Socket, node: NodeId) {
         self.lock().conns.entry(node).or_default().push(socket.conn);
     }
 
-    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all, also on the
-    /// connections of former lives of that number: their nodes have yet to learn that they are dead.
+    /// Holds both directions of a node's connection, or releases them: then all held messages arrive. This
+    /// includes the connections of the node's former incarnations, whose machines have yet to learn that they
+    /// are dead.
     pub fn stall(&self, node: NodeId, stalled: bool) {
         for way in [Way::ToManager, Way::FromManager] {
             self.hold(node, way, stalled);
         }
     }
 
-    /// The same in one direction.
+    /// Holds one direction of a node's connection, or releases it.
     pub fn hold(&self, node: NodeId, way: Way, held: bool) {
         let mut state = self.lock();
         let now = self.now();
@@ -243,14 +245,14 @@ impl SimManager {
         }
     }
 
-    /// All that is held arrives.
+    /// Releases all held connections.
     pub fn release_all(&self) {
         let mut state = self.lock();
         let now = self.now();
         state.network.release_all(now);
     }
 
-    /// The connection of a node breaks: both ends are told, and what is under way is lost.
+    /// Breaks the connection of a node. Both ends are told, and all messages in transit are lost.
     pub fn sever(&self, node: NodeId) {
         let mut state = self.lock();
         let now = self.now();
@@ -261,7 +263,8 @@ impl SimManager {
         }
     }
 
-    /// Sends a message, or asks whether the connection is still there; `false` if it is known not to be.
+    /// Sends a message, or with `None` asks whether the connection still exists. Returns false if it is known
+    /// not to exist.
     fn sends(&self, conn: ConnId, message: Option<&[u8]>) -> bool {
         let now = self.now();
         let mut state = self.lock();
@@ -273,7 +276,7 @@ impl SimManager {
                 network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
             }
         } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
-            // The machine does not know the connection, and says so.
+            // The machine does not know the connection, and replies with a reset.
             end.reset = true;
             network.send(now, conn, Way::FromManager, Item::End);
         }
@@ -308,7 +311,7 @@ impl SimManager {
 }
 
 impl State {
-    /// Goes on with a start, if there is one.
+    /// Continues a start, if there is one.
     fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
         match &mut self.status {
             Status::Down(at, _) if *at <= now => {
@@ -341,7 +344,7 @@ impl State {
         }
     }
 
-    /// Something has come out of a pipe.
+    /// Handles an item that has come out of a pipe.
     fn arrives(&mut self, conn: ConnId, way: Way, item: Item) {
         let to_manager = match (way, item) {
             (Way::FromManager, Item::Data(bytes)) => {

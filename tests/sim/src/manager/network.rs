@@ -1,5 +1,5 @@
-//! What carries control messages: two pipes per connection, each with a latency and a rate, in order and without loss. A pipe may
-//! be held: what is in it then arrives once it is released, as after retransmissions.
+//! The network of control messages: two pipes per connection, each with a latency and a rate, in order and
+//! without loss. A pipe may be held: its content then arrives once it is released, as after retransmissions.
 
 use crate::random::Random;
 use manager::core::ConnId;
@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// The way that a message takes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// From a node or a client.
@@ -17,12 +17,12 @@ pub enum Way {
     FromManager,
 }
 
-/// What the control links are.
+/// The properties of the control links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlLinks {
-    /// The longest latency of a pipe. Each has its own, between a quarter of it and all.
+    /// The maximum latency of a pipe. Each pipe has its own, between a quarter of this and all of it.
     pub latency: Duration,
-    /// Bytes that a pipe carries in a millisecond; 0 for no limit.
+    /// The bytes that a pipe carries in a millisecond; 0 for no limit.
     pub rate: u64,
 }
 
@@ -31,11 +31,11 @@ impl ControlLinks {
     pub const INSTANT: Self = Self { latency: Duration::ZERO, rate: 0 };
 }
 
-/// What travels.
+/// An item in a pipe.
 #[derive(Debug)]
 pub(super) enum Item {
     Data(Vec<u8>),
-    /// A message of that bulk has left the sender. It does not arrive anywhere.
+    /// A message with this bulk has left the sender. The item itself does not arrive.
     Left(usize),
     /// The connection has ended.
     End,
@@ -79,10 +79,10 @@ impl Ord for Transit {
 #[derive(Debug)]
 struct Pipe {
     latency: Duration,
-    /// Until when messages before leave the sender.
+    /// The time at which all earlier messages have left the sender.
     busy: Instant,
     held: Option<Vec<Transit>>,
-    /// What has a lower number is lost.
+    /// The items with lower numbers are lost.
     lost: u64,
 }
 
@@ -119,7 +119,7 @@ impl Network {
         self.transit.push(Reverse(Transit { due, number: self.numbers, conn, way, item }));
     }
 
-    /// What is under way on that pipe is lost.
+    /// Loses all items in transit on the pipe.
     pub(super) fn lose(&mut self, conn: ConnId, way: Way) {
         if let Some(pipe) = self.pipes.get_mut(&(conn, way)) {
             pipe.lost = self.numbers + 1;
@@ -127,7 +127,7 @@ impl Network {
         }
     }
 
-    /// Nothing arrives on the pipe any more, or what was held arrives after all.
+    /// Holds the pipe, or releases it: then all held items arrive.
     pub(super) fn hold(&mut self, now: Instant, conn: ConnId, way: Way, held: bool) {
         let Some(pipe) = self.pipes.get_mut(&(conn, way)) else { return };
         if held {
@@ -135,19 +135,19 @@ impl Network {
             return;
         }
         for transit in pipe.held.take().unwrap_or_default() {
-            // Its number keeps it before what was sent later.
+            // The number keeps its order before later items.
             self.transit.push(Reverse(Transit { due: now, ..transit }));
         }
     }
 
-    /// All pipes that are held are so no more.
+    /// Releases all held pipes.
     pub(super) fn release_all(&mut self, now: Instant) {
         let held: Vec<_> =
             self.pipes.iter().filter(|(_, pipe)| pipe.held.is_some()).map(|(at, _)| *at).collect();
         held.into_iter().for_each(|(conn, way)| self.hold(now, conn, way, false));
     }
 
-    /// The next that is due at `now`.
+    /// Returns the next item that is due at `now`.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(ConnId, Way, Item)> {
         while self.transit.peek().is_some_and(|Reverse(next)| next.due <= now) {
             let Reverse(next) = self.transit.pop()?;

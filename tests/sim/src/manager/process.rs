@@ -1,4 +1,4 @@
-//! A life of the manager: the pure core, its store, and what has come.
+//! One process of the manager: the pure core, its store, and its incoming events.
 
 use super::keeper::{Keeper, Kept};
 use super::ledger::Ledger;
@@ -8,7 +8,7 @@ use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::Instant;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Where the manager says and does things.
+/// The surroundings of the process, on which it acts.
 pub(super) struct Surroundings<'a> {
     pub(super) network: &'a mut Network,
     pub(super) ledger: &'a mut Ledger,
@@ -16,7 +16,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) trace: &'a Trace,
 }
 
-/// What comes to the manager.
+/// An event that comes to the manager.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Opened(ConnId),
@@ -29,12 +29,12 @@ pub(super) enum Incoming {
 pub(super) struct Process {
     core: Core,
     pub(super) keeper: Keeper,
-    /// Its clock starts with it.
+    /// The start of the process, and of its clock.
     born: Instant,
-    /// It runs and hears nothing.
+    /// True while the process is suspended.
     pub(super) stands: bool,
     arrived: VecDeque<Incoming>,
-    /// The connections that have said hello.
+    /// The connections that have sent their hello.
     greeted: BTreeSet<ConnId>,
 }
 
@@ -54,7 +54,7 @@ impl Process {
         self.arrived.push_back(incoming);
     }
 
-    /// Handles all that has come, then looks at the time; gives whether there was something.
+    /// Handles all events that have come, then the time. Returns whether there was an event.
     pub(super) fn poll(&mut self, now: Instant, around: &mut Surroundings<'_>) -> bool {
         if self.stands {
             return false;
@@ -80,7 +80,7 @@ impl Process {
         any
     }
 
-    /// When its clock shows `local`.
+    /// Returns the true time at which the process's clock shows `local`.
     fn when(&self, local: Instant) -> Instant {
         self.born + (local - Instant::ZERO)
     }
@@ -115,7 +115,7 @@ impl Process {
         self.handle_any(now, event, around);
     }
 
-    /// Has the core handle an event and does what it wants; gives whether it wants something.
+    /// Passes an event to the core and does the resulting actions. Returns whether there were any.
     fn handle_any(&mut self, now: Instant, event: Event<'_>, around: &mut Surroundings<'_>) -> bool {
         let actions = self.core.handle(Instant::ZERO + (now - self.born), event);
         let any = !actions.is_empty();
@@ -134,7 +134,7 @@ impl Process {
                 around.ledger.submits(&record);
                 self.keeper.save(record);
             }
-            // Clients here send no more than is taken.
+            // Clients here send no more than the manager receives.
             Action::Reading { .. } => {}
         }
     }
