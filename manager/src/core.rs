@@ -1,5 +1,6 @@
 //! The manager without I/O: membership, relay, names and jobs as one state machine.
-//! // Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
+//!
+//! Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
 //! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
 
 mod clients;

@@ -1,5 +1,6 @@
 //! The daemon: sockets, a clock and a store around the [core](crate::core).
-//! // One task owns the core and waits for nothing but the next event: not for a peer, a disk, a reader of
+//!
+//! One task owns the core and waits for nothing but the next event: not for a peer, a disk, a reader of
 //! the log or a file descriptor, because the leases of all members depend on it. A task of its own accepts
 //! connections, and each connection has a task for its cryptography, so that a long stream uses all
 //! processors. One thread saves, and one writes the log.

@@ -1,6 +1,7 @@
 //! The frame allocator: physically contiguous runs of 4 KiB frames, in two bitmaps (used frames; first frames
 //! of runs).
-//! // It takes the first run that fits, from the lowest address, a word of 64 frames at a time. A run is
+//!
+//! It takes the first run that fits, from the lowest address, a word of 64 frames at a time. A run is
 //! freed whole or not at all: the second bitmap knows where each begins and so where it ends.
 
 use core::ops::Range;
@@ -196,7 +197,8 @@ pub fn ram() -> impl Iterator<Item = Region> {
 }
 
 /// Takes over all of `ram` except `reserved`. The bitmaps are placed in that RAM.
-/// // # Safety
+///
+/// # Safety
 /// The caller calls this once. `ram` is RAM, and only `reserved` in it is in use. RAM below 4 GiB is mapped
 /// in the direct map.
 pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone) {
@@ -282,7 +284,8 @@ pub fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
 }
 
 /// Frees a run. `bytes` must be the length with which it was allocated.
-/// // # Panics
+///
+/// # Panics
 /// If that run is not allocated.
 pub fn free(at: PhysAddr, bytes: u64) {
     assert!(at.is_aligned(PAGE), "freed frame address {at:?} is not aligned");

@@ -1,6 +1,7 @@
 //! Lent memory: memory of LITE and of applications that devices and peers can reach. It is never a Rust
 //! reference.
-//! // A bit for each frame is set while the frame is lent. So an address from a peer or from safe code can
+//!
+//! A bit for each frame is set while the frame is lent. So an address from a peer or from safe code can
 //! reach lent memory and nothing else: not the heap, a stack, the image, a page table or a device. A
 //! ConnectX-3 cannot check the bits. Its one key has entries for the pages of [`covered`], and all lent
 //! memory lies there.
@@ -118,7 +119,8 @@ pub fn lend_as_it_is(bytes: u64, align: u64) -> Option<PhysAddr> {
 }
 
 /// Ends the loan of a run. `bytes` must be the length with which it was lent.
-/// // # Panics
+///
+/// # Panics
 /// If that run is not lent.
 pub fn take_back(at: PhysAddr, bytes: u64) {
     assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are taken back but are not lent");

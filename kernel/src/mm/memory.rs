@@ -30,7 +30,8 @@ pub(super) enum Home {
 
 impl Run {
     /// Returns the run at `at`.
-    /// // # Safety
+    ///
+    /// # Safety
     /// The `size` bytes must be zero, lent, and used by nothing else until this is dropped.
     pub(super) const unsafe fn new(at: PhysAddr, size: u64, home: Home) -> Self {
         Self { at, size, home }
@@ -77,7 +78,8 @@ impl Drop for Run {
 }
 
 /// Copies from lent memory; an aligned word in one access.
-/// // # Safety
+///
+/// # Safety
 /// `buf.len()` bytes from `from` on are lent memory in the direct map, to which there is no reference.
 #[inline]
 unsafe fn load(from: *const u8, buf: &mut [u8]) {
@@ -91,7 +93,8 @@ unsafe fn load(from: *const u8, buf: &mut [u8]) {
 }
 
 /// Copies to lent memory; an aligned word in one access, otherwise the last byte after all others.
-/// // # Safety
+///
+/// # Safety
 /// The same as for [`load`], with `data`.
 #[inline]
 unsafe fn store(to: *mut u8, data: &[u8]) {

@@ -78,7 +78,8 @@ pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
 }
 
 /// Passes RAM to the frame allocator. The boot page tables are still in use. The heap works from here on.
-/// // # Safety
+///
+/// # Safety
 /// The boot processor calls this once, with the memory map of this machine.
 pub unsafe fn init_frames(boot: &BootInfo) {
     let image = image();
@@ -89,7 +90,8 @@ pub unsafe fn init_frames(boot: &BootInfo) {
 }
 
 /// Builds the final page tables and switches to them, and determines which memory can be lent.
-/// // # Safety
+///
+/// # Safety
 /// The boot processor calls this once, after [`init_frames`].
 pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
@@ -99,7 +101,8 @@ pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
 
 /// Maps `len` bytes of device registers at `phys`, uncached, and returns their address. To map the same range
 /// twice is harmless.
-/// // # Errors
+///
+/// # Errors
 /// Fails if the range is beyond the direct map, or overlaps RAM.
 pub fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError> {
     let start = phys.as_u64() & !(PAGE - 1);

@@ -1,6 +1,7 @@
 //! Page tables: built once, W^X, and themselves read-only in the direct map. They are changed with CR0.WP
 //! cleared for a few instructions, under a lock that masks interrupts.
-//! // All tables lie in one run of frames, which is reserved before the first table is made. So no memory
+//!
+//! All tables lie in one run of frames, which is reserved before the first table is made. So no memory
 //! becomes a table later, when other processors may still have translations that make it writable, or peers
 //! may have been lent it.
 
@@ -98,7 +99,8 @@ static TABLES: IrqMutex<PageTables> =
 static RUN: spin::Once<Region> = spin::Once::new();
 
 /// Returns the physical memory that holds the page tables. It never changes.
-/// // # Panics
+///
+/// # Panics
 /// If called before [`init`].
 pub fn tables() -> Region {
     *RUN.get().expect("page tables before their memory was set aside")
@@ -242,7 +244,8 @@ impl PageTables {
 }
 
 /// Builds the final tables for `ram`, the kernel image and the stacks of `cpus` processors, and loads them.
-/// // # Safety
+///
+/// # Safety
 /// The boot processor calls this once, after the frame allocator has started, with nothing in use outside of
 /// `ram` and the image.
 pub unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {

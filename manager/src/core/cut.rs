@@ -1,5 +1,6 @@
 //! Cuts a job's input into splits and assigns each to a node, as the bytes stream by.
-//! // A split ends after the first byte that the application's rule allows once the split has its target
+//!
+//! A split ends after the first byte that the application's rule allows once the split has its target
 //! size, or at the end of its file. A longer record extends its split, so no record is ever cut in two. A new
 //! split goes to the node that has the fewest bytes so far, so two nodes never differ by more than the
 //! longest split.

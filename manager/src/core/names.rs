@@ -45,7 +45,8 @@ impl Directory {
     }
 
     /// Unbinds a name of `owner`.
-    /// // # Errors
+    ///
+    /// # Errors
     /// [`NameError::NotFound`], [`NameError::NotOwner`].
     pub fn unbind(&mut self, owner: NodeId, name: &str) -> Result<(), NameError> {
         match self.names.get(name) {
@@ -63,7 +64,8 @@ impl Directory {
     }
 
     /// Returns the owner and the value of a name.
-    /// // # Errors
+    ///
+    /// # Errors
     /// [`NameError::NotFound`].
     pub fn lookup(&self, name: &str) -> Result<(NodeId, Vec<u8>), NameError> {
         self.names.get(name).cloned().ok_or(NameError::NotFound)

@@ -19,7 +19,8 @@ pub type Trouble = Box<dyn Error + Send + Sync>;
 /// A store of the manager's state.
 pub trait Keep: Send + 'static {
     /// Saves records, in order, all or none. They are on the disk when this returns.
-    /// // # Errors
+    ///
+    /// # Errors
     /// Fails if the records cannot be saved. The same records come again later, followed by more.
     fn keep(&mut self, records: &[Record]) -> Result<(), Trouble>;
 }

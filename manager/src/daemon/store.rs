@@ -46,7 +46,8 @@ pub trait Medium: Debug + Send + 'static {
     fn path(&self) -> &Path;
 
     /// Opens the database. Creates it if there is none.
-    /// // # Errors
+    ///
+    /// # Errors
     /// Fails if the database cannot be opened or created.
     fn database(&self) -> Result<Database, DatabaseError>;
 }

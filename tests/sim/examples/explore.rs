@@ -1,6 +1,7 @@
 //! Runs simulated clusters under random work and faults, and checks their invariants. `cargo xtask sim` calls
 //! it.
-//! // Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
+//!
+//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
 //! seeds; `--minutes M` runs fresh seeds for that time, the first of them taken from the clock; `--planted
 //! BUG` plants a bug into LITE. Seeds run on all processors that the program may use, each seed on one. The
 //! first failure is printed with its trace and, in the last line, its reason; then the program ends with exit

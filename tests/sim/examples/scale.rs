@@ -1,6 +1,7 @@
 //! Measures how LITE scales with the number of nodes: all join, connect on demand, call each other and leave,
 //! in one process under virtual time. Prints the wall time, and the cost of a node and of a connected peer.
-//! // `cargo run --release -p sim --example scale -- [--nodes N] [--calls N] [--seed S] [--json FILE]`
+//!
+//! `cargo run --release -p sim --example scale -- [--nodes N] [--calls N] [--seed S] [--json FILE]`
 #![forbid(unsafe_code)]
 
 use lite::{Config, Lite, NodeId, RpcOptions};

@@ -132,7 +132,8 @@ impl Cluster {
     }
 
     /// Joins one more node, and returns its position, counted from 1.
-    /// // # Panics
+    ///
+    /// # Panics
     /// If it is refused or cannot start.
     pub fn join(&mut self) -> usize {
         self.begin_join(None);

@@ -1,6 +1,7 @@
 //! A cluster in one process: the real LITE, software RNIC, transport and manager, under virtual time and one
 //! seed.
-//! // The seed decides the order of tasks, every frame passes the fault model, and the trace of all frames
+//!
+//! The seed decides the order of tasks, every frame passes the fault model, and the trace of all frames
 //! and control messages has a hash: the same seed gives the same hash.
 #![forbid(unsafe_code)]
 

@@ -66,7 +66,8 @@ impl FromStr for Nics {
 
 impl Default for Nics {
     /// Returns the RNICs of the environment variable, or else the software RNIC.
-    /// // # Panics
+    ///
+    /// # Panics
     /// If the value of the variable is invalid.
     fn default() -> Self {
         match std::env::var(VARIABLE) {

@@ -28,7 +28,8 @@ impl Blocks {
     }
 
     /// Allocates a block, if there is memory for it.
-    /// // # Safety
+    ///
+    /// # Safety
     /// The layout's size is not zero.
     pub unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         if self.0.bottom().is_null() {
@@ -38,7 +39,8 @@ impl Blocks {
     }
 
     /// Frees a block.
-    /// // # Safety
+    ///
+    /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
@@ -46,7 +48,8 @@ impl Blocks {
     }
 
     /// Returns false: this allocator cannot resize a block in place.
-    /// // # Safety
+    ///
+    /// # Safety
     /// There is nothing to keep; the other allocator has conditions.
     pub unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
         false

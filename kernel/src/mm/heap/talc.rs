@@ -26,7 +26,8 @@ impl Blocks {
     }
 
     /// Allocates a block, if there is memory for it.
-    /// // # Safety
+    ///
+    /// # Safety
     /// The layout's size is not zero.
     pub unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's promise.
@@ -34,7 +35,8 @@ impl Blocks {
     }
 
     /// Frees a block.
-    /// // # Safety
+    ///
+    /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
@@ -43,7 +45,8 @@ impl Blocks {
 
     /// Makes a block longer or shorter in place. Returns false if it does not fit there; then it is
     /// unchanged.
-    /// // # Safety
+    ///
+    /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout; `size` is not zero, and no larger
     /// than a layout allows.
     pub unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

@@ -1,6 +1,7 @@
 //! The manager's disk: one file. Its calls take time, it may be full or fail, and a crash loses what was not
 //! synced.
-//! // The manager's own store works on it. Its calls return at once, and the disk adds up the time that they
+//!
+//! The manager's own store works on it. Its calls return at once, and the disk adds up the time that they
 //! would have taken. Their effects are a journal until that time has passed: a crash cuts the journal at the
 //! time of the crash.
 

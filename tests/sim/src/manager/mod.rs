@@ -94,7 +94,8 @@ impl End {
 
 impl SimManager {
     /// Makes a manager with an empty store at time zero, which uses this lease.
-    /// // # Panics
+    ///
+    /// # Panics
     /// If its store does not open.
     #[must_use]
     pub fn new(
