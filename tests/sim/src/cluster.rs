@@ -147,8 +147,8 @@ impl Cluster {
         }
     }
 
-    /// Lets a machine begin to join: a new one, or that of the dead node at the given position. It tries until
-    /// it is a member; [`poll_joins`](Self::poll_joins) continues that.
+    /// Lets a machine begin to join: a new one, or that of the dead node at the given position. It tries
+    /// until it is a member; [`poll_joins`](Self::poll_joins) continues that.
     pub fn begin_join(&mut self, anew: Option<usize>) {
         self.machines += 1;
         let serial = self.machines;

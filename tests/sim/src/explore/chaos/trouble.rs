@@ -1,26 +1,26 @@
-//! Troubles that end by themselves.
+//! Faults that end by themselves.
 
 use super::super::check::Check;
 use crate::{Cluster, DiskFaults};
 use platform::{Lent, Platform};
 
-/// Something that ends by itself.
+/// A fault that ends by itself.
 pub(super) enum Trouble {
     Paused(usize),
-    /// The node, and the name of its tasks that stand still.
+    /// The node, and the name of its tasks that are held up.
     Held(usize, &'static str),
     /// Two nodes, in one direction or in both.
     Parted(usize, usize),
     /// The node's control connection, in one direction or in both.
     Stalled(usize),
-    /// The node, and its memory that is taken.
+    /// The node, and its memory that is occupied.
     Full(usize, Vec<Box<dyn Lent>>),
     ManagerStands,
     Disk,
 }
 
 impl Trouble {
-    /// The node that does not see time pass as the others do.
+    /// Returns the node for which time does not pass as for the others.
     pub(super) fn stands(&self) -> Option<usize> {
         match self {
             Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),
@@ -29,7 +29,7 @@ impl Trouble {
     }
 }
 
-/// Takes the memory of a node but for pieces of at most `leave` bytes.
+/// Occupies the memory of a node except for pieces of at most `leave` bytes.
 pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<Box<dyn Lent>> {
     let host = cluster.host(node);
     let memory = host.memory();
@@ -41,7 +41,7 @@ pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<Box<dyn Le
     taken
 }
 
-/// Ends a trouble.
+/// Ends a fault.
 pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
     let now = cluster.world.now();
     if let Some(node) = trouble.stands() {

@@ -1,4 +1,5 @@
-//! Copies between regions: from one of the task's own, whose bytes it knows, to its part of a shared one.
+//! Copies between regions: from a region of the task's own, whose bytes it knows, to its part of a shared
+//! one.
 
 use super::memory::asked;
 use super::worker::Worker;
@@ -24,7 +25,7 @@ impl Worker {
         } else {
             self.run(what, patience, kept.memmove(from, &target, offset, len)).await
         };
-        // On any error some of the bytes may have been copied.
+        // After any error some of the bytes may have been copied.
         let end = match asked(&result) {
             WriteEnd::Never => WriteEnd::Asked,
             other => other,

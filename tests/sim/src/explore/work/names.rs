@@ -1,11 +1,11 @@
-//! Names: each is bound to one region at a time, until it is unbound, or its region ends.
+//! Names: each is bound to one region at a time, until it is unbound or its region ends.
 
 use super::stage::EACH;
 use super::worker::{Ended, Named, Worker, is_unsure};
 use crate::explore::check::{Act, Cell, End};
 use lite::{Error, Permissions};
 
-/// How a request to bind or unbind has ended; a name that is taken is another's.
+/// Returns the end of a request to bind or unbind. A name that is taken belongs to another task.
 fn bound(result: &Ended<()>, before: u64) -> End {
     match result {
         Some(Ok(())) => End::Saw(before),
@@ -16,7 +16,7 @@ fn bound(result: &Ended<()>, before: u64) -> End {
 }
 
 impl Worker {
-    /// Binds a name that others want too, finds out who has it, or gives it back.
+    /// Binds a name that other tasks want too, finds out its owner, or unbinds it.
     pub(super) async fn name(&mut self) -> Option<()> {
         match self.named.take() {
             Some(named) => self.unbind(named).await,
@@ -51,7 +51,8 @@ impl Worker {
     async fn unbind(&mut self, Named { name: n, id, region }: Named) -> Option<()> {
         let patience = self.patience();
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
-        // By name it ends whatever its node has bound to it by now; with the region only what that was bound to, if it still is.
+        // By name, this unbinds whatever the node has bound to the name by now. With the region, it unbinds
+        // only that region's binding, if it still exists.
         let by_name = self.random.one_in(2);
         let act = if by_name { Act::Write(0) } else { Act::Swap(id, 0) };
         let op = self.check.word(self.life(), Cell::Name(n), act);
@@ -63,7 +64,7 @@ impl Worker {
         };
         let end = match bound(&result, id) {
             End::Saw(_) => End::Done,
-            // A freeing that has begun goes on, whatever kept it from being heard.
+            // A free that has begun continues, even if its result is lost.
             End::Never if !by_name => End::Asked,
             other => other,
         };

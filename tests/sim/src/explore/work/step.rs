@@ -1,6 +1,6 @@
 //! The steps that tasks take, and the public calls of LITE that each of them makes.
 
-/// What a task does next.
+/// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::explore) enum Step {
     Write,
@@ -37,7 +37,7 @@ pub(in crate::explore) enum Step {
     Move,
 }
 
-/// Each step so often as it is to be likely.
+/// The steps, each as many times as its weight.
 pub(super) const LIKELY: &[Step] = &[
     Step::Write,
     Step::Write,
@@ -87,7 +87,7 @@ pub(super) const LIKELY: &[Step] = &[
 ];
 
 impl Step {
-    /// All of them, in the order in which a task takes them when nothing goes wrong.
+    /// All steps, in the order in which a task takes them without faults.
     pub(in crate::explore) const ALL: &[Self] = &[
         Self::Settle,
         Self::Write,
@@ -123,7 +123,7 @@ impl Step {
         Self::Move,
     ];
 
-    /// What the run says when one has been done to its end.
+    /// Returns the name of the state that a run has reached when the step has been done to its end.
     pub(in crate::explore) const fn done(self) -> &'static str {
         match self {
             Self::Write => "a step is done: Write",

@@ -1,4 +1,4 @@
-//! Words that all tasks change at once.
+//! Words that all tasks change concurrently.
 
 use super::stage::{FLAG, PATIENT, RW};
 use super::worker::{Worker, saw};
@@ -39,7 +39,7 @@ impl Worker {
         before?.ok().map(drop)
     }
 
-    /// The region with the word that lock `n` guards, and with flag `n`.
+    /// Returns the region with the word that lock `n` guards, and with flag `n`.
     pub(super) async fn cell_region(&mut self, n: usize) -> Option<Lmr> {
         let lite = self.lite.with_deadline(PATIENT);
         let name = format!("cell-{n}");
@@ -47,7 +47,7 @@ impl Worker {
         self.run(format!("map {name}"), PATIENT, map).await?.ok()
     }
 
-    /// Sets a flag; whoever is the first to do so may clear it.
+    /// Sets a flag. The task that sets it first may clear it.
     pub(super) async fn flag(&mut self) -> Option<()> {
         let n = self.shared();
         let patience = self.patience();
