@@ -10,6 +10,7 @@ use super::broker::{Peer, PeerLink};
 use super::wire::Message;
 use super::{Conn, Gone, STAY};
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -81,6 +82,7 @@ impl Node {
         let Some(conn) = conn else { return self.on_broken(member, id) };
         // If both propose, both have sealed it.
         let agreed = proposed
+            || planted(Bug::ClosedInUse)
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
         if agreed {
             if proposed {

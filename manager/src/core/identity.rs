@@ -1,5 +1,6 @@
 //! Numbers that must survive a restart of the manager: node ids by name, incarnations and job numbers.
 
+use crate::planted::{Bug, planted};
 use proto::{Incarnation, JobId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,7 +112,8 @@ impl Identities {
     /// Returns a number for the binding of a name, larger than all before, if one is reserved. It comes from
     /// the sequence of incarnations, so that there is nothing more to save.
     pub(super) fn binding(&mut self, save: &mut Vec<Record>) -> Option<u64> {
-        self.incarnations.take(Record::NextIncarnation, save)
+        let number = self.incarnations.take(Record::NextIncarnation, save)?;
+        Some(if planted(Bug::BindingStands) { 1 } else { number })
     }
 
     /// Returns a new job number, if one is reserved.
@@ -143,6 +145,7 @@ struct Counter {
 impl Counter {
     /// Returns a counter whose first block is reserved.
     fn new(next: u64) -> Self {
+        let next = if planted(Bug::NumbersBeginAnew) { 1 } else { next };
         Self { next, reserved: next + BLOCK, asked: next + BLOCK }
     }
 

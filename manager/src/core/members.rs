@@ -2,6 +2,7 @@
 
 use super::rate::Rate;
 use super::{Action, ConnId, Core, Message, Role};
+use crate::planted::{Bug, planted};
 use platform::Instant;
 use proto::{
     Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode,
@@ -105,7 +106,7 @@ impl Members {
     /// Corrects the leases after the manager was deaf for `late`, which ends no lease. Each lease keeps its
     /// remaining time, or starts again if `late` is longer than a whole lease.
     pub(super) fn forgive(&mut self, now: Instant, late: Duration, lease: Duration) {
-        for live in self.0.values_mut() {
+        for live in self.0.values_mut().filter(|_| !planted(Bug::DeafnessCounts)) {
             let extended = if late < lease { live.expires + late } else { now + lease };
             live.expires = extended.min(now + lease);
         }
@@ -316,13 +317,16 @@ impl Core {
         let label = live.label();
         let reason = printable(reason);
         self.log(format!("{label} is gone: {reason}"));
-        self.names.forget(node);
+        if !planted(Bug::NamesOutliveOwner) {
+            self.names.forget(node);
+        }
         if self.connections.contains_key(&live.conn) {
             self.close(live.conn);
         }
         let incarnation = live.member.incarnation;
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
-        let settled = self.departures.begin(node, incarnation, self.members.0.keys().copied());
+        let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));
+        let settled = self.departures.begin(node, incarnation, told);
         self.tell_settled(settled);
         if self.departures.len() > MAX_DEPARTURES {
             for slow in self.departures.slowest() {

@@ -3,13 +3,13 @@
 //!
 //! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
 //! seeds; `--minutes M` runs fresh seeds for that time, the first of them taken from the clock; `--planted
-//! BUG` plants a bug into LITE. Seeds run on all processors that the program may use, each seed on one. The
-//! first failure is printed with its trace and, in the last line, its reason; then the program ends with exit
-//! code 1.
+//! BUG` plants a bug into LITE or the manager (an unknown name lists the bugs). Seeds run on all processors
+//! that the program may use, each seed on one. The first failure is printed with its trace and, in the last
+//! line, its reason; then the program ends with exit code 1.
 
-use lite::testing::{Bug, plant};
 use sim::Nics;
 use sim::explore::{Report, Scenario, explore};
+use sim::planted::Bug;
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
@@ -62,13 +62,10 @@ fn arguments() -> Result<Arguments, String> {
                 a.seeds = Some(from.parse().map_err(bad)?..to.parse().map_err(bad)?);
             }
             "--planted" => {
-                a.planted = Some(match value.as_str() {
-                    "lost-credit" => Bug::LostCredit,
-                    "double-grant" => Bug::DoubleGrant,
-                    "no-bounds-check" => Bug::NoBoundsCheck,
-                    "stale-map" => Bug::StaleMap,
-                    _ => return Err(format!("{key} {value}: no such bug")),
-                });
+                a.planted = Some(Bug::named(&value).ok_or_else(|| {
+                    let names: Vec<_> = Bug::all().map(Bug::name).collect();
+                    format!("{key} {value}: the bugs are {}", names.join(", "))
+                })?);
             }
             _ => return Err(format!("unknown argument {key}")),
         }
@@ -155,7 +152,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(bug) = a.planted {
-        plant(bug);
+        bug.plant();
     }
     if let Some(seed) = a.seed {
         return match run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic) {

@@ -6,7 +6,7 @@ use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
 use lite::{Config, Lite};
 use netfault::Faults;
-use platform::{Instant, IoAddr, Platform};
+use platform::{ControlLink, Instant, IoAddr, Platform};
 use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToNode, Welcome};
 use std::sync::Arc;
 use std::task::Poll;
@@ -84,6 +84,7 @@ struct Machine {
     plugged: Plugged,
     mac: MacAddr,
     name: String,
+    link: Arc<Link>,
 }
 
 /// A machine that is up but is not a member.
@@ -275,8 +276,8 @@ impl Cluster {
             self.world.attach(&host, device);
         }
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        self.world.attach(&host, Arc::new(Heart(link)));
-        self.nodes.push(Machine { host, lite, plugged, mac: join.rnic.mac, name: join.name });
+        self.world.attach(&host, Arc::new(Heart(link.clone())));
+        self.nodes.push(Machine { host, lite, plugged, mac: join.rnic.mac, name: join.name, link });
         self.nodes.len()
     }
 
@@ -310,6 +311,12 @@ impl Cluster {
     #[must_use]
     pub fn lite(&self, i: usize) -> Lite {
         self.nodes[i - 1].lite.clone()
+    }
+
+    /// Returns the control connection of node `i`, counted from 1.
+    #[must_use]
+    pub fn control(&self, i: usize) -> Arc<dyn ControlLink> {
+        self.nodes[i - 1].link.clone()
     }
 
     /// Returns the RNIC of node `i`, counted from 1.

@@ -9,6 +9,8 @@ mod cluster;
 pub mod explore;
 mod manager;
 mod nic;
+#[cfg(debug_assertions)]
+pub mod planted;
 mod random;
 mod timeline;
 mod trace;

@@ -89,8 +89,8 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);
         chaos.act(&mut cluster, &stage, &check);
-        clients.act(&cluster, &check);
         check.look(&cluster);
+        clients.act(&cluster, &check);
         if check.is_violated() {
             return Err(failed(&check));
         }

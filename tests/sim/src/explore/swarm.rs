@@ -129,7 +129,7 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
 fn config(random: &mut Random) -> Config {
     let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
     Config {
-        ack_timeout: millis(2),
+        ack_timeout: random.pick(&[Duration::from_micros(300), millis(2)]),
         operations: random.pick(&[16, 64, 1024]),
         calls: random.pick(&[2, 8, 32]),
         queue_pairs: random.pick(&[1, 2, 4]),

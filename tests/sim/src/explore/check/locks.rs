@@ -80,7 +80,14 @@ impl Check {
         } else {
             let ended: Vec<_> =
                 lock.holders.extract_if(.., |_, held| !state.sees(hold.life, held.life)).collect();
-            lock.died |= ended.iter().any(|(_, held)| held.mode == Mode::Exclusive);
+            for (_, held) in ended.iter().filter(|(_, held)| held.mode == Mode::Exclusive) {
+                lock.died = true;
+                // Its home at least has heard so.
+                if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.life)) {
+                    let seen = format!("lock {number}: {hold:?} after {held:?}");
+                    wrong.push(("a dead holder is cut off by all", seen));
+                }
+            }
             if let Some(other) = lock.holders.values().find(|other| hold.excludes(other)) {
                 wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} beside {other:?}")));
             }

@@ -68,7 +68,7 @@ impl Worker {
             let result = self.run(what, patience, call).await;
             result.map(|result| result.map(|len| place[..len].to_vec()))
         } else {
-            self.run(what, patience, lite.call(to, CALLS, &request, len)).await
+            self.post(what, patience, lite.call(to, CALLS, &request, len)).await
         };
         self.check.called(id, ended(&reply));
         request.reverse();
@@ -83,12 +83,16 @@ impl Worker {
         let (a, b) = (self.anyone(), self.anyone());
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
-        let mut request = self.random.bytes(HEADER);
+        // Sometimes one node is called many times, with more than its ring holds.
+        let many = self.random.one_in(3);
+        let len = if many { 3000 } else { HEADER };
+        let mut request = self.random.bytes(len);
         // The number 0 is not that of a call: the request is executed once on each node.
         seal(&mut request, 0, self.life());
-        let nodes = [a, b];
-        let call = async { Ok(lite.call_each(&nodes, CALLS, &request, HEADER).await) };
-        let replies = self.run(format!("call {a} and {b}"), patience, call).await?.ok()?;
+        let nodes = if many { vec![a; 24] } else { vec![a, b] };
+        let call = async { Ok(lite.call_each(&nodes, CALLS, &request, len).await) };
+        let what = if many { format!("call {a} often") } else { format!("call {a} and {b}") };
+        let replies = self.run(what, patience, call).await?.ok()?;
         request.reverse();
         let wrong = replies.iter().flatten().any(|reply| *reply != request);
         if wrong || replies.len() != nodes.len() {

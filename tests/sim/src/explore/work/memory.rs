@@ -55,7 +55,7 @@ impl Worker {
         let (offset, data) = (self.offset(at), self.random.bytes(len));
         let id = self.check.writes(self.life(), n, self.number, at, &data);
         let what = format!("Write {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.write(offset, &data)).await;
+        let result = self.post(what, patience, region.write(offset, &data)).await;
         self.check.wrote(n, self.number, id, written(&result));
         result?.ok()
     }
@@ -69,7 +69,7 @@ impl Worker {
         let (offset, byte) = (self.offset(at), self.random.next() as u8);
         let id = self.check.writes(self.life(), n, self.number, at, &vec![byte; len]);
         let what = format!("Memset {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.memset(offset, len as u64, byte)).await;
+        let result = self.post(what, patience, region.memset(offset, len as u64, byte)).await;
         self.check.wrote(n, self.number, id, asked(&result));
         result?.ok()
     }
@@ -87,7 +87,7 @@ impl Worker {
         let mut got = vec![0; len];
         let since = self.check.reads(n, who);
         let what = format!("Read {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.read(offset, &mut got)).await;
+        let result = self.post(what, patience, region.read(offset, &mut got)).await;
         let is_read = matches!(result, Some(Ok(())));
         self.check.read(n, who, since, is_read.then_some((at, &got[..])));
         result?.ok()

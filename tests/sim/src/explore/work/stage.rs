@@ -1,7 +1,7 @@
 //! The objects that tasks share, and the start of tasks.
 
 use super::serve::serve;
-use super::step::{LIKELY, Step};
+use super::step::{Step, draw};
 use super::worker::Worker;
 use crate::Cluster;
 use crate::explore::TASKS;
@@ -37,6 +37,8 @@ pub(in crate::explore) struct Stage {
     pub(in crate::explore) owned: Arc<Mutex<Vec<Owned>>>,
     /// A node of the start that leaves in good order, and the step at which it does.
     leaver: Option<(usize, u32)>,
+    /// What tasks do next, each step so often as it is to be likely.
+    likely: Arc<[Step]>,
     check: Arc<Check>,
 }
 
@@ -131,7 +133,8 @@ impl Stage {
         }
         let leaves = initial > 3 && random.one_in(4);
         let leaver = leaves.then(|| (initial, random.below(u64::from(steps.max(1))) as u32));
-        Self { steps, initial, owned, leaver, check: check.clone() }
+        let likely = draw(random).into();
+        Self { steps, initial, owned, leaver, likely, check: check.clone() }
     }
 
     /// Returns the task `task` of node `node`, counted from 1.
@@ -151,6 +154,8 @@ impl Stage {
         Worker {
             lite: cluster.lite(node),
             host: cluster.host(node),
+            control: cluster.control(node),
+            first_lease: cluster.control(node).lease_until(),
             check: self.check.clone(),
             random,
             name: format!("{node}.{task}"),
@@ -180,7 +185,7 @@ impl Stage {
         let late = node > self.initial && random.one_in(2);
         for task in 0..TASKS {
             let mut worker = self.worker(cluster, node, task, random.fork());
-            let (steps, check) = (self.steps, self.check.clone());
+            let (steps, likely, check) = (self.steps, self.likely.clone(), self.check.clone());
             let leaves = match self.leaver {
                 _ if task > 0 => None,
                 Some((leaver, step)) if leaver == node => Some(step),
@@ -190,7 +195,7 @@ impl Stage {
             let work = async move {
                 for step in 0..steps {
                     let alone = task > 0 || node > worker.initial || step % ROUND > 0;
-                    let doing = worker.random.pick(LIKELY);
+                    let doing = worker.random.pick(&likely);
                     let what = if alone { format!("{doing:?}") } else { "barriers".into() };
                     check.begin(node, task, format_args!("step {step}: {what}"));
                     let member = if leaves == Some(step) {

@@ -1,5 +1,7 @@
 //! The steps that tasks take, and the public calls of LITE that each of them makes.
 
+use crate::explore::random::Random;
+
 /// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::explore) enum Step {
@@ -38,7 +40,7 @@ pub(in crate::explore) enum Step {
 }
 
 /// The steps, each as many times as its weight.
-pub(super) const LIKELY: &[Step] = &[
+const LIKELY: &[Step] = &[
     Step::Write,
     Step::Write,
     Step::Write,
@@ -85,6 +87,14 @@ pub(super) const LIKELY: &[Step] = &[
     Step::Move,
     Step::Move,
 ];
+
+/// Returns the steps of a run, each as many times as its weight: all steps, or a few, which then occur together more
+/// often.
+pub(super) fn draw(random: &mut Random) -> Vec<Step> {
+    let some = random.pick(&[1, 1, 3, 8]);
+    let steps: Vec<Step> = LIKELY.iter().copied().filter(|_| random.one_in(some)).collect();
+    if steps.is_empty() { LIKELY.to_vec() } else { steps }
+}
 
 impl Step {
     /// All steps, in the order in which a task takes them without faults.

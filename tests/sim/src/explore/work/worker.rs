@@ -6,7 +6,7 @@ use crate::explore::check::{Check, End};
 use crate::explore::random::Random;
 use lite::testing::Host;
 use lite::{Error, Incarnation, Lite, Lmr, LocalMemory, NodeId, Placement, Watcher};
-use platform::Instant;
+use platform::{ControlLink, Instant, Platform};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,9 @@ use std::time::Duration;
 pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
+    pub(super) control: Arc<dyn ControlLink>,
+    /// Until when its node's lease was when the task began.
+    pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
@@ -215,6 +218,29 @@ impl Worker {
             self.violated("no operation outlives its deadline", seen);
         }
         result
+    }
+
+    /// Does the same as [`run`](Self::run) for an operation that posts work requests: an operation that begins
+    /// after the lease has passed must not succeed before the node receives an acknowledgement.
+    pub(super) async fn post<T>(
+        &mut self,
+        what: impl std::fmt::Display + Send + Sync,
+        patience: Duration,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Ended<T> {
+        let lapsed = self.lapsed();
+        let result = self.run(&what, patience, operation).await;
+        if lapsed.is_some() && lapsed == self.lapsed() && matches!(result, Some(Ok(_))) {
+            self.violated("a suspended node posts nothing", format_args!("{what} ended well"));
+        }
+        result
+    }
+
+    /// Returns the end of its node's lease, if that has passed. Before the first acknowledgement, LITE counts the
+    /// lease from its own start.
+    fn lapsed(&self) -> Option<Instant> {
+        let until = self.control.lease_until();
+        (until > self.first_lease && self.host.now() > until).then_some(until)
     }
 
     /// Does a step. Returns whether this node is still a member.
