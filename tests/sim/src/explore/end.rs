@@ -79,8 +79,8 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
         for Owned { node, thing } in owned {
             let what = thing.to_string();
             match free(&lites, &model, thing).await {
-                // The object has ended with its home, or its task has ended it. A connection that failed at one
-                // end during the faults is detected by its next use, and the free continues.
+                // The object has ended with its home, or its task has ended it. A connection that failed at
+                // one end during the faults is detected by its next use, and the free continues.
                 Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName | Error::Unknown) => {}
                 Err(error) => {
                     let seen = format_args!("ending {what} of {node}: {error}");

@@ -82,7 +82,7 @@ impl Check {
                 lock.holders.extract_if(.., |_, held| !state.sees(hold.life, held.life)).collect();
             for (_, held) in ended.iter().filter(|(_, held)| held.mode == Mode::Exclusive) {
                 lock.died = true;
-                // Its home at least has heard so.
+                // At least its home must know of the death.
                 if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.life)) {
                     let seen = format!("lock {number}: {hold:?} after {held:?}");
                     wrong.push(("a dead holder is cut off by all", seen));

@@ -37,7 +37,7 @@ pub(in crate::explore) struct Stage {
     pub(in crate::explore) owned: Arc<Mutex<Vec<Owned>>>,
     /// A node of the start that leaves in good order, and the step at which it does.
     leaver: Option<(usize, u32)>,
-    /// What tasks do next, each step so often as it is to be likely.
+    /// The steps of tasks, each as many times as its weight.
     likely: Arc<[Step]>,
     check: Arc<Check>,
 }

@@ -88,8 +88,8 @@ const LIKELY: &[Step] = &[
     Step::Move,
 ];
 
-/// Returns the steps of a run, each as many times as its weight: all steps, or a few, which then occur together more
-/// often.
+/// Returns the steps of a run, each as many times as its weight: all steps, or a few, which then occur
+/// together more often.
 pub(super) fn draw(random: &mut Random) -> Vec<Step> {
     let some = random.pick(&[1, 1, 3, 8]);
     let steps: Vec<Step> = LIKELY.iter().copied().filter(|_| random.one_in(some)).collect();

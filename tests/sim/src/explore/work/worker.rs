@@ -18,7 +18,7 @@ pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
     pub(super) control: Arc<dyn ControlLink>,
-    /// Until when its node's lease was when the task began.
+    /// The end of its node's lease when the task began.
     pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
@@ -220,8 +220,8 @@ impl Worker {
         result
     }
 
-    /// Does the same as [`run`](Self::run) for an operation that posts work requests: an operation that begins
-    /// after the lease has passed must not succeed before the node receives an acknowledgement.
+    /// Does the same as [`run`](Self::run) for an operation that posts work requests: an operation that
+    /// begins after the lease has passed must not succeed before the node receives an acknowledgement.
     pub(super) async fn post<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
@@ -236,8 +236,8 @@ impl Worker {
         result
     }
 
-    /// Returns the end of its node's lease, if that has passed. Before the first acknowledgement, LITE counts the
-    /// lease from its own start.
+    /// Returns the end of its node's lease, if that has passed. Before the first acknowledgement, LITE counts
+    /// the lease from its own start.
     fn lapsed(&self) -> Option<Instant> {
         let until = self.control.lease_until();
         (until > self.first_lease && self.host.now() > until).then_some(until)
