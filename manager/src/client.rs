@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The longest time to wait for a reply that the manager sends at once.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that a shutdown of the cluster may take, beyond the time for which the manager waits for its
 /// nodes.
@@ -53,7 +53,7 @@ pub enum ClientError {
     #[error(transparent)]
     Key(#[from] WrongRole),
     /// The connection broke.
-    #[error("the connection to the manager is lost: {0}")]
+    #[error("the connection to the manager was lost: {0}")]
     Lost(io::Error),
     /// The manager sent a message that the protocol does not allow here.
     #[error("the manager sent an unexpected message")]
@@ -92,11 +92,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address` (`host:port`) within [`PATIENCE`].
+    /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
     pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
         let mut connection = Connection::open(address, key, Role::Client)?;
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
-        match connection.receiving.receive(Some(PATIENCE))? {
+        match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             _ => Err(ClientError::Unexpected),
@@ -105,30 +105,30 @@ impl Client {
 
     /// Returns the members of the cluster.
     pub fn nodes(&mut self) -> Result<Vec<NodeStatus>, ClientError> {
-        self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, PATIENCE)
+        self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, REPLY_TIMEOUT)
     }
 
     /// Returns the members once there are `count`.
-    pub fn wait_nodes(&mut self, count: u16, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
-        let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.list_nodes(&FromClient::WaitNodes { count, timeout_ms }, patience.saturating_add(PATIENCE))
+    pub fn wait_nodes(&mut self, count: u16, timeout: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.list_nodes(&FromClient::WaitNodes { count, timeout_ms }, timeout.saturating_add(REPLY_TIMEOUT))
     }
 
     /// Asks for the first page of a list of members, and then for the others.
-    fn list_nodes(&mut self, first: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+    fn list_nodes(&mut self, first: &FromClient, timeout: Duration) -> Result<Vec<NodeStatus>, ClientError> {
         let mut all = Vec::new();
-        let mut answer = self.ask(first, patience)?;
+        let mut answer = self.ask(first, timeout)?;
         loop {
             let ToClient::Nodes { nodes, more } = answer else { return Err(ClientError::Unexpected) };
             all.extend(nodes);
             let Some(last) = all.last().filter(|_| more).map(|status| status.node) else { return Ok(all) };
-            answer = self.ask(&FromClient::Nodes { after: last }, PATIENCE)?;
+            answer = self.ask(&FromClient::Nodes { after: last }, REPLY_TIMEOUT)?;
         }
     }
 
     /// Returns the jobs that run, including those that are ending.
     pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
-        match self.ask(&FromClient::Jobs, PATIENCE)? {
+        match self.ask(&FromClient::Jobs, REPLY_TIMEOUT)? {
             ToClient::Jobs(jobs) => Ok(jobs),
             _ => Err(ClientError::Unexpected),
         }
@@ -136,15 +136,15 @@ impl Client {
 
     /// Ends a job, also one of another client. Its nodes are idle once they have ended their part.
     pub fn cancel(&mut self, job: JobId) -> Result<(), ClientError> {
-        match self.ask(&FromClient::Cancel { job }, PATIENCE)? {
+        match self.ask(&FromClient::Cancel { job }, REPLY_TIMEOUT)? {
             ToClient::Cancelled { job: cancelled } if cancelled == job => Ok(()),
             _ => Err(ClientError::Unexpected),
         }
     }
 
-    fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<ToClient, ClientError> {
+    fn ask(&mut self, question: &FromClient, timeout: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
-        match self.connection.receiving.receive(Some(patience))? {
+        match self.connection.receiving.receive(Some(timeout))? {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             answer => Ok(answer),
         }

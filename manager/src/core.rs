@@ -44,7 +44,7 @@ pub struct Config {
     /// The time that a new connection has for its first message.
     pub hello: Duration,
     /// The time that nodes have to accept a job, and that a client has to continue its input.
-    pub patience: Duration,
+    pub reply_timeout: Duration,
     /// The time that nodes have to leave when they are told to.
     pub leave: Duration,
     /// True if appliances and processes on hosts (which publish virtual addresses) may be in one cluster.
@@ -64,7 +64,7 @@ impl Default for Config {
         Self {
             lease: Duration::from_secs(5),
             hello: Duration::from_secs(5),
-            patience: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
             leave: Duration::from_secs(10),
             trust_hosts: false,
             ending: Duration::from_secs(20),
@@ -334,7 +334,7 @@ impl Core {
             .collect();
         for conn in late {
             let peer = self.peer(conn);
-            self.log(format!("{peer}: said nothing in time"));
+            self.log(format!("{peer}: sent no message in time"));
             self.close(conn);
         }
         for node in self.members.expired(self.now) {
@@ -386,16 +386,14 @@ impl Core {
     fn saved(&mut self, record: &Record) {
         self.identities.saved(record);
         if self.unsaved.take().is_some() {
-            self.log("the state is saved again: new nodes and jobs are welcome".into());
+            self.log("the state is saved again: new nodes and jobs are accepted".into());
         }
     }
 
     fn save_failed(&mut self, reason: &str) {
         let reason = proto::printable(reason);
         if self.unsaved.as_ref() != Some(&reason) {
-            self.log(format!(
-                "cannot save the state, and takes no new nodes and jobs until it can: {reason}"
-            ));
+            self.log(format!("cannot save the state, and refuses new nodes and jobs until it can: {reason}"));
             self.unsaved = Some(reason);
         }
     }

@@ -22,7 +22,7 @@ pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
 use acceptor::Acceptor;
-use connection::House;
+use connection::Shared;
 use door::Door;
 use driver::Driver;
 use keeper::Keeper;
@@ -144,9 +144,9 @@ impl<S: Keep> Daemon<S> {
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
-        let house = Arc::new(House { keys, core: events, log: log.clone() });
+        let shared = Arc::new(Shared { keys, core: events, log: log.clone() });
         let (open, opened) = oneshot::channel::<()>();
-        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), house).run(opened));
+        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
         let start = std::time::Instant::now();
         let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log };
         let mut tick = interval(TICK);

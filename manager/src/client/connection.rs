@@ -1,6 +1,6 @@
 //! A control connection over a TCP stream of the standard library, for clients, and for nodes in tests.
 
-use super::{ClientError, PATIENCE};
+use super::{ClientError, REPLY_TIMEOUT};
 use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, RoleKey, Sealer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,12 +44,12 @@ pub struct Receiving {
 
 impl Connection {
     /// Connects to the manager at `address` (`host:port`), and does the handshake in the given role, all
-    /// within twice [`PATIENCE`].
+    /// within twice [`REPLY_TIMEOUT`].
     pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
         let key = key.for_role(role)?;
         let bad = |source| ClientError::Address { address: address.into(), source };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         for candidate in address.to_socket_addrs().map_err(bad)? {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&candidate, left) {
@@ -69,10 +69,10 @@ impl Connection {
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
         let mut side = Handshake::initiator(key, crate::key::random()?);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut buffer = vec![0; READ];
         loop {
-            let count = read(&mut stream, &mut buffer, Some((deadline, PATIENCE)))?;
+            let count = read(&mut stream, &mut buffer, Some((deadline, REPLY_TIMEOUT)))?;
             let mut bytes = buffer.get(..count).unwrap_or_default();
             match side.feed(&mut bytes)? {
                 HandshakeStep::Continue { reply, next } => {
@@ -107,8 +107,8 @@ impl Sending {
     }
 
     /// Limits the time that [`send`](Self::send) waits while the manager receives nothing.
-    pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
-        self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
+    pub fn limit(&self, timeout: Duration) -> Result<(), ClientError> {
+        self.stream.set_write_timeout(Some(timeout)).map_err(ClientError::Lost)
     }
 
     /// Keeps the connection while the manager or its host is silent, for at most `silence`, or for 24 days if
@@ -138,14 +138,14 @@ impl Receiving {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes).map_err(ClientError::Lost)
     }
 
-    /// Receives the next message, within `patience` if given, or else until the connection breaks.
-    pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
-        Ok(proto::decode(&self.receive_encoded(patience)?)?)
+    /// Receives the next message, within `timeout` if given, or else until the connection breaks.
+    pub fn receive<M: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<M, ClientError> {
+        Ok(proto::decode(&self.receive_encoded(timeout)?)?)
     }
 
     /// Receives the next message as [`receive`](Self::receive) does, but does not decode it.
-    pub fn receive_encoded(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ClientError> {
-        let deadline = patience.and_then(|patience| Some((Instant::now().checked_add(patience)?, patience)));
+    pub fn receive_encoded(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, ClientError> {
+        let deadline = timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
         loop {
             let mut bytes = self.buffer.get(self.opened..).unwrap_or_default();
             let message = self.opener.open(&mut bytes)?;

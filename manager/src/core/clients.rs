@@ -18,12 +18,12 @@ pub(super) struct Clients(BTreeMap<ConnId, Waiting>);
 struct Waiting {
     count: u16,
     since: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Waiting {
     fn deadline(&self) -> Instant {
-        self.since + self.patience
+        self.since + self.timeout
     }
 }
 
@@ -83,10 +83,10 @@ impl Core {
     }
 
     fn wait_nodes(&mut self, conn: ConnId, count: u16, timeout_ms: u64) {
-        let patience = Duration::from_millis(timeout_ms).min(MAX_WAIT);
-        let waiting = Waiting { count, since: self.now, patience };
+        let timeout = Duration::from_millis(timeout_ms).min(MAX_WAIT);
+        let waiting = Waiting { count, since: self.now, timeout };
         if self.clients.0.insert(conn, waiting).is_some() {
-            return self.fail_client(conn, "this connection waits already".into());
+            return self.fail_client(conn, "this connection already waits for nodes".into());
         }
         self.members_changed();
     }
@@ -101,7 +101,7 @@ impl Core {
     }
 
     pub(super) fn client_gone(&mut self, conn: ConnId, reason: &str) {
-        self.client_forgotten(conn, &format!("its client is gone: {reason}"));
+        self.client_forgotten(conn, &format!("its client has disconnected: {reason}"));
     }
 
     /// Drops the wait and the jobs of a client whose connection has ended.

@@ -31,8 +31,8 @@ pub(super) struct Jobs {
 
 impl Jobs {
     pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
-        let running = self.running.values().filter_map(|job| job.due(config.patience)).map(|(at, _)| at);
-        let ending = self.ending.values().filter_map(|ending| ending.due(config.patience));
+        let running = self.running.values().filter_map(|job| job.due(config.reply_timeout)).map(|(at, _)| at);
+        let ending = self.ending.values().filter_map(|ending| ending.due(config.reply_timeout));
         let waiting = self.waiting.iter().map(|submission| submission.since + config.ending);
         running.chain(ending).chain(waiting).min()
     }
@@ -139,11 +139,11 @@ impl Job {
 
     /// Returns the time at which the job fails if the party that it waits for does nothing, and that party.
     /// Nodes that compute are bounded by their leases and by the job's limit.
-    fn due(&self, patience: Duration) -> Option<(Instant, Overdue)> {
+    fn due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
         let limit = self.limit.map(|limit| (self.began + limit, Overdue::Limit(limit)));
         let waiting = match self.phase {
-            Phase::Starting => Some((self.waiting + patience, Overdue::Nodes)),
-            Phase::Loading => self.load_due(patience),
+            Phase::Starting => Some((self.waiting + timeout, Overdue::Nodes)),
+            Phase::Loading => self.load_due(timeout),
             Phase::Running => None,
         };
         limit.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -200,8 +200,8 @@ impl Core {
     }
 
     pub(super) fn expire_jobs(&mut self) {
-        let (now, patience) = (self.now, self.config.patience);
-        let late = self.jobs.running.iter().filter_map(|(&id, job)| Some((id, job.due(patience)?)));
+        let (now, timeout) = (self.now, self.config.reply_timeout);
+        let late = self.jobs.running.iter().filter_map(|(&id, job)| Some((id, job.due(timeout)?)));
         let late: Vec<(JobId, Overdue)> =
             late.filter(|(_, (at, _))| *at <= now).map(|(id, (_, overdue))| (id, overdue)).collect();
         for (id, overdue) in late {
@@ -214,7 +214,7 @@ impl Core {
                 Overdue::Client => "the client sent no input".into(),
                 Overdue::Feed(rank) => {
                     let slow = job.parts.iter().skip(rank).take(1).map(|part| part.node);
-                    format!("{} took no input for {} s", self.members.labels(slow), patience.as_secs())
+                    format!("{} accepted no input for {} s", self.members.labels(slow), timeout.as_secs())
                 }
                 Overdue::Limit(limit) => {
                     format!("the job has taken longer than its limit of {} s", limit.as_secs_f64())

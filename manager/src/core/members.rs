@@ -118,7 +118,7 @@ impl Members {
             return Some(reason);
         }
         if join.rnic.links.is_empty() {
-            return Some("its RNIC speaks no kind of link".into());
+            return Some("its RNIC supports no link type".into());
         }
         if join.rnic.gid.is_some_and(|gid| !is_unicast(gid)) {
             return Some("the GID that its RNIC has is not one of a single port".into());
@@ -302,7 +302,7 @@ impl Core {
         let now = self.now;
         let Some(live) = self.members.get_mut(from) else { return };
         if !live.relays.take(now, body.len().max(MIN_RELAY) as u64) {
-            return self.remove_member(from, "it relayed more messages than any set-up of connections takes");
+            return self.remove_member(from, "it relayed more messages than any connection setup needs");
         }
         let life = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
@@ -330,7 +330,7 @@ impl Core {
         self.tell_settled(settled);
         if self.departures.len() > MAX_DEPARTURES {
             for slow in self.departures.slowest() {
-                self.remove_member(slow, "it does not say that it has seen who is gone");
+                self.remove_member(slow, "it does not acknowledge the departure of other nodes");
             }
         }
         if let Some(job) = live.job {

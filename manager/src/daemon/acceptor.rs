@@ -1,6 +1,6 @@
 //! The task that accepts connections. Only this task waits when there are no descriptors left.
 
-use super::connection::{self, House};
+use super::connection::{self, Shared};
 use super::door::Door;
 use super::lobby::Origin;
 use crate::core::ConnId;
@@ -21,7 +21,7 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 pub(super) struct Acceptor {
     listener: TcpListener,
     door: Arc<Door>,
-    house: Arc<House>,
+    shared: Arc<Shared>,
     connections: JoinSet<()>,
     last: u64,
     /// A descriptor to give up when there are no others: with it a connection can be accepted and closed,
@@ -30,8 +30,8 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(listener: TcpListener, door: Arc<Door>, house: Arc<House>) -> Self {
-        Self { listener, door, house, connections: JoinSet::new(), last: 0, reserve: reserve() }
+    pub(super) fn new(listener: TcpListener, door: Arc<Door>, shared: Arc<Shared>) -> Self {
+        Self { listener, door, shared, connections: JoinSet::new(), last: 0, reserve: reserve() }
     }
 
     /// Accepts connections until the other end of `open` is dropped, and returns those that continue.
@@ -52,8 +52,8 @@ impl Acceptor {
 
     fn admit(&mut self, stream: TcpStream, origin: Origin) {
         self.last += 1;
-        let guest = self.door.enter(origin);
-        self.connections.spawn(connection::serve(stream, ConnId(self.last), guest, self.house.clone()));
+        let pending = self.door.enter(origin);
+        self.connections.spawn(connection::serve(stream, ConnId(self.last), pending, self.shared.clone()));
     }
 
     /// Handles a failure, most likely for lack of descriptors: frees one, and pauses.
@@ -61,7 +61,7 @@ impl Acceptor {
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;
         }
-        self.house.log.stranger(&format!("cannot accept a connection: {error}"));
+        self.shared.log.stranger(&format!("cannot accept a connection: {error}"));
         self.door.evict();
         if self.reserve.take().is_some() {
             let accepted = timeout(Duration::ZERO, self.listener.accept()).await;

@@ -1,7 +1,7 @@
 //! One connection of the daemon, from the handshake to the last byte. Reading and writing have deadlines of
 //! their own.
 
-use super::door::{Guest, NoSeat, Seat};
+use super::door::{Denied, Pending, Permit};
 use super::greeting::{self, Greeted};
 use super::log::Log;
 use super::outbox::{Outbox, Queue};
@@ -70,37 +70,44 @@ pub(super) enum Incoming {
 
 /// The parts of the daemon that all connections share.
 #[derive(Debug)]
-pub(super) struct House {
+pub(super) struct Shared {
     pub(super) keys: RoleKeys,
     pub(super) core: mpsc::Sender<Incoming>,
     pub(super) log: Log,
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut guest: Guest, house: Arc<House>) {
+pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut pending: Pending, shared: Arc<Shared>) {
     let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
     let greeted = tokio::select! {
-        greeted = greeting::greet(&mut stream, &house.keys) => greeted,
-        () = guest.told_to_go() => Err("went for a newcomer before its handshake was done".into()),
+        greeted = greeting::greet(&mut stream, &shared.keys) => greeted,
+        () = pending.evicted() => Err("closed in favour of a newer connection before its handshake was done".into()),
     };
     match greeted {
-        Ok(mut greeted) => match guest.sit(greeted.role) {
-            Ok(seat) => talk(stream, conn, peer, greeted, seat, &house).await,
-            Err(NoSeat::Evicted) => {}
-            Err(NoSeat::Full(reason)) => {
-                house.log.line(&format!("{peer}: refused: {reason}"));
+        Ok(mut greeted) => match pending.admit(greeted.role) {
+            Ok(permit) => talk(stream, conn, peer, greeted, permit, &shared).await,
+            Err(Denied::Evicted) => {}
+            Err(Denied::Full(reason)) => {
+                shared.log.line(&format!("{peer}: refused: {reason}"));
                 greeting::refuse(&mut stream, &mut greeted, reason).await;
             }
         },
-        Err(reason) => house.log.stranger(&format!("{peer}: {reason}")),
+        Err(reason) => shared.log.stranger(&format!("{peer}: {reason}")),
     }
 }
 
 /// Passes messages between the core and a peer that has proved that it has the key.
-async fn talk(stream: TcpStream, conn: ConnId, peer: String, greeted: Greeted, _seat: Seat, house: &House) {
-    let core = &house.core;
+async fn talk(
+    stream: TcpStream,
+    conn: ConnId,
+    peer: String,
+    greeted: Greeted,
+    _permit: Permit,
+    shared: &Shared,
+) {
+    let core = &shared.core;
     if let Err(error) = set_up(&stream) {
-        return house.log.line(&format!("{peer}: {error}"));
+        return shared.log.line(&format!("{peer}: {error}"));
     }
     let Greeted { sealer, opener, role, hello, rest } = greeted;
     let (outbox, queue, gate) = Outbox::new();
@@ -218,14 +225,14 @@ async fn write(
 async fn write_all(
     stream: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
-    patience: Duration,
+    limit: Duration,
 ) -> Result<(), String> {
     while !bytes.is_empty() {
-        match timeout(patience, stream.write(bytes)).await {
+        match timeout(limit, stream.write(bytes)).await {
             Ok(Ok(0)) => return Err("connection lost".into()),
             Ok(Ok(count)) => bytes = bytes.get(count..).unwrap_or_default(),
             Ok(Err(error)) => return Err(format!("connection lost: {error}")),
-            Err(_) => return Err("the peer takes no data".into()),
+            Err(_) => return Err("the peer receives no data".into()),
         }
     }
     Ok(())
@@ -278,13 +285,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_peer_has_patience_for_each_byte() {
-        const PATIENCE: Duration = Duration::from_millis(500);
+    async fn the_timeout_starts_again_with_each_byte() {
+        const TIMEOUT: Duration = Duration::from_millis(500);
         // The whole write takes four times the timeout. A late wake-up of this process does not matter: a
         // byte that has been accepted counts before the time does.
-        let slow = write_all(&mut Slow::new(PATIENCE * 2 / 5), &[0; 10], PATIENCE).await;
+        let slow = write_all(&mut Slow::new(TIMEOUT * 2 / 5), &[0; 10], TIMEOUT).await;
         assert_eq!(slow, Ok(()));
-        let stuck = write_all(&mut Slow::new(PATIENCE * 1000), &[0; 10], PATIENCE).await;
-        assert_eq!(stuck, Err("the peer takes no data".into()));
+        let stuck = write_all(&mut Slow::new(TIMEOUT * 1000), &[0; 10], TIMEOUT).await;
+        assert_eq!(stuck, Err("the peer receives no data".into()));
     }
 }

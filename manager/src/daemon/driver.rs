@@ -115,10 +115,10 @@ impl Driver {
             Pushed::Queued { dropped: 0 } => None,
             Pushed::Queued { dropped } => Some(Consequence { conn, kind: Kind::Sent(dropped) }),
             Pushed::Full => {
-                Some(Consequence { conn, kind: Kind::Ends("it does not take what is sent to it") })
+                Some(Consequence { conn, kind: Kind::Ends("it does not receive the messages to it") })
             }
             Pushed::Flood(sender) => {
-                let reason = "it sends another node more messages than that takes";
+                let reason = "it sends another node more messages than that node receives";
                 Some(Consequence { conn: sender, kind: Kind::Ends(reason) })
             }
         }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The time for a handshake from the first byte to the last, and again for the first message.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum length of the first message, in bytes.
 const MAX_HELLO: usize = 64 << 10;
@@ -33,10 +33,10 @@ pub(super) struct Greeted {
 
 /// Does the handshake and receives the first message. The error is a reason for people.
 pub(super) async fn greet(stream: &mut TcpStream, keys: &RoleKeys) -> Result<Greeted, String> {
-    let shaken = timeout(PATIENCE, shake(stream, keys)).await;
+    let shaken = timeout(TIMEOUT, shake(stream, keys)).await;
     let (channel, rest) = shaken.map_err(|_| "no handshake in time")??;
-    let greeted = timeout(PATIENCE, hear(stream, channel, rest)).await;
-    let mut greeted = greeted.map_err(|_| "said nothing in time")??;
+    let greeted = timeout(TIMEOUT, hear(stream, channel, rest)).await;
+    let mut greeted = greeted.map_err(|_| "sent no message in time")??;
     if let Some(objection) = objection(&greeted) {
         refuse(stream, &mut greeted, objection).await;
         return Err(objection.into());
@@ -52,7 +52,7 @@ pub(super) async fn refuse(stream: &mut TcpStream, greeted: &mut Greeted, reason
     };
     let mut sealed = Vec::new();
     if greeted.sealer.seal(&message, &mut sealed).is_ok() {
-        let _ = timeout(PATIENCE, stream.write_all(&sealed)).await;
+        let _ = timeout(TIMEOUT, stream.write_all(&sealed)).await;
     }
 }
 

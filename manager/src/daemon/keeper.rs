@@ -59,13 +59,13 @@ impl Keeper {
         let _ = self.records.send(record);
     }
 
-    /// Waits until all records are saved or cannot be, for at most `patience`.
-    pub(super) async fn finish(self, patience: Duration) -> Result<(), Trouble> {
+    /// Waits until all records are saved or cannot be, for at most `timeout`.
+    pub(super) async fn finish(self, timeout: Duration) -> Result<(), Trouble> {
         drop(self.records);
-        match tokio::time::timeout(patience, self.ended).await {
+        match tokio::time::timeout(timeout, self.ended).await {
             Ok(Ok(saved)) => saved,
             Ok(Err(_)) => Err("the thread that saves has ended".into()),
-            Err(_) => Err(format!("the state is not saved within {} s", patience.as_secs()).into()),
+            Err(_) => Err(format!("the state is not saved within {} s", timeout.as_secs()).into()),
         }
     }
 }

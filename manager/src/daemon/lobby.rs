@@ -27,15 +27,15 @@ pub(super) struct Ticket(u64);
 #[derive(Debug)]
 pub(super) struct Lobby<T> {
     /// The connections, the oldest first.
-    guests: BTreeMap<Ticket, (Origin, T)>,
+    pending: BTreeMap<Ticket, (Origin, T)>,
     counts: HashMap<Origin, usize>,
-    places: usize,
+    capacity: usize,
     next: u64,
 }
 
 impl<T> Lobby<T> {
-    pub(super) fn new(places: usize) -> Self {
-        Self { guests: BTreeMap::new(), counts: HashMap::new(), places, next: 0 }
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { pending: BTreeMap::new(), counts: HashMap::new(), capacity, next: 0 }
     }
 
     /// Returns the ticket of the next connection.
@@ -46,9 +46,9 @@ impl<T> Lobby<T> {
 
     /// Admits a connection. If the lobby is full, removes and returns the oldest connection of the busiest
     /// origin: no newcomer waits, and an origin with many connections pays for it.
-    pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, guest: T) -> Option<T> {
-        let evicted = if self.guests.len() < self.places { None } else { self.evict() };
-        self.guests.insert(ticket, (origin, guest));
+    pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, end: T) -> Option<T> {
+        let evicted = if self.pending.len() < self.capacity { None } else { self.evict() };
+        self.pending.insert(ticket, (origin, end));
         *self.counts.entry(origin).or_default() += 1;
         evicted
     }
@@ -57,20 +57,20 @@ impl<T> Lobby<T> {
     pub(super) fn evict(&mut self) -> Option<T> {
         let most = self.counts.values().copied().max()?;
         let busiest = |(_, (origin, _)): &(&Ticket, &(Origin, T))| self.counts.get(origin) == Some(&most);
-        let ticket = self.guests.iter().find(busiest).map(|(&ticket, _)| ticket)?;
+        let ticket = self.pending.iter().find(busiest).map(|(&ticket, _)| ticket)?;
         self.leave(ticket)
     }
 
     /// Removes a connection. Returns `None` if it was evicted before.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<T> {
-        let (origin, guest) = self.guests.remove(&ticket)?;
+        let (origin, end) = self.pending.remove(&ticket)?;
         if let Some(count) = self.counts.get_mut(&origin) {
             *count -= 1;
             if *count == 0 {
                 self.counts.remove(&origin);
             }
         }
-        Some(guest)
+        Some(end)
     }
 }
 
@@ -82,24 +82,24 @@ mod tests {
         Origin::of(IpAddr::from([10, 0, 0, last]))
     }
 
-    fn enter(lobby: &mut Lobby<u32>, from: u8, guest: u32) -> (Ticket, Option<u32>) {
+    fn enter(lobby: &mut Lobby<u32>, from: u8, end: u32) -> (Ticket, Option<u32>) {
         let ticket = lobby.ticket();
-        (ticket, lobby.enter(ticket, origin(from), guest))
+        (ticket, lobby.enter(ticket, origin(from), end))
     }
 
     #[test]
     fn the_busiest_origin_pays_with_its_oldest() {
         let mut lobby = Lobby::new(4);
         let (quiet, _) = enter(&mut lobby, 1, 10);
-        for guest in 20..23 {
-            assert_eq!(enter(&mut lobby, 2, guest).1, None);
+        for end in 20..23 {
+            assert_eq!(enter(&mut lobby, 2, end).1, None);
         }
         // A newcomer from anywhere, also from the busiest origin, costs that origin its oldest connection.
         assert_eq!(enter(&mut lobby, 2, 23).1, Some(20));
         assert_eq!(enter(&mut lobby, 3, 30).1, Some(21));
         assert_eq!(lobby.leave(quiet), Some(10));
         assert_eq!(lobby.leave(quiet), None);
-        assert_eq!(enter(&mut lobby, 1, 11).1, None, "there was a place again");
+        assert_eq!(enter(&mut lobby, 1, 11).1, None, "there was room again");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Log {
     fn settle_at(&self, now: Instant) {
         let suppressed = self.strangers().renew(now);
         if suppressed > 0 {
-            self.line(&format!("and {suppressed} more connections that came to nothing"));
+            self.line(&format!("and {suppressed} more failed connections"));
         }
     }
 
@@ -104,9 +104,9 @@ impl Writer {
         self.log.clone()
     }
 
-    /// Waits until all lines are written, for at most `patience`.
-    pub(super) fn finish(self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Waits until all lines are written, for at most `timeout`.
+    pub(super) fn finish(self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         while self.log.0.lines.try_send(Entry::End).is_err() {
             if Instant::now() >= end {
                 return;

@@ -56,7 +56,7 @@ fn a_job_is_cancelled_by_its_number() {
     nodes.iter().for_each(|&node| over(&mut h, node, job));
     let operator = h.client();
     h.say(operator, &FromClient::Cancel { job });
-    assert_eq!(h.failure(operator), "no job 1 is under way");
+    assert_eq!(h.failure(operator), "there is no job 1");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_client_that_goes_while_it_waits_for_nodes_is_forgotten() {
     let next = h.client();
     h.say(next, &submit(1, &[]));
     h.say(next, &submit(1, &[]));
-    assert!(h.failure(next).contains("of this connection is under way"));
+    assert!(h.failure(next).contains("this connection already has a job"));
     let next = h.client();
     h.say(next, &submit(1, &[]));
     h.drop(next);
@@ -198,6 +198,6 @@ fn a_node_that_gives_up_a_job_unasked_fails_it() {
     let nodes = ["a", "b"].map(|name| h.join(name).0);
     let (client, job) = running(&mut h, &nodes, None);
     over(&mut h, nodes[1], job);
-    assert_eq!(h.failure(client), "node 2 (b): gave up its part");
+    assert_eq!(h.failure(client), "node 2 (b): ended its part early");
     assert_eq!(jobs(&mut h)[0].nodes, [NodeId(1)]);
 }

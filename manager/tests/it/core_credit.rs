@@ -142,7 +142,7 @@ fn a_node_that_takes_no_input_fails_the_job_by_name() {
         credit(&mut h, nodes[1], job, more / 1_000_000_000);
     }
     h.pass(Duration::from_secs(30));
-    assert_eq!(h.failure(client), "node 2 (n1) took no input for 30 s");
+    assert_eq!(h.failure(client), "node 2 (n1) accepted no input for 30 s");
 }
 
 #[test]
@@ -152,5 +152,5 @@ fn a_credit_that_cannot_be_fails_the_job() {
     credit(&mut h, nodes[0], job, ToManager::MAX_CREDIT);
     assert!(!h.closed.contains(&client));
     credit(&mut h, nodes[0], job, ToManager::MAX_CREDIT + 1);
-    assert_eq!(h.failure(client), "node 1 (n0) is ready to take more input than it may");
+    assert_eq!(h.failure(client), "node 1 (n0) granted more credit than is permitted");
 }

@@ -253,7 +253,7 @@ fn a_client_that_goes_cancels() {
     let (nodes, client) = cluster(&mut h, 2);
     let job = started(&mut h, &nodes, client, &[100]);
     h.drop(client);
-    let reason = "its client is gone: connection lost".to_owned();
+    let reason = "its client has disconnected: connection lost".to_owned();
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobCancel { job, reason }]);
 }
 
@@ -313,7 +313,7 @@ fn whoever_breaks_the_rules_fails_the_job() {
     };
     let reason =
         broken(&[], |h, nodes, _, job| h.say(nodes[1], &ToManager::JobOutput { job, bytes: vec![1] }));
-    assert!(reason.contains("node 2 (n1) gave output, which only rank 0 has"));
+    assert!(reason.contains("node 2 (n1) sent output, which only rank 0 may send"));
     let reason =
         broken(&[9], |h, nodes, _, job| h.say(nodes[0], &ToManager::JobOutput { job, bytes: vec![1] }));
     assert!(reason.contains("before it had all input"));
@@ -327,7 +327,7 @@ fn whoever_breaks_the_rules_fails_the_job() {
     });
     assert!(reason.contains("in one message"));
     let reason = broken(&[9], |h, _, client, _| h.say(client, &submit(0, &[])));
-    assert!(reason.contains("of this connection is under way"));
+    assert!(reason.contains("this connection already has a job"));
     let reason = broken(&[], |h, _, _, _| h.event(Event::Stop));
     assert_eq!(reason, "the manager stops");
 }

@@ -213,7 +213,7 @@ fn a_client_waits_for_nodes_once_at_a_time() {
     let wait = FromClient::WaitNodes { count: 2, timeout_ms: 60_000 };
     h.say(client, &wait);
     h.say(client, &wait);
-    assert!(h.failure(client).contains("waits already"));
+    assert!(h.failure(client).contains("already waits"));
     h.join("a");
     h.join("b");
     assert_eq!(h.client_heard(client), [], "nothing is left of the wait");

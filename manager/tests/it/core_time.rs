@@ -38,7 +38,7 @@ fn a_pause_of_the_manager_ends_no_lease() {
         let mut h = Harness::new();
         let nodes = ["a", "b", "c"].map(|name| h.join(name).0);
         run(&mut h, Duration::from_secs(7), &nodes);
-        // The manager is suspended. After that it ticks before it handles the messages that have arrived
+        // The manager is paused. After that it ticks before it handles the messages that have arrived
         // meanwhile.
         h.now = h.now + Duration::from_secs(seconds);
         h.event(Event::Tick);

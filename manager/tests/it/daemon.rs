@@ -576,7 +576,7 @@ fn a_client_that_is_killed_cancels_its_job() {
                 }
                 ToNode::JobInputEnd { .. } => signal_to(submission.id(), signal),
                 ToNode::JobCancel { job, reason } => {
-                    assert!(reason.contains("its client is gone"), "{reason}");
+                    assert!(reason.contains("its client has disconnected"), "{reason}");
                     node.sending.send(&ToManager::JobOver { job }).unwrap();
                     break;
                 }

@@ -1,4 +1,4 @@
-//! The real daemon when it is suspended, when jobs are cancelled or limited, and with many members.
+//! The real daemon when it is paused, when jobs are cancelled or limited, and with many members.
 
 use crate::daemon::{Daemon, Directory, credit, error_line, join_as};
 use crate::support;
@@ -111,7 +111,7 @@ fn jobs_are_listed_cancelled_and_limited() {
     assert_eq!((&json["jobs"][0]["nodes"][0], &json["jobs"][0]["phase"]), (&"a".into(), &"running".into()));
 
     let cancel = |job: &str| daemon.command("cancel").arg(job).output().unwrap();
-    assert!(error_line(&cancel("999")).contains("no job 999 is under way"));
+    assert!(error_line(&cancel("999")).contains("there is no job 999"));
     let job_number = job.0.to_string();
     assert!(cancel(&job_number).status.success());
     assert!(reason(first).contains("cancelled by 127.0.0.1:"));

@@ -29,7 +29,7 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
     // The name must be saved, which fails. The node joins only if the name of the other node was saved
     // before.
     let (_b, _) = try_join(&daemon.address, &daemon, "b");
-    log.wait("cannot save the state, and takes no new nodes and jobs until it can: cannot use the state in");
+    log.wait("cannot save the state, and refuses new nodes and jobs until it can: cannot use the state in");
     let (_, answer) = try_join(&daemon.address, &daemon, "c");
     assert!(
         matches!(&answer, ToNode::Refused { reason } if reason.starts_with("the manager cannot save its state: ")),

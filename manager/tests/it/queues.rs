@@ -204,7 +204,7 @@ fn who_floods_another_node_pays_for_it() {
     assert!(sent < 60_000, "the daemon took it all");
     let gone = log.wait("is gone");
     assert!(
-        gone.contains("(flooder) is gone: it sends another node more messages than that takes"),
+        gone.contains("(flooder) is gone: it sends another node more messages than that node receives"),
         "{gone}"
     );
     acknowledged(&mut victim, 1);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Makes the key file of a role with the command line.
 fn key_of(role: &str, daemon: &Daemon, directory: &Directory) -> PathBuf {
@@ -49,11 +49,11 @@ fn a_client_key_lists_and_does_not_join() {
     let mut connection = Connection::open(&daemon.address, &key, Role::Client).unwrap();
     connection.sending.send(&Hello::Node(support::join("b"))).unwrap();
     let reason = "the key of a client does not let a node join";
-    match connection.receiving.receive::<ToNode>(PATIENCE).unwrap() {
+    match connection.receiving.receive::<ToNode>(TIMEOUT).unwrap() {
         ToNode::Refused { reason: given } => assert_eq!(given, reason),
         other => panic!("{other:?}"),
     }
-    assert!(connection.receiving.receive::<ToNode>(PATIENCE).is_err(), "the connection ends");
+    assert!(connection.receiving.receive::<ToNode>(TIMEOUT).is_err(), "the connection ends");
     assert_eq!(daemon.client().nodes().unwrap().len(), 1);
 }
 
@@ -65,7 +65,7 @@ fn a_node_key_joins_and_does_not_list() {
     let key = key::load(&file).unwrap();
     let mut node = Connection::open(&daemon.address, &key, Role::Node).unwrap();
     node.sending.send(&Hello::Node(support::join("a"))).unwrap();
-    assert!(matches!(node.receiving.receive(PATIENCE).unwrap(), ToNode::Welcome(_)));
+    assert!(matches!(node.receiving.receive(TIMEOUT).unwrap(), ToNode::Welcome(_)));
 
     let mut command = Command::new(BINARY);
     let refused =
@@ -74,7 +74,7 @@ fn a_node_key_joins_and_does_not_list() {
     assert!(refused.ends_with("a client needs the key of a client or the whole cluster key"), "{refused}");
     let mut client = Connection::open(&daemon.address, &key, Role::Node).unwrap();
     client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
-    match client.receiving.receive::<ToClient>(PATIENCE).unwrap() {
+    match client.receiving.receive::<ToClient>(TIMEOUT).unwrap() {
         ToClient::Failed { reason } => assert_eq!(reason, "the key of a node is not that of a client"),
         other => panic!("{other:?}"),
     }

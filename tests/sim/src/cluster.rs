@@ -150,11 +150,11 @@ impl Cluster {
 
     /// Lets a machine begin to join: a new one, or that of the dead node at the given position. It tries
     /// until it is a member; [`poll_joins`](Self::poll_joins) continues that.
-    pub fn begin_join(&mut self, anew: Option<usize>) {
+    pub fn begin_join(&mut self, former: Option<usize>) {
         self.machines += 1;
         let serial = self.machines;
         let [high, low] = serial.to_be_bytes();
-        let (mac, name) = match anew {
+        let (mac, name) = match former {
             Some(node) => (self.nodes[node - 1].mac, self.nodes[node - 1].name.clone()),
             None => (MacAddr([2, 0xfe, 0, 0, high, low]), format!("sim-{serial}")),
         };

@@ -17,7 +17,7 @@ mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
-pub use manager::{ControlLinks, Crash, Disk, DiskFaults, SimManager, Socket, Way};
+pub use manager::{ControlLinks, Crash, Direction, Disk, DiskFaults, SimManager, Socket};
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;

@@ -68,7 +68,7 @@ impl Core {
     fn objection(&self, submission: &Submission) -> Option<Reason> {
         let Submission { conn, app, args, inputs, .. } = submission;
         if self.jobs.clients.contains_key(conn) || self.jobs.waiting.iter().any(|other| other.conn == *conn) {
-            return Some("a job of this connection is under way".into());
+            return Some("this connection already has a job".into());
         }
         if inputs.iter().try_fold(0u64, |total, file| total.checked_add(file.len)).is_none() {
             return Some("the input is longer than 2^64 bytes".into());

@@ -23,8 +23,8 @@ pub(super) struct Ending {
 
 impl Ending {
     /// Returns the time at which the operator is told, if the nodes do nothing.
-    pub(super) fn due(&self, patience: Duration) -> Option<Instant> {
-        (!self.told).then(|| self.since + patience)
+    pub(super) fn due(&self, timeout: Duration) -> Option<Instant> {
+        (!self.told).then(|| self.since + timeout)
     }
 }
 
@@ -69,7 +69,7 @@ impl Core {
 
     /// Handles a node's report that nothing is left of its part of a job that it was told to end.
     pub(in super::super) fn job_over(&mut self, node: NodeId, id: JobId) {
-        self.job_failed_by(node, id, "gave up its part");
+        self.job_failed_by(node, id, "ended its part early");
     }
 
     /// Handles the end of a node's part of a job, also by the end of the node.
@@ -125,7 +125,7 @@ impl Core {
                 let nodes = self.members.labels(ending.nodes.iter().copied());
                 format!("job {} has ended, but not yet on {nodes}", id.0)
             }
-            None => format!("no job {} is under way", id.0),
+            None => format!("there is no job {}", id.0),
         };
         self.fail_client(conn, reason);
     }
@@ -175,13 +175,13 @@ impl Core {
 
     /// Tells the operator of nodes that do not end their part of a job.
     pub(super) fn expire_ending(&mut self) {
-        let (now, patience) = (self.now, self.config.patience);
+        let (now, timeout) = (self.now, self.config.reply_timeout);
         let mut lines = Vec::new();
         for (id, ending) in &mut self.jobs.ending {
-            if ending.due(patience).is_some_and(|due| due <= now) {
+            if ending.due(timeout).is_some_and(|due| due <= now) {
                 ending.told = true;
                 let nodes = self.members.labels(ending.nodes.iter().copied());
-                lines.push(format!("job {}: has not ended for {} s on {nodes}", id.0, patience.as_secs()));
+                lines.push(format!("job {}: has not ended for {} s on {nodes}", id.0, timeout.as_secs()));
             }
         }
         lines.into_iter().for_each(|line| self.log(line));

@@ -50,11 +50,11 @@ impl Feed {
 impl Job {
     /// Returns, while input comes, the time at which the client or a node whose input waits will have delayed
     /// the job for too long, and that party.
-    pub(super) fn load_due(&self, patience: Duration) -> Option<(Instant, Overdue)> {
+    pub(super) fn load_due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
         let client = self.reading && !self.cutter.finished();
-        let client = client.then_some((self.waiting + patience, Overdue::Client));
+        let client = client.then_some((self.waiting + timeout, Overdue::Client));
         let parts = self.parts.iter().enumerate().filter(|(_, part)| !part.feed.queue.is_empty());
-        let nodes = parts.map(|(rank, part)| (part.feed.stalled + patience, Overdue::Feed(rank)));
+        let nodes = parts.map(|(rank, part)| (part.feed.stalled + timeout, Overdue::Feed(rank)));
         client.into_iter().chain(nodes).min_by_key(|(at, _)| *at)
     }
 
@@ -110,9 +110,9 @@ impl Core {
         let Some(rank) = job.rank(node) else { return };
         let Some(part) = job.parts.get_mut(rank) else { return };
         let complaint = if !part.accepted {
-            "is ready to take input of a job that it has not accepted"
+            "granted credit for a job that it has not accepted"
         } else if credit > part.feed.sent.saturating_add(ToManager::MAX_CREDIT) {
-            "is ready to take more input than it may"
+            "granted more credit than is permitted"
         } else {
             ""
         };
@@ -149,7 +149,7 @@ impl Core {
         job.last_input = Some(now);
         let loads: Vec<String> = job.cutter.loads().iter().take(64).map(u64::to_string).collect();
         self.tell_parts(id, &ToNode::JobInputEnd { job: id });
-        self.log(format!("job {}: all input is out, bytes by rank: {}", id.0, loads.join(" ")));
+        self.log(format!("job {}: all input was sent, bytes by rank: {}", id.0, loads.join(" ")));
     }
 
     /// Handles the report that input for a node has been handed to the network.

@@ -32,13 +32,13 @@ impl Core {
         let (client, rank) = (job.client, job.rank(node));
         job.output_in_flight = job.output_in_flight.saturating_add(bytes.len());
         let complaint = match rank {
-            Some(0) if job.phase != Phase::Running => "gave output before it had all input",
+            Some(0) if job.phase != Phase::Running => "sent output before it had all input",
             Some(0) if bytes.len() > MAX_OUTPUT => "sent too long a piece of output",
             Some(0) if job.output_in_flight > ToManager::OUTPUT_WINDOW => {
                 "sent output without waiting for its window"
             }
             Some(0) => return self.tell_client(client, ToClient::Output { bytes }),
-            _ => "gave output, which only rank 0 has",
+            _ => "sent output, which only rank 0 may send",
         };
         let reason = format!("{} {complaint}", self.members.label(node));
         self.fail_job(id, reason);

@@ -21,7 +21,7 @@ const ROUND_LIMIT: Duration = Duration::from_secs(300);
 pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
     cluster.world.run_for(SETTLE);
     check.look(cluster);
-    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, *i)).collect();
+    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| is_live(cluster, *i)).collect();
     for (from, to) in live.iter().flat_map(|from| live.iter().map(move |to| (*from, *to))) {
         let (lite, target) = (cluster.lite(from), cluster.lite(to).node_id());
         if let Err(error) = cluster.world.run(LIMIT, async move { calls(&lite, target).await }) {
@@ -178,6 +178,6 @@ async fn calls(lite: &Lite, to: NodeId) -> Result<(), Error> {
     Ok(())
 }
 
-fn lives(cluster: &Cluster, i: usize) -> bool {
+fn is_live(cluster: &Cluster, i: usize) -> bool {
     !cluster.host(i).is_dead() && cluster.lite(i).is_member()
 }

@@ -63,7 +63,7 @@ const TASKS: usize = 2;
 const LEASE: Duration = Duration::from_secs(1);
 /// The interval between two looks at the run.
 const PACE: Duration = Duration::from_millis(5);
-/// The maximum time of a step with its waits, unless its node is suspended.
+/// The maximum time of a step with its waits, unless its node is paused.
 const LONGEST_STEP: Duration = Duration::from_secs(30);
 
 /// Runs a scenario.

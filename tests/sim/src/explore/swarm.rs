@@ -35,7 +35,7 @@ pub(super) enum Kind {
     /// A card fails.
     Card,
     /// The manager is paused.
-    ManagerStands,
+    ManagerPause,
     /// The manager dies.
     ManagerCrash,
     /// The manager's disk is slow, full or fails.
@@ -56,7 +56,7 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Break, 1),
     (Kind::Full, 2),
     (Kind::Card, 1),
-    (Kind::ManagerStands, 2),
+    (Kind::ManagerPause, 2),
     (Kind::Disk, 2),
 ];
 

@@ -1,5 +1,5 @@
 //! The manager as a process of the simulation: the real state machine and the real store, a disk that may
-//! fail, and control connections that take time. It can die, be suspended and restart.
+//! fail, and control connections that take time. It can die, be paused and restart.
 
 mod disk;
 mod keeper;
@@ -10,7 +10,7 @@ mod process;
 
 pub use disk::{Disk, DiskFaults};
 pub use link::Socket;
-pub use network::{ControlLinks, Way};
+pub use network::{ControlLinks, Direction};
 
 pub(crate) use link::{Heart, Link};
 
@@ -48,7 +48,7 @@ struct End {
     closed: bool,
     waker: Option<Waker>,
     /// The number of the manager's process to which it is connected.
-    life: u64,
+    generation: u64,
     /// True if it has been told that the manager does not know the connection.
     reset: bool,
 }
@@ -63,7 +63,7 @@ enum Status {
 
 struct State {
     status: Status,
-    life: u64,
+    generation: u64,
     crashes: u64,
     config: Config,
     network: Network,
@@ -111,7 +111,7 @@ impl SimManager {
         let found = saved.clone();
         let mut state = State {
             status: Status::Opening(Instant::ZERO, Ok(Box::new((keeper, saved)))),
-            life: 0,
+            generation: 0,
             crashes: 0,
             config: Config { lease, ..Config::default() },
             network: Network::new(links, random.fork()),
@@ -188,21 +188,21 @@ impl SimManager {
         state.status = Status::Down(back, crash);
         state.log.push("the manager dies".into());
         state.crashes += 1;
-        let life = state.life;
+        let generation = state.generation;
         let State { network, ends, .. } = &mut *state;
-        for (conn, end) in ends.iter_mut().filter(|(_, end)| end.life == life) {
-            network.lose(*conn, Way::ToManager);
+        for (conn, end) in ends.iter_mut().filter(|(_, end)| end.generation == generation) {
+            network.lose(*conn, Direction::ToManager);
             if crash == Crash::Process {
                 end.reset = true;
-                network.send(now, *conn, Way::FromManager, Item::End);
+                network.send(now, *conn, Direction::FromManager, Item::End);
             }
         }
     }
 
-    /// Suspends the manager, or resumes it.
-    pub fn stand(&self, still: bool) {
+    /// Pauses the manager, or resumes it.
+    pub fn pause(&self, still: bool) {
         if let Status::Up(process) = &mut self.lock().status {
-            process.stands = still;
+            process.paused = still;
         }
     }
 
@@ -210,13 +210,13 @@ impl SimManager {
     #[must_use]
     pub fn connect(self: &Arc<Self>) -> Option<Socket> {
         let mut state = self.lock();
-        let life = state.life;
+        let generation = state.generation;
         let conn = ConnId(state.last + 1);
         let Status::Up(process) = &mut state.status else { return None };
         process.arrives(Incoming::Opened(conn));
         state.last = conn.0;
         state.network.open(conn);
-        let end = End { ready: VecDeque::new(), closed: false, waker: None, life, reset: false };
+        let end = End { ready: VecDeque::new(), closed: false, waker: None, generation, reset: false };
         state.ends.insert(conn, end);
         Some(Socket { manager: self.clone(), conn })
     }
@@ -230,19 +230,19 @@ impl SimManager {
     /// includes the connections of the node's former incarnations, whose machines have yet to learn that they
     /// are dead.
     pub fn stall(&self, node: NodeId, stalled: bool) {
-        for way in [Way::ToManager, Way::FromManager] {
-            self.hold(node, way, stalled);
+        for direction in [Direction::ToManager, Direction::FromManager] {
+            self.hold(node, direction, stalled);
         }
     }
 
     /// Holds one direction of a node's connection, or releases it.
-    pub fn hold(&self, node: NodeId, way: Way, held: bool) {
+    pub fn hold(&self, node: NodeId, direction: Direction, held: bool) {
         let mut state = self.lock();
         let now = self.now();
         let conns = state.conns.get(&node).cloned().unwrap_or_default();
         let skip = if held { conns.len().saturating_sub(1) } else { 0 };
         for conn in conns.into_iter().skip(skip) {
-            state.network.hold(now, conn, way, held);
+            state.network.hold(now, conn, direction, held);
         }
     }
 
@@ -258,9 +258,9 @@ impl SimManager {
         let mut state = self.lock();
         let now = self.now();
         let Some(conn) = state.conns.get(&node).and_then(|conns| conns.last()).copied() else { return };
-        for way in [Way::ToManager, Way::FromManager] {
-            state.network.lose(conn, way);
-            state.network.send(now, conn, way, Item::End);
+        for direction in [Direction::ToManager, Direction::FromManager] {
+            state.network.lose(conn, direction);
+            state.network.send(now, conn, direction, Item::End);
         }
     }
 
@@ -269,17 +269,17 @@ impl SimManager {
     fn sends(&self, conn: ConnId, message: Option<&[u8]>) -> bool {
         let now = self.now();
         let mut state = self.lock();
-        let State { status, life, network, ends, .. } = &mut *state;
+        let State { status, generation, network, ends, .. } = &mut *state;
         let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
-        if end.life == *life && matches!(status, Status::Up(_)) {
+        if end.generation == *generation && matches!(status, Status::Up(_)) {
             if let Some(message) = message {
                 self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
-                network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+                network.send(now, conn, Direction::ToManager, Item::Data(message.to_vec()));
             }
         } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
             // The machine does not know the connection, and replies with a reset.
             end.reset = true;
-            network.send(now, conn, Way::FromManager, Item::End);
+            network.send(now, conn, Direction::FromManager, Item::End);
         }
         true
     }
@@ -289,7 +289,7 @@ impl SimManager {
         let mut state = self.lock();
         if let Some(end) = state.ends.get_mut(&conn).filter(|end| !end.closed) {
             end.closed = true;
-            state.network.send(now, conn, Way::ToManager, Item::End);
+            state.network.send(now, conn, Direction::ToManager, Item::End);
         }
     }
 
@@ -329,7 +329,7 @@ impl State {
                     Ok(opened) => {
                         let (keeper, saved) = *opened;
                         self.ledger.saved(saved.reservation().len());
-                        self.life += 1;
+                        self.generation += 1;
                         let process = Process::new(self.config.clone(), saved, keeper, now);
                         self.status = Status::Up(Box::new(process));
                         self.log.push("the manager starts".into());
@@ -346,16 +346,16 @@ impl State {
     }
 
     /// Handles an item that has come out of a pipe.
-    fn arrives(&mut self, conn: ConnId, way: Way, item: Item) {
-        let to_manager = match (way, item) {
-            (Way::FromManager, Item::Data(bytes)) => {
+    fn arrives(&mut self, conn: ConnId, direction: Direction, item: Item) {
+        let to_manager = match (direction, item) {
+            (Direction::FromManager, Item::Data(bytes)) => {
                 if let Some(end) = self.ends.get_mut(&conn).filter(|end| !end.closed) {
                     end.ready.push_back(bytes);
                     end.wake();
                 }
                 return;
             }
-            (Way::FromManager, Item::End) => {
+            (Direction::FromManager, Item::End) => {
                 if let Some(end) = self.ends.get_mut(&conn) {
                     end.closed = true;
                     end.wake();
@@ -363,10 +363,10 @@ impl State {
                 return;
             }
             (_, Item::Left(bulk)) => Incoming::Sent(conn, bulk),
-            (Way::ToManager, Item::Data(bytes)) => Incoming::Received(conn, bytes),
-            (Way::ToManager, Item::End) => Incoming::Closed(conn, "connection lost"),
+            (Direction::ToManager, Item::Data(bytes)) => Incoming::Received(conn, bytes),
+            (Direction::ToManager, Item::End) => Incoming::Closed(conn, "connection lost"),
         };
-        let known = self.ends.get(&conn).is_some_and(|end| end.life == self.life);
+        let known = self.ends.get(&conn).is_some_and(|end| end.generation == self.generation);
         if let Status::Up(process) = &mut self.status
             && known
         {
@@ -379,9 +379,9 @@ impl Device for SimManager {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let mut any = state.starts(now, &self.disk);
-        while let Some((conn, way, item)) = state.network.pop(now) {
+        while let Some((conn, direction, item)) = state.network.pop(now) {
             any = true;
-            state.arrives(conn, way, item);
+            state.arrives(conn, direction, item);
         }
         let State { status, network, ledger, log, .. } = &mut *state;
         if let Status::Up(process) = status {

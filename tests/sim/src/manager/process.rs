@@ -2,7 +2,7 @@
 
 use super::keeper::{Keeper, Kept};
 use super::ledger::Ledger;
-use super::network::{Item, Network, Way};
+use super::network::{Direction, Item, Network};
 use crate::Trace;
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::Instant;
@@ -31,8 +31,8 @@ pub(super) struct Process {
     pub(super) keeper: Keeper,
     /// The start of the process, and of its clock.
     born: Instant,
-    /// True while the process is suspended.
-    pub(super) stands: bool,
+    /// True while the process is paused: it runs but handles no event.
+    pub(super) paused: bool,
     arrived: VecDeque<Incoming>,
     /// The connections that have sent their hello.
     greeted: BTreeSet<ConnId>,
@@ -44,7 +44,7 @@ impl Process {
             core: Core::new(config, saved),
             keeper,
             born: now,
-            stands: false,
+            paused: false,
             arrived: VecDeque::new(),
             greeted: BTreeSet::new(),
         }
@@ -56,7 +56,7 @@ impl Process {
 
     /// Handles all events that have come, then the time. Returns whether there was an event.
     pub(super) fn poll(&mut self, now: Instant, around: &mut Surroundings<'_>) -> bool {
-        if self.stands {
+        if self.paused {
             return false;
         }
         let mut any = false;
@@ -86,7 +86,7 @@ impl Process {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        if self.stands {
+        if self.paused {
             return None;
         }
         let tick = self.core.next_deadline().map(|at| self.when(at));
@@ -128,7 +128,7 @@ impl Process {
     fn perform(&mut self, now: Instant, action: Action, around: &mut Surroundings<'_>) {
         match action {
             Action::Send { conn, message } => Self::send(now, conn, &message, around),
-            Action::Close { conn } => around.network.send(now, conn, Way::FromManager, Item::End),
+            Action::Close { conn } => around.network.send(now, conn, Direction::FromManager, Item::End),
             Action::Log(line) => around.log.push(line),
             Action::Save(record) => {
                 around.ledger.submits(&record);
@@ -143,9 +143,9 @@ impl Process {
         around.ledger.says(conn, message);
         let bytes = message.encode().into_owned();
         around.trace.event(now.as_nanos(), 1 << 32 | conn.0, &bytes);
-        around.network.send(now, conn, Way::FromManager, Item::Data(bytes));
+        around.network.send(now, conn, Direction::FromManager, Item::Data(bytes));
         if let bulk @ 1.. = message.bulk() {
-            around.network.send(now, conn, Way::FromManager, Item::Left(bulk));
+            around.network.send(now, conn, Direction::FromManager, Item::Left(bulk));
         }
     }
 }

@@ -3,7 +3,7 @@
 use lite::{Change, Error, NodeId, Permissions, RpcOptions};
 use netfault::Faults;
 use platform::Platform;
-use sim::{Cluster, Options, Way};
+use sim::{Cluster, Direction, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -215,11 +215,11 @@ fn a_node_that_does_not_hear_of_its_lease_waits_and_goes_on() {
     });
     // The manager receives all heartbeats of node 4, and so does not end its incarnation, but no answer
     // arrives.
-    c.manager.hold(NodeId(4), Way::FromManager, true);
+    c.manager.hold(NodeId(4), Direction::FromManager, true);
     c.world.run_for(LEASE + LEASE / 3);
     assert!(d.is_suspended() && d.is_member(), "its lease has passed");
     assert!(a.members().iter().any(|m| m.node == NodeId(4)), "for the others it is a member");
-    c.manager.hold(NodeId(4), Way::FromManager, false);
+    c.manager.hold(NodeId(4), Direction::FromManager, false);
     c.world.run(LEASE / 10, async move { region.write(0, b"on we go").await.unwrap() });
     assert!(!d.is_suspended() && d.incarnation() == life);
     assert!(a.members().iter().any(|m| (m.node, m.incarnation) == (NodeId(4), life)));

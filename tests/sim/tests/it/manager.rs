@@ -2,7 +2,7 @@
 
 use lite::{Lite, NodeId};
 use proto::Incarnation;
-use sim::{Cluster, ControlLinks, Crash, DiskFaults, Options, Way};
+use sim::{Cluster, ControlLinks, Crash, Direction, DiskFaults, Options};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -127,10 +127,10 @@ fn what_a_slow_disk_has_not_saved_is_lost_and_no_number_with_it() {
 #[test]
 fn a_manager_that_stands_still_for_several_leases_ends_nobody() {
     let mut c = Cluster::new(options(1));
-    c.manager.stand(true);
+    c.manager.pause(true);
     c.world.run_for(3 * LEASE);
     assert!((1..=4).all(|i| c.lite(i).is_suspended() && c.lite(i).is_member()));
-    c.manager.stand(false);
+    c.manager.pause(false);
     c.world.run_for(LEASE / 2);
     assert!((1..=4).all(|i| c.lite(i).is_member() && !c.lite(i).is_suspended()), "{:?}", c.manager.log());
 }
@@ -152,7 +152,7 @@ fn a_connection_that_breaks_is_a_death_at_once() {
 #[test]
 fn a_node_that_is_not_heard_dies_and_hears_of_it() {
     let mut c = Cluster::new(options(1));
-    c.manager.hold(NodeId(2), Way::ToManager, true);
+    c.manager.hold(NodeId(2), Direction::ToManager, true);
     c.world.run_for(LEASE + LEASE / 2);
     assert!(!c.lite(2).is_member(), "it hears that it is dead");
     assert_eq!(c.lite(1).members().len(), 3);

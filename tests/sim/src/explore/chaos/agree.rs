@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 /// Waits until all leases that will end have ended, and compares each member's list with the members.
 pub(super) fn agree(cluster: &mut Cluster, check: &Check) {
     cluster.world.run_for(3 * LEASE);
-    let lives = |cluster: &Cluster, i: &usize| !cluster.host(*i).is_dead() && cluster.lite(*i).is_member();
-    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, i)).collect();
+    let is_live = |cluster: &Cluster, i: &usize| !cluster.host(*i).is_dead() && cluster.lite(*i).is_member();
+    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| is_live(cluster, i)).collect();
     let members: BTreeSet<_> =
         live.iter().map(|i| cluster.lite(*i)).map(|lite| (lite.node_id(), lite.incarnation())).collect();
     for i in live {

@@ -9,7 +9,7 @@ use super::random::Random;
 use super::swarm::{Kind, Swarm};
 use super::work::Stage;
 use super::{LEASE, TASKS};
-use crate::{Cluster, Crash, DiskFaults, Way};
+use crate::{Cluster, Crash, Direction, DiskFaults};
 use platform::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Chaos {
             if out && self.left > 0 && self.random.one_in(RESTART) {
                 self.kill(cluster, check, node);
                 self.left -= 1;
-                check.log(cluster.world.now(), format_args!("-- the machine of node {node} starts anew"));
+                check.log(cluster.world.now(), format_args!("-- the machine of node {node} restarts"));
                 cluster.begin_join(Some(node));
             }
         }
@@ -166,7 +166,7 @@ impl Chaos {
         let kind = self.random.pick(&self.swarm.kinds);
         let node = 1 + self.random.below(cluster.joined() as u64) as usize;
         let begun = match kind {
-            Kind::ManagerStands | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
+            Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
@@ -180,8 +180,8 @@ impl Chaos {
         self.count(what);
         check.log(now, format_args!("-- node {node}: {what} until {:.6}", until.as_nanos() as f64 / 1e9));
         if let Some(trouble) = trouble {
-            if let Some(node) = trouble.stands() {
-                check.stands(node, now, true);
+            if let Some(node) = trouble.paused() {
+                check.paused(node, now, true);
             }
             self.troubles.push((until, trouble));
         }
@@ -205,7 +205,7 @@ impl Chaos {
         if self.left > 0 && self.random.one_in(2) {
             self.left -= 1;
             let same = self.random.one_in(2);
-            check.log(now, if same { "-- it starts anew" } else { "-- another machine joins" });
+            check.log(now, if same { "-- it restarts" } else { "-- another machine joins" });
             cluster.begin_join(same.then_some(node));
         }
     }
@@ -218,9 +218,9 @@ impl Chaos {
     ) -> Option<(&'static str, Option<Trouble>)> {
         let manager = &cluster.manager;
         match kind {
-            Kind::ManagerStands if manager.is_up() => {
-                manager.stand(true);
-                Some(("the manager stands still", Some(Trouble::ManagerStands)))
+            Kind::ManagerPause if manager.is_up() => {
+                manager.pause(true);
+                Some(("the manager is paused", Some(Trouble::ManagerPause)))
             }
             Kind::ManagerCrash if manager.crashes() < CRASHES => {
                 let (crash, what) = self.random.pick(&[
@@ -276,11 +276,11 @@ impl Chaos {
                 ("cut off from the manager", Trouble::Stalled(node))
             }
             Kind::Deaf => {
-                cluster.manager.hold(id, Way::FromManager, true);
+                cluster.manager.hold(id, Direction::FromManager, true);
                 ("does not hear the manager", Trouble::Stalled(node))
             }
             Kind::Mute => {
-                cluster.manager.hold(id, Way::ToManager, true);
+                cluster.manager.hold(id, Direction::ToManager, true);
                 ("is not heard by the manager", Trouble::Stalled(node))
             }
             Kind::Full => {

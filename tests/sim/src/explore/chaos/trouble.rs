@@ -15,16 +15,16 @@ pub(super) enum Trouble {
     Stalled(usize),
     /// The node, and its memory that is occupied.
     Full(usize, Vec<Box<dyn Lent>>),
-    ManagerStands,
+    ManagerPause,
     Disk,
 }
 
 impl Trouble {
     /// Returns the node for which time does not pass as for the others.
-    pub(super) fn stands(&self) -> Option<usize> {
+    pub(super) fn paused(&self) -> Option<usize> {
         match self {
             Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),
-            Self::Parted(..) | Self::Full(..) | Self::ManagerStands | Self::Disk => None,
+            Self::Parted(..) | Self::Full(..) | Self::ManagerPause | Self::Disk => None,
         }
     }
 }
@@ -44,8 +44,8 @@ pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<Box<dyn Le
 /// Ends a fault.
 pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
     let now = cluster.world.now();
-    if let Some(node) = trouble.stands() {
-        check.stands(node, now, false);
+    if let Some(node) = trouble.paused() {
+        check.paused(node, now, false);
     }
     match trouble {
         Trouble::Paused(node) => {
@@ -68,8 +68,8 @@ pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
             drop(taken);
             check.log(now, format_args!("-- node {node} has memory"));
         }
-        Trouble::ManagerStands => {
-            cluster.manager.stand(false);
+        Trouble::ManagerPause => {
+            cluster.manager.pause(false);
             check.log(now, "-- the manager goes on");
         }
         Trouble::Disk => {

@@ -3,7 +3,7 @@
 //! A byte has the value that was last written with certainty, or a value of a write of unknown outcome that
 //! may have happened after that.
 
-use super::{Check, Life, Tick};
+use super::{Check, MemberId, Tick};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(crate) enum WriteEnd {
 /// A write that may have happened in whole or in part, or may yet happen.
 struct Open {
     id: Tick,
-    life: Life,
+    member: MemberId,
     end: Option<(Tick, WriteEnd)>,
     /// The moment after which the write does not happen any more.
     closed: Tick,
@@ -149,26 +149,26 @@ impl Parts {
         }
     }
 
-    pub(super) fn settled(&mut self, life: Life, since: Tick, now: Tick) {
+    pub(super) fn settled(&mut self, member: MemberId, since: Tick, now: Tick) {
         self.close(now, |open| {
-            open.life == life && matches!(open.end, Some((at, WriteEnd::Unknown)) if at < since)
+            open.member == member && matches!(open.end, Some((at, WriteEnd::Unknown)) if at < since)
         });
     }
 
     /// Records that all members know of the end of an incarnation: no operation of it happens later.
-    pub(super) fn ended(&mut self, life: Life, now: Tick) {
-        self.close(now, |open| open.life == life);
+    pub(super) fn ended(&mut self, member: MemberId, now: Tick) {
+        self.close(now, |open| open.member == member);
     }
 }
 
 impl Check {
-    /// Records that a task of `life` begins to write `data` into part `who` of region `region` from `at` on.
-    pub(crate) fn writes(&self, life: Life, region: usize, who: usize, at: usize, data: &[u8]) -> Tick {
+    /// Records that a task of `member` begins to write `data` into part `who` of region `region` from `at` on.
+    pub(crate) fn writes(&self, member: MemberId, region: usize, who: usize, at: usize, data: &[u8]) -> Tick {
         let mut state = self.lock();
         let id = state.tick();
         let part = state.bytes.0.entry((region, who)).or_default();
         let pieces = vec![(at, data.to_vec())];
-        part.open.push(Open { id, life, end: None, closed: Tick::MAX, pieces });
+        part.open.push(Open { id, member, end: None, closed: Tick::MAX, pieces });
         id
     }
 
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use lite::{Incarnation, NodeId};
 
-    const LIFE: Life = (NodeId(1), Incarnation(1));
+    const MEMBER: MemberId = (NodeId(1), Incarnation(1));
 
     fn finds(check: &Check, byte: u8) -> bool {
         let since = check.reads(0, 0);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn write(check: &Check, byte: u8, end: WriteEnd) {
-        let id = check.writes(LIFE, 0, 0, 0, &[byte]);
+        let id = check.writes(MEMBER, 0, 0, 0, &[byte]);
         check.wrote(0, 0, id, end);
     }
 
@@ -242,7 +242,7 @@ mod tests {
         write(&check, 1, WriteEnd::Done);
         write(&check, 2, WriteEnd::Unknown);
         if settled {
-            check.settled(LIFE, check.moment());
+            check.settled(MEMBER, check.moment());
         }
         write(&check, 3, WriteEnd::Done);
         check
@@ -262,7 +262,7 @@ mod tests {
         assert!(!finds(&check, 0), "and does not go");
         let check = Check::new();
         write(&check, 2, WriteEnd::Unknown);
-        check.settled(LIFE, check.moment());
+        check.settled(MEMBER, check.moment());
         assert!(finds(&check, 0) && !finds(&check, 2), "it never came");
     }
 

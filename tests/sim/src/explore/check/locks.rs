@@ -1,6 +1,6 @@
 //! Locks: there is one exclusive holder, tokens grow, and the next holder is told of the death of a holder.
 
-use super::{Check, Life, Tick};
+use super::{Check, MemberId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The mode in which a lock is held.
@@ -13,7 +13,7 @@ pub(crate) enum Mode {
 /// The result of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
-    pub(crate) life: Life,
+    pub(crate) member: MemberId,
     pub(crate) mode: Mode,
     pub(crate) token: u128,
     pub(crate) after_death: bool,
@@ -33,7 +33,7 @@ struct Lock {
     newest_exclusive: Option<Hold>,
     tokens: BTreeSet<u128>,
     /// The incarnations that have ever claimed it exclusively.
-    wanted: BTreeSet<Life>,
+    wanted: BTreeSet<MemberId>,
     /// True if a holder has died with it, and no task has held it exclusively since.
     died: bool,
 }
@@ -51,11 +51,11 @@ pub(super) struct Locks(BTreeMap<usize, Lock>);
 
 impl Check {
     /// Records that a task claims a lock, and returns a token that its own token must exceed.
-    pub(crate) fn claims(&self, lock: usize, life: Life, mode: Mode) -> u128 {
+    pub(crate) fn claims(&self, lock: usize, member: MemberId, mode: Mode) -> u128 {
         let mut state = self.lock();
         let lock = state.locks.0.entry(lock).or_default();
         if mode == Mode::Exclusive {
-            lock.wanted.insert(life);
+            lock.wanted.insert(member);
         }
         lock.newest.map_or(0, |newest| newest.token)
     }
@@ -70,20 +70,20 @@ impl Check {
         if hold.token <= floor || !lock.tokens.insert(hold.token) {
             wrong.push(("fencing tokens grow", format!("lock {number}: {hold:?} after {floor}")));
         }
-        // A node that was suspended may learn of its grant after its incarnation has ended, as all other
+        // A node that was paused may learn of its grant after its incarnation has ended, as all other
         // nodes know.
         let stale = lock.later(&hold);
         if let Some(later) = stale {
-            if state.sees(later.life, hold.life) {
+            if state.sees(later.member, hold.member) {
                 wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} after {later:?}")));
             }
         } else {
             let ended: Vec<_> =
-                lock.holders.extract_if(.., |_, held| !state.sees(hold.life, held.life)).collect();
+                lock.holders.extract_if(.., |_, held| !state.sees(hold.member, held.member)).collect();
             for (_, held) in ended.iter().filter(|(_, held)| held.mode == Mode::Exclusive) {
                 lock.died = true;
                 // At least its home must know of the death.
-                if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.life)) {
+                if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.member)) {
                     let seen = format!("lock {number}: {hold:?} after {held:?}");
                     wrong.push(("a dead holder is cut off by all", seen));
                 }
@@ -95,7 +95,7 @@ impl Check {
                 let seen = format!("lock {number}: {hold:?}, a holder has died");
                 wrong.push(("the next holder is told of a death", seen));
             }
-            if hold.after_death && lock.wanted.iter().all(|life| state.sees(hold.life, *life)) {
+            if hold.after_death && lock.wanted.iter().all(|member| state.sees(hold.member, *member)) {
                 let seen = format!("lock {number}: {hold:?}, nobody has died");
                 wrong.push(("the next holder is told of a death", seen));
             }

@@ -1,6 +1,6 @@
 //! Checks from outside at all times: incarnations that have ended, and free memory.
 
-use super::{Check, Life};
+use super::{Check, MemberId};
 use crate::Cluster;
 
 impl Check {
@@ -30,14 +30,14 @@ impl Check {
 
     /// Notes the ends of incarnations that a node knows.
     fn hear_of_ends(&self, cluster: &Cluster, i: usize) {
-        let lives: Vec<Life> = cluster.lite(i).settled_lives();
+        let lives: Vec<MemberId> = cluster.lite(i).settled_lives();
         let mut state = self.lock();
-        for life in lives {
-            if state.settled.insert(life) {
+        for member in lives {
+            if state.settled.insert(member) {
                 let now = state.tick();
-                state.bytes.ended(life, now);
-                state.words.ended(life, now);
-                *state.states.entry("all have heard of the end of a life").or_default() += 1;
+                state.bytes.ended(member, now);
+                state.words.ended(member, now);
+                *state.states.entry("all members know of the end of an incarnation").or_default() += 1;
             }
         }
     }

@@ -28,7 +28,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One incarnation of a node.
-type Life = (NodeId, Incarnation);
+type MemberId = (NodeId, Incarnation);
 /// A moment of the run: the number of begins and results of operations before it.
 type Tick = u64;
 
@@ -56,15 +56,15 @@ struct State {
     states: BTreeMap<&'static str, u64>,
     /// The operations of tasks that have not ended.
     tasks: BTreeMap<(usize, usize), String>,
-    /// The times when nodes were suspended, or were cut off from the things that they need to notice the
+    /// The times when nodes were paused, or were cut off from the things that they need to notice the
     /// passage of time.
-    stood: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
+    pauses: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
     /// All nodes that have joined, by incarnation.
-    nodes: BTreeMap<Life, Lite>,
+    nodes: BTreeMap<MemberId, Lite>,
     /// The nodes that were killed.
     killed: BTreeSet<usize>,
     /// The incarnations whose end all members know.
-    settled: BTreeSet<Life>,
+    settled: BTreeSet<MemberId>,
     bytes: bytes::Parts,
     words: words::Words,
     locks: locks::Locks,
@@ -86,9 +86,9 @@ impl State {
     }
 
     /// Returns whether, as node `by` knows, that incarnation is a member.
-    fn sees(&self, by: Life, life: Life) -> bool {
+    fn sees(&self, by: MemberId, member: MemberId) -> bool {
         let members = self.nodes.get(&by).map(Lite::members).unwrap_or_default();
-        members.iter().any(|member| (member.node, member.incarnation) == life)
+        members.iter().any(|known| (known.node, known.incarnation) == member)
     }
 }
 
@@ -177,7 +177,8 @@ impl Check {
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
         let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
-        let is_over = |(life, lite): (&Life, &Lite)| state.settled.contains(life) || !lite.is_member();
+        let is_over =
+            |(member, lite): (&MemberId, &Lite)| state.settled.contains(member) || !lite.is_member();
         lives.any(is_over)
     }
 
@@ -187,22 +188,22 @@ impl Check {
         state.killed.insert(node);
     }
 
-    /// Records that a node is suspended from `now` on, or resumed.
-    pub(super) fn stands(&self, node: usize, now: Instant, still: bool) {
+    /// Records that a node is paused from `now` on, or resumed.
+    pub(super) fn paused(&self, node: usize, now: Instant, starts: bool) {
         let mut state = self.lock();
-        let stood = state.stood.entry(node).or_default();
-        match stood.last_mut() {
-            Some((_, to @ None)) if !still => *to = Some(now),
-            _ if still => stood.push((now, None)),
+        let pauses = state.pauses.entry(node).or_default();
+        match pauses.last_mut() {
+            Some((_, to @ None)) if !starts => *to = Some(now),
+            _ if starts => pauses.push((now, None)),
             _ => {}
         }
     }
 
-    /// Returns whether a node was suspended at some time between the two.
-    pub(super) fn stood_still(&self, node: usize, from: Instant, to: Instant) -> bool {
+    /// Returns whether a node was paused at some time between the two.
+    pub(super) fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
         let state = self.lock();
-        let stood = state.stood.get(&node).into_iter().flatten();
-        stood.clone().any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
+        let pauses = state.pauses.get(&node).into_iter().flatten();
+        pauses.clone().any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
     }
 
     /// Returns a moment, with which operations before it can be named later.
@@ -212,10 +213,10 @@ impl Check {
 
     /// Records that `Lite::settled` of a node, called at `since`, has succeeded: operations of that node
     /// whose outcome was unknown by then have happened or never will.
-    pub(super) fn settled(&self, life: Life, since: Tick) {
+    pub(super) fn settled(&self, member: MemberId, since: Tick) {
         let mut state = self.lock();
         let now = state.tick();
-        state.bytes.settled(life, since, now);
-        state.words.settled(life, since, now);
+        state.bytes.settled(member, since, now);
+        state.words.settled(member, since, now);
     }
 }

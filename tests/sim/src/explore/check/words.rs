@@ -2,7 +2,7 @@
 //! linearizable.
 
 use super::history::{Act, Operation, Seen, is_linearizable};
-use super::{Check, Life, State, Tick};
+use super::{Check, MemberId, State, Tick};
 use lite::NodeId;
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub(crate) struct WordOp {
 }
 
 struct Entry {
-    life: Life,
+    member: MemberId,
     act: Act,
     from: Tick,
     /// The moment and the kind of its end.
@@ -99,7 +99,7 @@ pub(super) struct Words {
     cells: BTreeMap<Cell, Vec<Entry>>,
     /// The bindings of names: the incarnations with whose end the name is unbound, and the value of the
     /// binding.
-    bound: Vec<(Cell, Vec<Life>, u64)>,
+    bound: Vec<(Cell, Vec<MemberId>, u64)>,
 }
 
 impl Words {
@@ -114,15 +114,15 @@ impl Words {
         }
     }
 
-    pub(super) fn settled(&mut self, life: Life, since: Tick, now: Tick) {
+    pub(super) fn settled(&mut self, member: MemberId, since: Tick, now: Tick) {
         self.close(now, |_, entry| {
-            entry.life == life && matches!(entry.end, Some((at, End::Unknown)) if at < since)
+            entry.member == member && matches!(entry.end, Some((at, End::Unknown)) if at < since)
         });
     }
 
     /// Records that all members know of the end of an incarnation: no operation of it happens later.
-    pub(super) fn ended(&mut self, life: Life, now: Tick) {
-        self.close(now, |_, entry| entry.life == life);
+    pub(super) fn ended(&mut self, member: MemberId, now: Tick) {
+        self.close(now, |_, entry| entry.member == member);
     }
 
     /// Records that a lock has passed to another holder: operations under it by earlier holders do not happen
@@ -137,8 +137,8 @@ impl State {
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).into_iter().flatten();
         let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
-        let is_gone = |life: &Life| {
-            self.settled.contains(life) || self.nodes.get(life).is_none_or(|lite| !lite.is_member())
+        let is_gone = |member: &MemberId| {
+            self.settled.contains(member) || self.nodes.get(member).is_none_or(|lite| !lite.is_member())
         };
         for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
             if lives.iter().any(is_gone) {
@@ -152,11 +152,11 @@ impl State {
 
 impl Check {
     /// Records the begin of an operation.
-    pub(crate) fn word(&self, life: Life, cell: Cell, act: Act) -> WordOp {
+    pub(crate) fn word(&self, member: MemberId, cell: Cell, act: Act) -> WordOp {
         let mut state = self.lock();
         let from = state.tick();
         let entries = state.words.cells.entry(cell).or_default();
-        entries.push(Entry { life, act, from, end: None, closed: Tick::MAX });
+        entries.push(Entry { member, act, from, end: None, closed: Tick::MAX });
         WordOp { cell, at: entries.len() - 1 }
     }
 
@@ -170,9 +170,9 @@ impl Check {
 
     /// Records that a name is bound to `to`, for as long as `master` and the present incarnation of `home`
     /// last.
-    pub(crate) fn bound(&self, name: usize, master: Life, home: NodeId, to: u64) {
+    pub(crate) fn bound(&self, name: usize, master: MemberId, home: NodeId, to: u64) {
         let mut state = self.lock();
-        let owners: Vec<Life> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
+        let owners: Vec<MemberId> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
         let lives = owners.into_iter().chain([master]).collect();
         state.words.bound.push((Cell::Name(name), lives, to));
     }

@@ -51,7 +51,7 @@ impl Worker {
     /// Returns a request of `len` bytes, with a number of its own.
     fn request(&mut self, len: usize) -> (u64, Vec<u8>) {
         let (id, mut request) = (self.fresh(), self.random.bytes(len.max(HEADER)));
-        seal(&mut request, id, self.life());
+        seal(&mut request, id, self.member());
         (id, request)
     }
 
@@ -88,7 +88,7 @@ impl Worker {
         let len = if many { 3000 } else { HEADER };
         let mut request = self.random.bytes(len);
         // The number 0 is not that of a call: the request is executed once on each node.
-        seal(&mut request, 0, self.life());
+        seal(&mut request, 0, self.member());
         let nodes = if many { vec![a; 24] } else { vec![a, b] };
         let call = async { Ok(lite.call_each(&nodes, CALLS, &request, len).await) };
         let what = if many { format!("call {a} often") } else { format!("call {a} and {b}") };
@@ -174,7 +174,7 @@ impl Worker {
         };
         if let Some(Ok(message)) = got {
             let from = (message.from(), message.incarnation());
-            if from != self.life() || message.data() != b"own" || message.into_data() != b"own" {
+            if from != self.member() || message.data() != b"own" || message.into_data() != b"own" {
                 self.violated("messages come in order", "its own message is another");
             }
         }

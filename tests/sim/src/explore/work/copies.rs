@@ -17,7 +17,7 @@ impl Worker {
         let len = len.min(bytes.len());
         let from = self.random.below((bytes.len() - len) as u64 + 1) as usize;
         let offset = self.offset(at);
-        let id = self.check.writes(self.life(), n, self.number, at, &bytes[from..from + len]);
+        let id = self.check.writes(self.member(), n, self.number, at, &bytes[from..from + len]);
         let what = format!("copy {len} to {offset} of region {n}");
         let (from, len) = (from as u64, len as u64);
         let result = if self.random.one_in(2) {

@@ -24,7 +24,7 @@ impl Worker {
     }
 
     async fn signal_event(&mut self, n: usize, event: &Event, patience: Duration) -> Option<u64> {
-        let op = self.check.word(self.life(), Cell::Event(n), Act::Add(1));
+        let op = self.check.word(self.member(), Cell::Event(n), Act::Add(1));
         let signal = event.with_deadline(patience);
         let result = self.run(format!("signal event {n}"), patience, signal.signal()).await;
         self.check.word_ended(op, counted(&result, 1));
@@ -47,7 +47,7 @@ impl Worker {
             true => self.signal_event(n, &event, patience).await? - 1,
             false => self.random.below(10),
         };
-        let op = self.check.word(self.life(), Cell::Event(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Event(n), Act::Read);
         let event = event.with_deadline(patience);
         let result = self.run(format!("wait for event {n} past {past}"), patience, event.wait(past)).await;
         self.check.word_ended(op, counted(&result, 0));

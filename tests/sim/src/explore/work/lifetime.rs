@@ -14,7 +14,7 @@ impl Worker {
         let since = self.check.moment();
         let result = self.run("settle", patience, lite.settled()).await?;
         if result.is_ok() {
-            self.check.settled(self.life(), since);
+            self.check.settled(self.member(), since);
         }
         result.ok()
     }
@@ -34,9 +34,9 @@ impl Worker {
             }
         }
         let members = lite.members();
-        let among = |life| members.iter().any(|member| (member.node, member.incarnation) == life);
+        let among = |member| members.iter().any(|known| (known.node, known.incarnation) == member);
         let is_sorted = members.windows(2).all(|pair| pair[0].node < pair[1].node);
-        if !is_sorted || !among(self.life()) || left.iter().any(|life| among(*life)) {
+        if !is_sorted || !among(self.member()) || left.iter().any(|member| among(*member)) {
             self.violated("the members are who they are", format_args!("{members:?}, left: {left:?}"));
         }
         if lite.is_suspended() {

@@ -46,8 +46,8 @@ impl Worker {
     async fn take_lock(&mut self, n: usize, lock: &Lock, mode: Mode, wait: bool) -> Option<Held> {
         let patience = self.patience();
         let lock = lock.with_deadline(patience);
-        let life = self.life();
-        let floor = self.check.claims(n, life, mode);
+        let member = self.member();
+        let floor = self.check.claims(n, member, mode);
         let what = format!("lock {n} {mode:?}{}", if wait { "" } else { ", if it is free" });
         let guard = match mode {
             Mode::Shared => Some(self.run(what, patience, lock.lock_shared()).await?.ok()?),
@@ -59,14 +59,14 @@ impl Worker {
         let line =
             format_args!("{} has lock {n} {mode:?}, token {token:#x}, {after_death}", self.name).to_string();
         self.check.log(self.now(), line);
-        let hold = self.check.granted(n, Hold { life, mode, token, after_death }, floor);
+        let hold = self.check.granted(n, Hold { member, mode, token, after_death }, floor);
         let (check, host) = (self.check.clone(), self.host.clone());
         Some(Held { check, host, lock: n, hold, guard: Some(guard), patience })
     }
 
     async fn read_guarded(&mut self, n: usize, cell: &Lmr) -> Option<u64> {
         let mut got = [0; 8];
-        let op = self.check.word(self.life(), Cell::Guarded(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Guarded(n), Act::Read);
         let patience = self.patience();
         let read = cell.with_deadline(patience);
         let result = self.run(format!("read cell {n}"), patience, read.read(GUARDED, &mut got)).await;
@@ -77,7 +77,7 @@ impl Worker {
 
     async fn write_guarded(&mut self, n: usize, cell: &Lmr) -> Option<()> {
         let value = self.fresh();
-        let op = self.check.word(self.life(), Cell::Guarded(n), Act::Write(value));
+        let op = self.check.word(self.member(), Cell::Guarded(n), Act::Write(value));
         let patience = self.patience();
         let write = cell.with_deadline(patience);
         let what = format!("write {value:#x} to cell {n}");

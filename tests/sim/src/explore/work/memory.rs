@@ -53,7 +53,7 @@ impl Worker {
         let region = region.with_deadline(patience);
         let (at, len) = self.range();
         let (offset, data) = (self.offset(at), self.random.bytes(len));
-        let id = self.check.writes(self.life(), n, self.number, at, &data);
+        let id = self.check.writes(self.member(), n, self.number, at, &data);
         let what = format!("Write {len} at {offset} of region {n}");
         let result = self.post(what, patience, region.write(offset, &data)).await;
         self.check.wrote(n, self.number, id, written(&result));
@@ -67,7 +67,7 @@ impl Worker {
         let region = region.with_deadline(patience);
         let (at, len) = self.range();
         let (offset, byte) = (self.offset(at), self.random.next() as u8);
-        let id = self.check.writes(self.life(), n, self.number, at, &vec![byte; len]);
+        let id = self.check.writes(self.member(), n, self.number, at, &vec![byte; len]);
         let what = format!("Memset {len} at {offset} of region {n}");
         let result = self.post(what, patience, region.memset(offset, len as u64, byte)).await;
         self.check.wrote(n, self.number, id, asked(&result));
@@ -106,7 +106,7 @@ impl Worker {
         if self.random.one_in(2) {
             let data = lens.map(|len| self.random.bytes(len));
             let begun: Vec<_> = (0..PIECES)
-                .map(|i| self.check.writes(self.life(), n, self.number, i * STEP, &data[i]))
+                .map(|i| self.check.writes(self.member(), n, self.number, i * STEP, &data[i]))
                 .collect();
             let pieces: Vec<(u64, &[u8])> =
                 data.iter().enumerate().map(|(i, data)| (first + (i * STEP) as u64, &data[..])).collect();

@@ -34,7 +34,7 @@ impl Worker {
         let region = self.run("alloc for a name", patience, lite.alloc(home, 8, rights)).await?.ok()?;
         self.run("write its number", patience, region.write(0, &id.to_le_bytes())).await?.ok()?;
         self.keep(&region);
-        let op = self.check.word(self.life(), Cell::Name(n), Act::Swap(0, id));
+        let op = self.check.word(self.member(), Cell::Name(n), Act::Swap(0, id));
         let name = format!("name-{n}");
         let result = self.run(format!("bind {name} to {id:#x}"), patience, region.publish(&name)).await;
         if let Some(Err(Error::NameTaken)) = result {
@@ -43,7 +43,7 @@ impl Worker {
             return None;
         }
         self.check.word_ended(op, bound(&result, 0));
-        self.check.bound(n, self.life(), home, id);
+        self.check.bound(n, self.member(), home, id);
         self.named = Some(Named { name: n, id, region });
         result?.ok()
     }
@@ -55,7 +55,7 @@ impl Worker {
         // only that region's binding, if it still exists.
         let by_name = self.random.one_in(2);
         let act = if by_name { Act::Write(0) } else { Act::Swap(id, 0) };
-        let op = self.check.word(self.life(), Cell::Name(n), act);
+        let op = self.check.word(self.member(), Cell::Name(n), act);
         let result = if by_name {
             self.attempt(format!("unbind {name} of {id:#x}"), patience, lite.unpublish(&name)).await
         } else {
@@ -76,7 +76,7 @@ impl Worker {
         let n = self.random.below(EACH as u64) as usize;
         let patience = self.patience();
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
-        let op = self.check.word(self.life(), Cell::Name(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Name(n), Act::Read);
         let map = async { lite.map(&name, Permissions::READ).await };
         let mapped = self.attempt(format!("map {name}"), patience, map).await;
         let mut id = [0; 8];

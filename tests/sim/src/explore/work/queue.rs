@@ -25,11 +25,11 @@ impl Worker {
         let (len, got) =
             (1 + self.random.below(half as u64) as usize, 1 + self.random.below(half as u64) as usize);
         let data = self.random.bytes(len);
-        let life = self.life();
-        let writes = self.check.writes(life, n, self.number, 0, &data);
+        let member = self.member();
+        let writes = self.check.writes(member, n, self.number, 0, &data);
         let reads = self.check.reads(n, self.number);
-        let add = self.check.word(life, Cell::Flag(n), Act::Add(0));
-        let swap = self.check.word(life, Cell::Flag(n), Act::Swap(0, 1));
+        let add = self.check.word(member, Cell::Flag(n), Act::Add(0));
+        let swap = self.check.word(member, Cell::Flag(n), Act::Swap(0, 1));
         let ops = [
             Op { tag: WRITE, lmr: &region, offset: self.offset(0), kind: OpKind::Write(&data) },
             Op { tag: READ, lmr: &region, offset: self.offset(half), kind: OpKind::Read(got) },

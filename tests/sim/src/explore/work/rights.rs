@@ -32,7 +32,7 @@ impl Worker {
             return None;
         }
         let grants = self.random.one_in(2);
-        let op = self.check.word(self.life(), Cell::Right(n, whom), Act::Write(u64::from(grants)));
+        let op = self.check.word(self.member(), Cell::Right(n, whom), Act::Write(u64::from(grants)));
         let result = if grants {
             self.run(format!("grant {whom} writes to gate {n}"), patience, gate.grant(whom, WRITE)).await
         } else {
@@ -52,10 +52,10 @@ impl Worker {
 
     async fn use_right(&mut self, n: usize) -> Option<()> {
         let patience = self.patience();
-        let (me, life) = (self.lite.node_id(), self.life());
+        let (me, member) = (self.lite.node_id(), self.member());
         if let Some(gate) = self.gates[n].clone() {
             // A mapping that was made with the right has it until it is revoked.
-            let op = self.check.word(life, Cell::Right(n, me), Act::Read);
+            let op = self.check.word(member, Cell::Right(n, me), Act::Read);
             let write = gate.with_deadline(patience);
             let result = self.attempt(format!("write to gate {n}"), patience, write.write(0, &[1; 8])).await;
             self.check.word_ended(op, if matches!(result, Some(Ok(()))) { End::Saw(1) } else { End::Never });
@@ -65,7 +65,7 @@ impl Worker {
             return result?.ok();
         }
         let (name, lite) = (format!("gate-{n}"), self.lite.with_deadline(patience));
-        let op = self.check.word(life, Cell::Right(n, me), Act::Read);
+        let op = self.check.word(member, Cell::Right(n, me), Act::Read);
         let map = async { lite.map(&name, WRITE).await };
         let mapped = self.attempt(format!("map {name} to write"), patience, map).await;
         let end = match &mapped {

@@ -15,9 +15,9 @@ pub(in crate::explore) const PROBES: u32 = 3;
 pub(super) const HEADER: usize = 18;
 
 /// Writes the header of a request.
-pub(super) fn seal(request: &mut [u8], id: u64, (node, life): (NodeId, Incarnation)) {
+pub(super) fn seal(request: &mut [u8], id: u64, (node, member): (NodeId, Incarnation)) {
     request[..8].copy_from_slice(&id.to_le_bytes());
-    request[8..16].copy_from_slice(&life.0.to_le_bytes());
+    request[8..16].copy_from_slice(&member.0.to_le_bytes());
     request[16..HEADER].copy_from_slice(&node.0.to_le_bytes());
 }
 

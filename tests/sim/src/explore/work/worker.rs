@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// Returns the present incarnation of its node.
-    pub(super) fn life(&self) -> (NodeId, Incarnation) {
+    pub(super) fn member(&self) -> (NodeId, Incarnation) {
         (self.lite.node_id(), self.lite.incarnation())
     }
 
@@ -212,7 +212,7 @@ impl Worker {
         });
         // The clock of the node may be slow.
         let limit = patience + patience / 40 + Duration::from_millis(1);
-        if to.saturating_since(from) > limit && !self.check.stood_still(self.node, from, to) {
+        if to.saturating_since(from) > limit && !self.check.was_paused(self.node, from, to) {
             let took = to.saturating_since(from);
             let seen = format_args!("{what} took {took:?} of {patience:?}");
             self.violated("no operation outlives its deadline", seen);
