@@ -1,23 +1,26 @@
-//! Bugs that can be put into the manager to see that the simulation finds them, as `lite/src/planted.rs` has them for LITE. They
-//! exist in debug builds with the feature `testing` only.
+//! Bugs that can be planted in the manager, to check that the simulation finds them, like those of LITE in
+//! `lite/src/planted.rs`. They exist only in debug builds with the feature `testing`.
 
-/// A bug.
+/// A bug. Its comment states the rule, the violation, and the place of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A life is settled once all members have cut it off. It is as soon as they are told to. `docs/lite.md`, "The manager's
-    /// silence": `Settled`.
+    /// An incarnation is settled once all members have cut it off. With the bug it is settled as soon as they
+    /// are told to. `docs/lite.md`, "The manager's silence": `Settled`.
     SettledAtOnce,
-    /// A name is bound once. Whoever binds it last has it. `docs/lite.md`, "What the words mean": Names.
+    /// A name is bound once. With the bug the last binding replaces earlier ones. `docs/lite.md`, "What the
+    /// words mean": Names.
     NameBoundTwice,
-    /// The names of a node end with its life. They stay. `docs/lite.md`, "What the words mean": Names.
+    /// The names of a node end with its incarnation. With the bug they stay. `docs/lite.md`, "What the words
+    /// mean": Names.
     NamesOutliveOwner,
-    /// Each binding of a name has a larger number. All have one number. `docs/lite.md`, "What the words mean": Fencing token.
+    /// Each binding of a name has a larger number. With the bug all have the same number. `docs/lite.md`,
+    /// "What the words mean": Fencing token.
     BindingStands,
-    /// Incarnations and numbers of bindings grow over restarts. They begin anew. `docs/lite.md`, "What the words mean": Fencing
-    /// token.
+    /// Incarnations and numbers of bindings grow across restarts. With the bug they start again.
+    /// `docs/lite.md`, "What the words mean": Fencing token.
     NumbersBeginAnew,
-    /// A lease ends because the manager was able to hear a node and did not. It ends while the manager is deaf. `docs/lite.md`,
-    /// "The manager's silence".
+    /// A lease ends only after a time in which the manager could receive heartbeats. With the bug it also
+    /// ends while the manager is deaf. `docs/lite.md`, "The manager's silence".
     DeafnessCounts,
 }
 
@@ -27,7 +30,7 @@ mod here {
     use std::sync::atomic::{AtomicU8, Ordering};
 
     impl Bug {
-        /// All of them.
+        /// All bugs.
         pub const ALL: &[Self] = &[
             Self::SettledAtOnce,
             Self::NameBoundTwice,
@@ -37,7 +40,7 @@ mod here {
             Self::DeafnessCounts,
         ];
 
-        /// The name, as an operator types it.
+        /// Returns the name, as an operator types it.
         #[must_use]
         pub const fn name(self) -> &'static str {
             match self {
@@ -51,12 +54,12 @@ mod here {
         }
     }
 
-    /// No bug.
+    /// The value without a bug.
     const NONE: u8 = u8::MAX;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);
 
-    /// From now on every manager of this process has that bug.
+    /// Plants the bug in every manager of this process.
     pub fn plant(bug: Bug) {
         PLANTED.store(bug as u8, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The bugs that can be planted, LITE's and the manager's, by name.
+//! The bugs of LITE and of the manager that can be planted, by name.
 
 use lite::testing as lite_side;
 use manager::planted as manager_side;
@@ -6,26 +6,26 @@ use manager::planted as manager_side;
 /// A bug of LITE or of the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// In each node.
+    /// A bug of LITE, in each node.
     Lite(lite_side::Bug),
-    /// In the manager.
+    /// A bug of the manager.
     Manager(manager_side::Bug),
 }
 
 impl Bug {
-    /// All of them.
+    /// Returns all bugs.
     pub fn all() -> impl Iterator<Item = Self> {
         let lite = lite_side::Bug::ALL.iter().copied().map(Self::Lite);
         lite.chain(manager_side::Bug::ALL.iter().copied().map(Self::Manager))
     }
 
-    /// The bug of that name.
+    /// Returns the bug with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|bug| bug.name() == name)
     }
 
-    /// The name, as an operator types it.
+    /// Returns the name, as an operator types it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Bug {
         }
     }
 
-    /// From now on this process has the bug.
+    /// Plants the bug in this process.
     pub fn plant(self) {
         match self {
             Self::Lite(bug) => lite_side::plant(bug),

@@ -1,7 +1,9 @@
-//! The checker is checked: bugs put into LITE and the manager on purpose are found, each by a property that it breaks.
+//! A test of the checker: bugs that are planted in LITE and the manager are found, each by a property that it
+//! breaks.
 //!
-//! A planted bug is the whole process's, so each is looked for by a process of its own: this program again, with the bug's name in
-//! [`BUG`]. Seeds are fresh in each run; `cargo xtask sim --planted BUG --seed SEED` runs one again.
+//! A planted bug applies to the whole process, so a separate process searches for each: this program again,
+//! with the bug's name in [`BUG`]. Seeds are fresh in each run; `cargo xtask sim --planted BUG --seed SEED`
+//! replays one.
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
@@ -16,13 +18,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Names the bug that this process is to look for.
+/// The environment variable with the bug that this process must find.
 const BUG: &str = "FERROLITE_PLANTED";
-/// Begins the line that says what has come of it.
+/// The beginning of the line with the verdict.
 const VERDICT: &str = "planted:";
-/// Seeds that may be tried for one bug.
+/// The maximum number of seeds for one bug.
 const SEEDS: u64 = 2000;
-/// Processor time that they may take.
+/// The maximum processor time for one bug.
 const BUDGET: Duration = Duration::from_secs(60);
 
 const ATOMICS: &str = "atomics are linearizable";
@@ -67,7 +69,7 @@ const QUICK: &[(Bug, &[&str])] = &[
     (SignalTwice, &[EVENTS]),
 ];
 
-/// Those that take longer.
+/// The bugs of LITE that take longer to find.
 const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
@@ -76,18 +78,18 @@ const SLOW: &[(Bug, &[&str])] = &[
     (InstalledForTheDead, &[LEFT, HOLDER]),
 ];
 
-/// The same of the manager.
+/// The bugs of the manager that are found.
 const MANAGERS: &[(ManagerBug, &[&str])] =
     &[(NameBoundTwice, &[BINDINGS]), (BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
 
-/// Processor time that this thread has had.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Runs fresh seeds with a bug until one breaks a property of the list, and prints the verdict. What another property finds is
-/// counted: it is not this bug's.
+/// Runs fresh seeds with a bug until one breaks a property of the list, and prints the verdict. A violation
+/// of another property is counted, but does not find this bug.
 fn look_for(bug: Planted, properties: &[&str]) {
     bug.plant();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -115,7 +117,7 @@ fn look_for(bug: Planted, properties: &[&str]) {
     println!("{VERDICT} not found by {SEEDS} seeds");
 }
 
-/// Has a process look for a bug; gives what it says.
+/// Lets a process search for a bug, and returns its verdict.
 fn ask(test: &str, bug: Planted) -> String {
     let mut this = Command::new(std::env::current_exe().unwrap());
     let output =
@@ -125,7 +127,8 @@ fn ask(test: &str, bug: Planted) -> String {
     verdict.map_or_else(|| format!("no verdict:\n{output}"), |(_, verdict)| verdict.trim().into())
 }
 
-/// All of some bugs are found, by a property of their list. `test` is the name of the calling test.
+/// Asserts that all of the bugs are found, each by a property of its list. `test` is the name of the calling
+/// test.
 fn are_found(test: &str, bugs: &[(Planted, &[&str])]) {
     if let Ok(name) = std::env::var(BUG) {
         let (bug, properties) = bugs.iter().find(|(bug, _)| bug.name() == name).unwrap();
