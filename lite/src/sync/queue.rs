@@ -55,7 +55,7 @@ pub(crate) struct Queue {
     /// The incarnations that held the lock exclusively when they ended, and whose end some nodes may not
     /// know yet.
     unsettled: Vec<Life>,
-    /// An exclusive holder has died, and no exclusive one has had the lock since.
+    /// True if an exclusive holder has died and no exclusive holder has had the lock since.
     died: bool,
 }
 
