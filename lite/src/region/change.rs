@@ -131,7 +131,7 @@ impl Node {
         Ok(Answer::Done)
     }
 
-    /// Takes rights away. Answered when no operation that relies on them is under way.
+    /// Revokes rights. Returns when no operation that relies on them is in flight.
     pub(crate) async fn revoke_rights(
         self: &Arc<Self>,
         by: Life,
