@@ -22,29 +22,14 @@ pub struct Setting {
 
 /// The syntax and the range of a value, and the function that stores it.
 enum Form {
-    Number {
-        least: u64,
-        most: u64,
-        set: fn(&mut Config, u64),
-    },
+    /// A number without a unit.
+    Number { least: u64, most: u64, set: fn(&mut Config, u64) },
     /// A number of bytes; the text may end in K or M.
-    Bytes {
-        least: u64,
-        most: u64,
-        set: fn(&mut Config, u64),
-    },
+    Bytes { least: u64, most: u64, set: fn(&mut Config, u64) },
     /// A time with its unit.
-    Time {
-        least: Duration,
-        most: Duration,
-        set: fn(&mut Config, Duration),
-    },
+    Time { least: Duration, most: Duration, set: fn(&mut Config, Duration) },
     /// A time with its unit, or `never`.
-    TimeOrNever {
-        least: Duration,
-        most: Duration,
-        set: fn(&mut Config, Option<Duration>),
-    },
+    TimeOrNever { least: Duration, most: Duration, set: fn(&mut Config, Option<Duration>) },
     /// The pools of bounce buffers.
     Pools,
 }

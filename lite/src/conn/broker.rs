@@ -167,7 +167,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Gives up `attempt` if it has not succeeded in time.
+    /// Abandons `attempt` if it has not succeeded in time.
     fn watch_attempt(self: &Arc<Self>, node: NodeId, attempt: u64) {
         let me = self.clone();
         let until = self.platform.now() + self.config.connect_timeout;

@@ -3,7 +3,7 @@
 //! An end that has nothing in flight *seals* its queue pairs, so that nothing is posted any more, and sends
 //! a proposal through the manager. The other end refuses if it has something in flight, or had a moment
 //! ago. Otherwise it destroys its queue pairs and acknowledges, and the proposer destroys its own. So no
-//! operation is lost: operations that are to be posted meanwhile wait and use the next connection. A
+//! operation is lost: operations issued meanwhile wait and use the next connection. A
 //! proposer never withdraws, because the acknowledgement may be on its way: it waits until the answer
 //! arrives or the peer is dead.
 

@@ -12,9 +12,9 @@ use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 /// The result of an attempt to destroy queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
-    /// They are destroyed.
+    /// The queue pairs are destroyed.
     Now,
-    /// They were destroyed before.
+    /// The queue pairs were destroyed before.
     Before,
     /// The RNIC may still serve some of them: their memory must not be used for anything else, because
     /// packets may still change it. `first`: it was the first attempt.

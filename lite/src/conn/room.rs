@@ -14,8 +14,8 @@ use proto::{Member, NodeId};
 
 /// The interval of the search for permits.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a peer that has asked is let wait before it is told that there is no place. It then gives up the place that it
-/// holds for its question, which another may wait for.
+/// The time for which a peer that has sent a request waits here before it is told that no permit is free.
+/// It then gives up the permit that it holds for its request, which another peer may wait for.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The time for which a peer is wanted. A task that still waits for it then asks for it again.
 const WANTED: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const AGAIN_US: u64 = 16_000;
 enum Next {
     /// The peer has sent a request.
     Asked { attempt: u64, end: End },
-    /// A request is to be sent to the peer.
+    /// A request will be sent to the peer.
     Wanted,
 }
 

@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::WrId;
 
-/// Bits of a slot's index, and the most slots that there can be.
+/// The number of bits of a slot's index, which bounds the number of slots.
 const INDEX_BITS: u32 = 20;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 pub(crate) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
@@ -65,9 +65,9 @@ pub(crate) enum Stage {
     OnWire = 0,
     /// In flight, and its deadline has passed.
     Late = LATE,
-    /// It has succeeded. It still owns the slot and the bounce buffer.
+    /// Success. The operation still owns the slot and the bounce buffer.
     Done = DONE,
-    /// It has failed. The slot contains the status.
+    /// Failure. The slot contains the status.
     Failed = FAILED,
 }
 

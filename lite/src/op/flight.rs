@@ -37,11 +37,11 @@ impl Future for Rest {
 /// The end of the wait for a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
-    /// It has succeeded.
+    /// Success.
     Done,
-    /// It has [failed](Flight::status).
+    /// Failure, with a [status](Flight::status).
     Failed,
-    /// Its deadline has passed while it is in flight.
+    /// The deadline has passed while it is in flight.
     Late,
 }
 

@@ -97,9 +97,9 @@ enum Brings {
 
 enum Stage {
     Wire(OpId),
-    /// It was done at once.
+    /// Done at once.
     Done(Result<u64, Error>),
-    /// It was read at once: its bytes are in several pieces, or in this node's own memory.
+    /// Read at once: its bytes are in several pieces, or in this node's own memory.
     Read(Result<Vec<u8>, Error>),
 }
 

@@ -46,14 +46,15 @@ pub(crate) enum Waits {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// It is being posted or on the wire, and nobody waits for it. Until [`Ends::is_filled`] its bounce buffer is its
-    /// poster's, who copies into it without a lock: an end that comes before frees nothing, and is left for the poster to see.
+    /// Being posted or on the wire, without a waiter. Until [`Ends::is_filled`] the poster owns the bounce
+    /// buffer and copies into it without a lock: a completion before that releases nothing, and the poster
+    /// finds it.
     Posting,
-    /// It is on the wire, and its task waits for it.
+    /// On the wire; its task waits for it.
     OnWire,
-    /// It is on the wire, and nobody waits for it.
+    /// On the wire, without a waiter.
     Abandoned,
-    /// Its task has not seen the end yet, which [`Slot::status`] tells.
+    /// Ended with [`Slot::status`], which its task has not seen yet.
     Ended,
 }
 
@@ -151,8 +152,8 @@ fn reserve<'a>(
     Ok(slot)
 }
 
-/// Frees the slot of an operation that has ended for its next use, and the bounce buffer for others.
-# Releases the slot and the bounce buffer of an operation that has ended.
+/// Releases the slot and the bounce buffer of an operation that has ended.
+#[inline(always)]
 fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BouncePool) {
     let index = slot.id.index();
     slot.state = State::Free;

@@ -75,7 +75,7 @@ impl Data<'_> {
 
 /// The reason for which a transfer stopped before its end.
 pub(crate) enum Stop {
-    /// Its mapping has been changed: the rest may be tried again at the new location.
+    /// The mapping has been changed: the rest may be tried again at the new location.
     Changed,
     /// A final error.
     For(Error),

@@ -26,7 +26,7 @@ impl Moment {
 /// The reason for which an operation may still change memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
-    /// It is on the wire without a waiter.
+    /// On the wire without a waiter.
     Abandoned(OpId),
     /// The connection of that number to that peer broke.
     Lost(Life, u64),
@@ -107,7 +107,8 @@ impl Unfinished {
         self.entries.retain(|e| !matches!(e.why, Why::Lost(p, _) if p == peer));
     }
 
-    /// This node is no member any more: its peers destroy their queue pairs to it before they use memory again.
+    /// Forgets all lost operations, because this node is no longer a member: its peers destroy their queue
+    /// pairs to it before they reuse memory.
     pub(crate) fn forget_all_lost(&mut self) {
         self.entries.retain(|e| !matches!(e.why, Why::Lost(..)));
     }

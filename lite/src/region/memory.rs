@@ -232,7 +232,7 @@ impl Node {
         if fine { Ok(pieces) } else { Err(nonsense()) }
     }
 
-    /// Gives back memory that no node reaches any more.
+    /// Frees memory that no node reaches any more.
     pub(crate) fn give_memory(self: &Arc<Self>, memory: Vec<Share>) {
         for share in memory {
             if let Share::There { at, holding } = share {

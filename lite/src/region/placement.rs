@@ -10,7 +10,7 @@ use proto::NodeId;
 /// The most shares of a region.
 pub(super) const MOST_SHARES: usize = 1024;
 
-/// The nodes that the memory of a region is to be on.
+/// The nodes that shall have the memory of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// All memory on one node.

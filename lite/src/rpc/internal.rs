@@ -1,5 +1,5 @@
-//! LITE's own function: what nodes ask of each other about regions and barriers. Served by a task, in order of arrival;
-//! what must wait goes on in a task of its own.
+//! The internal function of LITE: requests of nodes to each other about regions, memory, locks, events and
+//! barriers. A task serves them in order of arrival; a request that must wait goes on in a task of its own.
 
 use super::call::Call;
 use super::client::{Request, Sink, Whom};
@@ -20,106 +20,111 @@ use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// First of the function ids that applications cannot register.
+/// The first of the function numbers that applications cannot register.
 pub(crate) const INTERNAL: FunctionId = 0xffff_0000;
 const MAX_ASK: usize = 64 << 10;
 const MAX_ANSWER: usize = 200;
-/// Bytes of the longest answer to [`Ask::Pieces`].
+/// The length of the longest answer to [`Ask::Pieces`], in bytes.
 const LONG_ANSWER: usize = 4000;
 const QUEUE: usize = 1024;
 
-/// What a node asks of another.
+/// A request of one node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Make a region; the asker becomes the master. `mapping` is the asker's number of its mapping, as everywhere below.
+    /// Make a region; the requester becomes the master. `mapping` is the requester's number of its mapping,
+    /// here and below.
     Alloc { mapping: u64, plan: Plan, permissions: Permissions },
-    /// Map.
+    /// Map a region.
     Map { mapping: u64, ask: MapAsk },
-    /// The pieces of a mapping from the `from`th on, if its generation is that; otherwise its shape.
+    /// Return the pieces of a mapping from the `from`th on, if it has that generation; otherwise its shape.
     Pieces { mapping: u64, generation: u64, from: u32 },
-    /// The asker uses a mapping no more.
+    /// The requester no longer uses a mapping.
     Unmap { mapping: u64 },
-    /// Publish under a name.
+    /// Publish a region under a name.
     Publish { mapping: u64, name: String },
     /// Free that name of that region.
     Unpublish { region: u64, name: String },
-    /// Grant rights to whoever maps the region from now on.
+    /// Grant rights to nodes that map the region from now on.
     Grant { mapping: u64, to: Grantee, rights: Permissions },
-    /// Take rights away. Answered when no operation that relies on them is under way.
+    /// Revoke rights. Answered when no operation that relies on them is in flight.
     Withdraw { mapping: u64, from: Grantee, rights: Permissions },
-    /// Who maps the region from now on must know the secret.
+    /// Set the secret that nodes which map the region from now on must give.
     SetSecret { mapping: u64, secret: Vec<u8> },
     /// Make another node the master.
     HandOver { mapping: u64, to: NodeId },
-    /// Move. Answered when the region is in its new place for all, or stays in the old one.
+    /// Move a region. Answered when all nodes use the new memory, or the region stays in the old one.
     Move { mapping: u64, plan: Plan },
-    /// Free. Answered when nobody can reach the memory any more.
+    /// Free a region. Answered when no node can reach the memory any more.
     Free { mapping: u64 },
-    /// The asker, who owns the regions, takes mappings back. Answered when no operation through them is under way.
+    /// Revoke mappings, on behalf of the requester, which owns the regions. Answered when no operation
+    /// through them is in flight.
     Revoke { mappings: Vec<u64> },
-    /// As before; operations wait until the mappings are of that generation. Answered when none is under way.
+    /// Hold operations back until the mappings have that generation. Answered when none is in flight.
     Pause { mappings: Vec<u64>, generation: u64 },
-    /// As before; the mappings are of that generation, and their pieces to be asked for. Answered when they are known.
+    /// Load the pieces of the mappings, which have that generation, and let operations go on. Answered when
+    /// they are loaded.
     Resume { mappings: Vec<u64>, generation: u64 },
-    /// As before; the mappings lose rights. Answered when no operation that relies on them is under way.
+    /// Take rights from mappings. Answered when no operation that relies on them is in flight.
     Restrict { mappings: Vec<u64>, rights: Permissions },
-    /// Take memory and hold it for the asker, under its number `holding`.
+    /// Take memory and hold it for the requester, under its number `holding`.
     Reserve { holding: u64, len: u64 },
-    /// The pieces of a holding from the `from`th on.
+    /// Return the pieces of a holding from the `from`th on.
     Reserved { holding: u64, from: u32 },
-    /// The asker needs a holding no more.
+    /// The requester no longer needs a holding.
     Yield { holding: u64 },
-    /// Set bytes of what is held for the asker.
+    /// Set bytes of memory that is held for the requester.
     Fill { piece: Piece, byte: u8 },
-    /// Set bytes.
+    /// Set bytes of a region.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
-    /// Lend a mapping of the asker's to another node for some time, under a number of the asker's choice.
+    /// Lend a mapping of the requester to another node for some time, under a number of the requester's
+    /// choice.
     Lend { mapping: u64, to: NodeId, rights: Permissions, token: u64, patience_ns: u64 },
-    /// Map what was lent to the asker.
+    /// Map a region that was lent to the requester.
     Borrow { mapping: u64, token: u64 },
-    /// Copy between two regions that the asker has lent.
+    /// Copy between two regions that the requester has lent.
     Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
-    /// Wait at a barrier under the number `token` of the asker's choice.
+    /// Wait at a barrier under the number `token` of the requester's choice.
     BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
-    /// Wait no more: whoever waits there fails.
+    /// Stop waiting at a barrier: all others that wait there fail.
     BarrierLeave { name: String, token: u64 },
-    /// Make a lock or event. `secret` is the asker's choice.
+    /// Make a lock or event. `secret` is the requester's choice.
     Create { kind: Kind, secret: u64, name: String },
-    /// End what was made under `secret`, if it was.
+    /// End the object that was made under `secret`, if there is one.
     Destroy { secret: u64 },
-    /// Hold a lock, or if that cannot be now, `wait` in line.
+    /// Claim a lock; if it is not free, `wait` for it.
     Claim { place: Place, mode: Mode, token: u64, wait: bool },
-    /// Count an event up.
+    /// Increment an event's count.
     Signal { place: Place },
     /// Wait until an event's count is above `past`.
     Await { place: Place, past: u64, token: u64 },
-    /// Wait no more, or hold no more. `held`: the asker's task has had the lock.
+    /// Stop waiting or holding. `held`: the requester's task has had the lock.
     Leave { place: Place, token: u64, held: bool },
-    /// From a home: a wait of the asked node has ended.
+    /// Sent by a home: a wait of the called node has ended.
     Woken { token: u64, outcome: Result<Outcome, Error> },
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// Done.
     Done,
     /// Mapped, or allocated and mapped.
     Mapped { shape: Shape, permissions: Permissions },
-    /// What pieces there are.
+    /// The pieces of a mapping, as far as they fit.
     Shape(Shape),
     /// Some pieces.
     Pieces(Vec<Piece>),
     /// An object was made.
     Created(Place),
-    /// In line: [`Ask::Woken`] follows.
+    /// Queued: [`Ask::Woken`] follows.
     Queued,
-    /// There was nothing to wait for.
+    /// The wait has ended at once.
     Ended(Outcome),
 }
 
 impl Node {
-    /// Asks that life of a node, which may be this one's, by `deadline`; no later life is asked.
+    /// Sends a request to that incarnation of a node, which may be this one, by `deadline`; a later
+    /// incarnation is not asked.
     pub(crate) async fn ask_node(
         self: &Arc<Self>,
         whom: Life,
@@ -129,7 +134,8 @@ impl Node {
         self.put_to(whom, ask, deadline).await.flatten()
     }
 
-    /// As [`ask_node`](Self::ask_node), and tells a question that failed from an answer that is an error.
+    /// Does the work of [`ask_node`](Self::ask_node), and distinguishes a failed request from an answer
+    /// that is an error.
     pub(super) async fn put_to(
         self: &Arc<Self>,
         whom: Life,
@@ -144,7 +150,7 @@ impl Node {
         Ok(proto::decode(reply).unwrap_or_else(|_| Err(Error::Refused("malformed answer".into()))))
     }
 
-    /// As [`ask_node`](Self::ask_node), for a question whose answer may be long.
+    /// Does the work of [`ask_node`](Self::ask_node) for a request whose answer may be long.
     pub(crate) async fn ask_node_long(
         self: &Arc<Self>,
         whom: Life,
@@ -159,7 +165,7 @@ impl Node {
             .map_err(|_| Error::Refused("malformed answer".into()))?
     }
 
-    /// Serves LITE's own function for ever.
+    /// Serves LITE's internal function for ever.
     pub(crate) fn start_internal(self: &Arc<Self>) {
         let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: QUEUE }, Takes::Calls));
         self.services.add(INTERNAL, service.clone());
@@ -170,7 +176,7 @@ impl Node {
                     node.serve(call);
                     continue;
                 }
-                // Nobody waits while it is read.
+                // The fetch has a task of its own, so that no other request waits for it.
                 let me = node.clone();
                 let fetch = async move {
                     if call.fetch().await.is_ok() {
@@ -315,7 +321,7 @@ impl Node {
 }
 
 impl Node {
-    /// Answers an internal call with what a task of its own finds.
+    /// Answers an internal call with the result of a task.
     fn answer_later<F>(self: &Arc<Self>, call: Call, task: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = Result<Answer, Error>> + Send + 'static,
@@ -327,7 +333,7 @@ impl Node {
     /// Answers an internal call whose answer may be long.
     fn answer_long(&self, call: Call, result: &Result<Answer, Error>) {
         let bytes = proto::encode(result);
-        // A caller that is gone asks no more.
+        // A caller that has departed needs no answer.
         let task = async move { drop(call.reply(&bytes).await) };
         self.platform.spawn("lite-pieces", Box::pin(task));
     }
@@ -339,6 +345,6 @@ pub(crate) fn answer(call: Call, result: Result<Answer, Error>) {
     if bytes.len() > MAX_ANSWER {
         bytes = proto::encode(&Err::<Answer, Error>(Error::Refused("answer too long".into())));
     }
-    // A caller that is gone needs no answer.
+    // A caller that has departed needs no answer.
     let _ = call.reply_now(&bytes);
 }
