@@ -63,7 +63,7 @@ pub(crate) enum Step {
 /// The present suspension, if there is one.
 #[derive(Default)]
 struct Lapse {
-    /// When it was first seen that the lease had passed.
+    /// The time at which the end of the lease was first seen.
     since: Option<Instant>,
     told: bool,
 }
@@ -105,7 +105,8 @@ impl Lease {
         self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
     }
 
-    /// Returns whether this node begins nothing as a member any more, because it leaves or its membership is over.
+    /// Returns whether this node begins nothing as a member any more, because it leaves or its membership
+    /// is over.
     pub(crate) fn is_fenced(&self) -> bool {
         self.has(LEAVING | FENCED)
     }

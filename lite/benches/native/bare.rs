@@ -1,4 +1,5 @@
-//! The same work with verbs alone, as tasks of the same executor: what is left of a figure when this is taken off is LITE's.
+//! The same work with verbs alone, as tasks of the same executor: what is left of a figure when this is
+//! taken off is LITE's.
 
 use lite::testing::{DirectRnic, Native};
 use platform::{Lent, Platform};

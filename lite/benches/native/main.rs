@@ -1,15 +1,16 @@
 //! What LITE itself costs at native speed: two nodes in one thread over an RNIC that completes at once.
 //!
-//! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do so many and nothing
-//! else, under a tool that counts instructions.
+//! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do so many
+//! and nothing else, under a tool that counts instructions.
 //!
-//! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the same RNIC, with the
-//! same copies, one poll of each completion queue, one look at the clock); what LITE costs is the difference. The clock is a
-//! counter, so that the figure is not the clock's: LITE reads it once more for an operation's deadline. All figures of a
-//! table are taken in turn, many times, and medians are printed. Nothing is allocated meanwhile, which is counted.
+//! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
+//! same RNIC, with the same copies, one poll of each completion queue, one look at the clock); what LITE
+//! costs is the difference. The clock is a counter, so that the figure is not the clock's: LITE reads it
+//! once more for an operation's deadline. All figures of a table are taken in turn, many times, and medians
+//! are printed. Nothing is allocated meanwhile, which is counted.
 //!
-//! The heap lies in pages of 2 MiB, as memory does on the appliance: what 100,000 handles cost is then not what the
-//! machine's 4 KiB pages do.
+//! The heap lies in pages of 2 MiB, as memory does on the appliance: what 100,000 handles cost is then not
+//! what the machine's 4 KiB pages do.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod bare;

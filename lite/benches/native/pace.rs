@@ -1,5 +1,5 @@
-//! What the machine takes to get to a line of its cache at random, by how much lies between two: a cache that others use too
-//! keeps what comes again at once, and less of what comes later. No LITE is in it.
+//! What the machine takes to get to a line of its cache at random, by how much lies between two: a cache
+//! that others use too keeps what comes again at once, and less of what comes later. No LITE is in it.
 
 use crate::scale::{Line, chain};
 use crate::{Effort, median};

@@ -1,15 +1,16 @@
 //! Whether the cost stays the same as regions and memory grow.
 //!
-//! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so how far apart
-//! in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all there.
+//! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so
+//! how far apart in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all
+//! there.
 //!
-//! Beside the regions stands what a write to one and the same region takes if it cannot begin before one line of the cache
-//! at random is there, among as many lines as the handles fill: the least that an operation through one of so many handles
-//! can cost on this machine.
+//! Beside the regions stands what a write to one and the same region takes if it cannot begin before one
+//! line of the cache at random is there, among as many lines as the handles fill: the least that an
+//! operation through one of so many handles can cost on this machine.
 //!
 //! What is measured is a program that goes on: before each time is taken, all regions have been used
-//! several times, for the processor's last cache keeps what comes again. What it costs when
-//! something else has run between, and the processor's caches are full of that, stands beside it.
+//! several times, for the processor's last cache keeps what comes again. What it costs when something else
+//! has run between, and the processor's caches are full of that, stands beside it.
 
 use crate::{Effort, clock, median, time};
 use lite::testing::Native;
@@ -47,8 +48,8 @@ pub fn chain(count: u32) -> Vec<Line> {
     lines
 }
 
-/// Writes 64 bytes to one region, `count` times, each time where the next of the lines says: always the same place, but
-/// nothing can be done before the line is there.
+/// Writes 64 bytes to one region, `count` times, each time where the next of the lines says: always the
+/// same place, but nothing can be done before the line is there.
 fn writes_by_line(native: &Native, one: &Lmr, lines: &[Line], at: &mut u32, count: u32) {
     native.run_on(1, async {
         for _ in 0..count {
@@ -97,8 +98,8 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
     });
 }
 
-/// Does `count` operations on `regions` regions in sequence, or as the operation says at random, and nothing else once they
-/// are there.
+/// Does `count` operations on `regions` regions in sequence, or as the operation says at random, and
+/// nothing else once they are there.
 pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
     if operation == "call" {
         crate::cost::calls_only(count);

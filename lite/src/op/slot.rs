@@ -246,8 +246,9 @@ impl OpTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one. Returns the
-    /// operation and the address of the buffer. There may be `depth` operations on its queue pair.
+    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
+    /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
+    /// queue pair.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -291,11 +292,11 @@ impl OpTable {
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
     }
 
-    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a completion that came
-    /// twice.
+    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a
+    /// completion that came twice.
     ///
-    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the success from the slot's
-    /// next use.
+    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
+    /// success from the slot's next use.
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let abandoned = match slot.state {

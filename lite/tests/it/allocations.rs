@@ -45,7 +45,8 @@ fn one_sided_operations_allocate_nothing() {
     assert_eq!(measure(|| drop(std::hint::black_box(vec![0u8; 10]))).count_total, 1);
 }
 
-/// A call of each length that ring and slot hold, and a message; all of them to `to`, by `server`'s tasks there.
+/// A call of each length that ring and slot hold, and a message; all of them to `to`, by `server`'s tasks
+/// there.
 async fn calls(lite: &Lite, to: NodeId, reply: &mut [u8]) {
     let request = [5; 4096];
     for len in [0, 1, 64, 100, 1000, 4000] {

@@ -1,4 +1,5 @@
-//! Connections that are closed because another is wanted, or because they are idle: nobody notices but by the time it takes.
+//! Connections that are closed because another is wanted, or because they are idle: nobody notices but by
+//! the time it takes.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement, RpcOptions};
@@ -61,8 +62,8 @@ async fn call(lite: &Lite, to: u16, number: u64) -> Result<(), Error> {
     lite.call_into(NodeId(to), 1, &number.to_le_bytes(), &mut reply).await.map(drop)
 }
 
-/// Seventy nodes, all of which call one and add to its memory, and are called by it; it has room for two. Each call is served
-/// once, each sum is right.
+/// Seventy nodes, all of which call one and add to its memory, and are called by it; it has room for two.
+/// Each call is served once, each sum is right.
 #[test]
 fn far_more_peers_than_places() {
     const NODES: u8 = 70;
@@ -151,8 +152,8 @@ fn the_least_recently_used_gives_way() {
     assert_eq!(closed, [1, 1, 0, 0, 0]);
 }
 
-/// While a call is under way its connection stays; who wants another peer waits, as long as its deadline lets it. A call
-/// whose caller has gone keeps nobody.
+/// While a call is under way its connection stays; who wants another peer waits, as long as its deadline
+/// lets it. A call whose caller has gone keeps nobody.
 #[test]
 fn what_is_in_use_stays() {
     let mut c = cluster(4, 2);
@@ -253,7 +254,8 @@ fn idle_connections_are_closed_and_all_goes_on() {
     assert!(counter(&a, "lite_closed") <= before + 1);
 }
 
-/// A write or memset of which a part is here, and the rest where nobody answers: it is not said that nothing has happened.
+/// A write or memset of which a part is here, and the rest where nobody answers: it is not said that
+/// nothing has happened.
 #[test]
 fn what_is_done_in_part_is_not_called_undone() {
     let config = Config { idle: Some(20 * MS), ..Config::default() };
@@ -308,7 +310,8 @@ async fn all_kinds(a: Lite, lmrs: Vec<Lmr>) {
     }
 }
 
-/// Futures are dropped wherever they wait for a connection that is being closed or opened; nothing stays behind.
+/// Futures are dropped wherever they wait for a connection that is being closed or opened; nothing stays
+/// behind.
 #[test]
 fn futures_may_be_dropped_while_connections_close() {
     for polls in 1.. {
@@ -345,8 +348,8 @@ fn futures_may_be_dropped_while_connections_close() {
     }
 }
 
-/// A peer that stands still does not answer: another connection gives way. If there is no other, the wait is for the peer,
-/// until it goes on, or is dead.
+/// A peer that stands still does not answer: another connection gives way. If there is no other, the wait
+/// is for the peer, until it goes on, or is dead.
 #[test]
 fn a_peer_that_stands_still() {
     for dies in [false, true] {

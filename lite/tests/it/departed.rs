@@ -1,5 +1,5 @@
-//! Nothing is installed for a life of a node that has ended, and nothing is done in its name, however late its questions and
-//! the answers to it are looked at.
+//! Nothing is installed for a life of a node that has ended, and nothing is done in its name, however late
+//! its questions and the answers to it are looked at.
 
 use lite::testing::{Cluster, Host};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement};
@@ -69,8 +69,9 @@ fn die(c: &mut Cluster, i: u16) {
     c.world.run_for(Duration::from_millis(5));
 }
 
-/// A task of node 1 asks for a mapping of a region of node 2 whose bytes lie on node 3, and does not run from some point on. Node 2
-/// dies, node 3 uses the memory for itself. Whatever the task finds when it runs again, it reaches none of that memory.
+/// A task of node 1 asks for a mapping of a region of node 2 whose bytes lie on node 3, and does not run
+/// from some point on. Node 2 dies, node 3 uses the memory for itself. Whatever the task finds when it runs
+/// again, it reaches none of that memory.
 #[test]
 fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
     let mut refused = 0;
@@ -199,8 +200,8 @@ fn questions() -> Vec<Question> {
 /// What nodes 1 and 3 hold, and how much memory they have free together.
 type Left = (Vec<(&'static str, usize)>, Vec<(&'static str, usize)>, u64);
 
-/// What is left after node 2 has asked something and died, while the tasks of node `at` called `task` did not run: not from
-/// the `from`th round of work on.
+/// What is left after node 2 has asked something and died, while the tasks of node `at` called `task` did
+/// not run: not from the `from`th round of work on.
 fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: u32) -> Left {
     let mut c = cluster(3);
     let (a, d) = (c.lite(1), c.lite(3));
@@ -242,7 +243,8 @@ fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: 
     (a.audit(), d.audit(), free(0) + free(2))
 }
 
-/// Questions of a node that has died, and the answers to them, lie in queues of the others when they clean up after it.
+/// Questions of a node that has died, and the answers to them, lie in queues of the others when they clean
+/// up after it.
 #[test]
 fn nothing_is_left_of_what_a_dead_node_has_asked() {
     const HELD: [(usize, &str); 8] = [
@@ -272,7 +274,8 @@ fn nothing_is_left_of_what_a_dead_node_has_asked() {
     assert!(wrong.is_empty(), "expected {expected:?}, but\n{}", wrong.join("\n"));
 }
 
-/// A node comes to a barrier and dies; its next life comes to the same barrier. What the first has said is heard last.
+/// A node comes to a barrier and dies; its next life comes to the same barrier. What the first has said is
+/// heard last.
 #[test]
 fn a_former_life_stands_at_no_barrier() {
     let mut c = cluster(3);
@@ -302,8 +305,8 @@ fn a_former_life_stands_at_no_barrier() {
     assert_eq!(passed.load(Ordering::SeqCst), 2);
 }
 
-/// A node grants a right to another one that dies before the region's owner hears of it: the next life of that node has not
-/// got it.
+/// A node grants a right to another one that dies before the region's owner hears of it: the next life of
+/// that node has not got it.
 #[test]
 fn a_right_that_was_granted_to_a_former_life_is_not_the_next_ones() {
     let mut c = cluster(3);
@@ -340,8 +343,8 @@ fn a_right_that_was_granted_to_a_former_life_is_not_the_next_ones() {
 /// What a node does to memory for a holder of a lock: it writes `0xee` to a region of node 1 for some time.
 type Errand = fn(Lite) -> Work;
 
-/// Node 2 holds a lock and has others write what the lock protects; it dies when that has begun, or before. Once the lock has
-/// passed on, nothing of it is written any more.
+/// Node 2 holds a lock and has others write what the lock protects; it dies when that has begun, or before.
+/// Once the lock has passed on, nothing of it is written any more.
 fn writes_for_a_dead_holder(errand: Errand, doer: usize, from_the_first: bool) {
     let mut c = cluster(3);
     let (a, b, d) = (c.lite(1), c.lite(2), c.lite(3));

@@ -1,4 +1,5 @@
-//! What is given up for good is ended, although whoever keeps it cannot be asked at once, and although nobody here waits for it.
+//! What is given up for good is ended, although whoever keeps it cannot be asked at once, and although
+//! nobody here waits for it.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, LockGuard, NodeId, Permissions};
@@ -136,8 +137,8 @@ fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     }
 }
 
-/// The right to free a region is taken from a node that frees it at that moment: its handle is dropped as any other, and does
-/// not keep the region there for ever.
+/// The right to free a region is taken from a node that frees it at that moment: its handle is dropped as
+/// any other, and does not keep the region there for ever.
 #[test]
 fn a_handle_that_may_not_free_its_region_any_more_is_dropped() {
     let mut c = cluster(2);
@@ -196,8 +197,8 @@ fn a_claim_that_may_have_been_heard_is_given_back() {
     assert!(is_free(&mut c, &there), "nobody has the lock");
 }
 
-/// A holder of a lock dies. The next one in line has given its claim up when it is granted the lock, but the home does not know
-/// that yet.
+/// A holder of a lock dies. The next one in line has given its claim up when it is granted the lock, but
+/// the home does not know that yet.
 #[test]
 fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     let mut c = cluster(3);

@@ -1,5 +1,5 @@
-//! A member that answers with anything and asks anything: no node panics or takes memory without bound for it, and what the others
-//! do with each other goes on.
+//! A member that answers with anything and asks anything: no node panics or takes memory without bound for
+//! it, and what the others do with each other goes on.
 
 use allocation_counter::measure;
 use lite::testing::{Cluster, Hostile};
@@ -15,7 +15,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const EVIL: NodeId = NodeId(3);
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const RWS: Permissions = RW.union(Permissions::SHARE).union(Permissions::ATOMIC);
-/// Bytes of the heap that all nodes together may take at once for what they keep of the hostile one and of their own work.
+/// Bytes of the heap that all nodes together may take at once for what they keep of the hostile one and of
+/// their own work.
 const MOST_HEAP: u64 = 2 << 20;
 /// How long an operation with the hostile node may take.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -44,7 +45,8 @@ impl Honest {
     }
 }
 
-/// Reads, writes and atomics of a region of another node that nobody else writes, memsets, and moves within it.
+/// Reads, writes and atomics of a region of another node that nobody else writes, memsets, and moves within
+/// it.
 async fn memory(lite: Lite, lmr: Lmr, honest: Arc<Honest>) {
     let len = lmr.len();
     let mut round = 0u64;

@@ -1,6 +1,7 @@
-//! Work of several processors in one thread, in orders that chance decides: a processor goes on until it takes a lock, touches
-//! memory or calls its RNIC, where another may take over. `shuttle` runs the schedules; each failing one is printed with its seed
-//! and replayed by it (`FERROLITE_INTERLEAVINGS_SEED`).
+//! Work of several processors in one thread, in orders that chance decides: a processor goes on until it
+//! takes a lock, touches memory or calls its RNIC, where another may take over. `shuttle` runs the
+//! schedules; each failing one is printed with its seed and replayed by it
+//! (`FERROLITE_INTERLEAVINGS_SEED`).
 
 use lite::testing::{Fabric, Hub, on_lock};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
@@ -23,8 +24,8 @@ const SCHEDULES: usize = 400;
 /// Which seed they begin with; by the clock if it is not set.
 const SEED: &str = "FERROLITE_INTERLEAVINGS_SEED";
 
-/// At one of so many places another processor goes on, on average: one that is stopped in the middle of something stays so
-/// while others come far.
+/// At one of so many places another processor goes on, on average: one that is stopped in the middle of
+/// something stays so while others come far.
 const STAYS: u64 = 8;
 
 std::thread_local! {
@@ -361,8 +362,8 @@ impl Cluster {
         self.nodes[0].1.platform().spawn("test", Box::pin(task));
     }
 
-    /// Runs all in threads of the schedule: two that run tasks, one that polls the first node, one the others, and `beside`,
-    /// until all of `tasks` have ended.
+    /// Runs all in threads of the schedule: two that run tasks, one that polls the first node, one the
+    /// others, and `beside`, until all of `tasks` have ended.
     fn run_interleaved(
         self: &Arc<Self>,
         tasks: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -441,8 +442,8 @@ fn prepared(cluster: &Cluster) -> [Lmr; 2] {
     })
 }
 
-/// Calls go to a node whose connection breaks at any moment, while other tasks use what comes free: whoever reads gets what
-/// it reads, and nobody's memory changes but by who writes there.
+/// Calls go to a node whose connection breaks at any moment, while other tasks use what comes free: whoever
+/// reads gets what it reads, and nobody's memory changes but by who writes there.
 #[test]
 fn messages_reads_and_the_end_of_a_connection() {
     explore(|| {
@@ -504,8 +505,8 @@ fn messages_reads_and_the_end_of_a_connection() {
     });
 }
 
-/// A node's membership ends while the first atomic on its own memory makes the connection that it goes over: what is made is
-/// destroyed.
+/// A node's membership ends while the first atomic on its own memory makes the connection that it goes
+/// over: what is made is destroyed.
 #[test]
 fn the_end_of_a_membership_and_the_connection_with_oneself() {
     /// The moment is short: it is tried so often in each schedule.

@@ -105,7 +105,8 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     // What it held is free, and so is what its connections took.
     assert_eq!((free(&a), free(&d)), (before.0 + config.peer_memory(), before.1 + config.peer_memory()));
 
-    // Its machine is set up anew, and joins again: another life under the same number, for that is the lowest free.
+    // Its machine is set up anew, and joins again: another life under the same number, for that is the
+    // lowest free.
     c.nodes[1].0.kill();
     let again = c.join(2, 16 << 20, &config).clone();
     let (first, second) = (b.incarnation(), again.incarnation());
@@ -135,8 +136,9 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
-/// A node hears in one breath that a peer has died and that another has joined under its number: what it was about to ask of
-/// the first is not asked of the second, which would keep what it gives for one that is dead.
+/// A node hears in one breath that a peer has died and that another has joined under its number: what it
+/// was about to ask of the first is not asked of the second, which would keep what it gives for one that is
+/// dead.
 #[test]
 fn a_question_to_one_life_is_not_put_to_the_next() {
     let config = Config::default();
@@ -163,7 +165,8 @@ fn a_question_to_one_life_is_not_put_to_the_next() {
     c.world.run(LIMIT, async move { a.alloc(NodeId(2), 100, RWS).await.unwrap().free().await.unwrap() });
 }
 
-/// A handler that takes longer than the node waits is cut off; the node has left, and its caller does not know.
+/// A handler that takes longer than the node waits is cut off; the node has left, and its caller does not
+/// know.
 #[test]
 fn what_outlasts_the_deadline_is_cut_off() {
     let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
@@ -206,7 +209,8 @@ impl Device for Guest {
     }
 }
 
-/// A machine leaves and joins again, with the same RNIC: once its handles are dropped, nothing of that life is left in it.
+/// A machine leaves and joins again, with the same RNIC: once its handles are dropped, nothing of that life
+/// is left in it.
 #[test]
 fn a_former_life_leaves_nothing_in_the_rnic() {
     let mut c = Cluster::new(1, 1, 16 << 20, &Config::default());

@@ -1,4 +1,5 @@
-//! Dropped futures, failing connections, deadlines: nothing leaks, nothing hangs, nothing is claimed that is not so.
+//! Dropped futures, failing connections, deadlines: nothing leaks, nothing hangs, nothing is claimed that
+//! is not so.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};
@@ -365,7 +366,8 @@ fn reads_and_writes_survive_a_connection_and_others_tell() {
     assert_eq!(served.load(Ordering::SeqCst), 1);
 }
 
-/// The connection breaks under the question for a mapping, before it is answered or after: the mapping is had all the same, once.
+/// The connection breaks under the question for a mapping, before it is answered or after: the mapping is
+/// had all the same, once.
 #[test]
 fn mapping_and_allocating_survive_a_connection() {
     for (what, answered) in [("alloc", false), ("alloc", true), ("map", false), ("map", true)] {

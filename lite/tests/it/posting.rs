@@ -1,5 +1,6 @@
-//! What happens while an operation is being posted: another processor may poll, end connections and use what comes free
-//! between any two steps of the poster. Here that happens inside of the poster's own copies.
+//! What happens while an operation is being posted: another processor may poll, end connections and use
+//! what comes free between any two steps of the poster. Here that happens inside of the poster's own
+//! copies.
 
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
@@ -226,8 +227,9 @@ impl Posts {
     }
 }
 
-/// A task copies what it posts while another processor sees its connection end, and gives the memory that comes free to the
-/// next one, who reads. For every copy of the poster: the reader gets what it reads, and nothing else changes on the way.
+/// A task copies what it posts while another processor sees its connection end, and gives the memory that
+/// comes free to the next one, who reads. For every copy of the poster: the reader gets what it reads, and
+/// nothing else changes on the way.
 #[test]
 fn what_is_being_posted_keeps_its_buffer_while_its_connection_ends() {
     for posts in [Posts::Call, Posts::Message, Posts::Write] {

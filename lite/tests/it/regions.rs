@@ -64,8 +64,9 @@ fn a_region_takes_all_that_is_free() {
     });
 }
 
-/// Handles of regions of many lengths, with clones, and clones of other patience: each knows its own region, each region is
-/// unmapped with its last handle, and what handles share is shared and goes with them.
+/// Handles of regions of many lengths, with clones, and clones of other patience: each knows its own
+/// region, each region is unmapped with its last handle, and what handles share is shared and goes with
+/// them.
 #[test]
 fn handles_share_what_they_have_in_common() {
     let mut c = cluster(2);

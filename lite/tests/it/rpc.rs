@@ -41,7 +41,8 @@ fn echo(lite: &Lite, server: Arc<RpcServer>, pause: Duration, served: Arc<Atomic
     });
 }
 
-/// Any number of calls at once, many tasks that serve, on another node and on the own one: each is served once.
+/// Any number of calls at once, many tasks that serve, on another node and on the own one: each is served
+/// once.
 #[test]
 fn any_number_of_calls_and_many_servers() {
     const CALLS: u32 = 10_000;
@@ -120,7 +121,8 @@ fn the_line_is_fair_and_survives_who_leaves_it() {
     assert_eq!(served.load(Ordering::SeqCst), 1 + 30);
 }
 
-/// Calls of applications hold all their places, and their handlers wait for what only LITE's own messages bring.
+/// Calls of applications hold all their places, and their handlers wait for what only LITE's own messages
+/// bring.
 #[test]
 fn lites_own_questions_pass_calls_of_applications() {
     let mut c = cluster(2, &Config::default());
@@ -240,7 +242,8 @@ fn the_memory_that_a_client_holds_is_bounded() {
     assert!(-held.bytes_current > 100_000, "the test sees nothing: {held:?}");
 }
 
-/// Messages are received once and in order, also when the mailbox is full for long, and short and long ones mix.
+/// Messages are received once and in order, also when the mailbox is full for long, and short and long ones
+/// mix.
 #[test]
 fn messages_come_once_and_in_order() {
     let mut c = cluster(2, &Config::default());
@@ -384,8 +387,8 @@ fn one_call_to_many_has_a_result_of_each() {
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
-/// A handler leaves its long reply midway, and its caller takes its memory back when it is told so: what is on the wire
-/// lands before.
+/// A handler leaves its long reply midway, and its caller takes its memory back when it is told so: what is
+/// on the wire lands before.
 #[test]
 fn no_part_of_a_reply_lands_behind_the_verdict() {
     let mut c = cluster(2, &Config { queue_pairs: 4, ..Config::default() });
@@ -424,8 +427,8 @@ fn no_part_of_a_reply_lands_behind_the_verdict() {
     assert!(last_chunk < verdict, "{writes:?}");
 }
 
-/// Over a connection that fails again and again, a call is served at most once, and exactly once if it succeeded; so is a
-/// message.
+/// Over a connection that fails again and again, a call is served at most once, and exactly once if it
+/// succeeded; so is a message.
 #[test]
 fn at_most_once_across_connections() {
     for seed in 0..10 {

@@ -275,7 +275,8 @@ fn a_connection_that_breaks_meanwhile_is_made_anew_later() {
     assert_eq!(p.bytes(), [6; 8]);
 }
 
-/// The manager is back, and has given the node up: it ends the node's connection, as it does to those it declares dead.
+/// The manager is back, and has given the node up: it ends the node's connection, as it does to those it
+/// declares dead.
 #[test]
 fn a_node_that_was_declared_dead_meanwhile_is_told_so_and_ends() {
     let mut p = Pair::new(&Config::default());
@@ -347,8 +348,9 @@ impl Door {
     }
 }
 
-/// A machine stands still for longer than its lease, as a virtual one that is stopped. When it goes on, its tasks run before
-/// its poller has looked at anything, as they do on the processors beside that of the poller.
+/// A machine stands still for longer than its lease, as a virtual one that is stopped. When it goes on, its
+/// tasks run before its poller has looked at anything, as they do on the processors beside that of the
+/// poller.
 #[test]
 fn a_machine_that_stood_still_begins_nothing_before_it_has_looked_at_its_lease() {
     let mut p = Pair::new(&Config::default());

@@ -153,8 +153,9 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
     });
 }
 
-/// Each grant has a larger token than all before: of shared holders and of exclusive ones, after a death, and of a lock that is made
-/// anew under the name, on whichever node, after its home has died or it was destroyed.
+/// Each grant has a larger token than all before: of shared holders and of exclusive ones, after a death,
+/// and of a lock that is made anew under the name, on whichever node, after its home has died or it was
+/// destroyed.
 #[test]
 fn fencing_tokens_only_grow() {
     let mut c = cluster(4);
@@ -183,7 +184,8 @@ fn fencing_tokens_only_grow() {
             grows(held.fencing_token());
             held.unlock().await.unwrap();
         }
-        // Its home dies while it is held: the holder does not know it, and another one holds a lock of that name.
+        // Its home dies while it is held: the holder does not know it, and another one holds a lock of that
+        // name.
         let stale = lock.lock().await.unwrap();
         let former = grows(stale.fencing_token());
         hub.declare_dead(NodeId(4));

@@ -1,4 +1,5 @@
-//! Operations that end without a result may still happen: what they could change is not given to others before they no longer can.
+//! Operations that end without a result may still happen: what they could change is not given to others
+//! before they no longer can.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, LockGuard, NodeId, Op, OpKind, Permissions};
@@ -35,8 +36,8 @@ fn is_freed(c: &Cluster, i: usize, before: u64) -> bool {
     free(c, i) > before + LARGE / 2
 }
 
-/// A region of node `owner`, most of it on node `at`, published and mapped by node `by`, who has written to it and so is
-/// connected.
+/// A region of node `owner`, most of it on node `at`, published and mapped by node `by`, who has written to
+/// it and so is connected.
 fn shared(c: &mut Cluster, owner: usize, at: u16, by: usize) -> (Lmr, Lmr) {
     let (a, b) = (c.lite(owner), c.lite(by));
     c.world.run(LIMIT, async move {
@@ -67,8 +68,8 @@ async fn write_once(lite: &Lite, lmr: &Lmr, data: &[u8]) -> Result<u64, Error> {
     queue.next(&mut []).await.unwrap().result
 }
 
-/// A write is lost with its connection, but its packet is only late: until the node where it would arrive has ended its end of
-/// the connection, the memory is not used for anything else.
+/// A write is lost with its connection, but its packet is only late: until the node where it would arrive
+/// has ended its end of the connection, the memory is not used for anything else.
 #[test]
 fn freed_memory_waits_for_the_other_end_of_a_broken_connection() {
     let mut c = cluster(3);
@@ -102,7 +103,8 @@ fn freed_memory_waits_for_the_other_end_of_a_broken_connection() {
     assert!(!c.lite(2).audit().iter().any(|(what, _)| *what == "operations that may still happen"));
 }
 
-/// The same while nobody stands still: by the time that the memory is free, the late packet finds no queue pair.
+/// The same while nobody stands still: by the time that the memory is free, the late packet finds no queue
+/// pair.
 #[test]
 fn a_late_packet_finds_no_queue_pair_once_memory_is_free() {
     let mut c = cluster(3);
@@ -246,8 +248,8 @@ fn nobody_waits_for_the_dead() {
     }
 }
 
-/// An RNIC that does not let go of a queue pair may still change memory: the end of the peer is not seen, and no memory is used
-/// again, before it has.
+/// An RNIC that does not let go of a queue pair may still change memory: the end of the peer is not seen,
+/// and no memory is used again, before it has.
 #[test]
 fn what_an_rnic_still_serves_is_not_used_again() {
     let mut c = cluster(3);
@@ -272,7 +274,8 @@ fn what_an_rnic_still_serves_is_not_used_again() {
     assert_eq!(c.fabric.arrive(), (1, 0));
 }
 
-/// The same for a connection that breaks while both ends live: the word that it is at its end waits for the RNIC.
+/// The same for a connection that breaks while both ends live: the word that it is at its end waits for the
+/// RNIC.
 #[test]
 fn the_end_of_a_connection_is_not_told_while_the_rnic_serves_it() {
     let mut c = cluster(3);

@@ -1,5 +1,5 @@
-//! Something between nodes and their manager that can fall silent: it takes bytes and passes none on, while its connections
-//! stay.
+//! Something between nodes and their manager that can fall silent: it takes bytes and passes none on, while
+//! its connections stay.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -71,7 +71,8 @@ fn a_job_outlasts_a_manager_that_is_silent() {
     }
 }
 
-/// Neither hears the other: the manager gives the nodes up after a lease, and they learn of it when they hear it again.
+/// Neither hears the other: the manager gives the nodes up after a lease, and they learn of it when they
+/// hear it again.
 #[test]
 fn a_process_that_is_cut_off_for_too_long_is_dead_and_ends() {
     let cluster = Cluster::with_lease(2, LEASE);
