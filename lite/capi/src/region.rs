@@ -56,8 +56,8 @@ fn permissions(bits: u32) -> Result<Permissions, Failure> {
 }
 
 /// Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights.
-/// `permissions` are the rights of the nodes that map the region by name, and must contain `FL_SHARE` if it
-/// is to be published.
+/// `permissions` are the rights of the nodes that map the region by name; without `FL_SHARE` the region
+/// cannot be published.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_malloc(
     node: *const fl_node,
@@ -96,8 +96,8 @@ pub unsafe extern "C" fn fl_map(
     })
 }
 
-/// Gives a handle back; calls of other threads that use it go on. The region exists as long as it is
-/// published or some node maps it.
+/// Unmaps a region and gives the handle back; calls of other threads that use it go on. The region exists
+/// as long as it is published or some node maps it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unmap(region: *mut fl_region) -> fl_status {
     c::run(|| handle::take(region, "region").map(drop))

@@ -69,7 +69,7 @@ fn closed() -> Failure {
     Failure::new(fl_status::FL_CLOSED, "request: another thread gives it back")
 }
 
-/// Gives `operation` up after a time; the operation defines the effect on the other node.
+/// Drops `operation` after a time; the operation defines the effect on the other node.
 async fn within<T>(
     lite: &Lite,
     timeout_ms: u32,
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn fl_reply(
     })
 }
 
-/// Gives a request back without a reply: the caller's call ends with `FL_REFUSED`.
+/// Rejects a request and gives it back: the caller's call ends with `FL_REFUSED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_reject(request: *mut fl_request) -> fl_status {
     c::run(|| {

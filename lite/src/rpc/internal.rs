@@ -194,129 +194,170 @@ impl Node {
             return answer(call, Err(Error::Refused("malformed question".into())));
         };
         let by = (call.from(), call.incarnation());
-        let at_once = match ask {
-            Ask::Alloc { mapping, plan, permissions } => {
-                return self.create_region(call, mapping, plan, permissions);
-            }
-            Ask::Map { mapping, ask } => return self.grant_mapping(call, mapping, ask),
+        match ask {
+            Ask::Alloc { mapping, plan, permissions } => self.create_region(call, mapping, plan, permissions),
+            Ask::Map { mapping, ask } => self.grant_mapping(call, mapping, ask),
             Ask::Pieces { mapping, generation, from } => {
-                return self.answer_long(call, &self.regions.pieces(self, by, mapping, generation, from));
+                self.answer_long(call, &self.regions.pieces(self, by, mapping, generation, from));
             }
-            Ask::Reserve { holding, len } => return self.reserve(call, holding, len),
+            Ask::Unmap { mapping } => answer(call, self.serve_unmap(by, mapping)),
+            Ask::Publish { mapping, name } => self.serve_publish(call, by, mapping, name),
+            Ask::Unpublish { region, name } => self.serve_unpublish(call, by, region, name),
+            Ask::Grant { mapping, to, rights } => answer(call, self.grant(by, mapping, to, rights)),
+            Ask::Withdraw { mapping, from, rights } => self.serve_withdraw(call, by, mapping, from, rights),
+            Ask::SetSecret { mapping, secret } => answer(call, self.set_secret(by, mapping, secret)),
+            Ask::HandOver { mapping, to } => answer(call, self.hand_over(by, mapping, to)),
+            Ask::Move { mapping, plan } => self.serve_move(call, by, mapping, plan),
+            Ask::Free { mapping } => self.serve_free(call, by, mapping),
+            Ask::Revoke { mappings } => self.serve_revoke(call, by, mappings),
+            Ask::Pause { mappings, generation } => self.serve_pause(call, by, mappings, generation),
+            Ask::Resume { mappings, generation } => self.serve_resume(call, by, mappings, generation),
+            Ask::Restrict { mappings, rights } => self.serve_restrict(call, by, mappings, rights),
+            Ask::Reserve { holding, len } => self.reserve(call, holding, len),
             Ask::Reserved { holding, from } => {
-                return self.answer_long(call, &self.holdings.pieces(by, holding, from));
+                self.answer_long(call, &self.holdings.pieces(by, holding, from));
             }
-            Ask::Yield { holding } => {
-                self.holdings.give_back(by, holding);
-                self.report_memory();
-                Ok(Answer::Done)
-            }
-            Ask::Fill { piece, byte } => self.fill_held(by, &piece, byte),
-            Ask::Publish { mapping, name } => {
-                let task = |n: Arc<Self>| async move { n.publish_region(by, mapping, &name).await };
-                return self.answer_later(call, task);
-            }
-            Ask::Unpublish { region, name } => {
-                let task = |n: Arc<Self>| async move { n.unpublish_region(by, region, &name).await };
-                return self.answer_later(call, task);
-            }
-            Ask::Grant { mapping, to, rights } => self.grant(by, mapping, to, rights),
-            Ask::Withdraw { mapping, from, rights } => {
-                let task =
-                    move |n: Arc<Self>| async move { n.revoke_rights(by, mapping, from, rights).await };
-                return self.answer_later(call, task);
-            }
-            Ask::SetSecret { mapping, secret } => self.set_secret(by, mapping, secret),
-            Ask::HandOver { mapping, to } => self.hand_over(by, mapping, to),
-            Ask::Move { mapping, plan } => {
-                let task = move |n: Arc<Self>| async move { n.move_region(by, mapping, &plan).await };
-                return self.answer_later(call, task);
-            }
-            Ask::Pause { mappings, generation } => {
-                let task = move |n: Arc<Self>| async move {
-                    n.pause_here(by, &mappings, generation).await;
-                    Ok(Answer::Done)
-                };
-                return self.answer_later(call, task);
-            }
-            Ask::Resume { mappings, generation } => {
-                let task = move |n: Arc<Self>| async move {
-                    n.resume_here(by, &mappings, generation).await.map(|()| Answer::Done)
-                };
-                return self.answer_later(call, task);
-            }
-            Ask::Restrict { mappings, rights } => {
-                let task = move |n: Arc<Self>| async move {
-                    n.restrict_here(by, &mappings, rights).await;
-                    Ok(Answer::Done)
-                };
-                return self.answer_later(call, task);
-            }
-            Ask::Unmap { mapping } => {
-                if let Some(unreachable) = self.regions.unmap(by, mapping) {
-                    self.spawn_fence(unreachable);
-                }
-                Ok(Answer::Done)
-            }
-            Ask::Free { mapping } => match self.regions.begin_free(self, by, mapping) {
-                Ok(region) => {
-                    let node = self.clone();
-                    let task = async move {
-                        node.fence_region(region).await;
-                        answer(call, Ok(Answer::Done));
-                    };
-                    return self.platform.spawn("lite-free", Box::pin(task));
-                }
-                Err(error) => Err(error),
-            },
-            Ask::Revoke { mappings } => {
-                let node = self.clone();
-                let task = async move {
-                    node.revoke_here(by, &mappings).await;
-                    answer(call, Ok(Answer::Done));
-                };
-                return self.platform.spawn("lite-revoke", Box::pin(task));
-            }
+            Ask::Yield { holding } => answer(call, self.serve_yield(by, holding)),
+            Ask::Fill { piece, byte } => answer(call, self.fill_held(by, &piece, byte)),
             Ask::Memset { mapping, offset, len, byte } => {
-                let task = move |n: Arc<Self>| async move {
-                    n.memset_for(by, mapping, offset, len, byte).await.map(|()| Answer::Done)
-                };
-                return self.answer_later(call, task);
+                self.serve_memset(call, by, mapping, (offset, len), byte);
             }
             Ask::Lend { mapping, to, rights, token, patience_ns } => {
                 let until = self.platform.now() + Duration::from_nanos(patience_ns);
                 let loan = Lent { mapping: (by, mapping), to, rights, until };
-                self.regions.lend(self, token, loan)
+                answer(call, self.regions.lend(self, token, loan));
             }
-            Ask::Borrow { mapping, token } => return self.grant_borrowed(call, mapping, token),
+            Ask::Borrow { mapping, token } => self.grant_borrowed(call, mapping, token),
             Ask::Copy { from, to, len, patience_ns } => {
-                let task =
-                    move |n: Arc<Self>| async move { n.copy_for(by, from, to, len, patience_ns).await };
-                return self.answer_later(call, task);
+                self.serve_copy(call, by, [from, to], len, patience_ns)
             }
-            Ask::BarrierEnter { name, group, token } => self.enter_barrier(by, name, group, token),
+            Ask::BarrierEnter { name, group, token } => {
+                answer(call, self.enter_barrier(by, name, group, token));
+            }
             Ask::BarrierLeave { name, token } => {
                 self.leave_barrier(by, &name, token);
-                Ok(Answer::Done)
+                answer(call, Ok(Answer::Done));
             }
-            Ask::Create { kind, secret, name } => return self.create_object(call, kind, secret, name),
+            Ask::Create { kind, secret, name } => self.create_object(call, kind, secret, name),
             Ask::Destroy { secret } => {
                 self.destroy_object(secret);
-                Ok(Answer::Done)
+                answer(call, Ok(Answer::Done));
             }
-            Ask::Claim { place, mode, token, wait } => self.claim_lock(by, &place, mode, token, wait),
-            Ask::Signal { place } => self.signal_event(by, &place),
-            Ask::Await { place, past, token } => self.await_event(by, &place, past, token),
+            Ask::Claim { place, mode, token, wait } => {
+                answer(call, self.claim_lock(by, &place, mode, token, wait));
+            }
+            Ask::Signal { place } => answer(call, self.signal_event(by, &place)),
+            Ask::Await { place, past, token } => answer(call, self.await_event(by, &place, past, token)),
             Ask::Leave { place, token, held } => {
                 self.leave_object(by, &place, token, held);
-                Ok(Answer::Done)
+                answer(call, Ok(Answer::Done));
             }
             Ask::Woken { token, outcome } => {
                 self.waits.end(by, token, outcome);
-                Ok(Answer::Done)
+                answer(call, Ok(Answer::Done));
             }
+        }
+    }
+}
+
+/// Requests about a region, served by its owner in tasks of their own.
+impl Node {
+    fn serve_unmap(self: &Arc<Self>, by: Life, mapping: u64) -> Result<Answer, Error> {
+        if let Some(unreachable) = self.regions.unmap(by, mapping) {
+            self.spawn_fence(unreachable);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn serve_yield(&self, by: Life, holding: u64) -> Result<Answer, Error> {
+        self.holdings.give_back(by, holding);
+        self.report_memory();
+        Ok(Answer::Done)
+    }
+
+    fn serve_publish(self: &Arc<Self>, call: Call, by: Life, mapping: u64, name: String) {
+        self.answer_later(call, |n| async move { n.publish_region(by, mapping, &name).await });
+    }
+
+    fn serve_unpublish(self: &Arc<Self>, call: Call, by: Life, region: u64, name: String) {
+        self.answer_later(call, |n| async move { n.unpublish_region(by, region, &name).await });
+    }
+
+    fn serve_withdraw(
+        self: &Arc<Self>,
+        call: Call,
+        by: Life,
+        mapping: u64,
+        from: Grantee,
+        rights: Permissions,
+    ) {
+        self.answer_later(call, move |n| async move { n.revoke_rights(by, mapping, from, rights).await });
+    }
+
+    fn serve_move(self: &Arc<Self>, call: Call, by: Life, mapping: u64, plan: Plan) {
+        self.answer_later(call, move |n| async move { n.move_region(by, mapping, &plan).await });
+    }
+
+    fn serve_free(self: &Arc<Self>, call: Call, by: Life, mapping: u64) {
+        let region = match self.regions.begin_free(self, by, mapping) {
+            Ok(region) => region,
+            Err(error) => return answer(call, Err(error)),
         };
-        answer(call, at_once);
+        let node = self.clone();
+        let task = async move {
+            node.fence_region(region).await;
+            answer(call, Ok(Answer::Done));
+        };
+        self.platform.spawn("lite-free", Box::pin(task));
+    }
+
+    fn serve_memset(
+        self: &Arc<Self>,
+        call: Call,
+        by: Life,
+        mapping: u64,
+        (offset, len): (u64, u64),
+        byte: u8,
+    ) {
+        self.answer_later(call, move |n| async move {
+            n.memset_for(by, mapping, offset, len, byte).await.map(|()| Answer::Done)
+        });
+    }
+
+    fn serve_copy(self: &Arc<Self>, call: Call, by: Life, [from, to]: [Loan; 2], len: u64, patience_ns: u64) {
+        self.answer_later(call, move |n| async move { n.copy_for(by, from, to, len, patience_ns).await });
+    }
+}
+
+/// Requests of an owner about mappings of this node, served in tasks of their own.
+impl Node {
+    fn serve_revoke(self: &Arc<Self>, call: Call, owner: Life, mappings: Vec<u64>) {
+        let node = self.clone();
+        let task = async move {
+            node.revoke_here(owner, &mappings).await;
+            answer(call, Ok(Answer::Done));
+        };
+        self.platform.spawn("lite-revoke", Box::pin(task));
+    }
+
+    fn serve_pause(self: &Arc<Self>, call: Call, owner: Life, mappings: Vec<u64>, generation: u64) {
+        self.answer_later(call, move |n| async move {
+            n.pause_here(owner, &mappings, generation).await;
+            Ok(Answer::Done)
+        });
+    }
+
+    fn serve_resume(self: &Arc<Self>, call: Call, owner: Life, mappings: Vec<u64>, generation: u64) {
+        self.answer_later(call, move |n| async move {
+            n.resume_here(owner, &mappings, generation).await.map(|()| Answer::Done)
+        });
+    }
+
+    fn serve_restrict(self: &Arc<Self>, call: Call, owner: Life, mappings: Vec<u64>, rights: Permissions) {
+        self.answer_later(call, move |n| async move {
+            n.restrict_here(owner, &mappings, rights).await;
+            Ok(Answer::Done)
+        });
     }
 }
 

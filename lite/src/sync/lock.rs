@@ -34,7 +34,7 @@ use proto::NodeId;
 /// let lock = lite.create_lock(NodeId(2), "table").await?;
 /// let held = lock.lock().await?;
 /// if held.after_death() {
-///     // Whoever held it before died: what it protects may be half changed.
+///     // The last holder has died: the data that the lock protects may be half changed.
 /// }
 /// held.unlock().await?;
 /// # Ok(())

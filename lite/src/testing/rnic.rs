@@ -302,15 +302,7 @@ impl State {
                 if far.read(remote.addr, &mut bytes).is_err() {
                     return access;
                 }
-                let mut at = 0;
-                for (addr, n) in into {
-                    let end = at + *n as usize;
-                    if local.write(*addr, &bytes[at..end]).is_err() {
-                        return lost;
-                    }
-                    at = end;
-                }
-                Fate::Done(Status::Success, total)
+                if scatter(local, into, &bytes) { Fate::Done(Status::Success, total) } else { lost }
             }
             Work::FetchAdd { result, add, .. } => match far.fetch_add(remote.addr, *add) {
                 Ok(before) => store(local, *result, before),
@@ -337,6 +329,15 @@ impl State {
             Completion { byte_len, imm: Some(imm), ..Completion::new(id, number, status, kind) },
         );
     }
+}
+
+/// Writes `bytes` to the pieces; returns false if one of them is outside of the memory.
+fn scatter(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)], mut bytes: &[u8]) -> bool {
+    pieces.iter().all(|(addr, len)| {
+        let (now, rest) = bytes.split_at(*len as usize);
+        bytes = rest;
+        memory.write(*addr, now).is_ok()
+    })
 }
 
 fn gather(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)]) -> Option<Vec<u8>> {
