@@ -1,30 +1,32 @@
-//! A line: tasks that wait for one of several equal things, the first come first.
+//! A fair queue: tasks that wait for one of several equal resources, first come, first served.
 
 use crate::lock::Mutex;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
-/// How many are woken for one thing that comes free. More than one, because a future that was woken may lie unpolled while its
-/// task waits for something else.
+/// The number of waiters that are woken for one resource that becomes free. More than one, because a future
+/// that was woken may stay unpolled while its task waits for something else.
 const WOKEN: usize = 2;
 
-/// How far from the front one is looked for that has been woken.
+/// The number of waiters at the head of the queue that are checked for a pending wake-up.
 const NEAR: usize = 16;
 
-/// Tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
-/// [`Waiters`](super::Waiters), a thing that comes free does not wake them all.
+/// Tasks that wait for a resource of which each takes one, in the order in which they came. Unlike
+/// [`Waiters`](super::Waiters), a resource that becomes free does not wake them all.
 ///
-/// What `take` looks at must be behind a lock that whoever [wakes](Self::wake) has taken before: then either `take` sees it, or
-/// the one who wakes sees who waits. The counts change under the queue's lock only.
+/// The state that `take` reads must be behind a lock that the caller of [`wake`](Self::wake) has held
+/// before: then either `take` sees the change, or the caller sees the waiter. The counts change only under
+/// the queue's lock.
 ///
-/// Whoever finds something free while one before it has been woken and not looked yet, lets others run once before it
-/// takes it. So the order holds among tasks that run, and a future that nobody polls holds up nobody.
+/// A task that finds a free resource, while a waiter before it has been woken and has not looked yet,
+/// yields once before it takes the resource. So the order holds among tasks that run, and a future that is
+/// not polled delays nobody.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// How many wait and have not been woken.
+    /// The number of waiters that have not been woken.
     asleep: AtomicUsize,
-    /// How many have been woken and have not left the line or waited again.
+    /// The number of waiters that have been woken and have neither left the queue nor waited again.
     woken: AtomicUsize,
     queue: Mutex<Queue>,
 }
@@ -32,29 +34,30 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Queue {
     last: u64,
-    /// By number, ascending. Those without a waker have been woken.
+    /// By number, ascending. Waiters without a waker have been woken.
     waiting: VecDeque<(u64, Option<Waker>)>,
 }
 
-/// A place in the line. Dropped, it lets the next one look: there may be more than it took.
+/// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
+/// this one took.
 struct Place<'a> {
     line: &'a Line,
     number: Option<u64>,
     has_yielded: bool,
 }
 
-/// One more or less, under the lock.
+/// Adds `by` to a count. The queue's lock must be held.
 fn change(count: &AtomicUsize, by: isize) {
     count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
 }
 
 impl Line {
-    /// Whether nobody is in it.
+    /// Returns true if the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until `take` gives something.
+    /// Waits until `take` returns something.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
         let mut place = Place { line: self, number: None, has_yielded: false };
         core::future::poll_fn(|cx| {
@@ -66,13 +69,13 @@ impl Line {
                 return Poll::Ready(v);
             }
             place.wait(cx);
-            // It may have come free in between.
+            // A resource may have become free meanwhile.
             take().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 
-    /// One more is free.
+    /// Tells the queue that one more resource is free.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) > 0 {
@@ -80,7 +83,7 @@ impl Line {
         }
     }
 
-    /// Something has changed for all.
+    /// Wakes all waiters, because something has changed for all.
     pub(crate) fn wake_all(&self) {
         self.wake_some(usize::MAX);
     }
@@ -109,9 +112,9 @@ impl Line {
 }
 
 impl Place<'_> {
-    /// Whether others are to look first: those who came before and have been woken.
+    /// Returns true if waiters that came before and have been woken should look first.
     fn yields(&mut self) -> bool {
-        // One with a place may be the only one that has been woken.
+        // If this waiter has an entry, it may be the only one that has been woken.
         let woken = self.line.woken.load(Ordering::SeqCst);
         if self.has_yielded || woken <= usize::from(self.number.is_some()) {
             return false;
@@ -149,7 +152,7 @@ impl Place<'_> {
                     *waker = Some(cx.waker().clone());
                 }
             }
-            // Only ever at the end.
+            // New numbers are the largest, so this inserts at the end.
             Err(at) => {
                 queue.waiting.insert(at, (number, Some(cx.waker().clone())));
                 change(&self.line.asleep, 1);
@@ -222,24 +225,25 @@ mod tests {
         free.set(1);
         line.wake();
         assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
-        // The second lets the first go before; that one lies unpolled, so the second takes it, and lets the next one look.
+        // The second lets the first go before it. The first is not polled, so the second takes the resource
+        // and lets the next one look.
         assert!(!poll(&mut futures, 1));
         assert_eq!(woken(1), 2);
         assert!(poll(&mut futures, 1));
         assert_eq!((woken(2), woken(3)), (1, 0));
-        // One that came before has been woken and not looked yet; then nothing is left.
+        // A waiter before it has been woken and has not looked yet; then nothing is left.
         assert!(!poll(&mut futures, 2));
         assert!(!poll(&mut futures, 2));
         free.set(1);
-        // A place that was woken and is dropped lets the next one look.
+        // An entry that was woken and is dropped lets the next waiter look.
         futures[0] = None;
         assert_eq!((woken(2), woken(3)), (3, 0));
         assert!(poll(&mut futures, 2));
         assert_eq!((woken(3), woken(4)), (1, 0));
-        // One that waits and is dropped was not looking.
+        // An entry that waits and is dropped was not looking.
         futures[7] = None;
         assert_eq!(woken(4), 0);
-        // Whoever comes while others look lets them.
+        // A newcomer lets waiters that are looking go first.
         let mut late = pin!(line.until(|| Some(())));
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());

@@ -1,4 +1,4 @@
-//! Waiting: wakers of all who wait, lines, gates that close, and lists that the poller looks at.
+//! Waiting: wakers of all waiters, fair queues, gates, and lists for the poller.
 
 mod gate;
 mod line;
