@@ -151,7 +151,7 @@ impl Disk {
         self.lock().taken
     }
 
-    /// Marks the time of the journal as passed.
+    /// Ends all operations of the journal: their time has passed.
     pub(super) fn settle(&self) {
         let mut state = self.lock();
         let all = state.journal.len();

@@ -150,7 +150,7 @@ impl Chaos {
     fn kill(&mut self, cluster: &Cluster, check: &Check, node: usize) {
         cluster.host(node).kill();
         self.dead.insert(node);
-        check.died(node);
+        check.died(node, &cluster.lite(node));
     }
 
     fn members(&self, cluster: &Cluster) -> usize {

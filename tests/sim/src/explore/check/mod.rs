@@ -61,8 +61,8 @@ struct State {
     pauses: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
     /// All nodes that have joined, by incarnation.
     nodes: BTreeMap<MemberId, Lite>,
-    /// The nodes that were killed.
-    killed: BTreeSet<usize>,
+    /// The incarnations whose machines were killed.
+    killed: BTreeSet<MemberId>,
     /// The incarnations whose end all members know.
     settled: BTreeSet<MemberId>,
     bytes: bytes::Parts,
@@ -83,6 +83,14 @@ impl State {
     fn violated(&mut self, property: &'static str, seen: impl Display) {
         let seen = seen.to_string();
         self.violation.get_or_insert(Violation { property, seen });
+    }
+
+    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a member
+    /// that knows of it may have ended too.
+    fn is_over(&self, member: &MemberId) -> bool {
+        self.killed.contains(member)
+            || self.settled.contains(member)
+            || self.nodes.get(member).is_none_or(|lite| !lite.is_member())
     }
 
     /// Returns whether, as node `by` knows, that incarnation is a member.
@@ -176,16 +184,15 @@ impl Check {
     /// Returns whether an incarnation of a node, or of any node, has ended.
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
-        let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
-        let is_over =
-            |(member, lite): (&MemberId, &Lite)| state.settled.contains(member) || !lite.is_member();
-        lives.any(is_over)
+        let mut members = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
+        members.any(|(member, _)| state.is_over(member))
     }
 
-    pub(super) fn died(&self, node: usize) {
+    /// Records that the machine of a node was killed.
+    pub(super) fn died(&self, node: usize, lite: &Lite) {
         let mut state = self.lock();
         state.tasks.retain(|(n, _), _| *n != node);
-        state.killed.insert(node);
+        state.killed.insert((lite.node_id(), lite.incarnation()));
     }
 
     /// Records that a node is paused from `now` on, or resumed.

@@ -137,11 +137,8 @@ impl State {
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).into_iter().flatten();
         let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
-        let is_gone = |member: &MemberId| {
-            self.settled.contains(member) || self.nodes.get(member).is_none_or(|lite| !lite.is_member())
-        };
-        for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
-            if lives.iter().any(is_gone) {
+        for (_, members, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
+            if members.iter().any(|member| self.is_over(member)) {
                 let act = Act::Swap(*to, 0);
                 all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
             }

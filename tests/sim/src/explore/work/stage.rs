@@ -155,7 +155,6 @@ impl Stage {
             lite: cluster.lite(node),
             host: cluster.host(node),
             control: cluster.control(node),
-            first_lease: cluster.control(node).lease_until(),
             check: self.check.clone(),
             random,
             name: format!("{node}.{task}"),

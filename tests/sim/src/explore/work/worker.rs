@@ -18,8 +18,6 @@ pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
     pub(super) control: Arc<dyn ControlLink>,
-    /// The end of its node's lease when the task began.
-    pub(super) first_lease: Instant,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
@@ -236,11 +234,10 @@ impl Worker {
         result
     }
 
-    /// Returns the end of its node's lease, if that has passed. Before the first acknowledgement, LITE counts
-    /// the lease from its own start.
+    /// Returns the end of the node's lease, if the lease has passed.
     fn lapsed(&self) -> Option<Instant> {
         let until = self.control.lease_until();
-        (until > self.first_lease && self.host.now() > until).then_some(until)
+        (self.host.now() > until).then_some(until)
     }
 
     /// Does a step. Returns whether this node is still a member.
