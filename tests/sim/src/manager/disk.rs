@@ -82,7 +82,8 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
 }
 
 impl State {
-    /// Ends the first `count` operations of the journal. A sync among them makes the writes before it durable.
+    /// Ends the first `count` operations of the journal. A sync among them makes the writes before it
+    /// durable.
     fn commit(&mut self, count: usize) {
         for (_, op) in self.journal.drain(..count) {
             match op {

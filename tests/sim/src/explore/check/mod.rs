@@ -85,8 +85,8 @@ impl State {
         self.violation.get_or_insert(Violation { property, seen });
     }
 
-    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a member
-    /// that knows of it may have ended too.
+    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a
+    /// member that knows of it may have ended too.
     fn is_over(&self, member: &MemberId) -> bool {
         self.killed.contains(member)
             || self.settled.contains(member)
