@@ -91,7 +91,7 @@ fn each_refusal_has_its_reason() {
     };
     let reason = refusal(&mut h, with(|rnic| rnic.links = vec![LinkKind::InfiniBand]));
     assert_eq!(reason, "b speaks InfiniBand and node 1 (a) speaks RoCE v2, RoCE v1: no link in common");
-    assert!(refusal(&mut h, with(|rnic| rnic.links.clear())).contains("no kind of link"));
+    assert!(refusal(&mut h, with(|rnic| rnic.links.clear())).contains("no link type"));
     assert!(refusal(&mut h, with(|rnic| rnic.physical = false)).contains("b is a process on a host"));
     let taken = refusal(&mut h, with(|rnic| rnic.gid = Some(Gid::from_ipv4([10, 77, 0, 1]))));
     assert_eq!(taken, "node 1 (a) already has the GID ::ffff:10.77.0.1");

@@ -46,8 +46,8 @@ const ELLIPSES: &[&str] = &[
     "of", "its", "it", "their", "they", "those", "that of", "the same", "so many", "so much", "and", "or",
     "but", "also", "as above", "this one", "likewise", "such",
 ];
-/// Words and phrases that no comment may use, one per line. Those with a `^` are wrong only as the first word of
-/// a doc comment.
+/// Words and phrases that no comment may use, one per line. Those with a `^` are wrong only as the first word
+/// of a doc comment.
 const WORDS: &str = include_str!("words.txt");
 /// The largest permitted count of each rule: `RULE COUNT`, one per line.
 const BUDGETS: &str = include_str!("budgets.txt");
@@ -55,7 +55,8 @@ const BUDGETS: &str = include_str!("budgets.txt");
 /// The options of `cargo xtask lint`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide` or `long` [default: counts only]
+    /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide` or `long` [default: counts
+    /// only]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
     /// Lists only files whose path begins with this

@@ -1,5 +1,5 @@
-//! The comments and functions of a Rust file, found by lines. The file is formatted by `rustfmt`, so the closing
-//! brace of a function has the indentation of its first line.
+//! The comments and functions of a Rust file, found by lines. The file is formatted by `rustfmt`, so the
+//! closing brace of a function has the indentation of its first line.
 
 use anyhow::Result;
 use std::path::Path;
@@ -27,7 +27,8 @@ impl<'a> Source<'a> {
         Self { comments: comments(&lines), functions: functions(&lines), lines }
     }
 
-    /// Returns the numbers, from 1, of comments' lines with more than `limit` characters, without those of tables.
+    /// Returns the numbers, from 1, of comments' lines with more than `limit` characters, without those of
+    /// tables.
     pub fn wide_comments(&self, limit: usize) -> impl Iterator<Item = usize> {
         let wide = move |line: &&str| {
             split(line).is_some_and(|(_, text)| !text.starts_with('|')) && line.chars().count() > limit

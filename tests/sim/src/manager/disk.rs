@@ -48,9 +48,9 @@ struct State {
     durable: Vec<u8>,
     /// The content that reads return.
     cache: Vec<u8>,
-    /// The operations since the last sync.
+    /// The writes that have ended since the last sync.
     dirty: Vec<Op>,
-    /// The operations that were synced since the disk [settled](Disk::settle), each with the time of its end.
+    /// The operations since the disk [settled](Disk::settle), each with the time at which it ends.
     journal: Vec<(Duration, Op)>,
     /// The time that the calls since then have taken.
     taken: Duration,
@@ -82,7 +82,8 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
 }
 
 impl State {
-    /// Makes the first `count` operations of the journal durable.
+    /// Ends the first `count` operations of the journal. A sync among them makes the writes before it
+    /// durable.
     fn commit(&mut self, count: usize) {
         for (_, op) in self.journal.drain(..count) {
             match op {
@@ -151,7 +152,7 @@ impl Disk {
         self.lock().taken
     }
 
-    /// Marks the time of the journal as passed.
+    /// Ends all operations of the journal: their time has passed.
     pub(super) fn settle(&self) {
         let mut state = self.lock();
         let all = state.journal.len();

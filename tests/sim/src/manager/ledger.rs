@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// The names in the store, without any record of `submitted`.
+    /// The names in the store before the records of `submitted`.
     names: BTreeMap<String, NodeId>,
     /// The records that were submitted since, and how many of them the store has reported as saved.
     submitted: Vec<Record>,
@@ -128,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// Checks the id of a node whose name had one, if any was saved for it, and notes it.
+    /// Checks that a node gets the id that was kept for its name, if one was.
     fn keeps(&mut self, name: &str, node: NodeId) {
         let mut names = self.names.clone();
         self.submitted.iter().for_each(|record| apply(&mut names, record));

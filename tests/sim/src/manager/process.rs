@@ -31,7 +31,7 @@ pub(super) struct Process {
     pub(super) keeper: Keeper,
     /// The start of the process, and of its clock.
     born: Instant,
-    /// True while the process is paused: it runs but handles no event.
+    /// True while the process is paused and handles no event.
     pub(super) paused: bool,
     arrived: VecDeque<Incoming>,
     /// The connections that have sent their hello.

@@ -17,7 +17,7 @@ const RARE: &[&str] = &[
     "a loan had expired or ended",
     "a lock was granted after a death",
     "a mapping arrived during a move",
-    "a node left and cut off what was under way",
+    "a node left and cut off operations in flight",
     "a node was suspended",
     "a question was asked again",
     "a transfer went on over a new connection",

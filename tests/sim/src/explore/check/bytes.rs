@@ -162,7 +162,8 @@ impl Parts {
 }
 
 impl Check {
-    /// Records that a task of `member` begins to write `data` into part `who` of region `region` from `at` on.
+    /// Records that a task of `member` begins to write `data` into part `who` of region `region` from `at`
+    /// on.
     pub(crate) fn writes(&self, member: MemberId, region: usize, who: usize, at: usize, data: &[u8]) -> Tick {
         let mut state = self.lock();
         let id = state.tick();

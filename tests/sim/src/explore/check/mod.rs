@@ -85,8 +85,8 @@ impl State {
         self.violation.get_or_insert(Violation { property, seen });
     }
 
-    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a member
-    /// that has heard of the end may have ended too.
+    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a
+    /// member that knows of it may have ended too.
     fn is_over(&self, member: &MemberId) -> bool {
         self.killed.contains(member)
             || self.settled.contains(member)
@@ -184,11 +184,11 @@ impl Check {
     /// Returns whether an incarnation of a node, or of any node, has ended.
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
-        let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
-        lives.any(|(member, _)| state.is_over(member))
+        let mut members = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
+        members.any(|(member, _)| state.is_over(member))
     }
 
-    /// The machine of a node was killed.
+    /// Records that the machine of a node was killed.
     pub(super) fn died(&self, node: usize, lite: &Lite) {
         let mut state = self.lock();
         state.tasks.retain(|(n, _), _| *n != node);

@@ -137,8 +137,8 @@ impl State {
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).into_iter().flatten();
         let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
-        for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
-            if lives.iter().any(|life| self.is_over(life)) {
+        for (_, members, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
+            if members.iter().any(|member| self.is_over(member)) {
                 let act = Act::Swap(*to, 0);
                 all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
             }

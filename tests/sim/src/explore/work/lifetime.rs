@@ -54,7 +54,7 @@ impl Worker {
         self.check.log(from, format_args!("{} leaves", self.name));
         match lite.leave().await {
             Ok(()) => self.check.sometimes("a node left in good order"),
-            Err(Error::Deadline) => self.check.sometimes("a node left and cut off what was under way"),
+            Err(Error::Deadline) => self.check.sometimes("a node left and cut off operations in flight"),
             Err(_) => {}
         }
         if self.lite.is_member() {
