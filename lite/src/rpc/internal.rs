@@ -260,7 +260,7 @@ impl Node {
     }
 }
 
-/// Requests about a region, served by its owner in tasks of their own.
+/// Requests about a region or its memory, most of them served in tasks of their own.
 impl Node {
     fn serve_unmap(self: &Arc<Self>, by: Life, mapping: u64) -> Result<Answer, Error> {
         if let Some(unreachable) = self.regions.unmap(by, mapping) {
