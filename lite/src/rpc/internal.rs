@@ -229,7 +229,7 @@ impl Node {
             }
             Ask::Borrow { mapping, token } => self.grant_borrowed(call, mapping, token),
             Ask::Copy { from, to, len, patience_ns } => {
-                self.serve_copy(call, by, [from, to], len, patience_ns)
+                self.serve_copy(call, by, [from, to], len, patience_ns);
             }
             Ask::BarrierEnter { name, group, token } => {
                 answer(call, self.enter_barrier(by, name, group, token));
