@@ -206,7 +206,7 @@ impl Node {
             Gone::Now => self.bury(conn),
             Gone::Before | Gone::NotYet { first: false } => {}
             Gone::NotYet { first: true } => {
-                log::error!("lite: the RNIC does not let go of the connection to {}", conn.peer);
+                log::error!("lite: the RNIC cannot destroy the connection to {} yet", conn.peer);
                 self.served.push(conn.clone());
                 // Tasks that wait for room use another connection; tasks that wait for an end wait until it
                 // comes.

@@ -219,7 +219,7 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         if let Gone::NotYet { .. } = self.destroy() {
-            log::error!("lite: the RNIC does not let go of queue pairs: their memory is lost");
+            log::error!("lite: the RNIC cannot destroy queue pairs: their memory is lost");
             core::mem::forget(self.memory.take());
         }
     }

@@ -41,7 +41,7 @@ impl Node {
     /// Notes that no permit is free for a wanted connection.
     pub(super) fn crowded(self: &Arc<Self>) {
         self.counters.crowded.add(1);
-        log::debug!("lite: all {} places for peers are taken", self.config.peers);
+        log::debug!("lite: all {} connection permits are in use", self.config.peers);
         self.find_room();
     }
 

@@ -429,7 +429,7 @@ impl Node {
         mut shape: Shape,
         deadline: Instant,
     ) -> Result<(u64, Layout), Error> {
-        let nonsense = || Error::Refused("the owner's pieces make no region".into());
+        let nonsense = || Error::Refused("the owner's pieces do not form a region".into());
         let first_page = |shape: &mut Shape| {
             let first = core::mem::take(&mut shape.first);
             Pages::new(first, shape.count, MOST_PIECES)

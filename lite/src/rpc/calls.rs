@@ -395,7 +395,7 @@ pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
     match header.status {
         ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy | ReplyStatus::Accepted => None,
         ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
-        ReplyStatus::Dropped => Some(Error::Refused("the handler gave no reply".into())),
+        ReplyStatus::Dropped => Some(Error::Refused("the handler sent no reply".into())),
         ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {
             Some(Error::TooLarge { max: header.len })
         }

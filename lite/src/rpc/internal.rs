@@ -191,7 +191,7 @@ impl Node {
 
     fn serve(self: &Arc<Self>, call: Call) {
         let Ok(ask) = proto::decode::<Ask>(call.request()) else {
-            return answer(call, Err(Error::Refused("malformed question".into())));
+            return answer(call, Err(Error::Refused("malformed request".into())));
         };
         let by = (call.from(), call.incarnation());
         match ask {
