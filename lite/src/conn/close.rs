@@ -159,7 +159,7 @@ impl Node {
 
     /// Sets the time of the poller's next sweep. Must be called when a connection has been made.
     pub(super) fn plan_sweep(&self, now: Instant) {
-        let many = super::Seat::taken(&self.seats) >= self.config.peers / 2;
+        let many = super::PeerPermit::taken(&self.permits) >= self.config.peers / 2;
         let idle = self.config.idle.map(|idle| (idle / 4).max(Duration::from_micros(1)));
         let Some(pause) = [many.then_some(SAMPLE), idle].into_iter().flatten().min() else { return };
         self.next_sweep.fetch_min((now + pause).as_nanos(), Ordering::Relaxed);
