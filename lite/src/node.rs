@@ -341,7 +341,7 @@ impl Node {
         worked |= self.stalled.len() > 0 && !suspended && self.flush_stalled();
         // Connections are closed by agreement, through the manager.
         worked |= !suspended && self.sweep(now);
-        worked |= self.expire_quick(now);
+        worked |= self.expire_fast_path(now);
         worked |= self.expire_calls(now);
         worked |= self.timers.expire(now);
         worked

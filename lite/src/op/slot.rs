@@ -167,7 +167,7 @@ fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BounceP
 
 /// The counts of operations that were posted on the fast path; the slow path counts the others.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Quick {
+pub(crate) struct FastPathCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) atomics: u64,
@@ -175,7 +175,7 @@ pub(crate) struct Quick {
     pub(crate) bytes_written: u64,
 }
 
-impl Quick {
+impl FastPathCounts {
     /// Counts one operation.
     #[inline]
     pub(crate) fn count(&mut self, verb: Verb<'_>) {
@@ -212,7 +212,7 @@ pub(crate) struct OpTable {
     free: Vec<u32>,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
-    pub(crate) quick: Quick,
+    pub(crate) fast_path: FastPathCounts,
     pub(crate) unfinished: Unfinished,
 }
 
@@ -231,8 +231,8 @@ impl OpTable {
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
-        let (ends, links, quick) = (Ends::new(count), Links::default(), Quick::default());
-        Self { slots, ends, free, bounce, links, quick, unfinished: Unfinished::default() }
+        let (ends, links, fast_path) = (Ends::new(count), Links::default(), FastPathCounts::default());
+        Self { slots, ends, free, bounce, links, fast_path, unfinished: Unfinished::default() }
     }
 
     /// Returns the published state of the operations.

@@ -110,7 +110,7 @@ impl Mapping {
 impl Mapping {
     /// Ends the mapping: no operation goes through it again.
     pub(crate) fn close(&self) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.gate.close();
     }
 
@@ -144,7 +144,7 @@ impl Mapping {
         let _layout = self.layout.lock();
         if self.generation.load(Ordering::SeqCst) < generation {
             self.awaited.fetch_max(generation, Ordering::SeqCst);
-            self.stamp.spoil();
+            self.stamp.invalidate();
             self.gate.pause();
         }
     }
@@ -172,7 +172,7 @@ impl Mapping {
     }
 
     fn take(&self, rights: Permissions) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
     }
 }
@@ -510,7 +510,7 @@ impl Node {
     pub(crate) async fn restrict_here(&self, owner: Life, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
             // Invalidated so that tasks which have looked already look again.
-            m.stamp.spoil();
+            m.stamp.invalidate();
             m.gate.pause();
             m.take(rights);
         };
