@@ -6,15 +6,20 @@
 //! quarantine.
 //!
 //! ```text
-//!           take                complete              seen or dropped
-//!    Free ------> OnWire --------------> Ended ------------------> Free
-//!      |             | dropped                                      ^
-//!      |             v                  complete                    |
-//!      |          Abandoned ----------------------------------------+
-//!      |  take, no waiter                                           |
-//!      +--------> Posting -------------------------------------------+
-//!                           complete, once the buffer is filled
+//!          take               complete          seen or dropped
+//!    Free ------> OnWire -----------------> Ended ------------> Free
+//!      |            | dropped                 ^                  ^
+//!      |            v             complete    |                  |
+//!      |         Abandoned -------------------|------------------+
+//!      |                                      |                  |
+//!      |                    before the buffer |                  |
+//!      |                    is filled         |                  |
+//!      +-------> Posting ---------------------+                  |
+//!  take, no waiter  |               complete, buffer filled      |
+//!                   +--------------------------------------------+
 //! ```
+//!
+//! A success without a bounce buffer leads from OnWire to Free at once.
 
 use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
