@@ -183,7 +183,7 @@ impl Node {
                         log::error!("lite: the manager has declared this node dead: {reason}");
                         return self.fence();
                     }
-                    log::info!("lite: {node} is gone: {reason}");
+                    log::info!("lite: {node} has departed: {reason}");
                     self.on_left(node, incarnation, reason);
                 }
                 ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
@@ -206,7 +206,9 @@ impl Node {
                 | ToNode::JobCancel { .. }
                 | ToNode::Shutdown) => {
                     if !self.control.jobs.lock().push(bytes.len(), job) {
-                        log::error!("lite: the manager has sent more input than this node was ready to take");
+                        log::error!(
+                            "lite: the manager has sent more input than this node was ready to accept"
+                        );
                         return self.fence();
                     }
                     self.control.jobs_change.wake_all();
@@ -277,7 +279,7 @@ impl Node {
         let message = |request| ToManager::NameBind { request, name, value };
         let (_, number) = self.ask_directory(message, deadline, Error::Unknown).await?;
         let number = number.try_into().map(u64::from_le_bytes);
-        number.map_err(|_| Error::Refused("the manager gave the binding no number".into()))
+        number.map_err(|_| Error::Refused("the manager returned no number for the binding".into()))
     }
 
     pub(crate) async fn unbind(&self, name: &str, deadline: Instant) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Counters of the operations of this node's LITE.
 
-use crate::op::{Data, Quick};
+use crate::op::{Data, FastPathCounts};
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Counter;
 
@@ -23,9 +23,9 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) fn each(&self, quick: &Quick, each: &mut dyn FnMut(Counter)) {
+            pub(crate) fn each(&self, fast_path: &FastPathCounts, each: &mut dyn FnMut(Counter)) {
                 $(
-                    let more = quick.of(stringify!($name));
+                    let more = fast_path.of(stringify!($name));
                     each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + more));
                 )*
             }

@@ -168,8 +168,8 @@ impl Lite {
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
-        let quick = self.by.node.ops.lock().quick;
-        self.by.node.counters.each(&quick, each);
+        let fast_path = self.by.node.ops.lock().fast_path;
+        self.by.node.counters.each(&fast_path, each);
     }
 }
 

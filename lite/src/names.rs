@@ -36,6 +36,7 @@ impl Node {
     /// Returns the object that a name is bound to.
     pub(crate) async fn find_named(&self, name: &str, deadline: Instant) -> Result<Named, Error> {
         let (_, value) = self.lookup(name, deadline).await?;
-        proto::decode(&value).map_err(|_| Error::Refused(alloc::format!("`{name}` is nothing of LITE's")))
+        proto::decode(&value)
+            .map_err(|_| Error::Refused(alloc::format!("`{name}` is not bound to an object of LITE")))
     }
 }

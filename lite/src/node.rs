@@ -1,7 +1,7 @@
 //! The state of one node's LITE, and its poller.
 
 use crate::bounce::{BouncePool, Buffers};
-use crate::conn::{Conn, Gone, Peer, Seats};
+use crate::conn::{Conn, Gone, Peer, PeerPermits};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::errands::Errands;
@@ -16,7 +16,7 @@ use crate::sometimes::sometimes;
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::trace::{Event, Trace};
-use crate::wait::{Tray, Waiters};
+use crate::wait::{DeferredList, Waiters};
 use crate::{Config, Error};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -85,17 +85,17 @@ pub(crate) struct Node {
     pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
     /// The permits in use, of [`Config::peers`].
-    pub(crate) seats: Seats,
+    pub(crate) permits: PeerPermits,
     /// True while a task finds permits for waiting peers.
     pub(crate) finding_room: AtomicBool,
     /// The time in nanoseconds at which the poller must check for unused connections.
     pub(crate) next_sweep: AtomicU64,
     /// Connections whose queue pairs are destroyed, and whose completions may not all be taken.
-    pub(crate) closing: Tray<Arc<Conn>>,
+    pub(crate) closing: DeferredList<Arc<Conn>>,
     /// Connections that have ended, and whose queue pairs the RNIC could not destroy yet.
-    pub(crate) served: Tray<Arc<Conn>>,
+    pub(crate) served: DeferredList<Arc<Conn>>,
     /// Connections with messages that found no room.
-    pub(crate) stalled: Tray<Arc<Conn>>,
+    pub(crate) stalled: DeferredList<Arc<Conn>>,
 
     pub(crate) services: ServiceTable,
     pub(crate) local_replies: LocalReplies,
@@ -171,12 +171,12 @@ impl Node {
             settled: Mutex::default(),
             by_qp: Mutex::default(),
             loopback: Mutex::default(),
-            seats: Seats::default(),
+            permits: PeerPermits::default(),
             finding_room: AtomicBool::new(false),
             next_sweep: AtomicU64::new(u64::MAX),
-            closing: Tray::default(),
-            served: Tray::default(),
-            stalled: Tray::default(),
+            closing: DeferredList::default(),
+            served: DeferredList::default(),
+            stalled: DeferredList::default(),
             services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
             regions: RegionTable::default(),
@@ -341,7 +341,7 @@ impl Node {
         worked |= self.stalled.len() > 0 && !suspended && self.flush_stalled();
         // Connections are closed by agreement, through the manager.
         worked |= !suspended && self.sweep(now);
-        worked |= self.expire_quick(now);
+        worked |= self.expire_fast_path(now);
         worked |= self.expire_calls(now);
         worked |= self.timers.expire(now);
         worked

@@ -121,7 +121,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     number("calls", "calls outstanding to one peer", 1, 4088, |c, v| c.calls = v as u32),
     bytes("backlog", "memory for one peer's undelivered requests", 4 << 10, 1 << 30, |c, v| {
-        c.backlog = v as u32
+        c.backlog = v as u32;
     }),
     bytes("reply-slot", "length of the slot for one reply", 256, 64 << 10, |c, v| c.reply_slot = v as u32),
     time(

@@ -334,10 +334,10 @@ impl Node {
     ) -> Result<(Arc<Conn>, End), Unprepared> {
         let refused = |why: String| Unprepared::For(Error::Refused(why));
         if !self.attributes.links.contains(&end.link) {
-            return Err(refused(alloc::format!("no {:?} here", end.link)));
+            return Err(refused(alloc::format!("this node does not support {:?}", end.link)));
         }
         if !(1..=4).contains(&end.queue_pairs.len()) {
-            return Err(refused("1 to 4 queue pairs, please".into()));
+            return Err(refused("a connection has 1 to 4 queue pairs".into()));
         }
         let lanes = self.prepare(end.queue_pairs.len())?;
         let own = self.end(end.link, &lanes);

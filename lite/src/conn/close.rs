@@ -161,7 +161,7 @@ impl Node {
 
     /// Sets the time of the poller's next sweep. Must be called when a connection has been made.
     pub(super) fn plan_sweep(&self, now: Instant) {
-        let many = super::Seat::taken(&self.seats) >= self.config.peers / 2;
+        let many = super::PeerPermit::taken(&self.permits) >= self.config.peers / 2;
         let idle = self.config.idle.map(|idle| (idle / 4).max(Duration::from_micros(1)));
         let Some(pause) = [many.then_some(SAMPLE), idle].into_iter().flatten().min() else { return };
         self.next_sweep.fetch_min((now + pause).as_nanos(), Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Node {
             Gone::Now => self.bury(conn),
             Gone::Before | Gone::NotYet { first: false } => {}
             Gone::NotYet { first: true } => {
-                log::error!("lite: the RNIC does not let go of the connection to {}", conn.peer);
+                log::error!("lite: the RNIC cannot destroy the connection to {} yet", conn.peer);
                 self.served.push(conn.clone());
                 // Tasks that wait for room use another connection; tasks that wait for an end wait until it
                 // comes.

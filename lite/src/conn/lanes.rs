@@ -1,6 +1,6 @@
 //! The queue pairs of one connection, from creation to destruction.
 
-use super::seats::Seat;
+use super::permits::PeerPermit;
 use crate::bounce::Run;
 use crate::lock::Mutex;
 use alloc::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) struct Lanes {
     /// The ring for the peer's requests, and the slots for its replies; `None` on loop-back.
     pub(crate) memory: Option<(Run, Run)>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
-    seat: Mutex<Option<Seat>>,
+    permit: Mutex<Option<PeerPermit>>,
 }
 
 impl Lanes {
@@ -99,13 +99,13 @@ impl Lanes {
         platform: &dyn Platform,
         options: QpOptions,
         count: usize,
-        peer: Option<((Run, Run), Seat)>,
+        peer: Option<((Run, Run), PeerPermit)>,
     ) -> Result<Self, VerbsError> {
         let lanes = Vec::with_capacity(count);
-        let (memory, seat) = peer.unzip();
-        let (rnic, seat) = (rnic.clone(), Mutex::new(seat));
+        let (memory, permit) = peer.unzip();
+        let (rnic, permit) = (rnic.clone(), Mutex::new(permit));
         let (ending, gone) = (AtomicBool::new(false), Mutex::new(false));
-        let mut made = Self { rnic, lanes, ending, gone, memory, seat };
+        let mut made = Self { rnic, lanes, ending, gone, memory, permit };
         for lane in 0..count {
             let recv_depth = if lane == super::RPC_LANE { options.recv_depth } else { 1 };
             let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
@@ -181,7 +181,7 @@ impl Lanes {
             return Gone::NotYet { first };
         }
         *gone = true;
-        drop(self.seat.lock().take());
+        drop(self.permit.lock().take());
         Gone::Now
     }
 
@@ -219,7 +219,7 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         if let Gone::NotYet { .. } = self.destroy() {
-            log::error!("lite: the RNIC does not let go of queue pairs: their memory is lost");
+            log::error!("lite: the RNIC cannot destroy queue pairs: their memory is lost");
             core::mem::forget(self.memory.take());
         }
     }

@@ -4,14 +4,14 @@ mod broker;
 mod close;
 mod confirm;
 mod lanes;
+mod permits;
 mod room;
-mod seats;
 mod setup;
 mod wire;
 
 pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::{Gone, Lane, Lanes};
-pub(crate) use seats::{Seat, Seats};
+pub(crate) use permits::{PeerPermit, PeerPermits};
 pub(crate) use wire::RpcArea;
 #[cfg(feature = "testing")]
 pub(crate) use wire::{End, Envelope, Message, VERSION};

@@ -2,7 +2,7 @@
 
 use super::broker::{Peer, PeerLink};
 use super::wire::{End, Message};
-use super::{STAY, Seat};
+use super::{PeerPermit, STAY};
 use crate::node::Node;
 use crate::sometimes::sometimes;
 use alloc::boxed::Box;
@@ -41,7 +41,7 @@ impl Node {
     /// Notes that no permit is free for a wanted connection.
     pub(super) fn crowded(self: &Arc<Self>) {
         self.counters.crowded.add(1);
-        log::debug!("lite: all {} places for peers are taken", self.config.peers);
+        log::debug!("lite: all {} connection permits are in use", self.config.peers);
         self.find_room();
     }
 
@@ -73,7 +73,7 @@ impl Node {
     fn give_places(self: &Arc<Self>) -> usize {
         let now = self.platform.now();
         self.give_up(now);
-        while Seat::taken(&self.seats) < self.config.peers {
+        while PeerPermit::taken(&self.permits) < self.config.peers {
             let Some((member, attempt, next, since)) = self.next_waiting(now) else { break };
             sometimes!("a connection got a place that it waited for");
             let served = match next {

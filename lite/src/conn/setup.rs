@@ -1,6 +1,6 @@
 //! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
 
-use super::seats::Seat;
+use super::permits::PeerPermit;
 use super::wire::{End, RpcArea};
 use super::{Conn, Lanes};
 use crate::Error;
@@ -81,7 +81,7 @@ impl Node {
 
     /// Takes a permit, and creates queue pairs and memory for a connection.
     pub(super) fn prepare(&self, count: usize) -> Result<Lanes, Unprepared> {
-        let seat = Seat::take(&self.seats, self.config.peers).ok_or(Unprepared::Crowded)?;
+        let permit = PeerPermit::take(&self.permits, self.config.peers).ok_or(Unprepared::Crowded)?;
         let run = |len: u32| {
             let asked = u64::from(len);
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
@@ -89,10 +89,10 @@ impl Node {
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
         let lanes =
-            Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, seat)));
+            Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, permit)));
         lanes.map_err(|error| match error {
             // Other connections use them up, unless no peer is connected.
-            VerbsError::NoResources if Seat::taken(&self.seats) > 0 => Unprepared::Crowded,
+            VerbsError::NoResources if PeerPermit::taken(&self.permits) > 0 => Unprepared::Crowded,
             error => Unprepared::For(Error::Refused(alloc::format!("no queue pair: {error}"))),
         })
     }

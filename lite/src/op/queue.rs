@@ -328,7 +328,7 @@ impl CompletionQueue {
             if let Some(taken) = place {
                 node.trace(|| super::post::posted(taken.id, o.kind.verb(), to.0, *lane));
             }
-            ops.quick.count(o.kind.verb());
+            ops.fast_path.count(o.kind.verb());
         }
         node.note_deadline(deadline);
         drop(ops);

@@ -6,15 +6,20 @@
 //! quarantine.
 //!
 //! ```text
-//!           take                complete              seen or dropped
-//!    Free ------> OnWire --------------> Ended ------------------> Free
-//!      |             | dropped                                      ^
-//!      |             v                  complete                    |
-//!      |          Abandoned ----------------------------------------+
-//!      |  take, no waiter                                           |
-//!      +--------> Posting -------------------------------------------+
-//!                           complete, once the buffer is filled
+//!          take               complete          seen or dropped
+//!    Free ------> OnWire -----------------> Ended ------------> Free
+//!      |            | dropped                 ^                  ^
+//!      |            v             complete    |                  |
+//!      |         Abandoned -------------------|------------------+
+//!      |                                      |                  |
+//!      |                    before the buffer |                  |
+//!      |                    is filled         |                  |
+//!      +-------> Posting ---------------------+                  |
+//!  take, no waiter  |               complete, buffer filled      |
+//!                   +--------------------------------------------+
 //! ```
+//!
+//! A success without a bounce buffer leads from OnWire to Free at once.
 
 use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
@@ -168,7 +173,7 @@ fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BounceP
 
 /// The counts of operations that were posted on the fast path; the slow path counts the others.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Quick {
+pub(crate) struct FastPathCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) atomics: u64,
@@ -176,7 +181,7 @@ pub(crate) struct Quick {
     pub(crate) bytes_written: u64,
 }
 
-impl Quick {
+impl FastPathCounts {
     /// Counts one operation.
     #[inline]
     pub(crate) fn count(&mut self, verb: Verb<'_>) {
@@ -213,7 +218,7 @@ pub(crate) struct OpTable {
     free: Vec<u32>,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
-    pub(crate) quick: Quick,
+    pub(crate) fast_path: FastPathCounts,
     pub(crate) unfinished: Unfinished,
 }
 
@@ -232,8 +237,8 @@ impl OpTable {
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
-        let (ends, links, quick) = (Ends::new(count), Links::default(), Quick::default());
-        Self { slots, ends, free, bounce, links, quick, unfinished: Unfinished::default() }
+        let (ends, links, fast_path) = (Ends::new(count), Links::default(), FastPathCounts::default());
+        Self { slots, ends, free, bounce, links, fast_path, unfinished: Unfinished::default() }
     }
 
     /// Returns the published state of the operations.

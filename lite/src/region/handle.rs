@@ -10,7 +10,7 @@ use super::terms::{Extent, Terms};
 use crate::issuer::Issuer;
 use crate::names::Named;
 use crate::node::Node;
-use crate::op::{Data, Ended, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, Way, judge};
+use crate::op::{Data, Ended, FastRoute, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, judge};
 use crate::planted::{Bug, planted};
 use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::Ask;
@@ -332,7 +332,7 @@ impl Lmr {
             return None;
         }
         let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
-        node.depart(&Way { place, addr, stamp, share }, verb, deadline, waker)
+        node.depart(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
     }
 
     /// Returns a handle whose operations have that priority.

@@ -56,6 +56,6 @@ impl Holds {
     pub(super) fn with<R>(&self, stamp: StampId, f: impl FnOnce(&mut Hold) -> R) -> R {
         let slot = self.0.get(stamp.number());
         let mut slot = slot.expect("a handle's slot was made with it").lock();
-        f(slot.hold.as_mut().expect("a handle keeps what it stands for"))
+        f(slot.hold.as_mut().expect("a handle keeps its mapping"))
     }
 }

@@ -110,7 +110,7 @@ impl Mapping {
 impl Mapping {
     /// Ends the mapping: no operation goes through it again.
     pub(crate) fn close(&self) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.gate.close();
     }
 
@@ -144,7 +144,7 @@ impl Mapping {
         let _layout = self.layout.lock();
         if self.generation.load(Ordering::SeqCst) < generation {
             self.awaited.fetch_max(generation, Ordering::SeqCst);
-            self.stamp.spoil();
+            self.stamp.invalidate();
             self.gate.pause();
         }
     }
@@ -172,7 +172,7 @@ impl Mapping {
     }
 
     fn take(&self, rights: Permissions) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
     }
 }
@@ -431,7 +431,7 @@ impl Node {
         mut shape: Shape,
         deadline: Instant,
     ) -> Result<(u64, Layout), Error> {
-        let nonsense = || Error::Refused("the owner's pieces make no region".into());
+        let nonsense = || Error::Refused("the owner's pieces do not form a region".into());
         let first_page = |shape: &mut Shape| {
             let first = core::mem::take(&mut shape.first);
             Pages::new(first, shape.count, MOST_PIECES)
@@ -514,7 +514,7 @@ impl Node {
     pub(crate) async fn restrict_here(&self, owner: Life, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
             // Invalidated so that tasks which have looked already look again.
-            m.stamp.spoil();
+            m.stamp.invalidate();
             m.gate.pause();
             m.take(rights);
         };

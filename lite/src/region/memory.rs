@@ -185,7 +185,7 @@ impl Node {
     /// Takes all the memory of a plan.
     pub(crate) async fn take_memory(self: &Arc<Self>, plan: &Plan) -> Result<(Layout, Vec<Share>), Error> {
         let (mut pieces, mut taken, mut len) = (Vec::new(), Taken { node: self, shares: Vec::new() }, 0u64);
-        let nonsense = || Error::Refused("that is no plan for a region".into());
+        let nonsense = || Error::Refused("the plan for the region is not valid".into());
         let sum = plan.shares.iter().try_fold(0u64, |sum, (_, share)| sum.checked_add(*share));
         let asked = sum.filter(|_| plan.shares.len() <= MOST_SHARES).ok_or_else(nonsense)?;
         for (node, share) in &plan.shares {

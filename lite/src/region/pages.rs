@@ -20,7 +20,7 @@ pub(super) struct Pages {
 }
 
 fn nonsense() -> Error {
-    Error::Refused("these are no pages of a region's pieces".into())
+    Error::Refused("malformed pages of a region's pieces".into())
 }
 
 impl Pages {

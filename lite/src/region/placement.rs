@@ -63,7 +63,7 @@ impl Placement {
             Self::Shares(shares) => {
                 let sum = shares.iter().try_fold(0u64, |sum, (_, share)| sum.checked_add(*share));
                 let Some((_, but_last)) = shares.split_last() else {
-                    return Err(refused("a region has a share at least"));
+                    return Err(refused("a region has at least one share"));
                 };
                 if sum != Some(len) || shares.len() > MOST_SHARES {
                     return Err(refused("the shares of a region, at most 1024, add up to its length"));

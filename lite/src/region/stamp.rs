@@ -69,11 +69,11 @@ impl Stamps {
 
     /// Returns true if that mapping is still as it was when it was made.
     #[inline]
-    pub(crate) fn is_fresh(&self, id: StampId) -> bool {
+    pub(crate) fn is_valid(&self, id: StampId) -> bool {
         self.words.get(id.0 / 64).is_some_and(|word| word.load(Ordering::SeqCst) & bit(id) != 0)
     }
 
-    fn spoil(&self, id: StampId) {
+    fn invalidate(&self, id: StampId) {
         if let Some(word) = self.words.get(id.0 / 64) {
             word.fetch_and(!bit(id), Ordering::SeqCst);
         }
@@ -92,14 +92,14 @@ impl Stamp {
     }
 
     /// Invalidates what handles cache of the mapping, because it changes or ends.
-    pub(crate) fn spoil(&self) {
-        self.stamps.spoil(self.id);
+    pub(crate) fn invalidate(&self) {
+        self.stamps.invalidate(self.id);
     }
 }
 
 impl Drop for Stamp {
     fn drop(&mut self) {
-        self.spoil();
+        self.invalidate();
         self.stamps.numbers.lock().free.push(self.id.0);
     }
 }
@@ -112,16 +112,16 @@ mod tests {
     fn each_stamp_is_spoiled_by_itself_and_a_number_that_is_used_again_is_fresh() {
         let stamps = Arc::<Stamps>::default();
         let mut all: Vec<_> = (0..10_000).map(|_| stamps.stamp().unwrap()).collect();
-        assert!(all.iter().all(|s| stamps.is_fresh(s.id())));
+        assert!(all.iter().all(|s| stamps.is_valid(s.id())));
         for stamp in all.iter().step_by(3) {
-            stamp.spoil();
+            stamp.invalidate();
         }
         for (i, stamp) in all.iter().enumerate() {
-            assert_eq!(stamps.is_fresh(stamp.id()), i % 3 != 0, "{i}");
+            assert_eq!(stamps.is_valid(stamp.id()), i % 3 != 0, "{i}");
         }
         let last = all.pop().unwrap().id();
-        assert!(!stamps.is_fresh(last) && !stamps.is_fresh(StampId::NONE));
+        assert!(!stamps.is_valid(last) && !stamps.is_valid(StampId::NONE));
         let again = stamps.stamp().unwrap();
-        assert!(again.id() == last && stamps.is_fresh(last));
+        assert!(again.id() == last && stamps.is_valid(last));
     }
 }

@@ -6,7 +6,7 @@ use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
 use crate::lock::Mutex;
 use crate::planted::{Bug, planted};
-use crate::wait::{Line, Waiters};
+use crate::wait::{FairQueue, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -30,8 +30,8 @@ pub(crate) struct ConnRpc {
     pub(crate) rx: Mutex<RingRx>,
     calls: Mutex<Calls>,
     /// The queues for a slot: calls of applications, and LITE's internal calls.
-    line: Line,
-    own_line: Line,
+    slot_queue: FairQueue,
+    internal_queue: FairQueue,
     /// Calls that have a slot and wait for room in the peer's ring.
     pub(crate) room: Waiters,
     /// The receives that were consumed and not posted again.
@@ -128,8 +128,8 @@ impl ConnRpc {
                 free: (0..count).rev().collect(),
                 lost: false,
             }),
-            line: Line::default(),
-            own_line: Line::default(),
+            slot_queue: FairQueue::default(),
+            internal_queue: FairQueue::default(),
             room: Waiters::default(),
             taken: AtomicU32::new(0),
             backlog: AtomicUsize::new(0),
@@ -177,8 +177,8 @@ impl ConnRpc {
 
     /// Waits for a slot for a call; `own` for an internal one. Returns `None` if the connection has failed.
     pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
-        let line = if own { &self.own_line } else { &self.line };
-        line.until(|| self.try_claim(own)).await
+        let queue = if own { &self.internal_queue } else { &self.slot_queue };
+        queue.until(|| self.try_claim(own)).await
     }
 
     /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
@@ -190,7 +190,7 @@ impl ConnRpc {
         deadline: Instant,
         earliest: &AtomicU64,
     ) -> Option<CallSlot<'_>> {
-        if !(if own { &self.own_line } else { &self.line }).is_empty() {
+        if !(if own { &self.internal_queue } else { &self.slot_queue }).is_empty() {
             return None;
         }
         let mut calls = self.calls.lock();
@@ -292,8 +292,8 @@ impl ConnRpc {
     }
 
     fn slot_is_free(&self) {
-        self.own_line.wake();
-        self.line.wake();
+        self.internal_queue.wake();
+        self.slot_queue.wake();
     }
 
     /// Ends all calls after the queue pairs have been destroyed: no reply arrives any more, and the peer
@@ -315,8 +315,8 @@ impl ConnRpc {
         drop(buffers);
         self.outbox.lock().clear();
         self.room.wake_all();
-        self.own_line.wake_all();
-        self.line.wake_all();
+        self.internal_queue.wake_all();
+        self.slot_queue.wake_all();
     }
 }
 
@@ -396,7 +396,7 @@ pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
     match header.status {
         ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy | ReplyStatus::Accepted => None,
         ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
-        ReplyStatus::Dropped => Some(Error::Refused("the handler gave no reply".into())),
+        ReplyStatus::Dropped => Some(Error::Refused("the handler sent no reply".into())),
         ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {
             Some(Error::TooLarge { max: header.len })
         }

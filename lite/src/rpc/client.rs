@@ -371,7 +371,7 @@ impl Node {
         place: Option<&Lent>,
         sink: &mut Sink<'_>,
     ) -> Result<usize, Error> {
-        let nonsense = || Error::Refused("the server's reply makes no sense".into());
+        let nonsense = || Error::Refused("the server's reply is malformed".into());
         if (reply.status == ReplyStatus::Accepted) != sink.is_one_way() {
             return Err(nonsense());
         }

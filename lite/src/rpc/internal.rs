@@ -191,7 +191,7 @@ impl Node {
 
     fn serve(self: &Arc<Self>, call: Call) {
         let Ok(ask) = proto::decode::<Ask>(call.request()) else {
-            return answer(call, Err(Error::Refused("malformed question".into())));
+            return answer(call, Err(Error::Refused("malformed request".into())));
         };
         let by = (call.from(), call.incarnation());
         match ask {
@@ -229,7 +229,7 @@ impl Node {
             }
             Ask::Borrow { mapping, token } => self.grant_borrowed(call, mapping, token),
             Ask::Copy { from, to, len, patience_ns } => {
-                self.serve_copy(call, by, [from, to], len, patience_ns)
+                self.serve_copy(call, by, [from, to], len, patience_ns);
             }
             Ask::BarrierEnter { name, group, token } => {
                 answer(call, self.enter_barrier(by, name, group, token));
@@ -260,7 +260,7 @@ impl Node {
     }
 }
 
-/// Requests about a region, served by its owner in tasks of their own.
+/// Requests about a region or its memory, most of them served in tasks of their own.
 impl Node {
     fn serve_unmap(self: &Arc<Self>, by: Life, mapping: u64) -> Result<Answer, Error> {
         if let Some(unreachable) = self.regions.unmap(by, mapping) {

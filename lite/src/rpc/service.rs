@@ -6,7 +6,7 @@ use super::wire::{LONGEST, ReplyStatus};
 use crate::Error;
 use crate::lock::Mutex;
 use crate::node::Node;
-use crate::wait::{Line, Waiters};
+use crate::wait::{FairQueue, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -31,8 +31,8 @@ pub(crate) struct Service {
     takes: Takes,
     queue: Mutex<Queue>,
     /// Callers of this node that wait for room in the queue.
-    room: Line,
-    arrival: Line,
+    room: FairQueue,
+    arrival: FairQueue,
     idle: Waiters,
 }
 
@@ -64,8 +64,8 @@ impl Service {
             options,
             takes,
             queue: Mutex::default(),
-            room: Line::default(),
-            arrival: Line::default(),
+            room: FairQueue::default(),
+            arrival: FairQueue::default(),
             idle: Waiters::default(),
         }
     }

@@ -57,7 +57,7 @@ impl Node {
     ) -> Result<Answer, Error> {
         let refuse = |why: &str| Err(Error::Refused(why.into()));
         if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
-            return refuse("that is no group of the barrier's home and of who asks");
+            return refuse("the group does not contain the barrier's home and the caller");
         }
         let mut objects = self.lock_for(&self.objects, by)?;
         let by = objects.life();

@@ -1,7 +1,7 @@
 //! The resources that a node holds for work in progress: none, once all work has ended.
 
 use crate::Lite;
-use crate::conn::Seat;
+use crate::conn::PeerPermit;
 use alloc::string::String;
 use alloc::vec::Vec;
 use proto::{Incarnation, NodeId};
@@ -12,7 +12,7 @@ impl Lite {
     pub fn audit(&self) -> Vec<(&'static str, usize)> {
         let node = &self.by.node;
         let (objects, barriers) = node.objects.lock().len();
-        let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
+        let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_qp.lock().len());
         let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
         // Nothing of an ended incarnation is left once all members have seen its end.
         let ended = |life| !node.is_live(life);

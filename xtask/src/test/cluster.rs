@@ -183,7 +183,7 @@ fn lite_peers(log: &Path) -> Result<()> {
     tool::run_ok(&mut count_words(&cluster, &input, &output), log, LIMIT)?;
     compare(&expected, &output, log)?;
     for n in 0..4 {
-        wait_for_console(n, "all 2 places for peers are taken", log)?;
+        wait_for_console(n, "all 2 connection permits are in use", log)?;
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ fn peers_bound_the_connections() {
     assert!(right.unwrap(), "another result");
     // Each node has three peers.
     for mut process in processes {
-        process.says("all 2 places for peers are taken");
+        process.says("all 2 connection permits are in use");
     }
 }
 

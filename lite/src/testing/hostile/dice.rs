@@ -373,7 +373,7 @@ impl Dice {
     }
 
     /// Returns the bytes of a message: correct, changed, cut short, or random.
-    pub(super) fn spoil(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+    pub(super) fn corrupt(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
         match self.below(8) {
             0 => {
                 let len = self.below(200);

@@ -108,7 +108,7 @@ impl Hostile {
                 }
                 Err(_) => Err(Error::Unknown),
             };
-            let bytes = dice.spoil(proto::encode(&answer));
+            let bytes = dice.corrupt(proto::encode(&answer));
             let pause = if dice.one_in(8) { dice.below(60_000_000) } else { dice.below(100_000) };
             (bytes, pause)
         };
@@ -166,7 +166,7 @@ impl Hostile {
             let mut dice = self.dice.lock();
             let ask = dice.ask();
             let function = if dice.one_in(20) { dice.below(12) as u32 } else { INTERNAL };
-            (dice.spoil(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
+            (dice.corrupt(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
         };
         let mut reply = vec![0; 4000];
         let request = Request { function, data: &data };
@@ -182,7 +182,7 @@ impl Hostile {
     fn relay(&self, victim: Life) {
         let mut dice = self.dice.lock();
         let envelope = dice.envelope();
-        let body = dice.spoil(proto::encode(&envelope));
+        let body = dice.corrupt(proto::encode(&envelope));
         self.node.control.post(&ToManager::Relay { to: victim.0, incarnation: victim.1, body });
     }
 

@@ -4,26 +4,26 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of permits in use.
-pub(crate) type Seats = Arc<AtomicU32>;
+pub(crate) type PeerPermits = Arc<AtomicU32>;
 
 /// A permit, given back when dropped.
-pub(crate) struct Seat(Seats);
+pub(crate) struct PeerPermit(PeerPermits);
 
-impl Seat {
+impl PeerPermit {
     /// Takes a permit unless `most` are in use.
-    pub(super) fn take(seats: &Seats, most: u32) -> Option<Self> {
+    pub(super) fn take(permits: &PeerPermits, most: u32) -> Option<Self> {
         let one_more = |taken: u32| (taken < most).then_some(taken + 1);
-        seats.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
-        Some(Self(seats.clone()))
+        permits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        Some(Self(permits.clone()))
     }
 
     /// Returns the number of permits in use.
-    pub(crate) fn taken(seats: &Seats) -> u32 {
-        seats.load(Ordering::SeqCst)
+    pub(crate) fn taken(permits: &PeerPermits) -> u32 {
+        permits.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Seat {
+impl Drop for PeerPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

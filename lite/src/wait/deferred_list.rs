@@ -5,19 +5,19 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Things that the poller looks at later.
-pub(crate) struct Tray<T> {
+pub(crate) struct DeferredList<T> {
     /// The length of the list, stored before its lock is released.
     count: AtomicUsize,
     list: Mutex<Vec<T>>,
 }
 
-impl<T> Default for Tray<T> {
+impl<T> Default for DeferredList<T> {
     fn default() -> Self {
         Self { count: AtomicUsize::new(0), list: Mutex::default() }
     }
 }
 
-impl<T> Tray<T> {
+impl<T> DeferredList<T> {
     pub(crate) fn push(&self, thing: T) {
         let mut list = self.list.lock();
         list.push(thing);

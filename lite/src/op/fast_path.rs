@@ -11,7 +11,7 @@ use platform::{Instant, IoAddr};
 use verbs::RemoteAddr;
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
-pub(crate) struct Way {
+pub(crate) struct FastRoute {
     pub(crate) place: PlaceId,
     pub(crate) addr: IoAddr,
     pub(crate) stamp: StampId,
@@ -22,7 +22,13 @@ impl Node {
     /// Posts at once, with the waker of the task that waits. Otherwise returns `None` and nothing has
     /// happened; the slow path finds the reason.
     #[inline(always)]
-    pub(crate) fn depart(&self, way: &Way, verb: Verb<'_>, deadline: Instant, waker: Waker) -> Option<OpId> {
+    pub(crate) fn depart(
+        &self,
+        route: &FastRoute,
+        verb: Verb<'_>,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<OpId> {
         if !self.lease.may_begin() {
             return None;
         }
@@ -31,18 +37,18 @@ impl Node {
             let mut ops = self.ops.lock();
             // Checked under this lock: a task that changes a mapping then finds the operations posted
             // before under this lock.
-            if !self.stamps.is_fresh(way.stamp) {
+            if !self.stamps.is_valid(route.stamp) {
                 return None;
             }
             let waits = (waker, deadline);
-            let touch = Touch { stamp: way.stamp, changes: verb.changes() };
-            let to = ops.depart(way.place, way.share, touch, bytes, self.config.send_depth, waits)?;
-            ops.quick.count(verb);
+            let touch = Touch { stamp: route.stamp, changes: verb.changes() };
+            let to = ops.depart(route.place, route.share, touch, bytes, self.config.send_depth, waits)?;
+            ops.fast_path.count(verb);
             self.note_deadline(deadline);
             to
         };
         self.trace(|| super::post::posted(to.id, verb, to.peer, to.lane));
-        let remote = RemoteAddr { addr: way.addr, key: to.key };
+        let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
     }
 
@@ -54,7 +60,7 @@ impl Node {
     }
 
     /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
-    pub(crate) fn expire_quick(&self, now: Instant) -> bool {
+    pub(crate) fn expire_fast_path(&self, now: Instant) -> bool {
         if now.as_nanos() < self.earliest_op.load(Ordering::Acquire) {
             return false;
         }

@@ -23,7 +23,7 @@ const NEAR: usize = 16;
 /// yields once before it takes the resource. So the order holds among tasks that run, and a future that is
 /// not polled delays nobody.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct FairQueue {
     /// The number of waiters that have not been woken.
     asleep: AtomicUsize,
     /// The number of waiters that have been woken and have neither left the queue nor waited again.
@@ -40,8 +40,8 @@ struct Queue {
 
 /// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
 /// this one took.
-struct Place<'a> {
-    line: &'a Line,
+struct Waiter<'a> {
+    fair_queue: &'a FairQueue,
     number: Option<u64>,
     has_yielded: bool,
 }
@@ -51,7 +51,7 @@ fn change(count: &AtomicUsize, by: isize) {
     count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
 }
 
-impl Line {
+impl FairQueue {
     /// Returns true if the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
@@ -59,16 +59,16 @@ impl Line {
 
     /// Waits until `take` returns something.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place { line: self, number: None, has_yielded: false };
+        let mut waiter = Waiter { fair_queue: self, number: None, has_yielded: false };
         core::future::poll_fn(|cx| {
-            if place.yields() {
+            if waiter.yields() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if let Some(v) = take() {
                 return Poll::Ready(v);
             }
-            place.wait(cx);
+            waiter.wait(cx);
             // A resource may have become free meanwhile.
             take().map_or(Poll::Pending, Poll::Ready)
         })
@@ -111,15 +111,15 @@ impl Line {
     }
 }
 
-impl Place<'_> {
+impl Waiter<'_> {
     /// Returns true if waiters that came before and have been woken should look first.
     fn yields(&mut self) -> bool {
         // If this waiter has an entry, it may be the only one that has been woken.
-        let woken = self.line.woken.load(Ordering::SeqCst);
+        let woken = self.fair_queue.woken.load(Ordering::SeqCst);
         if self.has_yielded || woken <= usize::from(self.number.is_some()) {
             return false;
         }
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let number = self.number.unwrap_or(u64::MAX);
         let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
         let yields = before.any(|(_, waker)| waker.is_none());
@@ -129,14 +129,14 @@ impl Place<'_> {
             self.number = Some(queue.last);
             let last = queue.last;
             queue.waiting.push_back((last, None));
-            change(&self.line.woken, 1);
+            change(&self.fair_queue.woken, 1);
         }
         yields
     }
 
     fn wait(&mut self, cx: &Context<'_>) {
         self.has_yielded = false;
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let number = *self.number.get_or_insert_with(|| {
             queue.last += 1;
             queue.last
@@ -145,8 +145,8 @@ impl Place<'_> {
             Ok(at) => {
                 let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
                 if waker.is_none() {
-                    change(&self.line.woken, -1);
-                    change(&self.line.asleep, 1);
+                    change(&self.fair_queue.woken, -1);
+                    change(&self.fair_queue.asleep, 1);
                 }
                 if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
@@ -155,24 +155,24 @@ impl Place<'_> {
             // New numbers are the largest, so this inserts at the end.
             Err(at) => {
                 queue.waiting.insert(at, (number, Some(cx.waker().clone())));
-                change(&self.line.asleep, 1);
+                change(&self.fair_queue.asleep, 1);
             }
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
         let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
         let was_woken = waker.is_none();
-        let count = if was_woken { &self.line.woken } else { &self.line.asleep };
+        let count = if was_woken { &self.fair_queue.woken } else { &self.fair_queue.asleep };
         change(count, -1);
         drop(queue);
         if was_woken {
-            self.line.wake_some(1);
+            self.fair_queue.wake_some(1);
         }
     }
 }
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn the_first_come_is_the_first_woken_and_a_dropped_place_is_nobodys_loss() {
-        let (line, free) = (Line::default(), Cell::new(0));
+        let (fair_queue, free) = (FairQueue::default(), Cell::new(0));
         let take = || (free.get() > 0).then(|| free.set(free.get() - 1));
         let wakers: Vec<_> = (0..8).map(|_| Arc::new(Woken(AtomicU32::new(0)))).collect();
-        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(line.until(take)))).collect();
+        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(fair_queue.until(take)))).collect();
         let poll = |futures: &mut Vec<Option<Pinned<'_>>>, i: usize| {
             let waker = Waker::from(wakers[i].clone());
             let future = futures[i].as_mut().unwrap();
@@ -223,7 +223,7 @@ mod tests {
             assert!(!poll(&mut futures, i));
         }
         free.set(1);
-        line.wake();
+        fair_queue.wake();
         assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
         // The second lets the first go before it. The first is not polled, so the second takes the resource
         // and lets the next one look.
@@ -244,7 +244,7 @@ mod tests {
         futures[7] = None;
         assert_eq!(woken(4), 0);
         // A newcomer lets waiters that are looking go first.
-        let mut late = pin!(line.until(|| Some(())));
+        let mut late = pin!(fair_queue.until(|| Some(())));
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
