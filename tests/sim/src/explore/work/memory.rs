@@ -32,7 +32,9 @@ impl Worker {
             let map = async { lite.map(&name, RW).await };
             self.regions[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
         }
-        self.regions[n].clone()
+        let region = self.regions[n].clone()?;
+        self.partly_gone = region.shares().iter().any(|(node, _)| self.check.has_ended(Some(*node)));
+        Some(region)
     }
 
     /// Returns some bytes of a part: the first, and the number.

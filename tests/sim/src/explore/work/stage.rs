@@ -163,6 +163,7 @@ impl Stage {
             initial: self.initial,
             count: 0,
             calm: false,
+            partly_gone: false,
             made: self.owned.clone(),
             regions: [const { None }; EACH],
             gates: [const { None }; EACH],

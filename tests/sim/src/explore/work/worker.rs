@@ -29,6 +29,8 @@ pub(super) struct Worker {
     pub(super) count: u64,
     /// True if there are no faults any more: all its operations must succeed.
     pub(super) calm: bool,
+    /// True while the step uses a region of which a part lay on a node that has ended.
+    pub(super) partly_gone: bool,
     /// The objects that all tasks have made.
     pub(super) made: Arc<Mutex<Vec<Owned>>>,
     pub(super) regions: [Option<Lmr>; EACH],
@@ -180,6 +182,8 @@ impl Worker {
             // A node that joined late has never known a node that was dead by then.
             Error::NoSuchNode => self.check.has_ended(None),
             Error::Freed | Error::NoSuchName | Error::NameTaken => true,
+            // One piece was written, and the node of another one has ended.
+            Error::Unknown => self.partly_gone,
             _ => false,
         }
     }
@@ -242,6 +246,7 @@ impl Worker {
 
     /// Does a step. Returns whether this node is still a member.
     pub(super) async fn step(&mut self, step: Step) -> bool {
+        self.partly_gone = false;
         let done = match step {
             Step::Write => self.write().await,
             Step::Read => self.read().await,
