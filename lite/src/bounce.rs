@@ -1,4 +1,4 @@
-//! Bounce buffers: memory that the RNIC reads from and writes to on behalf of operations.
+//! Bounce buffers: memory that the RNIC reads and writes on behalf of operations.
 
 use crate::sometimes::sometimes;
 use alloc::boxed::Box;
@@ -6,31 +6,31 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{IoAddr, Lent, MemoryError, Platform};
 
-/// The buffers of each size begin at a multiple of it.
+/// The alignment of the buffers of each size, in bytes.
 const PAGE: u64 = 4096;
 
-/// A contiguous run of the node's memory, given back when dropped.
+/// A contiguous run of the node's memory. Dropping it frees it.
 pub(crate) type Run = Box<dyn Lent>;
 
-/// The place of a buffer in the memory of all.
+/// The offset of a buffer in the memory of all buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place(u64);
 
 impl Place {
-    /// As a number.
+    /// Returns the offset as a number.
     #[inline]
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The place that gave these [`bits`](Self::bits).
+    /// Returns the place of these [`bits`](Self::bits).
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
 
-/// The memory of all buffers: one run.
+/// The memory of all buffers, one run.
 #[derive(Clone)]
 pub(crate) struct Buffers {
     run: Arc<Run>,
@@ -38,7 +38,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer's address, for the RNIC.
+    /// Returns a buffer's address, for the RNIC.
     #[inline]
     pub(crate) fn addr(&self, place: Place) -> IoAddr {
         IoAddr(self.base.0 + place.0)
@@ -50,14 +50,14 @@ impl Buffers {
         self.run.read(place.0, into)
     }
 
-    /// Copies into a buffer, from its byte `at` on.
+    /// Copies into a buffer, from its byte `at`.
     #[inline]
     pub(crate) fn write(&self, place: Place, at: usize, data: &[u8]) -> Result<(), MemoryError> {
         self.run.write(place.0 + at as u64, data)
     }
 }
 
-/// A buffer of the pool. Whoever holds it gives it back.
+/// A buffer of the pool. Its holder must give it back.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Bounce {
@@ -79,7 +79,7 @@ pub(crate) struct BouncePool {
 }
 
 impl BouncePool {
-    /// Takes memory for all buffers. `Err`: the bytes that were asked for.
+    /// Allocates memory for all buffers. `Err` is the number of bytes that were asked for.
     pub(crate) fn new(platform: &Arc<dyn Platform>, classes: &[(u32, u32)]) -> Result<Self, u64> {
         let mut pool = Vec::new();
         let mut len = 0;
@@ -98,25 +98,25 @@ impl BouncePool {
         Ok(Self { classes: pool, buffers })
     }
 
-    /// The memory that the buffers lie in.
+    /// Returns the memory of the buffers.
     pub(crate) fn buffers(&self) -> Buffers {
         self.buffers.clone()
     }
 
-    /// The RNIC may still reach the buffers: their memory is never used for anything else.
+    /// Removes all buffers for ever, because the RNIC may still access them: their memory is never reused.
     #[cold]
     pub(crate) fn lose(&mut self) {
         self.classes.clear();
         core::mem::forget(self.buffers.clone());
     }
 
-    /// Buffers that are taken.
+    /// Returns the number of buffers in use.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {
         self.classes.iter().map(|class| class.count - class.free.len()).sum()
     }
 
-    /// The smallest free buffer of at least `len` bytes.
+    /// Returns the smallest free buffer of at least `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
         let fits = self.classes.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
         let taken = fits.into_iter().find_map(|(class, c)| c.free.pop().map(|place| Bounce { place, class }));
@@ -126,7 +126,7 @@ impl BouncePool {
         taken
     }
 
-    /// Takes a buffer back.
+    /// Adds a buffer to the free ones.
     pub(crate) fn give(&mut self, bounce: Bounce) {
         if let Some(class) = self.classes.get_mut(bounce.class) {
             class.free.push(bounce.place);

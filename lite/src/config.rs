@@ -1,53 +1,60 @@
-//! What can be tuned.
+//! The sizes and times of a node.
 
 use crate::rpc::OWN_SLOTS;
 use alloc::string::String;
 use core::time::Duration;
 
-/// Sizes and times of one node's LITE. The nodes of a cluster need not agree on them.
+/// The sizes and times of one node's LITE. The nodes of a cluster need not agree on them.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node's name, for its own entry in [`Lite::members`](crate::Lite::members).
     pub name: String,
-    /// How long an operation may take unless its handle says otherwise.
+    /// The time after which an operation ends, unless its handle has another deadline.
     pub deadline: Duration,
-    /// Reliable connections per peer that this node opens, 1 to 4. The first carries RPC; one-sided operations share the
-    /// others, if there are others.
+    /// The number of reliable connections that this node opens to each peer, 1 to 4. The first carries RPC;
+    /// one-sided operations share the others, if there are any.
     pub queue_pairs: usize,
-    /// Send work requests outstanding on one queue pair.
+    /// The number of send work requests that may be outstanding on one queue pair, at least 8.
     pub send_depth: u32,
-    /// One-sided operations and RPC messages outstanding on this node.
+    /// The number of one-sided operations and RPC messages that may be outstanding on this node.
     pub operations: u32,
-    /// Peers that may be connected at once, 2 at least, for a node that is asked may have to ask another. When one more is
-    /// wanted, the connection that was not used for longest, and on which nothing is under way, is closed by agreement with
-    /// its peer; its next use opens it again. While all are in use, whoever wants another peer waits, until the deadline.
+    /// The number of peers that may be connected at once, at least 2, because a node that serves a request
+    /// may have to call another node. When one more peer is wanted, the connection that has been unused for
+    /// longest and has nothing in flight is closed by agreement with its peer; its next use opens it again.
+    /// While all connections are in use, a task that wants another peer waits until its deadline.
     pub peers: u32,
-    /// How long a connection may be unused at both ends before it is closed; `None`: as long as its place is not wanted.
+    /// The time for which a connection may be unused at both ends before it is closed. `None`: it stays
+    /// until its permit is wanted for another peer.
     pub idle: Option<Duration>,
-    /// Bounce buffers as (size, count), ascending by size. The largest size is the chunk of large transfers.
+    /// The bounce buffers as (size in bytes, count), ascending by size. The largest size is the chunk of
+    /// large transfers.
     pub bounce: [(u32, u32); 3],
-    /// Chunks of one large transfer under way at once, 1 to 8.
+    /// The number of chunks of one large transfer that may be in flight at once, 1 to 8.
     pub window: usize,
-    /// Bytes of the ring that takes one peer's requests: a power of two, at least 16 KiB. A quarter of it is the longest
-    /// request that travels in the ring; longer ones are fetched by the server.
+    /// The length of the ring that receives one peer's requests, in bytes: a power of two, at least 16 KiB.
+    /// The longest request that travels in the ring is a quarter of it; the server fetches a longer one.
     pub ring: u32,
-    /// Calls outstanding to one peer, 1 to 4,088; more wait in line. LITE's own have 8 places besides.
+    /// The number of calls that may be outstanding to one peer, 1 to 4,088; further calls wait in order.
+    /// LITE's internal calls have 8 slots of their own.
     pub calls: u32,
-    /// Bytes that one peer's requests may hold here before a task takes them, 256 of them for each request besides its
-    /// own; a peer that sends more is put off, as by a full queue. One request always has room.
+    /// The limit on one peer's undelivered requests, in bytes. Each request counts as its length plus 256.
+    /// Beyond the limit the peer is told to try again later, as with a full queue. One request is always
+    /// accepted.
     pub backlog: u32,
-    /// Bytes of the place for one reply. Longer replies go to a buffer that is taken for the call.
+    /// The length of the slot for one reply, in bytes. A longer reply goes to a buffer that is allocated
+    /// for the call.
     pub reply_slot: u32,
-    /// How long the set-up of a connection may take before it starts anew.
+    /// The time after which the set-up of a connection starts again.
     pub connect_timeout: Duration,
-    /// How long to wait for an acknowledgement before a queue pair goes back.
+    /// The time that a queue pair waits for an acknowledgement before it retransmits.
     pub ack_timeout: Duration,
-    /// How often to go back before a queue pair fails, at most 7.
+    /// The number of retransmissions before a queue pair fails, at most 7.
     pub retries: u8,
-    /// How long a peer is asked to wait when no receive is posted.
+    /// The time for which a peer waits before it tries again when no receive is posted (RNR timer).
     pub rnr_delay: Duration,
-    /// How long the manager may be silent beyond the lease until this node gives its membership up; `None`: for ever.
-    /// Meanwhile the node is suspended: it keeps all that it has and posts nothing.
+    /// The time beyond the lease for which the manager may be silent before this node gives up its
+    /// membership; `None`: no limit. Meanwhile the node is suspended: it keeps all that it has and posts
+    /// nothing.
     pub silence: Option<Duration>,
 }
 
@@ -77,7 +84,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The nearest configuration that works.
+    /// Returns the nearest configuration that works.
     pub(crate) fn checked(mut self) -> Self {
         self.queue_pairs = self.queue_pairs.clamp(1, 4);
         self.send_depth = self.send_depth.max(8);
@@ -100,19 +107,21 @@ impl Config {
         self
     }
 
-    /// Bytes of the node's memory that each connected peer takes: the ring for its requests and the slots for its replies.
+    /// Returns the number of bytes of the node's memory that each connected peer uses: the ring for its
+    /// requests and the slots for its replies.
     #[must_use]
     pub fn peer_memory(&self) -> u64 {
         let config = self.clone().checked();
         u64::from(config.ring) + u64::from(config.slots()) * u64::from(config.reply_slot)
     }
 
-    /// Slots for one peer's replies.
+    /// Returns the number of slots for one peer's replies.
     pub(crate) fn slots(&self) -> u32 {
         self.calls + OWN_SLOTS
     }
 
-    /// Receives posted for one peer: all requests and all replies under way, and the credits between them.
+    /// Returns the number of receives posted for one peer: enough for all requests and replies in flight
+    /// and the credit messages between them.
     pub(crate) fn recv_depth(&self) -> u32 {
         2 * self.slots().max(32) + 16
     }

@@ -1,4 +1,5 @@
-//! The control connection: one task that sends, one that receives, the name directory, and messages of jobs.
+//! The control connection: one task that sends, one that receives, the name directory, and messages of
+//! jobs.
 
 use crate::lock::Mutex;
 use crate::names::Named;
@@ -15,26 +16,26 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use platform::{ControlLink, Instant};
 use proto::{NameError, NodeId, ToManager, ToNode};
 
-/// Messages that [`Lite::send_control`] lets wait before it waits itself.
+/// The number of queued messages at which [`Lite::send_control`] waits.
 const SEND_QUEUE: usize = 16;
-/// Bytes of job messages that may wait: the input of two jobs that this node was ready to take, one of which was cancelled, and
-/// room for what is not input. The receiver never waits for whoever takes them, lest the acknowledgements behind them wait as
-/// well.
+/// The bytes of job messages that may be queued: the input of two jobs that this node was ready to accept,
+/// one of which was cancelled, and room for other messages. The receiver never waits for the task that
+/// takes them, because the acknowledgements behind them would wait as well.
 const JOB_BYTES: usize = 4 * ToNode::INPUT_WINDOW as usize;
-/// What a waiting job message counts for beside its encoded bytes.
+/// The bytes that a queued job message counts for beyond its encoded length.
 const JOB_COST: usize = 64;
 
 type NameResult = Result<(NodeId, Vec<u8>), NameError>;
 
-/// What tasks and the two control tasks share.
+/// The state shared by tasks and the two control tasks.
 pub(crate) struct Control {
     out: Mutex<VecDeque<Vec<u8>>>,
     out_change: Waiters,
     names: Mutex<BTreeMap<u32, Option<NameResult>>>,
     names_change: Waiters,
-    /// What the members have free, once it has been told for a question of that number or a later one.
+    /// The free memory of the members, and the number of the request that it answers.
     free: Mutex<(u32, Vec<(NodeId, u64)>)>,
-    /// What this node has told of its own; `u64::MAX`: nothing yet.
+    /// The free memory that this node has reported last; `u64::MAX`: none yet.
     told_free: AtomicU64,
     next_request: AtomicU32,
     jobs: Mutex<JobQueue>,
@@ -45,14 +46,14 @@ pub(crate) struct Control {
 /// Job messages that wait to be taken.
 #[derive(Default)]
 struct JobQueue {
-    /// Each with what it counts for.
+    /// The messages, each with its cost in bytes.
     messages: VecDeque<(usize, ToNode)>,
-    /// What they count for together.
+    /// The sum of the costs.
     bytes: usize,
 }
 
 impl JobQueue {
-    /// Appends a message of so many encoded bytes; false if too many wait.
+    /// Appends a message of `encoded` bytes; returns false if too many are queued.
     fn push(&mut self, encoded: usize, message: ToNode) -> bool {
         let cost = encoded.saturating_add(JOB_COST);
         let bytes = self.bytes.saturating_add(cost);
@@ -93,7 +94,7 @@ impl Control {
         self.out_change.wake_all();
     }
 
-    /// Tells how much memory is free if that differs by more than `much` from what was told last.
+    /// Reports the free memory if it differs by more than `much` from the last report.
     pub(crate) fn report_free(&self, free: u64, much: u64) {
         let told = self.told_free.load(Ordering::SeqCst);
         if (told == u64::MAX || told.abs_diff(free) > much)
@@ -103,7 +104,7 @@ impl Control {
         }
     }
 
-    /// Membership is over: nobody waits for the manager any more.
+    /// Ends all waits for the manager, because the membership is over.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.out_change.wake_all();
@@ -116,7 +117,7 @@ impl Control {
     }
 }
 
-/// A question to the directory whose answer is awaited.
+/// A request to the directory whose answer is awaited.
 struct NameRequest<'a> {
     control: &'a Control,
     request: u32,
@@ -145,7 +146,7 @@ impl Node {
                 None => None,
             };
             let Some(message) = self.control.out_change.until(next).await else { return };
-            // Whoever waits for room may go on.
+            // A task that waits for room may go on.
             self.control.out_change.wake_all();
             if core::future::poll_fn(|cx| link.poll_send(cx, &message)).await.is_err() {
                 return self.fence();
@@ -163,7 +164,7 @@ impl Node {
                 continue;
             };
             match message {
-                // The link has seen which heartbeat it acknowledges.
+                // The link has noted which heartbeat this acknowledges.
                 ToNode::HeartbeatAck { .. } => {
                     self.extend_lease(link.lease_until());
                     self.report_memory();
@@ -182,7 +183,7 @@ impl Node {
                         log::error!("lite: the manager has declared this node dead: {reason}");
                         return self.fence();
                     }
-                    log::info!("lite: {node} is gone: {reason}");
+                    log::info!("lite: {node} has departed: {reason}");
                     self.on_left(node, incarnation, reason);
                 }
                 ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
@@ -205,7 +206,9 @@ impl Node {
                 | ToNode::JobCancel { .. }
                 | ToNode::Shutdown) => {
                     if !self.control.jobs.lock().push(bytes.len(), job) {
-                        log::error!("lite: the manager has sent more input than this node was ready to take");
+                        log::error!(
+                            "lite: the manager has sent more input than this node was ready to accept"
+                        );
                         return self.fence();
                     }
                     self.control.jobs_change.wake_all();
@@ -214,8 +217,8 @@ impl Node {
         }
     }
 
-    /// Waits by `deadline` until the manager answers, if it is silent: it is asked nothing then, so that questions that
-    /// nobody waits for any more do not pile up.
+    /// Waits until the manager answers, if it is silent, or until `deadline`. Nothing is sent to a silent
+    /// manager, so that requests without a waiter do not pile up.
     async fn answered_by(&self, deadline: Instant) -> Result<(), Error> {
         if self.lease.may_begin() {
             return Ok(());
@@ -254,7 +257,7 @@ impl Node {
         result.unwrap_or(Err(after))
     }
 
-    /// What the members have free, the most first, as far as they have told; by `deadline`.
+    /// Returns the free memory of the members, the most first, as far as they have reported it.
     pub(crate) async fn free_memory(&self, deadline: Instant) -> Result<Vec<(NodeId, u64)>, Error> {
         self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
@@ -270,13 +273,13 @@ impl Node {
         result.unwrap_or(Err(Error::Deadline))
     }
 
-    /// Binds a name; gives the number of the binding.
+    /// Binds a name and returns the number of the binding.
     pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<u64, Error> {
         let name: String = name.into();
         let message = |request| ToManager::NameBind { request, name, value };
         let (_, number) = self.ask_directory(message, deadline, Error::Unknown).await?;
         let number = number.try_into().map(u64::from_le_bytes);
-        number.map_err(|_| Error::Refused("the manager gave the binding no number".into()))
+        number.map_err(|_| Error::Refused("the manager returned no number for the binding".into()))
     }
 
     pub(crate) async fn unbind(&self, name: &str, deadline: Instant) -> Result<(), Error> {
@@ -299,8 +302,8 @@ pub struct JobMessages {
 }
 
 impl JobMessages {
-    /// The next message that is about jobs, or [`ToNode::Shutdown`]. Once this node is no longer a member, and all
-    /// messages before have been taken: [`ToNode::Refused`], again and again.
+    /// Returns the next message about jobs, or [`ToNode::Shutdown`]. Once this node is no longer a member,
+    /// and all earlier messages have been taken, returns [`ToNode::Refused`] each time.
     pub async fn next(&self) -> ToNode {
         let control = &self.node.control;
         let take = || match control.jobs.lock().pop() {
@@ -315,13 +318,14 @@ impl JobMessages {
 }
 
 impl Lite {
-    /// The control messages of jobs. One task should take them: each message goes to whoever asks first.
+    /// Returns the control messages of jobs. One task should take them, because each message goes to the
+    /// first task that asks.
     #[must_use]
     pub fn jobs(&self) -> JobMessages {
         JobMessages { node: self.by.node.clone() }
     }
 
-    /// Sends a message to the manager; waits while many others wait to be sent.
+    /// Sends a message to the manager; waits while many messages are queued.
     pub async fn send_control(&self, message: &ToManager) -> Result<(), Error> {
         let control = &self.by.node.control;
         let room = || {
@@ -340,8 +344,9 @@ impl Lite {
         Ok(())
     }
 
-    /// Frees a name of a region, or one that this node has published something else under. The region stays if it is mapped
-    /// or has other names. For the region's master, or a node with `ADMIN`.
+    /// Frees a name of a region, or a name under which this node has published another object. The region
+    /// stays if it is mapped or has other names. Only the region's master and nodes with `ADMIN` may do
+    /// this.
     pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
         let (node, deadline) = (&self.by.node, self.deadline());
         match node.find_named(name, deadline).await {

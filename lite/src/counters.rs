@@ -1,10 +1,10 @@
-//! Counts of what this node's LITE has done.
+//! Counters of the operations of this node's LITE.
 
-use crate::op::{Data, Quick};
+use crate::op::{Data, FastPathCounts};
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Counter;
 
-/// One count.
+/// A counter.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -16,16 +16,16 @@ impl Count {
 
 macro_rules! counters {
     ($($name:ident: $doc:literal),* $(,)?) => {
-        /// All counts of a node.
+        /// All counters of a node.
         #[derive(Default)]
         pub(crate) struct Counters {
             $(#[doc = $doc] pub(crate) $name: Count,)*
         }
 
         impl Counters {
-            pub(crate) fn each(&self, quick: &Quick, each: &mut dyn FnMut(Counter)) {
+            pub(crate) fn each(&self, fast_path: &FastPathCounts, each: &mut dyn FnMut(Counter)) {
                 $(
-                    let more = quick.of(stringify!($name));
+                    let more = fast_path.of(stringify!($name));
                     each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + more));
                 )*
             }
@@ -34,7 +34,7 @@ macro_rules! counters {
 }
 
 impl Counters {
-    /// A read or write begins.
+    /// Counts a read or write that begins.
     pub(crate) fn transfer(&self, data: &Data<'_>) {
         let (count, bytes) = match data {
             Data::Read(_) => (&self.reads, &self.bytes_read),
@@ -56,9 +56,9 @@ counters! {
     bytes_read: "Bytes of reads begun.",
     bytes_written: "Bytes of writes begun.",
     retries: "Transfers continued on a new connection.",
-    busy: "Calls put off because the server's queue was full.",
+    busy: "Calls repeated because the server's queue was full.",
     deadline_misses: "Operations whose deadline passed.",
     connections: "Connections made.",
     closed: "Connections closed by agreement.",
-    crowded: "Times that a connection waited for a place.",
+    crowded: "Times that a connection waited for a permit.",
 }

@@ -1,9 +1,9 @@
-//! What this node does to memory in the name of other nodes: memsets and copies that take some time.
+//! Memory operations of this node on behalf of other nodes: memsets and copies that take some time.
 //!
-//! A lock that a dead node held passes on once all members have said that nothing of that life reaches memory any more
-//! ([`LeftSeen`](proto::ToManager::LeftSeen)). Its queue pairs are not all that could: a memset that it has asked for is done
-//! by the region's node itself. So an errand is begun only for a life that goes on, and a node says `LeftSeen` after its last
-//! errand for the ended life.
+//! A lock that a dead node held is granted again once all members have reported that nothing of that
+//! incarnation reaches memory any more ([`LeftSeen`](proto::ToManager::LeftSeen)). The queue pairs to it
+//! are not the only way: the region's node itself does a memset for it. So an errand begins only for a live
+//! incarnation, and a node reports `LeftSeen` after its last errand for the ended one.
 
 use crate::Error;
 use crate::lock::Mutex;
@@ -16,21 +16,22 @@ use alloc::sync::Arc;
 use core::pin::pin;
 use core::task::Poll;
 
-/// How many errands are under way for whom.
+/// The number of errands in progress, by requester.
 #[derive(Default)]
 pub(crate) struct Errands {
     counts: Mutex<BTreeMap<Life, usize>>,
     change: Waiters,
 }
 
-/// An errand under way, until this is dropped. Nothing of it may be on the wire then.
+/// An errand in progress, until this is dropped. Nothing of it may be on the wire then.
 pub(crate) struct Errand {
     node: Arc<Node>,
     by: Life,
 }
 
 impl Errand {
-    /// Fails with `NodeDown` once the life that asked for it has ended: what is left of it is not to be done.
+    /// Fails with `NodeDown` once the requester's incarnation has ended: the rest of the errand must not be
+    /// done.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.node.is_live(self.by) || planted(Bug::MemsetOfTheDead) {
             Ok(())
@@ -39,7 +40,8 @@ impl Errand {
         }
     }
 
-    /// Gives what `work` gives, or `NodeDown` once the life that asked for it has ended; `work` is dropped then.
+    /// Returns the result of `work`, or `NodeDown` once the requester's incarnation has ended; `work` is
+    /// dropped then.
     pub(crate) async fn while_it_lives<T>(
         &self,
         work: impl Future<Output = Result<T, Error>>,
@@ -69,19 +71,20 @@ impl Drop for Errand {
 }
 
 impl Node {
-    /// Begins an errand for `by`. Fails with `NodeDown` if that life has ended.
+    /// Begins an errand for `by`. Fails with `NodeDown` if that incarnation has ended.
     pub(crate) fn begin_errand(self: &Arc<Self>, by: Life) -> Result<Errand, Error> {
         let mut counts = self.lock_for(&self.errands.counts, by)?;
         *counts.entry(by).or_default() += 1;
         Ok(Errand { node: self.clone(), by })
     }
 
-    /// Whether no errand for that life is under way. Once that life has ended, it stays so.
+    /// Returns true if no errand for that incarnation is in progress. For an ended incarnation the result
+    /// stays true.
     pub(crate) fn has_no_errand(&self, by: Life) -> bool {
         planted(Bug::MemsetOfTheDead) || !self.errands.counts.lock().contains_key(&by)
     }
 
-    /// Waits for the end of the errands for that life.
+    /// Waits for the end of the errands for that incarnation.
     pub(crate) async fn errands_done(&self, by: Life) {
         self.errands.change.until(|| self.has_no_errand(by).then_some(())).await;
     }

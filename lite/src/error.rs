@@ -1,28 +1,29 @@
-//! What can go wrong, as applications see it.
+//! The errors that applications see.
 
 use alloc::string::String;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// Why an operation failed.
+/// The reason for which an operation failed.
 ///
-/// All but [`Unknown`](Self::Unknown) and, for writes of several chunks and for memset, [`NodeDown`](Self::NodeDown)
-/// and [`LinkDown`](Self::LinkDown) mean that the operation had no effect.
+/// All errors mean that the operation had no effect, with these exceptions: after
+/// [`Unknown`](Self::Unknown) it may have had its effect; after [`NodeDown`](Self::NodeDown) and
+/// [`LinkDown`](Self::LinkDown) a memset or a write of several chunks may have been done in part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
-    /// The deadline passed before the operation was issued, or it only read.
+    /// The deadline passed before the operation was issued, or the operation only reads.
     #[error("deadline passed before the operation took effect")]
     Deadline,
-    /// The operation was issued, and its outcome was lost: it may or may not have happened, and may still happen. A write or an
-    /// atomic may until the transport gives it up, seconds later, and its connection is at its end on both sides:
-    /// [`Lite::settled`](crate::Lite::settled) waits for that, and so does giving back a lock that was held meanwhile. What a
-    /// call asks for may for as long as its handler runs.
+    /// The operation was issued and its outcome is not known: it may have happened, and may still happen. A
+    /// write or an atomic may still happen until the transport gives it up, seconds later, and both ends of
+    /// its connection have been reset: [`Lite::settled`](crate::Lite::settled) waits for that, and so does
+    /// the release of a lock that was held meanwhile. The handler of a call may still run to its end.
     #[error("the operation may or may not have happened, or may still happen")]
     Unknown,
     /// The node has left the cluster or is declared dead.
     #[error("{0} is down")]
     NodeDown(NodeId),
-    /// No node of that id has ever been seen.
+    /// No node with that number has ever been seen.
     #[error("no such node")]
     NoSuchNode,
     /// Nothing is published under that name.
@@ -46,29 +47,30 @@ pub enum Error {
     /// The region has been freed.
     #[error("the region has been freed")]
     Freed,
-    /// So much memory is not free.
+    /// The memory asked for is not free.
     #[error("no memory: {asked} bytes asked, {free} can be had")]
     NoMemory {
         /// Bytes asked for.
         asked: u64,
-        /// Bytes that can be had, fewer than asked: all that are free; where they must be contiguous, the longest run; of memory
-        /// in too many pieces, what lies in as many as a region may have.
+        /// The number of bytes that could be had, fewer than asked: all free memory; if the memory must be
+        /// contiguous, the longest free run; if the free memory is in too many pieces, the part that fits
+        /// in the pieces a region may have.
         free: u64,
     },
-    /// A request or reply is longer than its receiver takes.
+    /// A request or reply is longer than its receiver accepts.
     #[error("too large: at most {max} bytes")]
     TooLarge {
-        /// The most it takes, in bytes.
+        /// The receiver's limit, in bytes.
         max: u64,
     },
     /// No link kind is spoken by both nodes.
     #[error("no link kind in common with {0}")]
     NoSharedLink(NodeId),
-    /// This node is no longer a member: it has left, its control connection has ended, or the manager has ended its
-    /// membership or was silent for too long.
+    /// This node is no longer a member: it has left, its control connection has ended, or the manager has
+    /// ended its membership or was silent for too long.
     #[error("this node has lost its membership")]
     LinkDown,
-    /// The other side, the directory or the RNIC refused, and says why.
+    /// The other node, the directory or the RNIC refused, for the reason that the text gives.
     #[error("refused: {0}")]
     Refused(String),
 }

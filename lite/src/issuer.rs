@@ -1,4 +1,5 @@
-//! What the operations of a handle have in common: the node that issues them, how long they may take, and whose they are.
+//! The common part of the operations of a handle: the node that issues them, their time limit, and their
+//! class.
 
 use crate::node::Node;
 use crate::qos::Class;
@@ -8,15 +9,14 @@ use alloc::sync::Arc;
 use core::time::Duration;
 use platform::{Instant, Platform};
 
-/// Shared by a [`Lite`](crate::Lite) and the handles that come from it, so that an operation finds here what is the same for
-/// all of them.
+/// The data shared by a [`Lite`](crate::Lite) and the handles that come from it.
 pub(crate) struct Issuer {
     pub(crate) node: Arc<Node>,
     pub(crate) class: Class,
-    /// Of its handles.
+    /// The shared data of its handles.
     pub(crate) terms: TermsTable,
     patience_ns: u64,
-    /// What ends, if anything, and with it all that is made through the handles.
+    /// The scope whose end ends everything made through the handles, if there is one.
     pub(crate) scope: Scoped,
     /// The platform as applications see it.
     pub(crate) platform: Arc<dyn Platform>,
@@ -29,7 +29,7 @@ impl Issuer {
         Arc::new(Self { node, class, terms, patience_ns, scope, platform })
     }
 
-    /// The same, with handles of its own.
+    /// Returns a copy with handles of its own.
     fn copy(&self) -> Self {
         Self {
             node: self.node.clone(),
@@ -41,27 +41,27 @@ impl Issuer {
         }
     }
 
-    /// The same with that patience.
+    /// Returns a copy with that time limit.
     pub(crate) fn patient(&self, patience: Duration) -> Arc<Self> {
         Arc::new(Self { patience_ns: nanoseconds(patience), ..self.copy() })
     }
 
-    /// The same for that class.
+    /// Returns a copy with that class.
     pub(crate) fn classed(&self, class: Class) -> Arc<Self> {
         Arc::new(Self { class, ..self.copy() })
     }
 
-    /// The same in that scope.
+    /// Returns a copy in that scope.
     pub(crate) fn scoped(&self, scope: Scoped, platform: Arc<dyn Platform>) -> Arc<Self> {
         Arc::new(Self { scope, platform, ..self.copy() })
     }
 
-    /// How long an operation may take.
+    /// Returns the time limit of an operation.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_nanos(self.patience_ns)
     }
 
-    /// Until when an operation that begins now may take. Looks at the lease as well.
+    /// Returns the deadline of an operation that begins now. Checks the lease as well.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
         let now = self.node.platform.now();

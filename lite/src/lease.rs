@@ -1,19 +1,21 @@
-//! This node's own view of its membership.
+//! The lease: this node's own view of its membership.
 //!
-//! The manager declares a node dead when it was able to hear the node for the length of a lease and did not. The node
-//! counts the same lease from the moment it *sent* the last heartbeat that was acknowledged, so its own count ends first.
-//! When it has ended, the node does not know whether it is still a member. It is **suspended** then: it posts nothing new,
-//! and operations wait for the lease to come back, or end at their own deadline. It keeps its memory, its incarnation, its
-//! mappings and its queue pairs. An acknowledgement that extends the lease beyond the present time ends the suspension.
+//! The manager declares a node dead if it was able to hear the node for the length of a lease and did not.
+//! The node counts the same lease from the time at which it *sent* the last acknowledged heartbeat, so its
+//! own count ends first. When it has ended, the node does not know whether it is still a member. It is
+//! **suspended** then: it posts nothing new, and operations wait until the lease is renewed, or end at
+//! their own deadlines. It keeps its memory, its incarnation, its mappings and its queue pairs. An
+//! acknowledgement that extends the lease beyond the present time ends the suspension.
 //!
-//! A membership ends for good by the manager's word, by the end of the control connection, by the node's own leave, and
-//! when a suspension has lasted for [`Config::silence`](crate::Config::silence). Then the node is *fenced*.
+//! A membership ends for ever by a message of the manager, by the end of the control connection, when the
+//! node leaves, and when a suspension has lasted for [`Config::silence`](crate::Config::silence). Then the
+//! node is *fenced*.
 //!
-//! Peers do not rely on the suspension for the safety of their memory: they destroy their queue pairs to a dead node before
-//! they reuse what it could reach (`docs/lite.md`, "The manager's silence").
+//! Peers do not rely on the suspension for the safety of their memory: they destroy their queue pairs to a
+//! dead node before they reuse memory that it could reach (`docs/lite.md`, "The manager's silence").
 //!
-//! Whoever begins an operation looks at the clock for its deadline, and so at the lease: a machine that stood still for
-//! longer than the lease finds that out before it begins something new, whether its poller has run or not.
+//! Each new operation reads the clock for its deadline, and so checks the lease: a machine that was stopped
+//! for longer than the lease notices that before it begins an operation, even if its poller has not run.
 
 use crate::lock::Mutex;
 use crate::planted::{Bug, planted};
@@ -21,60 +23,60 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
-/// How long a suspension lasts before the log says so. A task that has computed for longer than the lease has left
-/// acknowledgements unread; they are read within this time.
+/// The duration of a suspension after which it is logged. A task that has computed for longer than the
+/// lease has left acknowledgements unread; they are read within this time.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The lease has passed, as far as this node knows.
 const SUSPENDED: u8 = 1;
 /// The node is about to leave: it begins nothing new, and ends the operations that it has begun.
 const LEAVING: u8 = 2;
-/// The node is no member any more.
+/// The node is no longer a member.
 const FENCED: u8 = 4;
 
-/// How a membership has ended.
+/// The way in which a membership has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// The node has left.
     Left,
-    /// Against its will.
+    /// The node has lost its membership.
     Lost,
 }
 
 /// A suspension that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resumed {
-    /// How long it lasted, if the log has told of it.
+    /// The duration, if the suspension has been logged.
     pub(crate) told: Option<Duration>,
 }
 
-/// What the poller does about a suspension.
+/// The poller's next step in a suspension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Nothing.
     Wait,
-    /// It tells the log, once.
+    /// Log the suspension, once.
     Tell,
-    /// It ends the membership: the manager was silent for too long.
+    /// End the membership: the manager was silent for too long.
     End,
 }
 
 /// The present suspension, if there is one.
 #[derive(Default)]
 struct Lapse {
-    /// When it was first seen that the lease had passed.
+    /// The time at which the end of the lease was first seen.
     since: Option<Instant>,
     told: bool,
 }
 
 /// The lease of this node.
 pub(crate) struct Lease {
-    /// Until when the lease lasts, in nanoseconds, as far as this node knows. Changed under the lock of `lapse`.
+    /// The end of the lease in nanoseconds, as far as this node knows. Changed under the lock of `lapse`.
     until: AtomicU64,
     /// The bits above; zero: a member. [`SUSPENDED`] changes under the lock of `lapse`.
     standing: AtomicU8,
     lapse: Mutex<Lapse>,
-    /// How long a suspension may last.
+    /// The longest suspension.
     silence: Option<Duration>,
 }
 
@@ -92,7 +94,7 @@ impl Lease {
         self.standing.load(Ordering::SeqCst) & bits != 0
     }
 
-    /// Whether this node may begin an operation now: one relaxed load.
+    /// Returns true if this node may begin an operation now: one relaxed load.
     #[inline(always)]
     pub(crate) fn may_begin(&self) -> bool {
         self.standing.load(Ordering::Relaxed) == 0
@@ -104,27 +106,29 @@ impl Lease {
         self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
     }
 
-    /// Returns whether this node begins nothing as a member any more, because it leaves or its membership is over.
+    /// Returns whether this node begins nothing as a member any more, because it leaves or its membership
+    /// is over.
     pub(crate) fn is_fenced(&self) -> bool {
         self.has(LEAVING | FENCED)
     }
 
-    /// Whether the membership is over.
+    /// Returns true if the membership is over.
     pub(crate) fn is_over(&self) -> bool {
         self.has(FENCED)
     }
 
-    /// Whether the lease has passed at `now`.
+    /// Returns true if the lease has passed at `now`.
     #[inline(always)]
     pub(crate) fn has_passed(&self, now: Instant) -> bool {
         now.as_nanos() > self.until.load(Ordering::Relaxed)
     }
 
-    /// Suspends this node if its lease [has passed](Self::has_passed); gives whether that is new.
+    /// Suspends this node if its lease [has passed](Self::has_passed); returns true if it was not suspended
+    /// before.
     #[cold]
     pub(crate) fn suspend(&self, now: Instant) -> bool {
         let mut lapse = self.lapse.lock();
-        // An acknowledgement may have come in between.
+        // An acknowledgement may have come meanwhile.
         if !self.has_passed(now) || self.has(SUSPENDED | FENCED) || planted(Bug::NeverSuspended) {
             return false;
         }
@@ -133,7 +137,8 @@ impl Lease {
         self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, suspend).is_ok()
     }
 
-    /// An acknowledgement that came at `now` extends the lease to `until`. Gives the suspension that this ends, if it does.
+    /// Extends the lease to `until`, by an acknowledgement that came at `now`. Returns the suspension that
+    /// ends by this.
     pub(crate) fn extend(&self, until: Instant, now: Instant) -> Option<Resumed> {
         let mut lapse = self.lapse.lock();
         self.until.fetch_max(until.as_nanos(), Ordering::SeqCst);
@@ -145,7 +150,7 @@ impl Lease {
         Some(Resumed { told: since.filter(|_| told).map(|since| now.saturating_since(since)) })
     }
 
-    /// What is to be done about the suspension at `now`; called by the poller.
+    /// Returns the next step of the suspension at `now`; called by the poller.
     pub(crate) fn step(&self, now: Instant) -> Step {
         let mut lapse = self.lapse.lock();
         let Some(since) = lapse.since.filter(|_| self.has(SUSPENDED)) else { return Step::Wait };
@@ -160,13 +165,13 @@ impl Lease {
         Step::Tell
     }
 
-    /// The node is about to leave; gives whether it was a member until now.
+    /// Marks the node as about to leave; returns true if it was a member until now.
     pub(crate) fn leave(&self) -> bool {
         let leave = |standing| (standing & (LEAVING | FENCED) == 0).then_some(standing | LEAVING);
         self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok()
     }
 
-    /// Ends the membership; gives how it was until now, if it was not over.
+    /// Ends the membership; returns the way in which it has ended, unless it was over before.
     pub(crate) fn fence(&self) -> Option<Ended> {
         match self.standing.swap(FENCED, Ordering::SeqCst) {
             before if before & FENCED != 0 => None,
@@ -175,7 +180,7 @@ impl Lease {
         }
     }
 
-    /// When the poller must look again.
+    /// Returns the time of the poller's next check.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.is_over() {
             return None;
@@ -224,7 +229,8 @@ mod tests {
         assert_eq!(lease.next_deadline(), Some(Instant::from_nanos(6_000_000_001)));
     }
 
-    /// A task has computed for ten seconds; the acknowledgements have come meanwhile, but nobody has read them.
+    /// A task has computed for ten seconds; acknowledgements have come meanwhile, and no task has read
+    /// them.
     #[test]
     fn the_log_tells_of_no_suspension_by_unread_acknowledgements() {
         let lease = lease(5000, 60_000);
@@ -253,7 +259,7 @@ mod tests {
         let left = lease(1000, 60_000);
         assert!(left.suspend(at(1001)) && left.leave() && !left.leave());
         assert!(left.is_fenced() && left.is_suspended() && !left.is_over());
-        // Its lease comes back while it leaves.
+        // The lease is renewed while the node leaves.
         assert!(left.extend(at(2000), at(1002)).is_some());
         assert!(left.is_fenced() && !left.is_suspended() && !left.may_begin());
         assert_eq!((left.fence(), left.fence()), (Some(Ended::Left), None));

@@ -1,4 +1,4 @@
-//! Leaving the cluster in good order.
+//! Orderly leaving of the cluster.
 
 use crate::node::Node;
 use crate::{Error, Lite};
@@ -7,24 +7,27 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use proto::ToManager;
 
-/// Between two looks at what is still under way.
+/// The interval at which work in flight is checked.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long the manager may take to end the connection of a node that has said that it leaves.
+/// The time that the manager may take to end the connection of a node that has sent that it leaves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Lite {
-    /// Leaves the cluster: the others go on at once, without waiting for a lease.
+    /// Leaves the cluster. The other nodes go on at once, without waiting for a lease.
     ///
-    /// From the call on nothing new is begun here ([`Error::LinkDown`]), and functions and mailboxes are closed. Then this
-    /// waits, until the deadline of the handle, for handlers that have a call and for what tasks of this node have under way.
-    /// Then the manager tells the others, who end what this node held: its memory and what lies in it, its regions elsewhere,
-    /// its names, its places in lines. A lock that is still held passes on as after a death, for what it protects may be half
-    /// changed. Peers that use this node's memory find it gone ([`Error::NodeDown`]).
+    /// From the call on nothing new begins here ([`Error::LinkDown`]), and functions and mailboxes are
+    /// closed. Then this waits, until the deadline of the handle, for handlers that have a call and for
+    /// operations of this node in flight. Then the manager tells the other nodes, which end what this node
+    /// held: its memory with all regions in it, its regions on other nodes, its names, its entries in
+    /// queues. A lock that it still holds passes on as after a death, because the data that it protects may
+    /// be half changed. Operations of peers on this node's memory fail with [`Error::NodeDown`].
     ///
-    /// `Deadline`: something was still under way, and was cut off; the node has left all the same. So it has if the future is
-    /// dropped. The memory of this
-    /// LITE is free again, and its completion queue in the RNIC destroyed, once all handles of it are dropped. To join
-    /// again, join anew: it is another life of the node.
+    /// The memory of this LITE is free again, and its completion queue in the RNIC destroyed, once all
+    /// handles of it are dropped. The node may join again, as another incarnation.
+    ///
+    /// # Errors
+    /// `Deadline` if work was still in flight and was cut off; the node has left all the same, also if the
+    /// future is dropped.
     ///
     /// ```
     /// # use lite::{Error, Lite};
@@ -52,15 +55,15 @@ impl Lite {
     }
 }
 
-/// Ends the membership of a node that leaves when this is dropped, which may be before the node has waited for what it wanted to.
+/// Ends the membership of a leaving node when it is dropped, which may be before the end of the waits.
 struct Leaving<'a> {
     node: &'a Node,
-    /// The manager knows it.
+    /// True once the manager has been told.
     told: bool,
 }
 
 impl Leaving<'_> {
-    /// Says to the manager that the node leaves, once.
+    /// Tells the manager once that the node leaves.
     fn tell(&mut self) {
         if !core::mem::replace(&mut self.told, true) {
             self.node.control.post(&ToManager::Leave);
@@ -76,7 +79,7 @@ impl Drop for Leaving<'_> {
 }
 
 impl Node {
-    /// Ends functions, and waits for what is under way.
+    /// Closes functions, and waits until nothing is in flight.
     async fn end_all_work(self: &Arc<Self>) {
         self.services.end_all().await;
         while !self.is_idle() {

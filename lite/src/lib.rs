@@ -1,8 +1,8 @@
 //! LITE: remote memory, remote procedure calls and synchronisation for the nodes of a cluster, over any RNIC.
 //!
-//! A node joins through the manager, then [`Lite::start`] takes its RNIC and control connection. From there on
-//! applications hold a [`Lite`] and allocate memory on any node, read and write it, call functions of other nodes, and
-//! wait for each other:
+//! A node joins the cluster through the manager and passes its RNIC and control connection to
+//! [`Lite::start`]. An application then holds a [`Lite`]: it allocates memory on any node, reads and writes
+//! it, calls functions of other nodes, and synchronises with them:
 //!
 //! ```
 //! # use lite::{Error, Lite, Permissions};
@@ -16,15 +16,18 @@
 //! ```
 //!
 //! # How it is built
-//! - [`Lite::poll`] is the poller: it takes completions, wakes the tasks they belong to, delivers RPC messages and expires
-//!   deadlines. It runs in task context on the core that owns the RNIC. Everything else runs in tasks on any core.
-//! - One-sided operations go from the issuing task to the RNIC and back without allocation: slots and bounce buffers are
-//!   taken from pools that are made at the start. Memory that a peer may write is copied, never lent.
-//! - A future may be dropped at any point. What it left on the wire keeps its slot and buffer until its completion or the
-//!   reset of its queue pair.
-//! - The issuing node checks one-sided operations; the node that is asked checks all messages. Every call has a deadline.
-//! - Locks are held for short, bounded times, and never across a wait. Order, outermost first: a connection's ring, its
-//!   outbox, bounce pool, operation table; no other two are held together.
+//! - [`Lite::poll`] is the poller: it takes completions, wakes the tasks that wait for them, delivers RPC
+//!   messages and expires deadlines. It runs in task context on the core that owns the RNIC. Everything
+//!   else runs in tasks on any core.
+//! - A one-sided operation goes from the issuing task to the RNIC and back without an allocation: slots and
+//!   bounce buffers come from pools that are made at the start. Memory that a peer may write is copied,
+//!   never borrowed.
+//! - A future may be dropped at any point. An operation that it leaves in flight keeps its slot and its
+//!   buffer until the completion arrives or the queue pair is reset.
+//! - The issuing node checks one-sided operations; the receiving node checks all messages. Every call has a
+//!   deadline.
+//! - Locks are held for short, bounded times, and never across a wait. The order is, outermost first: a
+//!   connection's ring, its outbox, bounce pool, operation table. No other two are held together.
 //! - While the manager is silent for longer than the lease, the node posts nothing new; see `lease.rs`.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -86,16 +89,20 @@ use platform::{ControlLink, Instant, Platform};
 use proto::Welcome;
 use verbs::Rnic;
 
-/// A node's LITE, with the deadline that its operations get. Cheap to clone.
+/// A node's LITE, and the deadline, priority and application of the operations that are issued through this
+/// handle. Cheap to clone.
 #[derive(Clone)]
 pub struct Lite {
     by: Arc<Issuer>,
 }
 
 impl Lite {
-    /// Starts LITE on a node whose join has been answered by `welcome`. The RNIC is up with the GID of `welcome`. LITE
-    /// receives everything that arrives on `link` from now on, acknowledgements of heartbeats included; the platform sends
-    /// the heartbeats. Fails with `NoMemory` or `Refused` if memory or RNIC do not suffice.
+    /// Starts LITE on a node whose join was answered with `welcome`. The RNIC must be up with the GID of
+    /// `welcome`. LITE receives everything that arrives on `link` from now on, including acknowledgements
+    /// of heartbeats; the platform sends the heartbeats.
+    ///
+    /// # Errors
+    /// `NoMemory` or `Refused` if the node's memory or the RNIC's resources do not suffice.
     pub fn start(
         platform: Arc<dyn Platform>,
         rnic: Arc<dyn Rnic>,
@@ -114,19 +121,19 @@ impl Lite {
         Ok(Self { by: Issuer::new(node, patience, qos::Class::default()) })
     }
 
-    /// The poller: call it in task context on the core that owns the RNIC, after the RNIC's own `progress`, and again
-    /// before that core halts. Gives whether there was something to do.
+    /// Runs the poller once and returns true if there was something to do. Call it in task context on the
+    /// core that owns the RNIC, after the RNIC's own `progress`, and again before that core halts.
     pub fn poll(&self, now: Instant) -> bool {
         self.by.node.poll(now)
     }
 
-    /// When [`poll`](Self::poll) must be called even if nothing arrives.
+    /// Returns the time by which [`poll`](Self::poll) must be called even if nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.by.node.next_deadline()
     }
 
-    /// The platform below, or the one that was [given](Self::scoped) for this handle.
+    /// Returns the platform: the node's, or the one that was given to [`scoped`](Self::scoped).
     #[must_use]
     pub fn platform(&self) -> &Arc<dyn Platform> {
         &self.by.platform
@@ -137,19 +144,19 @@ impl Lite {
         self.by.node.timers.until(self.by.node.platform.now() + d).await;
     }
 
-    /// This node.
+    /// Returns the number of this node.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.by.node.me
     }
 
-    /// This life of the node.
+    /// Returns the incarnation of this node.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.by.node.incarnation
     }
 
-    /// The same LITE; operations of this handle, and of regions made by it, have `d` from their call on.
+    /// Returns a handle whose operations, and those of regions that it makes, end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
         Self { by: self.by.patient(d) }
@@ -161,8 +168,8 @@ impl Lite {
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
-        let quick = self.by.node.ops.lock().quick;
-        self.by.node.counters.each(&quick, each);
+        let fast_path = self.by.node.ops.lock().fast_path;
+        self.by.node.counters.each(&fast_path, each);
     }
 }
 

@@ -1,5 +1,6 @@
-//! The lock of LITE's tables: `spin`'s. In debug builds with the feature `testing`, one that says when it is taken, so that a
-//! test which runs several processors' work in one thread can let another go on there, also while a lock is held.
+//! The lock of LITE's tables: `spin`'s. In debug builds with the feature `testing` it calls a hook when it
+//! is taken, so that a test which runs the work of several processors in one thread can switch between them
+//! there, also while a lock is held.
 
 #[cfg(not(all(feature = "testing", debug_assertions)))]
 pub(crate) use spin::Mutex;
@@ -15,7 +16,8 @@ mod told {
 
     static HOOK: Once<fn()> = Once::new();
 
-    /// Calls `hook` before each attempt of this process to take one of LITE's locks. The first one stays.
+    /// Calls `hook` before each attempt of this process to take one of LITE's locks. Only the first call
+    /// has an effect.
     pub fn on_lock(hook: fn()) {
         HOOK.call_once(|| hook);
     }
@@ -26,7 +28,7 @@ mod told {
         }
     }
 
-    /// As `spin`'s.
+    /// The equivalent of `spin`'s lock.
     #[derive(Default)]
     pub(crate) struct Mutex<T>(spin::Mutex<T>);
 

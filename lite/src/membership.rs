@@ -1,4 +1,4 @@
-//! Who is in the cluster.
+//! The members of the cluster, and changes of the membership.
 
 use crate::conn::{Peer, PeerLink};
 use crate::lock::Mutex;
@@ -13,7 +13,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use proto::{Incarnation, Member, NodeId, RnicOffer, ToManager};
 
-/// A node in one life of it.
+/// A node in one incarnation.
 pub(crate) type Life = (NodeId, Incarnation);
 
 /// A change of the membership.
@@ -23,11 +23,11 @@ pub enum Change {
     Joined(Member),
     /// A member has left or is declared dead. Operations on it fail with [`Error::NodeDown`].
     Left {
-        /// Its id.
+        /// The node.
         node: NodeId,
-        /// Its life.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
 }
@@ -38,14 +38,17 @@ struct Feed {
     arrival: Waiters,
 }
 
-/// Gives the changes of the membership from its making on.
+/// Returns the changes of the membership since it was made.
 pub struct Watcher {
     node: Arc<Node>,
     feed: Arc<Feed>,
 }
 
 impl Watcher {
-    /// The next change; waits until there is one. `LinkDown` once this node itself is no longer a member.
+    /// Waits for the next change and returns it.
+    ///
+    /// # Errors
+    /// `LinkDown` once this node itself is no longer a member.
     pub async fn next(&mut self) -> Result<Change, Error> {
         let take = || match self.feed.changes.lock().pop_front() {
             Some(change) => Some(Ok(change)),
@@ -91,7 +94,7 @@ impl Node {
         }
         {
             let mut peers = self.peers.lock();
-            // Whoever ends this node's membership marks all peers as gone under this lock.
+            // The code that ends this node's membership marks all peers as departed under this lock.
             if self.is_fenced() {
                 return;
             }
@@ -106,7 +109,8 @@ impl Node {
         self.watchers.tell(&Change::Joined(member));
     }
 
-    /// A life of a member has ended. Its queue pairs here are destroyed before anything that it could reach is reused.
+    /// Handles the end of a member's incarnation. Its queue pairs here are destroyed before memory that it
+    /// could reach is reused.
     pub(crate) fn on_left(self: &Arc<Self>, node: NodeId, incarnation: Incarnation, reason: String) {
         let link = {
             let mut peers = self.peers.lock();
@@ -132,8 +136,8 @@ impl Node {
         if planted(Bug::FreedBeforeSettled) {
             self.free_memory_of(life);
         }
-        // Its queue pairs here are destroyed, and nothing is under way through its regions or in its name: the manager may count
-        // on that.
+        // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
+        // behalf: the manager may rely on that.
         let seen = ToManager::LeftSeen { node, incarnation };
         if unused.iter().all(|mapping| self.is_drained(mapping))
             && (!self.is_served(life) || planted(Bug::QueuePairsKept))
@@ -157,7 +161,7 @@ impl Node {
         self.watchers.tell(&Change::Left { node, incarnation, reason });
     }
 
-    /// All who were members have seen the end of a life.
+    /// Handles the news that all members have seen the end of an incarnation.
     pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
         #[cfg(feature = "testing")]
         self.settled.lock().push(life);
@@ -174,18 +178,18 @@ impl Node {
         self.report_memory();
     }
 
-    /// Whether a node was a member and is none any more. One that this node has not heard of may just have joined.
+    /// Returns true if a node was a member and is none any more. An unknown node may just have joined.
     pub(crate) fn has_left(&self, node: NodeId) -> bool {
         self.peers.lock().get(&node).is_some_and(|p| matches!(p.link, PeerLink::Gone))
     }
 
-    /// The present life of a peer, if it is a live member.
+    /// Returns the present incarnation of a peer, if it is a live member.
     pub(crate) fn peer_life(&self, node: NodeId) -> Option<Incarnation> {
         let peers = self.peers.lock();
         peers.get(&node).filter(|p| !matches!(p.link, PeerLink::Gone)).map(|p| p.member.incarnation)
     }
 
-    /// Why nothing reaches that life of a node any more, if so.
+    /// Returns the error for operations on that incarnation of a node, if it has ended.
     pub(crate) fn gone(&self, node: NodeId, life: Incarnation) -> Option<Error> {
         if self.is_fenced() {
             return Some(Error::LinkDown);
@@ -195,22 +199,22 @@ impl Node {
 }
 
 impl Lite {
-    /// Whether this node is a member: false for ever once it has left, the manager has ended its membership, or the
-    /// connection to the manager has broken.
+    /// Returns true if this node is a member. Returns false for ever once it has left, the manager has
+    /// ended its membership, or the connection to the manager has broken.
     #[must_use]
     pub fn is_member(&self) -> bool {
         !self.by.node.is_fenced()
     }
 
-    /// Whether this node is suspended: its lease has passed while the manager is silent. It keeps all that it has, and
-    /// operations wait until the manager answers, or end at their deadline.
+    /// Returns true if this node is suspended: its lease has passed while the manager is silent. The node
+    /// keeps all that it has, and operations wait until the manager answers, or end at their deadlines.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.by.node.lease.is_suspended()
     }
 
-    /// The live members, this node included, by id. This node's own entry has the name of its
-    /// [`Config`](crate::Config), and `physical` is always `false` in it.
+    /// Returns the live members, this node included, by number. This node's own entry has the name of its
+    /// [`Config`](crate::Config), and its `physical` is always `false`.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         let node = &self.by.node;
@@ -242,7 +246,7 @@ impl Lite {
         all
     }
 
-    /// Watches the membership from now on.
+    /// Returns a watcher of the membership, from now on.
     #[must_use]
     pub fn watch(&self) -> Watcher {
         let feed = Arc::new(Feed::default());

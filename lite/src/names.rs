@@ -1,4 +1,4 @@
-//! What the name directory holds: names of regions and of objects.
+//! The entries of the name directory: names of regions and of objects.
 
 use crate::Error;
 use crate::node::Node;
@@ -7,17 +7,17 @@ use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// What a name is bound to.
+/// The object that a name is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Named {
-    /// A region of that owner, and the key that it asks for.
+    /// A region of that owner, and the key for map requests.
     Region { owner: NodeId, region: u64, key: u64 },
     /// A lock or event.
     Object(Place),
 }
 
 impl Named {
-    /// What it is, for people.
+    /// Returns the kind of the object, for people.
     pub(crate) const fn what(&self) -> &'static str {
         match self {
             Self::Region { .. } => "a region",
@@ -27,14 +27,16 @@ impl Named {
 }
 
 impl Node {
-    /// Binds a name; gives the number of the binding, larger than those of all bindings before.
+    /// Binds a name and returns the number of the binding, which is larger than those of all earlier
+    /// bindings.
     pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<u64, Error> {
         self.bind(name, proto::encode(to), deadline).await
     }
 
-    /// What a name is bound to.
+    /// Returns the object that a name is bound to.
     pub(crate) async fn find_named(&self, name: &str, deadline: Instant) -> Result<Named, Error> {
         let (_, value) = self.lookup(name, deadline).await?;
-        proto::decode(&value).map_err(|_| Error::Refused(alloc::format!("`{name}` is nothing of LITE's")))
+        proto::decode(&value)
+            .map_err(|_| Error::Refused(alloc::format!("`{name}` is not bound to an object of LITE")))
     }
 }

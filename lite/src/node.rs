@@ -1,7 +1,7 @@
 //! The state of one node's LITE, and its poller.
 
 use crate::bounce::{BouncePool, Buffers};
-use crate::conn::{Conn, Gone, Peer, Seats};
+use crate::conn::{Conn, Gone, Peer, PeerPermits};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::errands::Errands;
@@ -16,7 +16,7 @@ use crate::sometimes::sometimes;
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::trace::{Event, Trace};
-use crate::wait::{Tray, Waiters};
+use crate::wait::{DeferredList, Waiters};
 use crate::{Config, Error};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -29,18 +29,19 @@ use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, ToManager, Welcome};
 use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind};
 
-/// Completions taken at once.
+/// The number of completions taken at once.
 const BATCH: usize = 64;
-/// Batches taken in one call of the poller, unless a connection is being closed.
+/// The most batches taken in one call of the poller, unless a connection is being closed.
 const BATCHES: usize = 16;
-/// Connections that the poller finds without a look at the table.
+/// The number of connections that the poller caches.
 const KNOWN: usize = 32;
-/// Receives of a connection that are posted at once.
+/// The number of receives of a connection that are posted at once.
 const REPOSTED: u32 = 8;
-/// How soon to look again at messages that found no room, and at queue pairs that the RNIC has not let go of.
+/// The pause before messages that found no room, and queue pairs that the RNIC could not destroy, are tried
+/// again.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);
 
-/// One node's LITE.
+/// The state of one node's LITE.
 pub(crate) struct Node {
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
@@ -52,20 +53,20 @@ pub(crate) struct Node {
     pub(crate) gid: Gid,
     pub(crate) key: MemoryKey,
     pub(crate) cq: CqId,
-    /// The most that one work request moves.
+    /// The most bytes that one work request moves.
     pub(crate) chunk: usize,
     pub(crate) lease: Lease,
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
 
-    /// The memory of the bounce buffers of operations.
+    /// The memory of the operations' bounce buffers.
     pub(crate) buffers: Buffers,
     pub(crate) ops: Mutex<OpTable>,
-    /// How those operations stand.
+    /// The published state of the operations.
     pub(crate) ends: Ends,
-    /// Until when the first task waits for its operation, in nanoseconds; not later than that.
+    /// A time in nanoseconds that is not later than the earliest deadline of a waiting operation.
     pub(crate) earliest_op: AtomicU64,
-    /// The same for calls.
+    /// A time in nanoseconds that is not later than the earliest deadline of a waiting call.
     pub(crate) earliest_call: AtomicU64,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
     pub(crate) resources: Waiters,
@@ -78,40 +79,40 @@ pub(crate) struct Node {
 
     pub(crate) peers: Mutex<BTreeMap<NodeId, Peer>>,
     pub(crate) peer_change: Waiters,
-    /// Lives of whose end all members have heard.
+    /// The incarnations whose end all members have seen.
     #[cfg(feature = "testing")]
     pub(crate) settled: Mutex<Vec<(NodeId, Incarnation)>>,
     pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
-    /// Of [`Config::peers`], those that are taken.
-    pub(crate) seats: Seats,
-    /// Whether a task sees to those that wait for a place.
+    /// The permits in use, of [`Config::peers`].
+    pub(crate) permits: PeerPermits,
+    /// True while a task finds permits for waiting peers.
     pub(crate) finding_room: AtomicBool,
-    /// When the poller must look at unused connections, in nanoseconds.
+    /// The time in nanoseconds at which the poller must check for unused connections.
     pub(crate) next_sweep: AtomicU64,
-    /// Connections whose queue pairs are destroyed, but whose completions may not all be taken.
-    pub(crate) closing: Tray<Arc<Conn>>,
-    /// Connections at their end whose queue pairs the RNIC has not let go of.
-    pub(crate) served: Tray<Arc<Conn>>,
+    /// Connections whose queue pairs are destroyed, and whose completions may not all be taken.
+    pub(crate) closing: DeferredList<Arc<Conn>>,
+    /// Connections that have ended, and whose queue pairs the RNIC could not destroy yet.
+    pub(crate) served: DeferredList<Arc<Conn>>,
     /// Connections with messages that found no room.
-    pub(crate) stalled: Tray<Arc<Conn>>,
+    pub(crate) stalled: DeferredList<Arc<Conn>>,
 
     pub(crate) services: ServiceTable,
     pub(crate) local_replies: LocalReplies,
     pub(crate) regions: RegionTable,
-    /// Memory of this node in regions of other owners.
+    /// The memory of this node in regions of other owners.
     pub(crate) holdings: Holdings,
     pub(crate) mappings: MappingTable,
     pub(crate) stamps: Arc<Stamps>,
-    /// What applications hold by their handles.
+    /// The mappings of the applications' handles.
     pub(crate) holds: Holds,
-    /// What others wait for here.
+    /// The locks, events and barriers whose home this node is.
     pub(crate) objects: Mutex<Objects>,
-    /// What tasks of this node wait for, here and elsewhere.
+    /// The waits of this node's tasks for locks, events and barriers, here and elsewhere.
     pub(crate) waits: Waits,
     pub(crate) control: Control,
     pub(crate) watchers: Watchers,
-    /// What is done to memory for other nodes.
+    /// Memory operations on behalf of other nodes.
     pub(crate) errands: Errands,
     poller: Mutex<Poller>,
 }
@@ -121,7 +122,8 @@ struct Poller {
     known: Known,
 }
 
-/// Connections that messages have come from, by number of the queue pair: [`Node::by_qp`] is looked at for others.
+/// The connections that messages have come from recently, by number of the queue pair; others are looked up
+/// in [`Node::by_qp`].
 type Known = [Option<(QpNum, Arc<Conn>)>; KNOWN];
 
 impl Node {
@@ -169,12 +171,12 @@ impl Node {
             settled: Mutex::default(),
             by_qp: Mutex::default(),
             loopback: Mutex::default(),
-            seats: Seats::default(),
+            permits: PeerPermits::default(),
             finding_room: AtomicBool::new(false),
             next_sweep: AtomicU64::new(u64::MAX),
-            closing: Tray::default(),
-            served: Tray::default(),
-            stalled: Tray::default(),
+            closing: DeferredList::default(),
+            served: DeferredList::default(),
+            stalled: DeferredList::default(),
             services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
             regions: RegionTable::default(),
@@ -203,12 +205,12 @@ impl Node {
 
     // ---- The lease ----
 
-    /// Returns whether this node begins nothing as a member any more.
+    /// Returns true if this node begins nothing as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
         self.lease.is_fenced()
     }
 
-    /// Suspends this node if its lease has passed at `now`. Whoever is about to begin something calls it.
+    /// Suspends this node if its lease has passed at `now`. Must be called before an operation begins.
     #[inline(always)]
     pub(crate) fn look_at_lease(&self, now: Instant) {
         if self.lease.has_passed(now) {
@@ -220,12 +222,12 @@ impl Node {
     fn lapsed(&self, now: Instant) {
         if self.lease.suspend(now) {
             sometimes!("a node suspended itself");
-            // Its deadlines have changed.
+            // The poller's deadlines have changed.
             self.platform.wake_poller();
         }
     }
 
-    /// The manager has acknowledged a heartbeat: the lease lasts until `until`.
+    /// Extends the lease to `until`, because the manager has acknowledged a heartbeat.
     pub(crate) fn extend_lease(&self, until: Instant) {
         if let Some(Resumed { told }) = self.lease.extend(until, self.platform.now()) {
             if let Some(lasted) = told {
@@ -235,7 +237,7 @@ impl Node {
         }
     }
 
-    /// Wakes all who wait for the end of a suspension: tasks, and what the poller has left lying.
+    /// Wakes all tasks that wait for the end of a suspension, and the poller for deferred work.
     fn end_suspension(&self) {
         self.resumption.wake_all();
         self.peer_change.wake_all();
@@ -243,7 +245,8 @@ impl Node {
         self.platform.wake_poller();
     }
 
-    /// Waits while this node is suspended. `LinkDown` if it is no member any more, or about to leave.
+    /// Waits while this node is suspended. Fails with `LinkDown` if it is no longer a member, or about to
+    /// leave.
     pub(crate) async fn resumed(&self) -> Result<(), Error> {
         let standing = || {
             if self.is_fenced() {
@@ -254,7 +257,7 @@ impl Node {
         self.resumption.until(standing).await
     }
 
-    /// The poller's part in a suspension; gives whether it has ended the membership.
+    /// Does the poller's part of a suspension; returns true if it has ended the membership.
     #[cold]
     fn sit_out(&self, now: Instant) -> bool {
         match self.lease.step(now) {
@@ -275,14 +278,16 @@ impl Node {
         }
     }
 
-    /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its memory.
+    /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its
+    /// memory.
     pub(crate) fn fence(&self) {
         match self.lease.fence() {
             None => return,
             Some(Ended::Left) => log::info!("lite: {} has left", self.me),
             Some(Ended::Lost) => {
                 log::error!("lite: {} has lost its membership", self.me);
-                // The manager may not know it: it may have had all heartbeats, and only its answers were lost.
+                // The manager may not know it: perhaps all heartbeats arrived, and only the
+                // acknowledgements were lost.
                 let reason = "no answer to its heartbeats came in time".into();
                 self.control.post(&ToManager::LastWords { reason });
             }
@@ -307,7 +312,7 @@ impl Node {
         self.watchers.wake_all();
     }
 
-    /// A deadline has passed.
+    /// Counts a deadline that has passed.
     pub(crate) fn missed(&self) {
         self.counters.deadline_misses.add(1);
         self.trace(|| Event::Missed);
@@ -336,13 +341,14 @@ impl Node {
         worked |= self.stalled.len() > 0 && !suspended && self.flush_stalled();
         // Connections are closed by agreement, through the manager.
         worked |= !suspended && self.sweep(now);
-        worked |= self.expire_quick(now);
+        worked |= self.expire_fast_path(now);
         worked |= self.expire_calls(now);
         worked |= self.timers.expire(now);
         worked
     }
 
-    /// Their queue pairs are destroyed and their completions taken: what is left never completes.
+    /// Ends connections whose queue pairs are destroyed and whose completions have been taken: other
+    /// operations never complete.
     #[cold]
     fn end_connections(&self, closing: Vec<Arc<Conn>>) {
         for conn in closing {
@@ -397,7 +403,7 @@ impl Node {
         self.finish(waker);
     }
 
-    /// Tells those who wait for the end of an operation, and for what it held on the wire.
+    /// Wakes tasks that wait for the end of an operation, or for its resources.
     #[inline]
     pub(crate) fn finish(&self, waker: Option<Waker>) {
         self.drains.wake_all();
@@ -407,7 +413,7 @@ impl Node {
         self.resources.wake_all();
     }
 
-    /// Wakes the tasks whose calls are late; gives whether it has looked for some.
+    /// Wakes the tasks whose calls are late; returns true if the calls were checked.
     fn expire_calls(&self, now: Instant) -> bool {
         if now.as_nanos() < self.earliest_call.load(Ordering::SeqCst) {
             return false;
@@ -421,7 +427,7 @@ impl Node {
         true
     }
 
-    /// The connection of a queue pair, unless it is closed already.
+    /// Returns the connection of a queue pair, unless it is closed.
     fn known<'k>(&self, known: &'k mut Known, qp: QpNum) -> Option<&'k Arc<Conn>> {
         let place = known.get_mut(qp.get() as usize % KNOWN)?;
         if !place.as_ref().is_some_and(|(number, conn)| *number == qp && !conn.is_shut()) {
@@ -446,10 +452,11 @@ impl Node {
         }
     }
 
-    /// Posts receives for those that were taken, once there are some. The queue is deeper than it need be by more than that.
+    /// Counts a consumed receive, and posts [`REPOSTED`] receives at once. The receive queue is deeper than
+    /// necessary by more than that number.
     fn repost(&self, conn: &Arc<Conn>) {
         let Some(rpc) = &conn.rpc else { return };
-        // Nobody but the poller counts them.
+        // Only the poller changes this count.
         let count = rpc.taken.load(Ordering::Relaxed) + 1;
         let now = count >= REPOSTED && !conn.is_shut();
         rpc.taken.store(if now { 0 } else { count }, Ordering::Relaxed);
@@ -481,7 +488,7 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Nobody polls any more: what this node has in the RNIC goes.
+    /// Destroys what this node has in the RNIC, since no poller runs any more.
     fn drop(&mut self) {
         self.peers.get_mut().clear();
         let loopback = self.loopback.get_mut().take();

@@ -1,21 +1,22 @@
-//! Rights on a region.
+//! The rights on a region.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 bitflags! {
-    /// Rights on a region; the bits are those of the original LITE.
+    /// The rights on a region; the bits are those of the original LITE.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct Permissions: u32 {
-        /// Read.
+        /// The right to read.
         const READ = 1;
-        /// Write and memset.
+        /// The right to write and to memset.
         const WRITE = 2;
-        /// May be mapped by name; a region that grants it to nobody cannot be published.
+        /// The right to map the region by its name. A region that grants it to no node cannot be published.
         const SHARE = 4;
-        /// Publish, grant and revoke, hand over, move, free. The master has it, and whoever it is granted to.
+        /// The right to publish, grant, revoke, hand over, move and free. The master has it, and each node
+        /// that it is granted to.
         const ADMIN = 8;
-        /// Fetch-and-add, compare-and-swap.
+        /// The right to fetch-and-add and compare-and-swap.
         const ATOMIC = 16;
     }
 }

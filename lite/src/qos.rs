@@ -1,9 +1,11 @@
-//! Quality of service at the sender: priorities, by one of the paper's two schemes, and what each application may use.
+//! Quality of service at the sender: priorities, by one of the paper's two schemes, and limits for each
+//! application.
 //!
-//! A handle ([`Lite`], and the [`Lmr`](crate::Lmr)s that come from it) has a [`Priority`] and may belong to an [`App`]. One
-//! with neither, under no scheme, costs one load and is not counted. The schemes are those of the paper's section on
-//! quality of service: **HW-Sep** sets queue pairs apart, **SW-Pri** lets the sender of low priority yield. They concern
-//! reads, writes and atomics; limits concern calls as well.
+//! A handle ([`Lite`], and the [`Lmr`](crate::Lmr)s that come from it) has a [`Priority`] and may belong to
+//! an [`App`]. An operation without an application under no scheme costs one load and is not counted. The
+//! schemes are those of the paper's section on quality of service: **HW-Sep** gives low priority a queue
+//! pair of its own, **SW-Pri** delays operations of low priority at the sender. They apply to reads, writes
+//! and atomics; limits apply to calls as well.
 
 use crate::lock::Mutex;
 use crate::node::Node;
@@ -16,78 +18,86 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
-/// How much an operation matters.
+/// The importance of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// Yields to the others.
+    /// Yields to high priority.
     Low,
-    /// Between the two: goes the way of high priority, and nobody yields to it.
+    /// Uses the queue pairs of high priority; no operation yields to it.
     #[default]
     Normal,
-    /// Others yield to it.
+    /// Operations of low priority yield to it.
     High,
 }
 
-/// How priorities are told apart.
+/// The way in which priorities are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// Not at all.
+    /// Priorities have no effect.
     #[default]
     None,
-    /// By queue pairs: low priority has the last of a connection's, the others have the rest (with two queue pairs, that of
-    /// RPC). Needs [`Config::queue_pairs`](crate::Config::queue_pairs) of 2 at least.
+    /// Separates priorities by queue pairs: low priority uses the last queue pair of a connection, the
+    /// others use the rest (with two queue pairs, that of RPC). Needs
+    /// [`Config::queue_pairs`](crate::Config::queue_pairs) of at least 2.
     HwSep,
-    /// By the sender: an operation of low priority waits before it is posted, for 96 to 128 µs while as many operations of
-    /// high priority as `busy` are under way, for 64 to 128 µs while they are slow, for 32 to 64 µs while there are any, but
-    /// fewer than of low priority. The times are the original's.
+    /// Delays operations of low priority before they are posted. The first row that applies counts; the
+    /// times are the original's.
+    ///
+    /// | condition | delay |
+    /// |---|---|
+    /// | at least `busy` operations of high priority are in flight | 96 to 128 µs |
+    /// | operations of high priority are slow | 64 to 128 µs |
+    /// | some of high priority are in flight, but fewer than of low priority | 32 to 64 µs |
     SwPri {
-        /// So many are a crowd; the original's is 2.
+        /// The number of high-priority operations in flight that counts as busy. The original LITE used 2.
         busy: u32,
-        /// High priority is slow if its operations take longer than this, averaged over the last ones of the last 100 ms;
-        /// the original's is 32 µs.
+        /// The average latency above which high priority counts as slow. It is a moving average, and counts
+        /// for 100 ms after the last operation of high priority. The original LITE used 32 µs.
         slow: Duration,
     },
 }
 
 impl Scheme {
-    /// SW-Pri with the original's bounds.
+    /// SW-Pri with the bounds of the original LITE.
     pub const SW_PRI: Self = Self::SwPri { busy: 2, slow: Duration::from_micros(32) };
 }
 
-/// What an application may use on this node; `None` is no limit.
+/// The limits of an application on this node; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of operations and calls in a second, after a first [`burst`](Self::burst). Those beyond wait.
+    /// The rate of operations and calls, in bytes per second, beyond a first [`burst`](Self::burst).
+    /// Further ones wait.
     pub bytes_per_second: Option<u64>,
-    /// Bytes that may go at once after a pause.
+    /// The number of bytes that may be sent at once after a pause.
     pub burst: u64,
-    /// Operations and calls under way. Those beyond wait.
+    /// The number of operations and calls in flight. Further ones wait.
     pub outstanding: Option<u32>,
-    /// Bytes of the regions allocated through the application's handles and still held. Those beyond are refused.
+    /// The number of bytes of regions that are allocated through the application's handles and still held.
+    /// Further allocations are refused.
     pub memory: Option<u64>,
 }
 
-/// What an application has used and uses.
+/// The use that an application makes, and has made, of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Operations and calls begun.
+    /// The number of operations and calls begun.
     pub operations: u64,
-    /// Their bytes.
+    /// The bytes of all operations and calls begun.
     pub bytes: u64,
-    /// Those under way.
+    /// The number of operations and calls in flight.
     pub outstanding: u32,
-    /// Bytes of regions allocated and held.
+    /// The bytes of regions that are allocated and held.
     pub memory: u64,
-    /// Times that it has waited for a limit.
+    /// The number of times that an operation had to wait for a limit.
     pub delayed: u64,
-    /// Operations that it was refused, or that a limit has kept waiting until their deadline.
+    /// The number of operations that were refused, or that waited for a limit until their deadline.
     pub refused: u64,
 }
 
 struct Account {
     limits: Limits,
     usage: Usage,
-    /// When all bytes so far have been sent at the limit's rate.
+    /// The time at which all bytes so far have been sent at the limit's rate.
     paid: Instant,
 }
 
@@ -97,7 +107,7 @@ struct AppState {
     change: Waiters,
 }
 
-/// An application, as accounts and limits know it. Clones are the same application.
+/// An application, to which use is counted and limits apply. Clones stand for the same application.
 #[derive(Clone)]
 pub struct App(Arc<AppState>);
 
@@ -108,7 +118,7 @@ impl fmt::Debug for App {
 }
 
 impl App {
-    /// An application that has used nothing yet.
+    /// Returns a new application without any use.
     #[must_use]
     pub fn new(name: &str, limits: Limits) -> Self {
         let account = Account { limits, usage: Usage::default(), paid: Instant::ZERO };
@@ -116,31 +126,33 @@ impl App {
         Self(Arc::new(AppState { name: name.into(), account, change: Waiters::default() }))
     }
 
-    /// Its name.
+    /// Returns the name of the application.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What it has used and uses.
+    /// Returns the use that it makes and has made.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.0.account.lock().usage
     }
 
-    /// Other limits from now on.
+    /// Replaces the limits.
     pub fn set_limits(&self, limits: Limits) {
         self.0.account.lock().limits = limits;
         self.0.change.wake_all();
     }
 
-    /// Whether it has as many operations under way as it may.
+    /// Returns whether the application has as many operations in flight as it may.
     fn is_full(&self) -> bool {
         let account = self.0.account.lock();
         account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
     }
 
-    /// Takes a place for an operation of `bytes`, if there is one: when it may go.
+    /// Counts an operation of `bytes` as begun and returns the time at which it may go; fails with
+    /// `Deadline` if that is too late. Returns `None`, and counts nothing, if too many operations are in
+    /// flight.
     fn enter(&self, now: Instant, bytes: u64, deadline: Instant) -> Option<Result<Instant, Error>> {
         let mut account = self.0.account.lock();
         let Account { limits, usage, paid } = &mut *account;
@@ -169,28 +181,28 @@ impl App {
     }
 }
 
-/// Whose operation it is.
+/// The priority and the application of an operation.
 #[derive(Clone, Default)]
 pub(crate) struct Class {
     priority: Priority,
     app: Option<App>,
 }
 
-/// Which queue pairs an operation may use.
+/// The queue pairs that an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// All but that of RPC.
+    /// All queue pairs but that of RPC.
     All,
-    /// The last.
+    /// The last queue pair.
     Low,
-    /// All but the last.
+    /// All queue pairs but the last.
     High,
 }
 
 const NONE: u8 = 0;
 const HW_SEP: u8 = 1;
 const SW_PRI: u8 = 2;
-/// For how long a slow operation counts.
+/// The time for which a slow operation of high priority counts.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// The state of the schemes on a node.
@@ -201,16 +213,17 @@ pub(crate) struct Qos {
     slow_ns: AtomicU64,
     high: AtomicU32,
     low: AtomicU32,
-    /// An average of how long operations of high priority have taken, in nanoseconds; and when the last ended.
+    /// The moving average of the latency of high-priority operations in nanoseconds, and the time at which
+    /// the last one ended.
     taken_ns: AtomicU64,
     last_ns: AtomicU64,
 }
 
-/// Stands for an operation that has been let go; gives back what it took when dropped.
+/// An operation that has been admitted; dropping it returns what the operation counted against its limits.
 pub(crate) struct Ticket {
     node: Arc<Node>,
     app: Option<App>,
-    /// Under SW-Pri: its priority, and when it began.
+    /// Set under SW-Pri: the priority of the operation and the time at which it began.
     counted: Option<(Priority, Instant)>,
 }
 
@@ -242,13 +255,13 @@ impl Drop for Ticket {
 }
 
 impl Qos {
-    /// Whether an operation of `app` needs a [`Ticket`].
+    /// Returns whether an operation of `app` needs a [`Ticket`].
     #[inline]
     fn rates(&self, app: Option<&App>) -> bool {
         app.is_some() || self.scheme.load(Ordering::Relaxed) == SW_PRI
     }
 
-    /// The queue pairs that operations of `priority` use now.
+    /// Returns the queue pairs that operations of `priority` use now.
     #[inline]
     fn share(&self, priority: Priority) -> Share {
         match (self.scheme.load(Ordering::Relaxed), priority) {
@@ -263,7 +276,7 @@ impl Qos {
         last != 0 && now.saturating_since(Instant::from_nanos(last)) < WINDOW
     }
 
-    /// For how long an operation of low priority waits: at least, and at most, in microseconds.
+    /// Returns the least and the most time that an operation of low priority waits, in microseconds.
     fn pause(&self, now: Instant) -> Option<(u64, u64)> {
         let high = self.high.load(Ordering::Relaxed);
         if high >= self.busy.load(Ordering::Relaxed) {
@@ -282,24 +295,23 @@ impl Class {
         Self { priority, ..self.clone() }
     }
 
-    /// Whether an operation needs a [`Ticket`].
+    /// Returns whether an operation needs a [`Ticket`].
     #[inline]
     pub(crate) fn is_rated(&self, node: &Node) -> bool {
         node.qos.rates(self.app.as_ref())
     }
 
-    /// The queue pairs that operations use now.
     #[inline]
     pub(crate) fn share(&self, node: &Node) -> Share {
         node.qos.share(self.priority)
     }
 
-    /// Whether the application has as many operations under way as it may.
+    /// Returns whether the application has as many operations in flight as it may.
     pub(crate) fn is_full(&self) -> bool {
         self.app.as_ref().is_some_and(App::is_full)
     }
 
-    /// Takes what an allocation of `bytes` needs.
+    /// Counts an allocation of `bytes` against the application's limit; fails with `NoMemory` beyond it.
     pub(crate) fn hold(&self, bytes: u64) -> Result<MemoryCharge, Error> {
         let Some(app) = &self.app else { return Ok(MemoryCharge(None)) };
         let mut account = app.0.account.lock();
@@ -314,7 +326,7 @@ impl Class {
     }
 }
 
-/// Memory that an application holds, until this is dropped.
+/// Memory that counts against an application's limit until this is dropped.
 #[derive(Default)]
 pub(crate) struct MemoryCharge(Option<(App, u64)>);
 
@@ -327,7 +339,7 @@ impl Drop for MemoryCharge {
 }
 
 impl Node {
-    /// Waits until an operation of `bytes` may go. `one_sided`: the schemes count it.
+    /// Waits until an operation of `bytes` may go. `one_sided`: the schemes apply to it.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         class: &Class,
@@ -380,7 +392,7 @@ impl Node {
 }
 
 impl Lite {
-    /// Tells priorities apart from now on, as `scheme` says, or no more. Concerns what this node sends.
+    /// Selects the scheme for what this node sends from now on.
     pub fn configure_qos(&self, scheme: Scheme) {
         let qos = &self.by.node.qos;
         let which = match scheme {
@@ -396,13 +408,13 @@ impl Lite {
         qos.scheme.store(which, Ordering::Relaxed);
     }
 
-    /// The same LITE; operations of this handle, and of regions made by it, have that priority.
+    /// Returns a handle whose operations, and those of regions that it makes, have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
         Self { by: self.by.classed(self.by.class.with_priority(priority)) }
     }
 
-    /// The same LITE; what goes through this handle, and regions made by it, is `app`'s.
+    /// Returns a handle whose operations and regions count as `app`'s.
     #[must_use]
     pub fn for_app(&self, app: &App) -> Self {
         Self { by: self.by.classed(Class { app: Some(app.clone()), ..self.by.class.clone() }) }

@@ -1,4 +1,4 @@
-//! A scope: something that ends, such as a job, and with it all that was made in its course.
+//! Scopes: everything that is made within a scope, such as a job, ends with it.
 
 use crate::lock::Mutex;
 use crate::node::Node;
@@ -14,11 +14,13 @@ use core::time::Duration;
 use platform::Platform;
 
 impl Lite {
-    /// The same LITE, for something that ends. What is made through this handle, through those that come from it, and through
-    /// regions made by them, ends with the [`Scope`]: published regions, counters among them, on whatever node; locks; events;
-    /// functions and mailboxes. (A region that is not published ends with its last handle anyway.)
+    /// Returns a handle and its scope. Everything that is made through this handle, through handles derived
+    /// from it, and through regions made by them ends with the [`Scope`]: published regions and counters,
+    /// on any node; locks; events; functions and mailboxes. (A region that is not published ends with its
+    /// last handle anyway.)
     ///
-    /// [`platform`](Self::platform) of the handle gives `platform`, so that whoever makes the scope can end its tasks.
+    /// The handle's [`platform`](Self::platform) is `platform`, so that the caller can end the tasks of the
+    /// scope.
     #[must_use]
     pub fn scoped(&self, platform: Arc<dyn Platform>) -> (Self, Scope) {
         let made = Arc::new(Mutex::new(Some(Made::default())));
@@ -27,14 +29,15 @@ impl Lite {
     }
 }
 
-/// What was made through a handle of [`Lite::scoped`]. To be [ended](Self::end): dropped, it leaves what was made as it is.
+/// The objects made through a handle of [`Lite::scoped`]. Call [`end`](Self::end) to end them; dropping the
+/// scope leaves them.
 pub struct Scope {
     node: Arc<Node>,
-    /// `None`: the scope has ended.
+    /// `None` once the scope has ended.
     made: Arc<Mutex<Option<Made>>>,
 }
 
-/// What ends with a scope.
+/// The objects that end with a scope.
 #[derive(Default)]
 struct Made {
     /// Published regions, by name and number of the mapping.
@@ -45,8 +48,9 @@ struct Made {
 }
 
 impl Scope {
-    /// Ends all that was made in the scope and still exists. Nothing can be made in it any more ([`Error::Refused`]). Each thing
-    /// may take `patience`; what another node could not be told by then, LITE goes on telling it.
+    /// Ends all objects that were made in the scope and still exist. Nothing can be made in it afterwards
+    /// ([`Error::Refused`]). Each object may take `patience`; LITE goes on telling nodes that could not be
+    /// reached by then.
     pub async fn end(&self, patience: Duration) {
         let Some(made) = self.made.lock().take() else { return };
         let node = &self.node;
@@ -75,19 +79,20 @@ impl Scope {
 pub(crate) struct Scoped(Option<Weak<Mutex<Option<Made>>>>);
 
 impl Scoped {
-    /// Does something with what was made; `None` without a scope.
+    /// Calls `f` with the objects of the scope; returns `None` without a scope.
     fn with<T>(&self, f: impl FnOnce(&mut Made) -> T) -> Option<Result<T, Error>> {
         let made = self.0.as_ref()?.upgrade();
         let done = made.and_then(|made| made.lock().as_mut().map(f));
         Some(done.ok_or_else(|| Error::Refused("the job that this handle was made for has ended".into())))
     }
 
-    /// Whether something may be made.
+    /// Fails if the scope has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.with(|_| ()).unwrap_or(Ok(()))
     }
 
-    /// A region is about to be published; gives whether that is noted, and to be [forgotten](Self::forget_name) if it fails.
+    /// Notes a region that is about to be published; returns true if it must be
+    /// [forgotten](Self::forget_name) if that fails.
     pub(crate) fn keep_region(&self, name: &str, mapping: u64, region: &Lmr) -> Result<bool, Error> {
         let note = |made: &mut Made| match made.regions.entry((name.into(), mapping)) {
             Entry::Vacant(place) => {
@@ -99,23 +104,23 @@ impl Scoped {
         self.with(note).unwrap_or(Ok(false))
     }
 
-    /// A region has that name no more, or never had it.
+    /// Forgets a name that a region does not have.
     pub(crate) fn forget_name(&self, name: &str) {
         self.forget_regions(|(of, _)| of == name);
     }
 
-    /// A region is freed.
+    /// Forgets a region that is freed.
     pub(crate) fn forget_region(&self, mapping: u64) {
         self.forget_regions(|(_, of)| *of == mapping);
     }
 
     fn forget_regions(&self, which: impl Fn(&(String, u64)) -> bool) {
         let take = |made: &mut Made| -> Vec<_> { made.regions.extract_if(.., |key, _| which(key)).collect() };
-        // Handles are dropped without the lock: their end has work to do.
+        // Handles are dropped without the lock, because dropping them takes other locks.
         drop(self.with(take));
     }
 
-    /// A lock or event was made.
+    /// Notes a lock or event that was made.
     pub(crate) fn keep_object(&self, node: &Arc<Node>, place: Place) -> Result<(), Error> {
         let kept = self.with(|made| made.objects.insert(place.secret, place)).unwrap_or(Ok(None));
         if kept.is_err() {
@@ -124,12 +129,12 @@ impl Scoped {
         kept.map(|_| ())
     }
 
-    /// A lock or event is being destroyed.
+    /// Forgets a lock or event that is being destroyed.
     pub(crate) fn forget_object(&self, secret: u64) {
         drop(self.with(|made| made.objects.remove(&secret)));
     }
 
-    /// A function or mailbox was made.
+    /// Notes a function or mailbox that was made.
     pub(crate) fn keep_service(&self, function: FunctionId, service: &Arc<Service>) {
         let service = Arc::downgrade(service);
         drop(self.with(|made| {

@@ -1,4 +1,5 @@
-//! [`Config`] by name and text: what operators write on the command line of an appliance or of a Linux node.
+//! [`Config`] by name and text, as operators write it on the command line of an appliance or of a Linux
+//! node.
 
 use crate::Config;
 use crate::op::MOST_SLOTS;
@@ -6,47 +7,47 @@ use alloc::string::{String, ToString};
 use core::time::Duration;
 use platform::{TIME_UNITS, parse_time};
 
-/// The longest time that a setting takes: what Linux counts of a silent connection.
+/// The longest time that a setting accepts, which is the longest that Linux counts of a silent connection.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// One of [`Config`]'s sizes and times.
 pub struct Setting {
-    /// Its name, small letters and hyphens.
+    /// The name: lower-case letters and hyphens.
     pub name: &'static str,
-    /// What it says, for people: one line.
+    /// The meaning, for people: one line.
     pub help: &'static str,
     form: Form,
 }
 
-/// How a value is written, what it may be, and where it goes.
+/// The syntax and the range of a value, and the function that stores it.
 enum Form {
-    /// A number.
+    /// A number without a unit.
     Number { least: u64, most: u64, set: fn(&mut Config, u64) },
-    /// A number of bytes, in units of K or M if the text says so.
+    /// A number of bytes; the text may end in K or M.
     Bytes { least: u64, most: u64, set: fn(&mut Config, u64) },
     /// A time with its unit.
     Time { least: Duration, most: Duration, set: fn(&mut Config, Duration) },
-    /// The same, or `never`.
+    /// A time with its unit, or `never`.
     TimeOrNever { least: Duration, most: Duration, set: fn(&mut Config, Option<Duration>) },
     /// The pools of bounce buffers.
     Pools,
 }
 
-/// Why a setting is not taken. One line for people.
+/// The reason for which a setting is not accepted. One line for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// There is no setting of that name.
+    /// There is no setting with that name.
     #[error("LITE has no setting {0}")]
     Unknown(String),
-    /// The value is no such thing, or out of range.
+    /// The value does not have the right form or is out of range.
     #[error("{name}={value}: want {wanted}")]
     Value {
-        /// The setting.
+        /// The name of the setting.
         name: &'static str,
-        /// Its value as it was given.
+        /// The value that was given.
         value: String,
-        /// What may be given.
+        /// The values that are accepted, for people.
         wanted: String,
     },
 }
@@ -81,11 +82,11 @@ const fn time(
     Setting { name, help, form: Form::Time { least, most, set } }
 }
 
-/// Every setting there is: all fields of [`Config`] but the node's name.
+/// All settings: the fields of [`Config`] except the node's name.
 pub const SETTINGS: &[Setting] = &[
     time(
         "deadline",
-        "how long an operation may take unless its handle says otherwise",
+        "the time limit of an operation whose handle sets none",
         Duration::from_micros(1),
         LONGEST,
         |c, v| c.deadline = v,
@@ -104,54 +105,56 @@ pub const SETTINGS: &[Setting] = &[
     number("peers", "peers that may be connected at once", 2, 4095, |c, v| c.peers = v as u32),
     Setting {
         name: "idle",
-        help: "how long a connection may be unused before it is closed",
+        help: "the time after which an unused connection is closed",
         form: Form::TimeOrNever { least: Duration::from_millis(1), most: LONGEST, set: |c, v| c.idle = v },
     },
     Setting { name: "bounce", help: "the three pools of bounce buffers", form: Form::Pools },
-    number("window", "chunks of one large transfer under way at once", 1, 8, |c, v| c.window = v as usize),
-    bytes("ring", "the ring that takes one peer's requests, a power of two", 16 << 10, 16 << 20, |c, v| {
-        c.ring = v as u32;
-    }),
-    number("calls", "calls outstanding to one peer", 1, 4088, |c, v| c.calls = v as u32),
+    number("window", "chunks of one large transfer in flight at once", 1, 8, |c, v| c.window = v as usize),
     bytes(
-        "backlog",
-        "what one peer's requests may hold before a task takes them",
-        4 << 10,
-        1 << 30,
-        |c, v| c.backlog = v as u32,
+        "ring",
+        "length of the ring for one peer's requests, a power of two",
+        16 << 10,
+        16 << 20,
+        |c, v| {
+            c.ring = v as u32;
+        },
     ),
-    bytes("reply-slot", "the place for one reply", 256, 64 << 10, |c, v| c.reply_slot = v as u32),
+    number("calls", "calls outstanding to one peer", 1, 4088, |c, v| c.calls = v as u32),
+    bytes("backlog", "memory for one peer's undelivered requests", 4 << 10, 1 << 30, |c, v| {
+        c.backlog = v as u32;
+    }),
+    bytes("reply-slot", "length of the slot for one reply", 256, 64 << 10, |c, v| c.reply_slot = v as u32),
     time(
         "connect-timeout",
-        "how long the set-up of a connection may take before it starts anew",
+        "the time after which the set-up of a connection starts again",
         Duration::from_millis(1),
         LONGEST,
         |c, v| c.connect_timeout = v,
     ),
     time(
         "ack-timeout",
-        "how long to wait for an acknowledgement before a queue pair goes back",
+        "the time that a queue pair waits for an acknowledgement before it retransmits",
         Duration::from_micros(10),
         Duration::from_secs(60),
         |c, v| c.ack_timeout = v,
     ),
-    number("retries", "how often a queue pair goes back before it fails", 0, 7, |c, v| c.retries = v as u8),
+    number("retries", "retransmissions before a queue pair fails", 0, 7, |c, v| c.retries = v as u8),
     time(
         "rnr-delay",
-        "how long a peer is asked to wait when no receive is posted",
+        "the time for which a peer waits when no receive is posted",
         Duration::from_micros(10),
         Duration::from_millis(655),
         |c, v| c.rnr_delay = v,
     ),
     Setting {
         name: "silence",
-        help: "how long the manager may be silent, beyond the lease, until the node gives its membership up",
+        help: "the time, beyond the lease, after which the node leaves if the manager is silent",
         form: Form::TimeOrNever { least: SECOND, most: LONGEST, set: |c, v| c.silence = v },
     },
 ];
 
 impl Setting {
-    /// What may be given, for people.
+    /// Returns the values that are accepted, for people.
     #[must_use]
     pub fn wanted(&self) -> String {
         match &self.form {
@@ -186,13 +189,13 @@ impl Setting {
             }
             Form::Pools => config.bounce = parse_pools(text)?,
         }
-        // The one size that is no range.
+        // The ring is the one size that is not a plain range.
         (self.name != "ring" || config.ring.is_power_of_two()).then_some(())
     }
 }
 
 impl Config {
-    /// Sets one size or time by its name ([`SETTINGS`]). A value that is not taken changes nothing.
+    /// Sets one size or time by its name ([`SETTINGS`]). A value that is not accepted changes nothing.
     ///
     /// ```
     /// let mut config = lite::Config::default();
@@ -206,7 +209,8 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// If there is no such setting, or its value is not one.
+    /// `Unknown` if there is no such setting, `Value` if the value does not have the right form or is out
+    /// of range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name);
         let setting = setting.ok_or_else(|| SettingError::Unknown(name.into()))?;
@@ -220,7 +224,7 @@ impl Config {
     }
 }
 
-/// Digits and nothing else.
+/// Returns the number that `text` stands for, if it has digits and nothing else.
 fn parse_number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -308,7 +312,7 @@ mod tests {
         assert_eq!(set("deadline", "7ms").unwrap().deadline, ms(7));
     }
 
-    /// What is accepted is used as it was given.
+    /// A value that is accepted is used as it was given.
     #[test]
     fn nothing_that_is_accepted_is_corrected() {
         let given = [
@@ -361,7 +365,7 @@ mod tests {
         }
     }
 
-    /// The page that operators read names each of them.
+    /// The page that operators read names each setting.
     #[test]
     fn the_documentation_has_them_all() {
         let page = include_str!("../../docs/lite.md");

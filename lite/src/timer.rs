@@ -1,4 +1,4 @@
-//! Deadlines: a heap from which any timer can be taken back, without allocation once it has grown.
+//! Timers: a heap from which any timer can be removed, without allocation once it has grown.
 
 use crate::lock::Mutex;
 use alloc::sync::Arc;
@@ -9,18 +9,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, Platform};
 
-/// All timers of a node. They fire in [`expire`](Self::expire).
+/// All timers of a node. [`expire`](Self::expire) fires them.
 pub(crate) struct Timers {
     heap: Mutex<Heap>,
-    /// No timer is earlier than this, in nanoseconds.
+    /// A time in nanoseconds that is not later than any timer.
     first: AtomicU64,
-    /// Its poller is woken when a timer is started that is earlier than all others.
+    /// The platform, whose poller is woken when a timer is started that is earlier than all others.
     platform: Arc<dyn Platform>,
 }
 
 #[derive(Default)]
 struct Heap {
-    /// Indices into `entries`, a binary heap by time and then by age.
+    /// Indices into `entries`: a binary heap by time and then by age.
     order: Vec<u32>,
     entries: Vec<Entry>,
     free: Vec<u32>,
@@ -30,7 +30,7 @@ struct Heap {
 struct Entry {
     at: Instant,
     number: u64,
-    /// Where it stands in `order`; `NOWHERE` once fired.
+    /// The index in `order`; `NOWHERE` once fired.
     place: u32,
     waker: Option<Waker>,
 }
@@ -99,7 +99,7 @@ impl Heap {
         index
     }
 
-    /// Takes the timer at `place` out of the order.
+    /// Removes the timer at `place` from the order.
     fn take(&mut self, place: usize) -> u32 {
         let entry = self.order[place];
         let last = self.order.len() - 1;
@@ -121,7 +121,7 @@ impl Timers {
         Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform }
     }
 
-    /// Fires all timers up to `now`; gives whether there were any.
+    /// Fires all timers up to `now`; returns true if there were any.
     pub(crate) fn expire(&self, now: Instant) -> bool {
         let mut any = false;
         if now.as_nanos() < self.first.load(Ordering::Acquire) {
@@ -145,13 +145,13 @@ impl Timers {
         }
     }
 
-    /// The earliest timer.
+    /// Returns the time of the earliest timer.
     pub(crate) fn next(&self) -> Option<Instant> {
         let heap = self.heap.lock();
         (!heap.order.is_empty()).then(|| heap.key(0).0)
     }
 
-    /// What `work` gives, or `None` if that takes until after `at`; `work` is dropped then.
+    /// Returns the result of `work`, or `None` once `at` has passed; `work` is dropped then.
     pub(crate) async fn before<F: Future>(&self, at: Instant, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         let mut timer = Timer { timers: self, at, index: None };
@@ -169,7 +169,7 @@ impl Timers {
     }
 }
 
-/// One timer, started by its first poll and taken back when dropped.
+/// One timer, started by its first poll and removed when dropped.
 struct Timer<'a> {
     timers: &'a Timers,
     at: Instant,
@@ -225,7 +225,7 @@ mod tests {
     use platform::{Memory, Task};
     use proptest::prelude::*;
 
-    /// Counts how often the poller is woken.
+    /// Counts the calls that wake the poller.
     #[derive(Default)]
     struct Woken(AtomicU32);
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// Timers fire in order of time, those taken back never, whatever the order of starts and drops.
+        /// Timers fire in order of time, and removed ones never, for all orders of starts and drops.
         #[test]
         fn fires_in_order(times in proptest::collection::vec(0u64..100, 1..60), drops in proptest::collection::vec(any::<prop::sample::Index>(), 0..30)) {
             let timers = Timers::new(Arc::new(Woken::default()));

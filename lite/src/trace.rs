@@ -1,7 +1,8 @@
-//! What has happened on a node, as typed events in one ring for each processor.
+//! The trace of a node: typed events in one ring for each processor.
 //!
-//! Off, it costs one relaxed load at each place that tells of something. On, an event is a look at the clock and four words
-//! stored; nothing is formatted and nothing waits. A ring keeps the last events; older ones are written over.
+//! While tracing is off, each traced place costs one relaxed load. While it is on, an event reads the clock
+//! and stores four words; nothing is formatted and nothing waits. A ring keeps the last events and
+//! overwrites older ones.
 
 use crate::Lite;
 use crate::node::Node;
@@ -12,22 +13,22 @@ use platform::Instant;
 use proto::NodeId;
 use spin::Once;
 
-/// Events that a ring holds.
+/// The number of events in a ring.
 const EVENTS: usize = 4096;
-/// Words of one: a mark, the time, and two of the event.
+/// The words of an event: a mark, the time, and two of data.
 const WORDS: usize = 4;
 
-/// What a work request does.
+/// The kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Work {
-    /// RDMA WRITE.
+    /// An RDMA WRITE.
     Write = 0,
-    /// RDMA READ.
+    /// An RDMA READ.
     Read = 1,
-    /// Fetch-and-add or compare-and-swap.
+    /// A fetch-and-add or compare-and-swap.
     Atomic = 2,
-    /// A message of RPC: WRITE with immediate.
+    /// A message of RPC: a WRITE with immediate.
     Message = 3,
 }
 
@@ -36,58 +37,58 @@ pub enum Work {
 pub enum Event {
     /// A work request was posted.
     Posted {
-        /// Names it, until it has ended.
+        /// The number of the work request, unique until it has ended.
         id: u64,
-        /// What it does.
+        /// The kind of the work request.
         work: Work,
-        /// With whom.
+        /// The peer.
         peer: NodeId,
-        /// Which queue pair of the connection, from 0.
+        /// The index of the queue pair in the connection, from 0.
         lane: u8,
-        /// Bytes; at most 2^24 - 1 are told.
+        /// The length in bytes; larger values appear as 2^24 - 1.
         bytes: u32,
     },
-    /// It has ended.
+    /// A work request has ended.
     Ended {
-        /// Its name.
+        /// The number of the work request.
         id: u64,
-        /// Whether it was done.
+        /// True if it has succeeded.
         ok: bool,
     },
     /// A call was begun.
     Called {
-        /// Whose function.
+        /// The node that is called.
         peer: NodeId,
-        /// Which.
+        /// The function.
         function: u32,
     },
-    /// A message arrived.
+    /// A message has arrived.
     Arrived {
-        /// Whose.
+        /// The sender.
         peer: NodeId,
     },
-    /// A connection is there.
+    /// A connection has been made.
     Connected {
-        /// With whom.
+        /// The peer.
         peer: NodeId,
     },
     /// A connection has ended.
     Disconnected {
-        /// With whom.
+        /// The peer.
         peer: NodeId,
     },
     /// An operation's deadline has passed.
     Missed,
 }
 
-/// An event, and when it happened.
+/// An event and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamped {
-    /// By the node's clock.
+    /// The time by the node's clock.
     pub at: Instant,
-    /// The processor whose ring it was in.
+    /// The processor whose ring the event was in.
     pub cpu: usize,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
@@ -135,8 +136,8 @@ impl Event {
     }
 }
 
-/// The last events of one processor. Whoever writes takes the next place; the mark of a place is odd while it is being
-/// written, and names the turn, so that a reader tells a whole event from one that is written over.
+/// The last events of one processor. A writer takes the next entry. The mark of an entry is odd while it is
+/// being written, and contains the turn, so that a reader can detect an entry that is being overwritten.
 struct Ring {
     next: AtomicU64,
     words: Box<[AtomicU64]>,
@@ -188,7 +189,7 @@ pub(crate) struct Trace {
 }
 
 impl Node {
-    /// Tells of something.
+    /// Records an event if tracing is on.
     #[inline]
     pub(crate) fn trace(&self, event: impl FnOnce() -> Event) {
         if self.trace.on.load(Ordering::Relaxed) {
@@ -206,7 +207,7 @@ impl Node {
 }
 
 impl Lite {
-    /// Keeps a trace from now on, or no more. The first time takes 128 KiB for each processor.
+    /// Turns tracing on or off. The first time uses 128 KiB for each processor.
     pub fn set_tracing(&self, on: bool) {
         let trace = &self.by.node.trace;
         if on {
@@ -215,7 +216,8 @@ impl Lite {
         trace.on.store(on, Ordering::Release);
     }
 
-    /// The last events, by time: at most 4,096 of each processor. Those that are written over meanwhile are left out.
+    /// Returns the last events, by time: at most 4,096 of each processor. Events that are overwritten
+    /// meanwhile are left out.
     #[must_use]
     pub fn traced(&self) -> Vec<Stamped> {
         let mut all = Vec::new();
@@ -268,7 +270,7 @@ mod tests {
         let first = ring.all().next();
         assert_eq!(first, Some((Instant::from_nanos(10), Event::Ended { id: 10, ok: true })));
         assert_eq!(ring.all().count(), EVENTS);
-        // One that is being written is none.
+        // An entry that is being written is skipped.
         ring.place(20).unwrap()[0].store(2 * 20 + 1, Ordering::Relaxed);
         assert_eq!(ring.all().count(), EVENTS - 1);
     }

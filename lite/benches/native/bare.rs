@@ -1,4 +1,5 @@
-//! The same work with verbs alone, as tasks of the same executor: what is left of a figure when this is taken off is LITE's.
+//! Equal work with verbs alone, as tasks of the same executor: the difference to a figure is the cost of
+//! LITE.
 
 use lite::testing::{DirectRnic, Native};
 use platform::{Lent, Platform};
@@ -13,12 +14,12 @@ use verbs::{
     QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, WrId,
 };
 
-/// One end.
+/// One end of the queue pair.
 struct End {
     rnic: Arc<DirectRnic>,
     cq: CqId,
     qp: QpNum,
-    /// A page of its memory.
+    /// A page of this end's memory.
     page: Box<dyn Lent>,
 }
 
@@ -32,7 +33,7 @@ pub struct Bare<'a> {
 }
 
 impl<'a> Bare<'a> {
-    /// Between the first two nodes.
+    /// Connects the first two nodes.
     pub fn new(native: &'a Native) -> Self {
         let ends = [0, 1].map(|i| {
             let node = &native.nodes[i];
@@ -165,7 +166,7 @@ impl<'a> Bare<'a> {
             for _ in 0..count {
                 for (end, remote) in [(0, there), (1, back)] {
                     let data = Payload::Inline(black_box(data));
-                    // Its own completion here, and the message at the other end.
+                    // The completion on this side, and the message at the other end.
                     self.done(end, SendOp::Write { data, remote, imm: Some(1) }, 2).await;
                     let other = &self.ends[1 - end];
                     other.rnic.post_recv(other.qp, &receive).unwrap();

@@ -1,4 +1,4 @@
-//! What one operation costs.
+//! The cost of one operation.
 
 use crate::bare::Bare;
 use crate::{Effort, clock, median, time};
@@ -6,7 +6,7 @@ use lite::testing::Native;
 use lite::{Config, Lite, Lmr, NodeId, Permissions, RpcOptions};
 use serde_json::{Value, json};
 
-/// What is measured on.
+/// The setting in which the cost is measured.
 pub struct Bench {
     pub native: Native,
     far: Lmr,
@@ -39,7 +39,7 @@ impl Bench {
     }
 }
 
-/// An operation, and what verbs do for the same.
+/// An operation, and the same work by verbs.
 type Row = (&'static str, fn(&Bench, u32), fn(&Bare<'_>, u32));
 
 const ROWS: [Row; 7] = [
@@ -91,7 +91,7 @@ pub fn measure(effort: Effort) -> Vec<Value> {
     let bare = Bare::new(&bench.native);
     let n = effort.operations;
     let mut samples = vec![(Vec::new(), Vec::new()); ROWS.len()];
-    // The first use opens connections and grows what grows once, also when a ring has gone round.
+    // The first use opens connections and grows all buffers, also once a ring has wrapped.
     for (_, lite, verbs) in &ROWS {
         lite(&bench, 2000);
         verbs(&bare, 2000);
@@ -113,7 +113,7 @@ pub fn measure(effort: Effort) -> Vec<Value> {
     rows.collect()
 }
 
-/// `count` calls, and nothing else once the nodes are there.
+/// Does `count` calls and nothing else, once the nodes are there.
 pub fn calls_only(count: u32) {
     calls(&Bench::new(), &[7; 64], count);
 }

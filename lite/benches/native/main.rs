@@ -1,15 +1,16 @@
-//! What LITE itself costs at native speed: two nodes in one thread over an RNIC that completes at once.
+//! The cost of LITE itself at native speed: two nodes in one thread over an RNIC that completes at once.
 //!
-//! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do so many and nothing
-//! else, under a tool that counts instructions.
+//! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do that
+//! many operations and nothing else, under a tool that counts instructions.
 //!
-//! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the same RNIC, with the
-//! same copies, one poll of each completion queue, one look at the clock); what LITE costs is the difference. The clock is a
-//! counter, so that the figure is not the clock's: LITE reads it once more for an operation's deadline. All figures of a
-//! table are taken in turn, many times, and medians are printed. Nothing is allocated meanwhile, which is counted.
+//! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
+//! same RNIC, with the same copies, one poll of each completion queue, one read of the clock); the cost of
+//! LITE is the difference. The clock is a counter, so that its own cost does not count: LITE reads it once
+//! more for an operation's deadline. All figures of a table are taken in turn, many times, and medians are
+//! printed. Nothing is allocated meanwhile, which is counted.
 //!
-//! The heap lies in pages of 2 MiB, as memory does on the appliance: what 100,000 handles cost is then not what the
-//! machine's 4 KiB pages do.
+//! The heap is in pages of 2 MiB, as memory is on the appliance: the cost of 100,000 handles then does not
+//! include that of the machine's 4 KiB pages.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod bare;
@@ -21,7 +22,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many rounds there are, and how many operations in each.
+/// The number of rounds, and of operations in each.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: u32,
@@ -41,7 +42,7 @@ fn median(samples: &mut [f64]) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Nanoseconds for each of `count` things that `f` does.
+/// Returns the nanoseconds of each of the `count` operations of `f`.
 ///
 /// # Panics
 /// If it allocates more than the executor's one waker.
@@ -66,7 +67,7 @@ fn options() -> Result<Work, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            // What cargo says to every benchmark.
+            // Arguments that cargo passes to every benchmark.
             "--bench" => {}
             "--quick" => effort = Effort { rounds: 11, operations: 500 },
             "--json" => file = Some(words.next().ok_or("--json needs a file")?),
@@ -82,10 +83,10 @@ fn options() -> Result<Work, String> {
     Ok(Work::All { json: file, effort })
 }
 
-/// Starts this program anew with large pages for its heap, unless it has been.
+/// Restarts this program with large pages for its heap, unless it has been restarted.
 fn take_large_pages() -> Result<(), String> {
     const NAME: &str = "GLIBC_TUNABLES";
-    // All from one heap in such pages, however large, which grows by 64 MiB and never shrinks.
+    // One heap in such pages serves all allocations; it grows by 64 MiB and never shrinks.
     const LARGE: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.top_pad=67108864:\
                          glibc.malloc.trim_threshold=17179869184";
     if std::env::var_os(NAME).is_some() {

@@ -1,17 +1,18 @@
-//! What the machine takes to get to a line of its cache at random, by how much lies between two: a cache that others use too
-//! keeps what comes again at once, and less of what comes later. No LITE is in it.
+//! The time that the machine needs to reach a cache line at random, by the number of instructions between
+//! two accesses: a shared cache keeps lines that are used again at once, and fewer of the others. LITE is
+//! not involved.
 
 use crate::scale::{Line, chain};
 use crate::{Effort, median};
 use serde_json::{Value, json};
 use std::hint::black_box;
 
-/// Lines in all: as many as 100,000 handles fill.
+/// The number of lines: as many as 100,000 handles fill.
 const LINES: u32 = 25_000;
-/// Dependent additions between two lines.
+/// The dependent additions between two lines.
 const WORK: [u32; 4] = [0, 100, 200, 400];
 
-/// Goes along `count` lines, each of which is known once the work after the one before is done.
+/// Visits `count` lines, each of which is known once the work after the one before is done.
 fn walk(lines: &[Line], at: &mut u32, work: u32, count: u32) {
     for _ in 0..count {
         let mut number = lines[*at as usize].0;
@@ -22,7 +23,7 @@ fn walk(lines: &[Line], at: &mut u32, work: u32, count: u32) {
     }
 }
 
-/// The median of one step, in nanoseconds, when all lines have come several times.
+/// Returns the median of one step, in nanoseconds, when all lines have been visited several times.
 fn step(lines: &[Line], work: u32, effort: Effort) -> f64 {
     let mut at = 0;
     walk(lines, &mut at, work, 8 * lines.len() as u32);
@@ -32,7 +33,7 @@ fn step(lines: &[Line], work: u32, effort: Effort) -> f64 {
     median(&mut samples)
 }
 
-/// Measures and prints.
+/// Measures and prints the table.
 pub fn measure(effort: Effort) -> Vec<Value> {
     let (many, one) = (chain(LINES), chain(1));
     println!("one of {} KiB of lines at random, by what lies between two: medians, in ns", LINES / 16);

@@ -1,15 +1,16 @@
-//! Whether the cost stays the same as regions and memory grow.
+//! The cost of an operation as regions and memory grow; it should stay the same.
 //!
-//! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so how far apart
-//! in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all there.
+//! The RNIC reports that bytes have moved, and moves none: in a machine the processor does not move them,
+//! so their distance in memory is not part of LITE's cost. The handles, which LITE does access, are all
+//! there.
 //!
-//! Beside the regions stands what a write to one and the same region takes if it cannot begin before one line of the cache
-//! at random is there, among as many lines as the handles fill: the least that an operation through one of so many handles
-//! can cost on this machine.
+//! Beside the regions stands the time of a write to one region that cannot begin before one
+//! random cache line is there, among as many lines as the handles fill: the least cost that an operation
+//! through one of so many handles can have on this machine.
 //!
-//! What is measured is a program that goes on: before each time is taken, all regions have been used
-//! several times, for the processor's last cache keeps what comes again. What it costs when
-//! something else has run between, and the processor's caches are full of that, stands beside it.
+//! The figures are those of a program that keeps running: before each measurement, all regions have been
+//! used several times, because the processor's last cache keeps lines that are used again. The cost after
+//! other work has filled the processor's caches stands beside it.
 
 use crate::{Effort, clock, median, time};
 use lite::testing::Native;
@@ -20,20 +21,20 @@ const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 const REGIONS: [u32; 4] = [1, 100, 10_000, 100_000];
 const MEMORY_MIB: [u64; 4] = [1, 16, 128, 1024];
 const DATA: [u8; 64] = [7; 64];
-/// So many times the operations in a round, and fewer rounds.
+/// The factor of operations in a round; the number of rounds is smaller.
 const LONGER: u32 = 10;
 
-/// The operation of [`count`] that goes at random.
+/// The operation of [`count`] that picks regions at random.
 const RANDOM: &str = "random-write";
-/// How often all regions are used before it counts.
+/// The number of times that all regions are used before the measurement.
 const PASSES: u32 = 8;
 
-/// One line of the cache.
+/// One cache line.
 #[repr(align(64))]
 #[derive(Clone, Default)]
 pub struct Line(pub u32);
 
-/// So many lines, each of which names the next: all of them, in a random order.
+/// Cache lines each of which names the next, in a random order.
 pub fn chain(count: u32) -> Vec<Line> {
     let (mut order, mut place) = ((0..count).collect::<Vec<_>>(), 1);
     for i in (1..count).rev() {
@@ -47,8 +48,8 @@ pub fn chain(count: u32) -> Vec<Line> {
     lines
 }
 
-/// Writes 64 bytes to one region, `count` times, each time where the next of the lines says: always the same place, but
-/// nothing can be done before the line is there.
+/// Writes 64 bytes to one region, `count` times, at the offset that the next of the lines names: always the
+/// same offset, but the write cannot begin before the line is there.
 fn writes_by_line(native: &Native, one: &Lmr, lines: &[Line], at: &mut u32, count: u32) {
     native.run_on(1, async {
         for _ in 0..count {
@@ -58,7 +59,7 @@ fn writes_by_line(native: &Native, one: &Lmr, lines: &[Line], at: &mut u32, coun
     });
 }
 
-/// One region of so many bytes on the second node, as often as said.
+/// Allocates `count` regions of that many bytes on the second node.
 fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
     let memory = u64::from(count) * len.next_multiple_of(4096) + (8 << 20);
     let native = Native::new(&[8 << 20, memory], clock, &Config::default());
@@ -71,12 +72,12 @@ fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
         all
     });
     native.fabric.hold_still();
-    // The first use opens connections and grows what grows once.
+    // The first use opens connections and grows all buffers.
     native.run_on(1, async { all[0].write(0, &DATA).await.unwrap() });
     (native, all)
 }
 
-/// The next of `among`: in sequence or at random (Knuth's MMIX generator).
+/// Returns the next of `among`: in sequence or at random (Knuth's MMIX generator).
 fn next(place: &mut u64, among: u64, random: bool) -> u64 {
     if random {
         *place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -86,7 +87,7 @@ fn next(place: &mut u64, among: u64, random: bool) -> u64 {
     *place
 }
 
-/// Writes 64 bytes at one of all places of one of all regions, `count` times.
+/// Writes 64 bytes at one of all offsets of one of all regions, `count` times.
 fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u32) {
     native.run_on(1, async {
         let slots = all[0].len() / 64;
@@ -97,8 +98,8 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
     });
 }
 
-/// Does `count` operations on `regions` regions in sequence, or as the operation says at random, and nothing else once they
-/// are there.
+/// Does `count` operations on `regions` regions, in sequence or at random as the operation requires, and
+/// nothing else once they are there.
 pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
     if operation == "call" {
         crate::cost::calls_only(count);
@@ -135,7 +136,7 @@ fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> V
         {
             let [sequence, random] = places;
             let writes = |place: &mut u64, random, n| time(n, || writes(&rig.0, &rig.1, place, random, n));
-            // The others' turns lie between.
+            // The turns of the other figures come in between.
             samples[3].push(writes(random, true, n));
             writes(random, true, PASSES * rig.1.len() as u32);
             samples[1].push(writes(random, true, n));

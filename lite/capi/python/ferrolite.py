@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT = 10.0
 
 
 class Error(Exception):
-    """A call failed; `status` is the number of the C interface."""
+    """A call has failed; `status` is the number of the C interface."""
 
     status = None
 
@@ -100,7 +100,7 @@ def _load():
 
 def _check(status, function, arguments):
     if status != 0:
-        # Kept by thread, and ctypes stays on it.
+        # The text is kept by thread, and ctypes stays on this thread.
         raise _ERRORS.get(status, Error)(_library.fl_last_error().decode())
     return status
 
@@ -113,7 +113,7 @@ def _ms(timeout):
 
 
 def _bytes(data):
-    """A pointer to bytes, and how many; the object must be kept meanwhile."""
+    """Returns a pointer to bytes and their number; the caller must keep the object during the call."""
     view = memoryview(data).cast("B")
     if view.readonly:
         return bytes(view), len(view)
@@ -121,7 +121,7 @@ def _bytes(data):
 
 
 class _Handle:
-    """Something of the library that is given back once.
+    """A handle of the library, which is given back once.
 
     Threads may use and close it at the same time: the library takes a handle back once, and refuses it afterwards.
     """
@@ -148,14 +148,14 @@ class _Handle:
         self.close()
 
     def __del__(self):
-        # Also while the interpreter ends.
+        # This may run while the interpreter ends.
         if getattr(self, "_raw", None) is not None:
             self._abandon()
 
 
 def join(key_file, name, manager=None, nic=None, device=None, address=None, fabric_socket=None, memory=0,
          timeout=DEFAULT_TIMEOUT):
-    """Joins a cluster: gives a `Node`.
+    """Joins a cluster and returns a `Node`.
 
     manager: the manager's address, host:port (127.0.0.1:18500). key_file: the file with the cluster key. name: of the
     node. nic: "ibverbs" (the default) or "softroce". device, address: for ibverbs, the RDMA device and the IP address of
@@ -175,7 +175,7 @@ class Node(_Handle):
     """This process as a member of a cluster. Leaves at the end of a `with` block."""
 
     def close(self, timeout=DEFAULT_TIMEOUT):
-        """Leaves the cluster; what waits in other threads ends with `LinkDown`.
+        """Leaves the cluster; calls that wait in other threads end with `LinkDown`.
 
         Waits for requests that were received and not replied to, and for operations under way; `Deadline` says that some
         were cut off. The node has left all the same.
@@ -202,36 +202,36 @@ class Node(_Handle):
                 return list(ids[:count.value])
 
     def find(self, name, timeout=DEFAULT_TIMEOUT):
-        """The number of the member with that name; waits until there is one."""
+        """Returns the number of the member with that name; waits until there is one."""
         found = ctypes.c_uint16()
         _library.fl_find_node(self._handle, name.encode(), _ms(timeout), found)
         return found.value
 
     def malloc(self, home, length, permissions=ALL, timeout=DEFAULT_TIMEOUT):
-        """Allocates zeroed bytes on the node `home`: gives a `Region`, which is freed at the end of a `with` block."""
+        """Allocates zeroed bytes on the node `home` and returns a `Region`, which the end of a `with` block frees."""
         raw = ctypes.c_void_p()
         _library.fl_malloc(self._handle, home, length, permissions, _ms(timeout), raw)
         return Region(raw, owned=True)
 
     def map(self, name, permissions=READ | WRITE, timeout=DEFAULT_TIMEOUT):
-        """Maps the region that is published as `name`, which it waits for: gives a `Region`."""
+        """Waits until a region is published as `name`, maps it and returns a `Region`."""
         raw = ctypes.c_void_p()
         _library.fl_map(self._handle, name.encode(), permissions, _ms(timeout), raw)
         return Region(raw, owned=False)
 
     def unpublish(self, name, timeout=DEFAULT_TIMEOUT):
-        """Frees a name that this node has published a region under."""
+        """Frees a name under which this node has published a region."""
         _library.fl_unpublish(self._handle, name.encode(), _ms(timeout))
 
     def call(self, target, function, request=b"", max_reply=4096, timeout=DEFAULT_TIMEOUT):
-        """Calls a function of the node `target`, which runs at most once; gives the reply."""
+        """Calls a function of the node `target`, which runs at most once, and returns the reply."""
         data, length = _bytes(request)
         reply, reply_length = ctypes.create_string_buffer(max(max_reply, 1)), ctypes.c_size_t()
         _library.fl_call(self._handle, target, function, data, length, reply, max_reply, reply_length, _ms(timeout))
         return reply.raw[:reply_length.value]
 
     def register(self, function, max_request=1 << 20, queue=256):
-        """Serves a function on this node: gives a `Function`."""
+        """Registers a function of this node and returns a `Function`."""
         raw = ctypes.c_void_p()
         _library.fl_register(self._handle, function, max_request, queue, raw)
         return Function(raw)
@@ -243,7 +243,7 @@ class Node(_Handle):
 
 
 class Region(_Handle):
-    """Memory of some node. A `with` block ends with `free` if it was allocated here, with `unmap` if it was mapped."""
+    """Memory of a node. A `with` block ends with `free` if it was allocated here, with `unmap` if it was mapped."""
 
     def __init__(self, raw, owned):
         super().__init__(raw)
@@ -266,40 +266,40 @@ class Region(_Handle):
         return into.raw[:length]
 
     def write(self, offset, data, timeout=DEFAULT_TIMEOUT):
-        """Writes bytes, or whatever else has the buffer interface."""
+        """Writes bytes, or another object with the buffer interface."""
         data, length = _bytes(data)
         _library.fl_write(self._handle, offset, data, length, _ms(timeout))
 
     def memset(self, offset, length, byte, timeout=DEFAULT_TIMEOUT):
-        """Sets bytes; the region's node does it."""
+        """Sets bytes to one value. The region's node does it."""
         _library.fl_memset(self._handle, offset, length, byte, _ms(timeout))
 
     def fetch_add(self, offset, add, timeout=DEFAULT_TIMEOUT):
-        """Adds to the 8 bytes at `offset`, modulo 2**64, in one step; gives the value before."""
+        """Adds to the 8 bytes at `offset`, modulo 2**64, in one step, and returns the value before."""
         before = ctypes.c_uint64()
         _library.fl_fetch_add(self._handle, offset, add, _ms(timeout), before)
         return before.value
 
     def compare_swap(self, offset, compare, swap, timeout=DEFAULT_TIMEOUT):
-        """Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step; gives the value before."""
+        """Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step, and returns the value before."""
         before = ctypes.c_uint64()
         _library.fl_compare_swap(self._handle, offset, compare, swap, _ms(timeout), before)
         return before.value
 
     def publish(self, name, timeout=DEFAULT_TIMEOUT):
-        """Publishes the region for others to map. Takes the right ADMIN."""
+        """Publishes the region for other nodes to map. Needs the right ADMIN."""
         _library.fl_publish(self._handle, name.encode(), _ms(timeout))
 
     def free(self, timeout=DEFAULT_TIMEOUT):
-        """Frees the region: nobody can reach it any more. Takes the right ADMIN."""
+        """Frees the region: no node can reach it any more. Needs the right ADMIN."""
         _library.fl_free(self._take(), _ms(timeout))
 
     def unmap(self):
-        """Gives the handle back; the region stays as long as it is published or mapped somewhere."""
+        """Gives the handle back; the region exists as long as it is published or some node maps it."""
         _library.fl_unmap(self._take())
 
     def close(self):
-        """As at the end of a `with` block."""
+        """Frees or unmaps the region, as the end of a `with` block does."""
         if self._raw is not None:
             self.free() if self._owned else self.unmap()
 
@@ -311,13 +311,13 @@ class Function(_Handle):
     """A function that this node serves."""
 
     def receive(self, timeout=DEFAULT_TIMEOUT):
-        """The next `Request`."""
+        """Waits for the next `Request` and returns it."""
         raw = ctypes.c_void_p()
         _library.fl_receive(self._handle, _ms(timeout), raw)
         return Request(raw)
 
     def close(self):
-        """Serves it no more."""
+        """Ends the function."""
         if self._raw is not None:
             _library.fl_unregister(self._take())
 
@@ -325,7 +325,7 @@ class Function(_Handle):
 
 
 class Request(_Handle):
-    """A call that waits for its reply. A `with` block that ends without one rejects it."""
+    """A call that waits for its reply. A `with` block that ends without a reply rejects the call."""
 
     @property
     def sender(self):
@@ -346,7 +346,7 @@ class Request(_Handle):
         _library.fl_reply(self._take(), data, length, _ms(timeout))
 
     def close(self):
-        """Rejects it, unless it has been replied to: the caller gets `Refused`."""
+        """Rejects the call, unless it has been replied to: the caller gets `Refused`."""
         if self._raw is not None:
             _library.fl_reject(self._take())
 

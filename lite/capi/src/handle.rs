@@ -1,36 +1,35 @@
-//! Handles: the numbers that C holds in the place of pointers.
+//! Handles: the numbers that C holds in place of pointers.
 //!
-//! A handle names a place in a table and the generation of that place, so that a handle that was given back, or that never
-//! was one, is found out and nothing is read through it. A call takes a share of what the handle stands for before it does
-//! anything: what another thread closes meanwhile stays valid until the last call that uses it has ended.
+//! A handle contains the index of a table entry and the generation of that entry. So a handle that was
+//! given back, or that the library never made, is detected, and nothing is read through it. A call takes a
+//! reference to the object of the handle before it does anything: an object that another thread closes
+//! meanwhile stays valid until the last call that uses it has ended.
 
 use crate::status::{Failure, fl_status};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The bits of a handle, from the top: its kind (never 0, so that no handle is null, and so that the processor has no memory at
-/// such an address), the generation of its place, the place.
+/// The bits of a handle, from the top: its kind (never 0, so that no handle is null, and so that the
+/// processor has no memory at such an address), the generation of its entry, the index of its entry.
 const PLACE_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 36;
 const LAST_GENERATION: u64 = (1 << GENERATION_BITS) - 1;
-/// Handles of a kind that there may be at once.
+/// The largest number of handles of one kind.
 const MOST: usize = 1 << PLACE_BITS;
 
 const _: () = assert!(usize::BITS == 64, "a handle fills a pointer of 64 bits");
 
-/// A type of the C interface that is only ever a handle.
+/// A type of the C interface of which only handles exist.
 pub(crate) trait Handle: Sized {
-    /// What distinguishes its handles from others: 1 to 15.
+    /// The kind of its handles: 1 to 15, different for each type.
     const KIND: u64;
-    /// Its name in C.
     const NAME: &'static str;
-    /// What a handle stands for.
+    /// The type of the objects that the handles refer to.
     type Held: Send + Sync + 'static;
 
-    /// The handles that there are.
     fn table() -> &'static Table<Self::Held>;
 }
 
-/// What the handles of one kind stand for.
+/// The objects of all handles of one kind.
 pub(crate) struct Table<T>(RwLock<Places<T>>);
 
 struct Places<T> {
@@ -39,12 +38,12 @@ struct Places<T> {
 }
 
 struct Place<T> {
-    /// Of the handle that is in use, or of the next one.
+    /// The generation of the handle in use, or of the next one.
     generation: u64,
     held: Option<Arc<T>>,
 }
 
-/// A handle, taken apart.
+/// The parts of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name {
     place: usize,
@@ -52,7 +51,7 @@ struct Name {
 }
 
 impl Name {
-    /// The parts of a handle, if it is one of that kind.
+    /// Returns the parts of a handle if it is one of that kind.
     fn of(number: usize, kind: u64) -> Option<Self> {
         let number = number as u64;
         (number >> (PLACE_BITS + GENERATION_BITS) == kind).then_some(Self {
@@ -66,12 +65,12 @@ impl Name {
     }
 }
 
-/// Why a handle stands for nothing.
+/// The reason for which a handle is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stale {
-    /// It was given back.
+    /// The handle was given back.
     Closed,
-    /// The library gave no such handle.
+    /// The library never made such a handle.
     Unknown,
 }
 
@@ -88,7 +87,7 @@ impl<T> Table<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new handle; `None` if there are as many as there may be.
+    /// Adds an object and returns its handle; `None` if the table is full.
     fn add(&self, held: T) -> Option<Name> {
         let held = Arc::new(held);
         let mut places = self.write();
@@ -105,7 +104,7 @@ impl<T> Table<T> {
         Some(Name { place, generation: entry.generation })
     }
 
-    /// A share of what a handle stands for.
+    /// Returns a reference to the object of a handle.
     fn get(&self, name: Name) -> Result<Arc<T>, Stale> {
         let places = self.read();
         let entry = places.all.get(name.place).ok_or(Stale::Unknown)?;
@@ -116,7 +115,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Ends a handle: of all who try, one gets what it stood for.
+    /// Removes a handle. One of several callers gets the object, the others get `Closed`.
     fn remove(&self, name: Name) -> Result<Arc<T>, Stale> {
         let mut places = self.write();
         let entry = places.all.get_mut(name.place).ok_or(Stale::Unknown)?;
@@ -125,7 +124,7 @@ impl<T> Table<T> {
         }
         let held = entry.held.take().ok_or(Stale::Unknown)?;
         entry.generation += 1;
-        // A place whose generations are used up is not used again.
+        // An entry whose generations are used up is not used again.
         if entry.generation <= LAST_GENERATION {
             places.free.push(name.place);
         }
@@ -133,7 +132,7 @@ impl<T> Table<T> {
     }
 }
 
-/// A handle for the caller.
+/// Makes a handle for the caller.
 pub(crate) fn make<H: Handle>(held: H::Held) -> Result<*mut H, Failure> {
     let name = H::table().add(held);
     let name = name.ok_or_else(|| {
@@ -142,12 +141,12 @@ pub(crate) fn make<H: Handle>(held: H::Held) -> Result<*mut H, Failure> {
     Ok(std::ptr::without_provenance_mut(name.number(H::KIND)))
 }
 
-/// A share of what a handle stands for, which stays valid while the call goes on.
+/// Returns a reference to the object of a handle, which keeps it valid during the call.
 pub(crate) fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<H::Held>, Failure> {
     H::table().get(name(handle, what)?).map_err(|stale| failure::<H>(stale, what))
 }
 
-/// Ends a handle. Calls that use it go on with their shares.
+/// Removes a handle. Calls that use its object go on.
 pub(crate) fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Arc<H::Held>, Failure> {
     H::table().remove(name(handle, what)?).map_err(|stale| failure::<H>(stale, what))
 }
@@ -213,7 +212,8 @@ mod tests {
         assert_eq!(table.add(2).map(|name| name.place), Some(1));
     }
 
-    /// Of many threads that give the same handles back, each handle goes to one, and what it stood for is dropped once.
+    /// If many threads give the same handles back, each handle goes to one thread, and its object is
+    /// dropped once.
     #[test]
     fn threads_that_close_one_handle_close_it_once() {
         static DROPPED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);

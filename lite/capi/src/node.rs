@@ -10,14 +10,15 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the members.
+/// The time between two looks at the members.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes that a process gives to the cluster unless it says otherwise.
+/// The default memory of a process, in bytes.
 const MEMORY: u64 = 64 << 20;
-/// Bytes that it gives at least: LITE's own pools take some of it.
+/// The least memory of a process, in bytes: LITE's own pools take some of it.
 const LEAST_MEMORY: u64 = 16 << 20;
 
-/// How to join. A null or zero field is the default, which the comment says; fill the rest with zeroes.
+/// The options of `fl_join`. A null or zero field stands for the default in brackets; fill the rest with
+/// zeroes.
 #[repr(C)]
 pub struct fl_options {
     /// The manager's address, `host:port` [127.0.0.1:18500].
@@ -34,7 +35,8 @@ pub struct fl_options {
     pub address: *const c_char,
     /// For softroce, the fabric's Unix socket. Required there.
     pub fabric_socket: *const c_char,
-    /// Bytes of memory that the process gives to the cluster, for its regions and those of others [64 MiB].
+    /// The bytes of memory that the process gives to the cluster, for its regions and those of others [64
+    /// MiB].
     pub memory: u64,
 }
 
@@ -52,7 +54,7 @@ impl Handle for fl_node {
     }
 }
 
-/// LITE on a node; its operations may take so long.
+/// Returns the LITE of a node, with `timeout_ms` as the deadline of its operations.
 pub(crate) fn lite(node: &Node, timeout_ms: u32) -> Lite {
     node.lite().with_deadline(c::milliseconds(timeout_ms))
 }
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn fl_join(
     node: *mut *mut fl_node,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
+        // SAFETY: the caller vouches for the pointers.
         let (options, place) = unsafe { (c::given(options, "options")?, Place::new(node, "node")?) };
         // SAFETY: as above, for the texts of the options.
         let chosen = unsafe { Chosen::of(options)? };
@@ -86,9 +88,9 @@ struct Chosen<'a> {
 
 impl<'a> Chosen<'a> {
     /// # Safety
-    /// The texts are null or end with a zero byte.
+    /// The texts must be null or end with a zero byte.
     unsafe fn of(options: &'a fl_options) -> Result<Self, Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             Ok(Self {
                 manager: c::optional(options.manager, "manager")?.unwrap_or("127.0.0.1:18500"),
@@ -110,7 +112,7 @@ impl<'a> Chosen<'a> {
             return Err(Failure::invalid(format_args!("memory: a node gives {least} MiB at least")));
         }
         let key = manager::key::load(Path::new(self.key_file)).map_err(|e| not_joined(&e))?;
-        // Before anything is said of devices, which do not matter with a client's key.
+        // The role is checked before the devices, which do not matter with a client's key.
         key.for_role(Role::Node).map_err(|e| not_joined(&e))?;
         let clock = Clock::start();
         let nic = self.nic()?;
@@ -147,24 +149,25 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Leaves the cluster in good order and gives the handle back, also if it fails. Nothing new is begun from the call on: calls of
-/// other threads that wait for something to come (`fl_receive`, `fl_barrier`, `fl_find_node`, `fl_map`), and later ones on
-/// regions and functions of this node, end with `FL_LINK_DOWN`; those handles are still to be given back. Then this waits, at
-/// most `timeout_ms`, for requests that were received and not given back and for operations under way. `FL_DEADLINE` means
-/// that some were cut off; the node has left all the same.
+/// Leaves the cluster in good order and gives the handle back, also if it fails. Nothing new begins from
+/// the call on: calls of other threads that wait for an event (`fl_receive`, `fl_barrier`, `fl_find_node`,
+/// `fl_map`), and later calls with regions and functions of this node, end with `FL_LINK_DOWN`; those
+/// handles must still be given back. The function then waits, for at most `timeout_ms`, for requests that
+/// were received and not given back and for operations in flight. `FL_DEADLINE` means that some were cut
+/// off; the node has left all the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_leave(node: *mut fl_node, timeout_ms: u32) -> fl_status {
     c::run(|| Ok(handle::take(node, "node")?.leave(c::milliseconds(timeout_ms))?))
 }
 
-/// The number of this node in the cluster; 0 for a handle that is null or was given back.
+/// Returns the number of this node in the cluster; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_node_id(node: *const fl_node) -> u16 {
     handle::get(node, "node").map_or(0, |node| node.lite().node_id().0)
 }
 
-/// The numbers of the live members, this node included, ascending: the first `capacity` of them go to `ids`, and how many
-/// there are to `count`.
+/// Stores the numbers of the live members, this node included, in ascending order: the first `capacity` of
+/// them in `ids`, and the number of members in `count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_members(
     node: *const fl_node,
@@ -174,14 +177,14 @@ pub unsafe extern "C" fn fl_members(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: a pointer that the caller vouches for.
+        // SAFETY: the caller vouches for the pointer.
         let count = unsafe { Place::new(count, "count")? };
         let members = node.lite().members();
         if capacity > 0 && ids.is_null() {
             return Err(Failure::invalid("ids is null"));
         }
         for (n, member) in members.iter().take(capacity).enumerate() {
-            // SAFETY: not null, with room for `capacity` numbers as the caller vouches.
+            // SAFETY: not null, and the caller vouches for room for `capacity` numbers.
             unsafe { ids.add(n).write(member.node.0) };
         }
         count.put(members.len());
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn fl_members(
     })
 }
 
-/// The number of the member with a name; waits until there is one, at most `timeout_ms`.
+/// Stores the number of the member with that name; waits until there is one, for at most `timeout_ms`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_find_node(
     node: *const fl_node,
@@ -199,7 +202,7 @@ pub unsafe extern "C" fn fl_find_node(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: pointers that the caller vouches for.
+        // SAFETY: the caller vouches for the pointers.
         let (name, id) = unsafe { (c::text(name, "name")?, Place::new(id, "id")?) };
         let deadline = Instant::now() + c::milliseconds(timeout_ms);
         loop {
@@ -219,8 +222,8 @@ pub unsafe extern "C" fn fl_find_node(
     })
 }
 
-/// Waits until each of the `count` nodes in `group`, this one included, waits at the barrier `name`. Either all are
-/// released or all fail: if one is dead or leaves, or waits no longer.
+/// Waits until each of the `count` nodes in `group`, this one included, waits at the barrier `name`. Either
+/// all are released, or all fail because a node is dead, leaves or stops waiting.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_barrier(
     node: *const fl_node,
@@ -231,7 +234,7 @@ pub unsafe extern "C" fn fl_barrier(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: pointers that the caller vouches for.
+        // SAFETY: the caller vouches for the pointers.
         let (name, group) = unsafe { (c::text(name, "name")?, c::slice(group, count, "group")?) };
         let group: Vec<NodeId> = group.iter().map(|id| NodeId(*id)).collect();
         c::wait(lite(&node, timeout_ms).barrier(name, &group))

@@ -1,4 +1,4 @@
-//! Regions: memory of some node, and what can be done with it.
+//! Regions: memory of a node, and the operations on it.
 
 use crate::boundary::{self as c, Place};
 use crate::handle::{self, Handle, Table};
@@ -9,27 +9,28 @@ use lite_node::Node;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-/// May be read.
+/// The right to read.
 pub const FL_READ: u32 = 1;
-/// May be written and memset.
+/// The right to write and to memset.
 pub const FL_WRITE: u32 = 2;
-/// May be published, and mapped by name.
+/// The right to map the region by name; a region that grants it to no node cannot be published.
 pub const FL_SHARE: u32 = 4;
-/// May be published and freed through this handle. Whoever allocates a region has this right to it; others have it if the
-/// region was allocated with it among the rights of those who map it.
+/// The right to publish and free the region through this handle. The node that allocates a region has it;
+/// other nodes have it if it is among the rights that the region was allocated with.
 pub const FL_ADMIN: u32 = 8;
-/// May be the target of fetch-and-add and compare-and-swap.
+/// The right to fetch-and-add and compare-and-swap.
 pub const FL_ATOMIC: u32 = 16;
 /// All rights.
 pub const FL_ALL: u32 = 31;
 
-/// Memory of some node, mapped here.
+/// Memory of a node, mapped here.
 pub struct fl_region(());
 
-/// What an [`fl_region`] stands for.
+/// The object of an [`fl_region`].
 pub(crate) struct Region {
     lmr: Lmr,
-    /// The node whose threads the region's operations need; it comes after the mapping, so that it is dropped later.
+    /// The node whose threads the region's operations need. This field follows the mapping so that it is
+    /// dropped later.
     _node: Arc<Node>,
 }
 
@@ -54,8 +55,9 @@ fn permissions(bits: u32) -> Result<Permissions, Failure> {
     Permissions::from_bits(bits).ok_or_else(|| Failure::invalid("permissions: an unknown bit"))
 }
 
-/// Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights; `permissions` is what
-/// those who map the region by name may get, and must contain `FL_SHARE` if it is to be published.
+/// Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights.
+/// `permissions` are the rights of the nodes that map the region by name; without `FL_SHARE` the region
+/// cannot be published.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_malloc(
     node: *const fl_node,
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn fl_malloc(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: a pointer that the caller vouches for.
+        // SAFETY: the caller vouches for the pointer.
         let place = unsafe { Place::new(region, "region")? };
         let rights = self::permissions(permissions)?;
         let lmr = c::wait(lite(&node, timeout_ms).alloc(NodeId(home), len, rights))?;
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn fl_map(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: pointers that the caller vouches for.
+        // SAFETY: the caller vouches for the pointers.
         let (name, place) = unsafe { (c::text(name, "name")?, Place::new(region, "region")?) };
         let rights = self::permissions(permissions)?;
         let lmr = c::wait(lite(&node, timeout_ms).map_wait(name, rights))?;
@@ -94,16 +96,16 @@ pub unsafe extern "C" fn fl_map(
     })
 }
 
-/// Gives a handle back; calls of other threads that use it go on. The region stays as long as it is published or mapped
-/// somewhere.
+/// Unmaps a region and gives the handle back; calls of other threads that use it go on. The region exists
+/// as long as it is published or some node maps it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unmap(region: *mut fl_region) -> fl_status {
     c::run(|| handle::take(region, "region").map(drop))
 }
 
-/// Frees a region, which takes the right `FL_ADMIN`, and gives the handle back, also if it fails. After `FL_OK` nobody can
-/// reach the memory any more: calls of other threads that use it have ended, or end with `FL_FREED`. After `FL_UNKNOWN` and
-/// `FL_DEADLINE` it is being freed, which goes on.
+/// Frees a region and gives the handle back, also if it fails. Needs the right `FL_ADMIN`. After `FL_OK` no
+/// node can reach the memory any more: calls of other threads that use it have ended, or end with
+/// `FL_FREED`. After `FL_UNKNOWN` and `FL_DEADLINE` the region is still being freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_free(region: *mut fl_region, timeout_ms: u32) -> fl_status {
     c::run(|| {
@@ -112,19 +114,19 @@ pub unsafe extern "C" fn fl_free(region: *mut fl_region, timeout_ms: u32) -> fl_
     })
 }
 
-/// Bytes of a region; 0 for a handle that is null or was given back.
+/// Returns the length of a region, in bytes; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_region_len(region: *const fl_region) -> u64 {
     handle::get(region, "region").map_or(0, |region| region.lmr.len())
 }
 
-/// The node that a region's memory is on; 0 for a handle that is null or was given back.
+/// Returns the node that has a region's memory; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_region_node(region: *const fl_region) -> u16 {
     handle::get(region, "region").map_or(0, |region| region.lmr.node().0)
 }
 
-/// Publishes a region as `name`, which takes the right `FL_ADMIN`.
+/// Publishes a region as `name`. Needs the right `FL_ADMIN`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_publish(
     region: *const fl_region,
@@ -133,13 +135,13 @@ pub unsafe extern "C" fn fl_publish(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        // SAFETY: a text that the caller vouches for.
+        // SAFETY: the caller vouches for the text.
         let name = unsafe { c::text(name, "name")? };
         c::wait(region.lmr(timeout_ms).publish(name))
     })
 }
 
-/// Frees a name that this node has published a region under. The region stays.
+/// Frees a name under which this node has published a region. The region stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unpublish(
     node: *const fl_node,
@@ -148,13 +150,13 @@ pub unsafe extern "C" fn fl_unpublish(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: a text that the caller vouches for.
+        // SAFETY: the caller vouches for the text.
         let name = unsafe { c::text(name, "name")? };
         c::wait(lite(&node, timeout_ms).unpublish(name))
     })
 }
 
-/// Reads `len` bytes from `offset` into `into`, whose content is undefined if it fails.
+/// Reads `len` bytes from `offset` into `into`, whose content is undefined if the call fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_read(
     region: *const fl_region,
@@ -165,11 +167,11 @@ pub unsafe extern "C" fn fl_read(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        // Before the buffer is touched: its length is more likely wrong than the region's.
+        // Checked before the buffer is touched: a wrong length is more likely than a wrong region.
         if offset.checked_add(len as u64).is_none_or(|end| end > region.lmr.len()) {
             return Err(lite::Error::OutOfBounds.into());
         }
-        // SAFETY: a buffer that the caller vouches for.
+        // SAFETY: the caller vouches for the buffer.
         let into = unsafe { c::buffer(into, len, "into")? };
         c::wait(region.lmr(timeout_ms).read(offset, into))
     })
@@ -186,13 +188,13 @@ pub unsafe extern "C" fn fl_write(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        // SAFETY: bytes that the caller vouches for.
+        // SAFETY: the caller vouches for the bytes.
         let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
         c::wait(region.lmr(timeout_ms).write(offset, data))
     })
 }
 
-/// Sets `len` bytes from `offset` to `byte`; the region's node does it.
+/// Sets `len` bytes from `offset` to `byte`. The region's node does it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_memset(
     region: *const fl_region,
@@ -207,8 +209,8 @@ pub unsafe extern "C" fn fl_memset(
     })
 }
 
-/// Adds `add` to the 8 bytes at `offset` (in the byte order of the processor, wrapping) in one step; the value before goes
-/// to `before`, unless that is null.
+/// Adds `add` to the 8 bytes at `offset` (in the byte order of the processor, wrapping) in one step, and
+/// stores the value before in `before`, unless that is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_fetch_add(
     region: *const fl_region,
@@ -228,8 +230,8 @@ pub unsafe extern "C" fn fl_fetch_add(
     })
 }
 
-/// Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step; the value before goes to `before`, unless
-/// that is null.
+/// Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step, and stores the value
+/// before in `before`, unless that is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_compare_swap(
     region: *const fl_region,

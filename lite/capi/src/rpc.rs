@@ -1,4 +1,4 @@
-//! Remote procedure calls: functions of this node, and calls of those of others.
+//! Remote procedure calls: the functions of this node, and calls of other nodes' functions.
 
 use crate::boundary::{self as c, Place};
 use crate::handle::{self, Handle, Table};
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A function that this node serves.
 pub struct fl_function(());
 
-/// What an [`fl_function`] stands for.
+/// The object of an [`fl_function`].
 pub(crate) struct Function {
     server: RpcServer,
-    /// The node whose threads it needs.
+    /// The node whose threads the server needs.
     node: Arc<Node>,
 }
 
@@ -34,9 +34,9 @@ impl Handle for fl_function {
 /// A call of a function of this node that waits for its reply.
 pub struct fl_request(());
 
-/// What an [`fl_request`] stands for.
+/// The object of an [`fl_request`].
 pub(crate) struct Request {
-    /// `None` once it is being replied to.
+    /// The call; `None` once the reply has begun.
     call: Mutex<Option<Call>>,
     node: Arc<Node>,
 }
@@ -53,13 +53,13 @@ impl Handle for fl_request {
 }
 
 impl Request {
-    /// Looks at the call while nobody replies to it.
+    /// Calls `look` with the call; fails with `FL_CLOSED` if it has been replied to.
     fn with<T>(&self, look: impl FnOnce(&Call) -> T) -> Result<T, Failure> {
         let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         call.as_ref().map(look).ok_or_else(closed)
     }
 
-    /// Takes the call, to end it.
+    /// Takes the call, to reply to it or to reject it.
     fn take(&self) -> Option<Call> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -69,7 +69,7 @@ fn closed() -> Failure {
     Failure::new(fl_status::FL_CLOSED, "request: another thread gives it back")
 }
 
-/// `operation`, given up after a time; what that means to the other side is the operation's matter.
+/// Drops `operation` after a time; the operation defines the effect on the other node.
 async fn within<T>(
     lite: &Lite,
     timeout_ms: u32,
@@ -82,8 +82,8 @@ async fn within<T>(
     future::or(operation, late).await
 }
 
-/// Calls `function` of the node `target` and waits for the reply, of which at most `capacity` bytes fit into `reply`; its
-/// length goes to `reply_len`. The function runs at most once.
+/// Calls `function` of the node `target` and waits for the reply, of which at most `capacity` bytes fit
+/// into `reply`. Stores its length in `reply_len`. The function runs at most once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_call(
     node: *const fl_node,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn fl_call(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: pointers that the caller vouches for.
+        // SAFETY: the caller vouches for the pointers.
         let (request, reply, reply_len) = unsafe {
             (
                 c::slice(request.cast::<u8>(), request_len, "request")?,
@@ -116,8 +116,8 @@ pub unsafe extern "C" fn fl_call(
     })
 }
 
-/// Serves a function, whose number is below 0xffff0000, on this node: requests of at most `max_request` bytes, of which
-/// `queue` may wait.
+/// Registers a function of this node, whose number must be below 0xffff0000. A request may have at most
+/// `max_request` bytes, and at most `queue` requests may wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_register(
     node: *const fl_node,
@@ -128,26 +128,28 @@ pub unsafe extern "C" fn fl_register(
 ) -> fl_status {
     c::run(|| {
         let node = handle::get(node, "node")?;
-        // SAFETY: a pointer that the caller vouches for.
+        // SAFETY: the caller vouches for the pointer.
         let place = unsafe { Place::new(registered, "registered")? };
         let server = node.lite().register(function, RpcOptions { max_request, queue: queue.max(1) })?;
         place.give(Function { server, node })
     })
 }
 
-/// Serves a function no more and gives the handle back. Requests that wait, and threads that wait in `fl_receive`, get
-/// `FL_NO_SUCH_FUNCTION`; requests that were received can still be replied to.
+/// Ends a function and gives the handle back. Requests that wait, and threads that wait in `fl_receive`,
+/// end with `FL_NO_SUCH_FUNCTION`; requests that were received can still be replied to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unregister(function: *mut fl_function) -> fl_status {
     c::run(|| {
         let function = handle::take(function, "function")?;
-        // The first poll ends the function. The rest would wait for requests that were received, which nobody asks for.
+        // The first poll ends the function. The rest would wait for requests that were received, which is
+        // not wanted.
         let _ = future::block_on(future::poll_once(function.server.unregister()));
         Ok(())
     })
 }
 
-/// The next request for a function. Each is to be given back, by `fl_reply` or `fl_reject`. Several threads may wait.
+/// Waits for the next request for a function. Each request must be given back, by `fl_reply` or
+/// `fl_reject`. Several threads may wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_receive(
     function: *const fl_function,
@@ -156,21 +158,21 @@ pub unsafe extern "C" fn fl_receive(
 ) -> fl_status {
     c::run(|| {
         let function = handle::get(function, "function")?;
-        // SAFETY: a pointer that the caller vouches for.
+        // SAFETY: the caller vouches for the pointer.
         let place = unsafe { Place::new(request, "request")? };
         let call = c::wait(within(function.node.lite(), timeout_ms, function.server.receive()))?;
         place.give(Request { call: Mutex::new(Some(call)), node: function.node.clone() })
     })
 }
 
-/// The node that called; 0 for a handle that is null or was given back.
+/// Returns the node that called; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_from(request: *const fl_request) -> u16 {
     handle::get(request, "request").and_then(|request| request.with(|call| call.from().0)).unwrap_or(0)
 }
 
-/// The bytes of a request; null for a handle that is null or was given back. They stay until the request is given back:
-/// where another thread may do that meanwhile, `fl_request_copy` is the safe way.
+/// Returns the bytes of a request; null for a handle that is null or was given back. They stay valid until
+/// the request is given back: use `fl_request_copy` where another thread may do that meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_data(request: *const fl_request) -> *const c_void {
     let data = handle::get(request, "request")
@@ -178,13 +180,14 @@ pub unsafe extern "C" fn fl_request_data(request: *const fl_request) -> *const c
     data.unwrap_or(std::ptr::null())
 }
 
-/// How many bytes a request has; 0 for a handle that is null or was given back.
+/// Returns the number of bytes of a request; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_len(request: *const fl_request) -> usize {
     handle::get(request, "request").and_then(|request| request.with(|call| call.request().len())).unwrap_or(0)
 }
 
-/// Copies the bytes of a request, at most `capacity` of them, to `into`; how many it has goes to `len`.
+/// Copies the bytes of a request, at most `capacity` of them, to `into`, and stores its full length in
+/// `len`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_copy(
     request: *const fl_request,
@@ -194,7 +197,7 @@ pub unsafe extern "C" fn fl_request_copy(
 ) -> fl_status {
     c::run(|| {
         let request = handle::get(request, "request")?;
-        // SAFETY: a buffer and a pointer that the caller vouches for.
+        // SAFETY: the caller vouches for the buffer and the pointer.
         let (into, place) = unsafe { (c::buffer(into, capacity, "into")?, Place::new(len, "len")?) };
         let len = request.with(|call| {
             let bytes = call.request();
@@ -206,7 +209,8 @@ pub unsafe extern "C" fn fl_request_copy(
     })
 }
 
-/// Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply is on its way.
+/// Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply has been
+/// sent, not that it has arrived.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_reply(
     request: *mut fl_request,
@@ -217,13 +221,13 @@ pub unsafe extern "C" fn fl_reply(
     c::run(|| {
         let request = handle::take(request, "request")?;
         let call = request.take().ok_or_else(closed)?;
-        // SAFETY: bytes that the caller vouches for.
+        // SAFETY: the caller vouches for the bytes.
         let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
         c::wait(within(request.node.lite(), timeout_ms, call.reply(data)))
     })
 }
 
-/// Gives a request back without a reply: the caller gets `FL_REFUSED`.
+/// Rejects a request and gives it back: the caller's call ends with `FL_REFUSED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_reject(request: *mut fl_request) -> fl_status {
     c::run(|| {

@@ -1,24 +1,24 @@
-//! How a call ended: a number, and a text for people.
+//! The result of a call: a number, and a text for people.
 
 use lite::Error;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
-/// How a call ended. All but `FL_UNKNOWN`, and for long writes and memset `FL_NODE_DOWN` and `FL_LINK_DOWN`, mean that the
-/// operation had no effect.
+/// The result of a call. All errors mean that the operation had no effect, except `FL_UNKNOWN`, and
+/// `FL_NODE_DOWN` and `FL_LINK_DOWN` of a long write or a memset.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum fl_status {
-    /// Done.
+    /// The call has succeeded.
     FL_OK = 0,
-    /// The time was over before the operation took effect.
+    /// The deadline passed before the operation took effect.
     FL_DEADLINE = 1,
-    /// The operation was issued, and its outcome was lost: it may or may not have happened. A write or an atomic may still
-    /// happen until the transport gives it up, seconds later.
+    /// The operation was issued and its outcome is not known: it may have happened. A write or an atomic
+    /// may still happen until the transport gives it up, seconds later.
     FL_UNKNOWN = 2,
     /// The node has left the cluster or is declared dead.
     FL_NODE_DOWN = 3,
-    /// No node of that number or name.
+    /// No node has that number or name.
     FL_NO_SUCH_NODE = 4,
     /// Nothing is published under that name.
     FL_NO_SUCH_NAME = 5,
@@ -34,27 +34,27 @@ pub enum fl_status {
     FL_MISALIGNED = 10,
     /// The region has been freed.
     FL_FREED = 11,
-    /// The nodes that the memory was to lie on have less free, or the process has too many handles.
+    /// The nodes that were to have the memory have less free, or the process has too many handles.
     FL_NO_MEMORY = 12,
-    /// A request or reply is longer than its receiver takes.
+    /// A request or reply is longer than its receiver accepts.
     FL_TOO_LARGE = 13,
     /// The two nodes speak no link kind in common.
     FL_NO_SHARED_LINK = 14,
     /// This process is no longer a member of the cluster.
     FL_LINK_DOWN = 15,
-    /// The other side refused.
+    /// The other node refused.
     FL_REFUSED = 16,
-    /// An argument makes no sense: a null pointer, a text that is not UTF-8, an unknown word.
+    /// An argument is not valid: a null pointer, a text that is not UTF-8, an unknown word.
     FL_INVALID_ARGUMENT = 17,
     /// The process could not join the cluster.
     FL_NOT_JOINED = 18,
-    /// A mistake in this library.
+    /// An error in this library.
     FL_INTERNAL = 19,
     /// The handle was given back, by this thread or another.
     FL_CLOSED = 20,
 }
 
-/// Why a call failed.
+/// The reason for which a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: fl_status,
@@ -103,17 +103,18 @@ thread_local! {
 /// Keeps the text of a failure for `fl_last_error`.
 pub(crate) fn remember(text: &str) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // Not while the thread ends.
+    // The thread may be ending, and has no text then.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// Why the last call of this thread that failed did so: one line, never null. It stays until the thread's next failure.
+/// Returns the reason for which the last failed call of this thread failed: one line, never null. It stays
+/// valid until the thread's next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn fl_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What a status means in general: one line, never null, for ever.
+/// Returns the general meaning of a status: one line, never null, valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn fl_status_text(status: i32) -> *const c_char {
     const TEXTS: [&CStr; 21] = [

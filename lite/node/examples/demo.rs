@@ -1,10 +1,14 @@
-//! A process in Rust as a node of the cluster: remote memory, a remote procedure call and a barrier, against nodes that run
-//! the job `echo` (see apps/echo). Every value that comes back is compared with what it must be.
+//! A process in Rust as a node of the cluster: remote memory, a remote procedure call and a barrier,
+//! against nodes that run the job `echo` (see apps/echo). Every value that comes back is compared with what
+//! it must be.
 //!
-//!     cargo run -p lite-node --features libibverbs --example demo -- 10.0.0.1:18500 cluster.key me ibverbs node0 node1
+//! ```text
+//! cargo run -p lite-node --features libibverbs --example demo -- \
+//!     10.0.0.1:18500 cluster.key me ibverbs node0 node1
+//! ```
 //!
-//! `softroce=SOCKET` in the place of `ibverbs` takes the software RNIC on a fabric's socket. With `end` as the last word the
-//! nodes end the job afterwards.
+//! `softroce=SOCKET` in the place of `ibverbs` takes the software RNIC on a fabric's socket. With `end` as
+//! the last word the nodes end the job afterwards.
 
 use anyhow::{Context, Result, bail, ensure};
 use futures_lite::future::block_on;

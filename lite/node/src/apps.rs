@@ -3,7 +3,7 @@
 use mapreduce::Job;
 use runtime::App;
 
-/// All of them.
+/// Returns all applications.
 #[must_use]
 pub fn all() -> Vec<Box<dyn App>> {
     vec![

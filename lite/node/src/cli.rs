@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a join may take.
+/// The time limit of a join.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
-/// How long calls and operations under way may take to end when the node leaves.
+/// The time that calls and operations in flight may take to end when the node leaves.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Joins a Ferrolite cluster as a node and takes part in its jobs, until the cluster ends it or SIGINT or SIGTERM comes.
+/// Joins a Ferrolite cluster as a node and takes part in its jobs, until the cluster ends it or SIGINT or
+/// SIGTERM comes.
 #[derive(Debug, Parser)]
 #[command(version, about, args_override_self = true)]
 pub struct Cli {
@@ -34,7 +35,7 @@ pub struct Cli {
     /// The node's name in the cluster [default: the host's name].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Keeps the node's id for its name: it is the same when it joins again.
+    /// Keeps the node's number for its name, so that it is the same when the node joins again.
     #[arg(long)]
     keep_id: bool,
     /// The RNIC.
@@ -52,10 +53,10 @@ pub struct Cli {
     /// The memory that the node gives to the cluster, in bytes or with K, M or G.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     memory: u64,
-    /// Threads for applications [default: as many as processors].
+    /// Threads for applications [default: the number of processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     cpus: Option<u16>,
-    /// Says more on standard error.
+    /// Logs debug messages on standard error.
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -70,7 +71,7 @@ enum NicKind {
     Softroce,
 }
 
-/// Bytes as text says them.
+/// Parses a size in bytes, with K, M or G.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
         Some(digits) => (digits, 10 * (1 + "KMG".find(text.chars().last().unwrap_or('K')).unwrap_or(0))),
@@ -84,18 +85,18 @@ fn size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// LITE's own pools take some of it.
+/// The least memory of a node, in bytes: LITE's own pools take some of it.
 const LEAST_MEMORY: u64 = 16 << 20;
 const MOST_MEMORY: u64 = 1 << 40;
 
 impl Cli {
-    /// Joins, serves, leaves.
+    /// Joins the cluster, serves jobs, and leaves.
     pub fn run(self) -> Result<()> {
         let level = if self.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
         env_logger::Builder::new().filter_level(level).init();
         let lite = self.lite.config()?;
         let key = key::load(&self.key_file)?;
-        // Before anything is said of devices, which do not matter with a client's key.
+        // The role is checked before the devices, which do not matter with a client's key.
         key.for_role(Role::Node)?;
         let name = match self.name {
             Some(name) => name,
@@ -158,7 +159,7 @@ fn leave(node: &Node) {
     }
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 fn host_name() -> Result<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if name.is_empty() { Err(anyhow!("this host has no name: say --name")) } else { Ok(name) }

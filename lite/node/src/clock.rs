@@ -1,20 +1,20 @@
-//! The node's clock.
+//! The clock of the node.
 
 use platform::Instant;
 use std::time;
 
-/// Monotonic time since its making; copies agree.
+/// The monotonic time since the clock was made; copies agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(time::Instant);
 
 impl Clock {
-    /// A clock that starts at zero.
+    /// Returns a clock that starts at zero.
     #[must_use]
     pub fn start() -> Self {
         Self(time::Instant::now())
     }
 
-    /// The time now.
+    /// Returns the time now.
     #[must_use]
     pub fn now(self) -> Instant {
         Instant::from_nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))

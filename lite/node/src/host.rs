@@ -1,7 +1,7 @@
-//! [`Platform`] on Linux: tasks on threads, the RNIC's memory, randomness of the operating system.
+//! [`Platform`] on Linux: tasks on threads, the RNIC's memory, and random numbers of the operating system.
 //!
-//! LITE's own tasks have a thread to themselves. They are short, and what they do (reading acknowledgements of heartbeats
-//! above all) must not wait for an application that computes without giving way.
+//! LITE's own tasks have a thread to themselves. They are short, and their work (above all, reading
+//! acknowledgements of heartbeats) must not wait for an application that computes without yielding.
 
 use crate::Clock;
 use crate::poller::Alarm;
@@ -15,7 +15,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
-/// What the names of LITE's own tasks begin with.
+/// The prefix of the names of LITE's own tasks.
 const OWN: &str = "lite-";
 
 /// The machine as LITE and applications see it.
@@ -25,12 +25,12 @@ pub(crate) struct Host {
     cpus: usize,
     memory: Arc<dyn Memory>,
     alarm: Arc<Alarm>,
-    /// LITE's tasks and the applications'; none once the node has ended.
+    /// The executors of LITE's tasks and of the applications' tasks; `None` once the node has ended.
     executors: RwLock<Option<Executors>>,
     /// Closed to end the threads.
     stop: async_channel::Sender<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Told of the first task that panics, and why.
+    /// Called for the first task that panics, with the reason.
     on_panic: Mutex<Option<OnPanic>>,
 }
 
@@ -57,7 +57,7 @@ impl Host {
                 if n == 0 { ("lite", &executors.lite) } else { ("lite-app", &executors.apps) };
             let (executor, stopped) = (executor.clone(), stopped.clone());
             let run = move || {
-                // An error: closed, which is what is waited for.
+                // An error means that the channel is closed, which is the end.
                 let _ = future::block_on(executor.run(stopped.recv()));
             };
             threads.push(thread::Builder::new().name(name.into()).spawn(run)?);
@@ -75,17 +75,17 @@ impl Host {
         }))
     }
 
-    /// Has `told` called if a task panics; once.
+    /// Calls `told` once if a task panics.
     pub(crate) fn on_panic(&self, told: impl FnOnce(&str) + Send + 'static) {
         *self.on_panic.lock() = Some(Box::new(told));
     }
 
-    /// Ends the threads and drops all tasks; none is started any more. Waits for tasks that are running just now, so it
-    /// must not be called by one.
+    /// Ends the threads and drops all tasks; no new task is started. Waits for the tasks that are running
+    /// now, so a task must not call it.
     pub(crate) fn stop(&self) {
         self.stop.close();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // It ends by itself: panics of tasks are caught.
+            // The thread does not panic, because panics of tasks are caught.
             let _ = thread.join();
         }
         // Tasks that are dropped may try to start others.

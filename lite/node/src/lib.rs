@@ -1,9 +1,11 @@
-//! A Linux process as a node of the cluster: the same `lite` crate as in the appliance, over a host platform.
+//! A Linux process as a node of the cluster: the same `lite` crate as in the appliance, over a platform of
+//! Linux.
 //!
-//! [`Node::join`] takes an RNIC ([`Nic`]), joins through the manager and runs LITE. Threads instead of a kernel: one polls
-//! the RNIC and LITE and sleeps when both are idle, one keeps the control connection and its heartbeats going, one reads
-//! from it, one runs LITE's own tasks, and as many as asked run those of applications. An application that computes takes
-//! none of the others' time, so the node stays a member and serves its peers meanwhile.
+//! [`Node::join`] uses an RNIC ([`Nic`]), joins through the manager and runs LITE. There are threads
+//! instead of a kernel: one polls the RNIC and LITE and sleeps when both are idle, one sends on the control
+//! connection and keeps its heartbeats going, one reads from it, one runs LITE's own tasks, and a
+//! configurable number runs those of applications. An application that computes takes no time from the
+//! other threads, so the node stays a member and serves its peers meanwhile.
 #![forbid(unsafe_code)]
 
 pub mod apps;

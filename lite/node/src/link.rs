@@ -1,6 +1,8 @@
-//! The control connection to the manager: one thread that sends, heartbeats among it, and one that receives.
+//! The control connection to the manager: one thread that sends messages and heartbeats, and one that
+//! receives.
 //!
-//! Heartbeats are sent by a thread of their own, so that the lease lasts whatever applications do with their threads.
+//! A thread of its own sends the heartbeats, so that the lease lasts whatever applications do with their
+//! threads.
 
 use crate::Clock;
 use manager::client::{ClientError, Connection, Receiving, Sending};
@@ -15,16 +17,17 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Messages that wait to be sent before senders wait themselves.
+/// The number of queued messages at which senders wait.
 const OUT: usize = 64;
-/// Messages that wait to be taken before the connection is read no further. Few, as is what waits in the socket, so that
-/// little stands before the acknowledgements of heartbeats; whoever takes messages never waits for a job.
+/// The number of received messages at which the connection is not read any more. Few, as are the bytes in
+/// the socket, so that little is queued before the acknowledgements of heartbeats; the task that takes
+/// messages never waits for a job.
 const IN: usize = 4;
-/// Bytes that wait in the socket.
+/// The bytes that may be queued in the socket.
 const SOCKET: usize = 128 << 10;
-/// Heartbeats whose times are kept until they are acknowledged.
+/// The number of heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
-/// Bytes of the longest encoded acknowledgement of a heartbeat.
+/// The length of the longest encoded acknowledgement of a heartbeat, in bytes.
 const LONGEST_ACK: usize = 11;
 
 /// The control connection of a node that has joined.
@@ -32,17 +35,17 @@ pub(crate) struct Link {
     clock: Clock,
     lease: Duration,
     outgoing: Mutex<Outgoing>,
-    /// Something to send, or the end.
+    /// Notified when there is a message to send, or at the end.
     to_send: Condvar,
     incoming: Mutex<Incoming>,
-    /// Room for what is received, or the end.
+    /// Notified when there is room for received messages, or at the end.
     room: Condvar,
-    /// The connection is down.
+    /// Notified when the connection is down.
     down: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The direction to the manager, once nothing more is sent.
     finished: Mutex<Option<Sending>>,
-    /// The node leaves: that the manager ends the connection is no mishap.
+    /// True while the node leaves: the manager's end of the connection is no error then.
     leaving: AtomicBool,
 }
 
@@ -57,14 +60,14 @@ struct Outgoing {
 struct Incoming {
     queue: VecDeque<Vec<u8>>,
     receiver: Option<Waker>,
-    /// Nothing more comes.
+    /// True once no more messages arrive.
     down: bool,
     lease_until: Instant,
 }
 
 impl Link {
-    /// Serves the connection of a node that has been welcomed just now; both threads live until it ends. It outlasts a
-    /// manager that is silent for `silence`.
+    /// Serves the connection of a node that has just been admitted; both threads live until it ends. It
+    /// stays open while the manager is silent for up to `silence`.
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
@@ -130,12 +133,12 @@ impl Link {
                 return sending.hang_up();
             }
         }
-        // The manager closes once it has all.
+        // The manager closes the connection once it has received everything.
         sending.finish();
         *self.finished.lock() = Some(sending);
     }
 
-    /// The next message; `Some(None)` if the heartbeat is due, `None` at the end.
+    /// Returns the next message; `Some(None)` if the heartbeat is due, `None` at the end.
     fn next_to_send(&self, next_beat: Instant) -> Option<Option<Vec<u8>>> {
         let mut outgoing = self.outgoing.lock();
         loop {
@@ -175,7 +178,7 @@ impl Link {
         }
     }
 
-    /// The connection is over.
+    /// Ends the connection.
     fn end(&self, why: &dyn std::fmt::Display) {
         let expected = self.close() || self.leaving.load(Ordering::SeqCst);
         let mut incoming = self.incoming.lock();
@@ -190,7 +193,8 @@ impl Link {
         self.down.notify_all();
     }
 
-    /// Nothing is queued any more, and the connection ends when all that was is sent. Gives whether that was so before.
+    /// Closes the queue; the connection ends when all queued messages are sent. Returns true if the queue
+    /// was closed before.
     fn close(&self) -> bool {
         let mut outgoing = self.outgoing.lock();
         let closing = std::mem::replace(&mut outgoing.closing, true);
@@ -200,12 +204,12 @@ impl Link {
         closing
     }
 
-    /// The node is about to leave, after which the manager ends the connection.
+    /// Notes that the node is about to leave, after which the manager ends the connection.
     pub(crate) fn expect_end(&self) {
         self.leaving.store(true, Ordering::SeqCst);
     }
 
-    /// Sends `message` as the last one, whatever waits.
+    /// Sends `message` as the last one and drops the queued messages.
     pub(crate) fn say_last(&self, message: &ToManager) {
         let mut outgoing = self.outgoing.lock();
         if !outgoing.closing {
@@ -215,7 +219,7 @@ impl Link {
         self.close();
     }
 
-    /// Waits until the connection is down, at most `patience`.
+    /// Waits until the connection is down, for at most `patience`.
     pub(crate) fn wait_down(&self, patience: Duration) {
         let mut incoming = self.incoming.lock();
         self.down.wait_while_for(&mut incoming, |incoming| !incoming.down, patience);
@@ -226,7 +230,7 @@ impl Link {
         self.close();
         self.incoming.lock().down = true;
         self.room.notify_all();
-        // The one that sends comes first; then the other's wait can be ended.
+        // The sending thread ends first; then the receiving thread's wait can be ended.
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let joined = thread.join();
             if let Some(sending) = self.finished.lock().take() {
@@ -238,9 +242,9 @@ impl Link {
         }
     }
 
-    /// Takes note of an acknowledged heartbeat.
+    /// Notes an acknowledged heartbeat.
     fn heard(&self, message: &[u8], incoming: &mut Incoming) {
-        // Nothing else is that short; long messages are not decoded twice.
+        // No other message is that short; long messages are not decoded twice.
         if message.len() > LONGEST_ACK {
             return;
         }

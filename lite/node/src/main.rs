@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The errors' texts have their causes in them.
+            // The texts of the errors contain their causes.
             eprintln!("lite-node: {error}");
             ExitCode::FAILURE
         }

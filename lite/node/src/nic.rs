@@ -1,4 +1,4 @@
-//! The RNICs that a Linux process can have.
+//! The RNICs of a Linux process.
 
 use fabricport::{ConnectError, FabricPort, Watch};
 use ibverbs::{IbvRnic, OpenError, Opened};
@@ -10,49 +10,50 @@ use std::path::Path;
 use std::sync::Arc;
 use verbs::{Gid, MacAddr, Rnic};
 
-/// Where the arena of a software RNIC begins: an address that is no other thing's by mistake.
+/// The first address of the arena of a software RNIC, unlikely to be mistaken for another address.
 const SOFT_BASE: IoAddr = IoAddr(1 << 40);
-/// The largest payload of a frame: that of the appliances' fabric, so that a RoCE packet carries 4096 bytes.
+/// The largest payload of a frame, in bytes: that of the appliances' fabric, so that a RoCE packet carries
+/// 4096 bytes.
 const MTU: usize = 4200;
 
-/// What the poller sleeps on.
+/// The events that the poller sleeps on.
 pub trait Events: Send {
-    /// Adds what shows that the RNIC has something to do.
+    /// Adds the descriptors that show that the RNIC has work.
     fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>);
 
-    /// Why the RNIC is of no use any more, if so. The node ends then.
+    /// Returns the reason for which the RNIC is useless, if it is. The node ends then.
     fn failed(&self) -> Option<String> {
         None
     }
 }
 
-/// Why there is no software RNIC.
+/// The reason for which there is no software RNIC.
 #[derive(Debug, thiserror::Error)]
 pub enum SoftroceError {
-    /// The fabric is not there.
+    /// The fabric cannot be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The operating system gives no random bytes.
+    /// The operating system has no random bytes.
     #[error("no random bytes from the operating system: {0}")]
     Random(#[from] getrandom::Error),
 }
 
-/// An RNIC, the memory that it gives to peers, and how to wait for it.
+/// An RNIC, the memory that peers may access, and the events to wait for.
 pub struct Nic {
     pub(crate) rnic: Arc<dyn Rnic>,
     pub(crate) memory: Arc<dyn Memory>,
-    /// The address that it has; otherwise the manager assigns one.
+    /// The address of the RNIC; `None`: the manager assigns one.
     pub(crate) gid: Option<Gid>,
     pub(crate) assign: Box<dyn FnOnce(Gid) + Send>,
     pub(crate) events: Box<dyn Events>,
 }
 
 impl Nic {
-    /// The software RNIC over a port of a fabric, which is the Unix stream socket `socket`, with `memory` bytes for peers.
-    /// The port gets a random Ethernet address, locally administered.
+    /// Returns the software RNIC over a port of a fabric, which is the Unix stream socket `socket`, with
+    /// `memory` bytes for peers. The port gets a random Ethernet address, locally administered.
     ///
     /// # Errors
-    /// If the socket cannot be connected, or there is no randomness.
+    /// If the socket cannot be connected, or there are no random bytes.
     pub fn softroce(socket: &Path, memory: u64) -> Result<Self, SoftroceError> {
         let mut mac = [0; 6];
         getrandom::fill(&mut mac)?;
@@ -67,15 +68,15 @@ impl Nic {
             let (rnic, handle) = (rnic.clone(), handle.clone());
             Box::new(move |gid: Gid| {
                 rnic.set_gid(gid);
-                // There is room for four.
+                // The port has room for four addresses.
                 handle.add_address(Ipv6Addr::from(gid.0).to_canonical());
             })
         };
         Ok(Self { rnic, memory, gid: None, assign, events: Box::new(PortEvents(handle.watch().clone())) })
     }
 
-    /// The RNIC of the host that libibverbs gives, with `memory` bytes for peers, all locked. `device` is its name, and
-    /// `address` one of its port; otherwise the first that is active.
+    /// Returns the RNIC of the host that libibverbs offers, with `memory` bytes for peers, all locked.
+    /// `device` is its name, and `address` one of its port; otherwise the first active ones are used.
     ///
     /// # Errors
     /// If there is none, or the memory cannot be registered.
@@ -84,7 +85,7 @@ impl Nic {
         let Opened { rnic, arena } = ibverbs::open(&options)?;
         let gid = Some(rnic.attributes().port.gid);
         let events = Box::new(DeviceEvents(rnic.clone()));
-        // The address is the host's own affair.
+        // The address is that of the host and is not assigned.
         Ok(Self { rnic, memory: arena, gid, assign: Box::new(drop), events })
     }
 }
@@ -105,7 +106,7 @@ impl Events for PortEvents {
     }
 }
 
-/// The events of a device: completions, and what happens to the port.
+/// The events of a device: completions, and changes of the port.
 struct DeviceEvents(Arc<IbvRnic>);
 
 impl Events for DeviceEvents {

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to connect to a manager that refuses the connection.
+/// The pause between two attempts to connect to a manager that refuses the connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long the manager may take to end the connection of a node that leaves.
+/// The time that the manager may take to end the connection of a node that leaves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How to join.
+/// The options of a join.
 #[derive(Debug)]
 pub struct Options {
     /// The manager's address, `host:port`.
@@ -30,31 +30,31 @@ pub struct Options {
     pub key: ClusterKey,
     /// The name of the node, 1 to 64 bytes.
     pub name: String,
-    /// Whether the node keeps its id when it joins again under its name.
+    /// True if the node keeps its number when it joins again under its name.
     pub keep_id: bool,
-    /// Threads that run tasks of applications.
+    /// The number of threads that run tasks of applications.
     pub cpus: usize,
-    /// The applications that the node takes jobs for.
+    /// The applications whose jobs the node accepts.
     pub apps: Vec<AppManifest>,
-    /// LITE's sizes and times; its name is replaced by `name`.
+    /// LITE's sizes and times; the name in it is replaced by `name`.
     pub lite: lite::Config,
-    /// How long the join may take.
+    /// The time limit of the join.
     pub join_within: Duration,
 }
 
-/// Why a node could not join. One line for people.
+/// The reason for which a node could not join. One line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The manager has another cluster key.
     #[error("wrong cluster key: the manager at {0} has another")]
     WrongKey(String),
-    /// The manager cannot be reached, or what answers is no manager.
+    /// The manager cannot be reached, or the answer is not that of a manager.
     #[error(transparent)]
     Manager(#[from] ClientError),
-    /// The manager said no.
+    /// The manager has refused.
     #[error("the manager refuses: {0}")]
     Refused(String),
-    /// Threads or other means of the operating system are missing.
+    /// Threads or other resources of the operating system are missing.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
     /// RNIC or memory do not suffice.
@@ -62,7 +62,8 @@ pub enum JoinError {
     Lite(lite::Error),
 }
 
-/// A node that has joined. Dropped, it leaves at once, and what is under way is cut off; see [`leave`](Self::leave).
+/// A node that has joined. Dropping it leaves at once, and work in flight is cut off; see
+/// [`leave`](Self::leave).
 pub struct Node {
     lite: Lite,
     link: Arc<Link>,
@@ -71,10 +72,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Joins the cluster with `nic`. `clock` is the one that the RNIC was made with.
+    /// Joins the cluster with `nic`. `clock` must be the one that the RNIC was made with.
     ///
     /// # Errors
-    /// As [`JoinError`] says, within the time of the options.
+    /// A [`JoinError`], within the time of the options.
     pub fn join(clock: Clock, nic: Nic, options: Options) -> Result<Self, JoinError> {
         let Options { manager, key, name, keep_id, cpus, apps, lite: config, join_within } = options;
         let cpus = cpus.max(1);
@@ -115,7 +116,7 @@ impl Node {
         }
     }
 
-    /// LITE on this node.
+    /// Returns the LITE of this node.
     #[must_use]
     pub fn lite(&self) -> &Lite {
         &self.lite
@@ -126,15 +127,15 @@ impl Node {
         block_on(runtime::serve(self.lite.clone(), apps))
     }
 
-    /// Leaves in good order, as [`Lite::leave`] says: what is under way may end until `within` is over. The membership ends,
-    /// and with it [`serve`](Self::serve). Not to be called by a task.
+    /// Leaves in good order, as [`Lite::leave`] does: work in flight may end until `within` is over. The
+    /// membership ends, and with it [`serve`](Self::serve). A task must not call this.
     ///
     /// # Errors
-    /// `Deadline`: something was cut off. The node has left all the same.
+    /// `Deadline`: work was cut off. The node has left all the same.
     pub fn leave(&self, within: Duration) -> Result<(), lite::Error> {
         self.link.expect_end();
         match block_on(self.lite.with_deadline(within).leave()) {
-            // It is no member any more, or another thread has it leave.
+            // The node is no longer a member, or another thread makes it leave.
             Err(lite::Error::LinkDown) => Ok(()),
             other => other,
         }
@@ -147,7 +148,8 @@ impl Drop for Node {
         self.link.say_last(&ToManager::Leave);
         self.link.wait_down(FAREWELL);
         self.link.stop();
-        // Handles that outlive the node fail at once, which takes a task of LITE's to see that the connection is down.
+        // Handles that outlive the node must fail at once, so this waits until a task of LITE has seen that
+        // the connection is down.
         let fenced = async {
             let jobs = self.lite.jobs();
             while !matches!(jobs.next().await, ToNode::Refused { .. }) {}
@@ -158,7 +160,7 @@ impl Drop for Node {
     }
 }
 
-/// What the node tells the manager of itself.
+/// Returns the node's offer to the manager.
 fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     let attributes = nic.rnic.attributes();
     let stats = nic.memory.stats();
@@ -185,7 +187,7 @@ fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     }
 }
 
-/// Connects to the manager, which may only just be starting, and says what the node offers.
+/// Connects to the manager, which may still be starting, and sends the node's offer.
 fn connect(
     manager: &str,
     key: &ClusterKey,

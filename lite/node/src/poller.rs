@@ -1,4 +1,5 @@
-//! The thread that polls the RNIC and LITE: awake while there is work and a little longer, asleep otherwise.
+//! The thread that polls the RNIC and LITE: awake while there is work and a little longer, asleep
+//! otherwise.
 
 use crate::Clock;
 use crate::nic::Events;
@@ -14,20 +15,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use verbs::Rnic;
 
-/// Packets each way in one call of the RNIC's `progress`.
+/// The number of packets, in each direction, in one call of the RNIC's `progress`.
 const BUDGET: usize = 64;
-/// Longest time awake without work.
+/// The longest time awake without work.
 const MAX_SPIN: Duration = Duration::from_micros(50);
-/// What the time awake grows from.
+/// The shortest time awake without work.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
-/// Longest sleep.
+/// The longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Wakes the poller.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     bell: OwnedFd,
-    /// Whether the poller sleeps or is about to: only then the bell is worth a system call.
+    /// True if the poller sleeps or is about to: only then the bell is worth a system call.
     asleep: AtomicBool,
     stop: AtomicBool,
 }
@@ -38,7 +39,7 @@ impl Alarm {
         Ok(Arc::new(Self { bell, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) }))
     }
 
-    /// Has the poller look again, if it sleeps. What is to be seen was written before.
+    /// Makes the poller look again, if it sleeps. The caller must have written its data before.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
@@ -48,7 +49,7 @@ impl Alarm {
     }
 
     fn silence(&self) {
-        // Would block: nobody has rung.
+        // Would block if the bell has not rung.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 }
@@ -61,7 +62,7 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Starts the thread. `on_failure` is told why if the RNIC fails for good.
+    /// Starts the thread. `on_failure` is called with the reason if the RNIC fails for ever.
     pub(crate) fn start(
         clock: Clock,
         alarm: Arc<Alarm>,
@@ -95,7 +96,8 @@ impl Drop for Poller {
     }
 }
 
-/// How long to stay awake: longer while sleeps turn out short, so that an answer that is on its way is met awake.
+/// The time to stay awake: longer while sleeps turn out short, so that an answer on its way finds the
+/// poller awake.
 struct Spin(Duration);
 
 impl Spin {
@@ -134,11 +136,12 @@ impl Work {
         }
     }
 
-    /// Sleeps until an event, the alarm or a deadline, unless there is something to do. Gives how long it slept.
+    /// Sleeps until an event, the alarm or a deadline, unless there is work. Returns the duration of the
+    /// sleep.
     fn sleep(&mut self) -> Option<Duration> {
         self.alarm.asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // What was posted before this is seen here; what is posted after it rings.
+        // Work that was posted before this is seen here; work that is posted after it rings.
         let begun = self.clock.now();
         let deadline = if self.rnic.arm() || self.lite.poll(begun) { None } else { self.deadline(begun) };
         let slept = deadline.map(|deadline| {
@@ -150,7 +153,7 @@ impl Work {
         slept
     }
 
-    /// Until when nothing is due, if not now.
+    /// Returns the time at which work is due next, or `None` if it is due now.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let due = [self.rnic.next_deadline(), self.lite.next_deadline()];
         let first = due.into_iter().flatten().fold(now + LONGEST_SLEEP, Instant::min);
@@ -160,7 +163,7 @@ impl Work {
     fn wait(&mut self, time: Duration) {
         let mut fds = vec![PollFd::new(&self.alarm.bell, PollFlags::IN)];
         self.events.watch(&mut fds);
-        // At most a second, so it fits.
+        // The time is at most a second, so it fits.
         let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
         match poll(&mut fds, Some(&time)) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -3,15 +3,15 @@
 use anyhow::{Result, anyhow};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
-/// The settings that were given, by name.
+/// The settings on the command line, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiteOptions(Vec<(&'static str, String)>);
 
 impl LiteOptions {
-    /// LITE's sizes and times with these settings.
+    /// Returns LITE's sizes and times with these settings.
     ///
     /// # Errors
-    /// If a value is not one: one line that names the option.
+    /// If a value is not valid: one line that names the option.
     pub fn config(&self) -> Result<lite::Config> {
         let mut config = lite::Config::default();
         for (name, value) in &self.0 {

@@ -1,7 +1,8 @@
-//! Opening connections: two nodes exchange the numbers of their queue pairs through the manager.
+//! Set-up of connections: two nodes exchange the numbers of their queue pairs through the manager.
 //!
-//! The side that needs a connection asks; the other creates and connects its queue pairs and replies; the asker connects
-//! its own and says that it is ready. If both ask at once, the lower node id's question stands and the other's is void.
+//! The side that needs a connection sends a request. The other side creates and connects its queue pairs
+//! and replies. The requester connects its own and sends that it is ready. If both send a request at once,
+//! that of the lower node number counts and the other is void.
 
 use super::setup::Unprepared;
 use super::wire::{End, Envelope, Message, VERSION};
@@ -19,47 +20,47 @@ use platform::Instant;
 use proto::{Incarnation, Member, NodeId, ToManager};
 use verbs::{LinkKind, PortAddress};
 
-/// How long a refusal stands before the peer is asked again.
+/// The time after a refusal before the peer is asked again.
 const REFUSAL_STANDS: Duration = Duration::from_millis(100);
 
-/// A member, and how it is connected.
+/// A member, and the state of the connection to it.
 pub(crate) struct Peer {
     pub(crate) member: Member,
     pub(crate) link: PeerLink,
 }
 
-/// How a member is connected.
+/// The state of the connection to a member.
 pub(crate) enum PeerLink {
-    /// Not; the next use asks.
+    /// No connection; the next use sends a request.
     Idle,
-    /// Queue pairs are being created in order to ask.
+    /// Queue pairs are being created for a request.
     Preparing { attempt: u64 },
-    /// To be asked once there is a place here, and not before `from`.
+    /// A request follows once a permit is free here, and not before `from`.
     Wanted { from: Instant, since: Instant },
-    /// Has asked, and waits for a place here.
+    /// The peer has sent a request, and waits for a permit here.
     Asked { attempt: u64, end: End, since: Instant },
-    /// Asked.
+    /// A request has been sent.
     Asking { attempt: u64, link: LinkKind, lanes: Lanes },
-    /// Replied; the asker is not ready yet.
+    /// A reply has been sent; the requester is not ready yet.
     Accepted(Arc<Conn>),
     /// Both sides are connected.
     Ready(Arc<Conn>),
-    /// Sealed; the peer has been asked whether it needs it.
+    /// The queue pairs are sealed; the peer has been asked whether it still uses the connection.
     Closing { conn: Arc<Conn>, since: Instant },
-    /// Refused a moment ago.
+    /// The peer has refused a moment ago.
     Refused { error: Error, until: Instant },
     /// The member has left or is dead.
     Gone,
 }
 
 impl PeerLink {
-    /// Whether it is `conn`, in use.
+    /// Returns true if the state is `conn`, in use.
     pub(super) fn is_ready(&self, conn: &Arc<Conn>) -> bool {
         matches!(self, Self::Ready(c) if Arc::ptr_eq(c, conn))
     }
 }
 
-/// What the caller of [`Node::look`] does next.
+/// The next step of the caller of [`Node::look`].
 enum Look {
     Use(Arc<Conn>),
     Wait,
@@ -67,7 +68,7 @@ enum Look {
 }
 
 impl Node {
-    /// The connection to `node`, if it is there.
+    /// Returns the connection to `node`, if there is one.
     pub(crate) fn connected(&self, node: NodeId) -> Option<Arc<Conn>> {
         match &self.peers.lock().get(&node)?.link {
             PeerLink::Ready(conn) => Some(conn.clone()),
@@ -75,7 +76,7 @@ impl Node {
         }
     }
 
-    /// A connection to `node`, opened if there is none. Waits; the caller sets the deadline.
+    /// Returns a connection to `node`, and opens one if there is none. Waits; the caller sets the deadline.
     pub(crate) async fn connection(self: &Arc<Self>, node: NodeId) -> Result<Arc<Conn>, Error> {
         self.peer_change
             .until(|| {
@@ -110,7 +111,7 @@ impl Node {
             PeerLink::Ready(conn) => return Ok(Look::Use(conn.clone())),
             PeerLink::Gone => return Err(Error::NodeDown(node)),
             PeerLink::Refused { error, until } if *until > self.platform.now() => return Err(error.clone()),
-            // The manager would not pass the question on.
+            // While this node is suspended, the manager would not forward the request.
             PeerLink::Idle | PeerLink::Refused { .. } if self.lease.is_suspended() => return Ok(Look::Wait),
             PeerLink::Idle | PeerLink::Refused { .. } => {}
             PeerLink::Preparing { .. }
@@ -125,8 +126,8 @@ impl Node {
         Ok(Look::Ask { attempt, member: peer.member.clone() })
     }
 
-    /// Creates queue pairs and asks `member`, who is wanted since then, to connect them. `false`: there is no place for
-    /// them; it is asked when there is.
+    /// Creates queue pairs and sends a request to `member`, which is wanted since `since`. Returns `false`
+    /// if no permit is free; the request is then sent when one is.
     pub(super) fn ask(
         self: &Arc<Self>,
         attempt: u64,
@@ -141,7 +142,7 @@ impl Node {
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return Err(Error::NoSuchNode) };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
-            // The peer has asked in between, or is gone.
+            // The peer has sent a request meanwhile, or has departed.
             drop(peers);
             return Ok(true);
         }
@@ -166,7 +167,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Gives up `attempt` if it is not through in time.
+    /// Abandons `attempt` if it has not succeeded in time.
     fn watch_attempt(self: &Arc<Self>, node: NodeId, attempt: u64) {
         let me = self.clone();
         let until = self.platform.now() + self.config.connect_timeout;
@@ -196,7 +197,7 @@ impl Node {
         self.platform.spawn("lite-connect", alloc::boxed::Box::pin(task));
     }
 
-    /// Takes a message of another node that the manager has passed on.
+    /// Handles a message of another node that the manager has forwarded.
     pub(crate) fn on_relayed(self: &Arc<Self>, from: NodeId, incarnation: Incarnation, body: &[u8]) {
         let Ok(Envelope { version, attempt, message }) = proto::decode(body) else {
             log::warn!("lite: malformed connection message of {from}");
@@ -261,10 +262,10 @@ impl Node {
             if matches!(peer.link, PeerLink::Gone) || (asking && self.me < node) {
                 return;
             }
-            // Nobody else asks meanwhile.
+            // This state keeps other requests out meanwhile.
             mem::replace(&mut peer.link, PeerLink::Preparing { attempt })
         };
-        // The former connection falls silent before the answer.
+        // The former connection is destroyed before the answer is sent.
         self.retire(old);
         if self.is_served((node, member.incarnation)) {
             let mut peers = self.peers.lock();
@@ -280,8 +281,8 @@ impl Node {
         }
     }
 
-    /// Accepts what `member` has asked for, or refuses it; the link is being prepared for that. `false`: there is no place;
-    /// it waits, as since then.
+    /// Accepts or refuses the request of `member`, whose link is in `Preparing`. Returns `false` if no
+    /// permit is free; the request then waits, counted from `since`.
     pub(super) fn answer_request(
         self: &Arc<Self>,
         member: &Member,
@@ -294,7 +295,7 @@ impl Node {
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return true };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
-            // Gone in between; dropping the connection destroys its queue pairs.
+            // The member departed meanwhile; dropping the connection destroys its queue pairs.
             drop(peers);
             if let Ok((conn, _)) = answer {
                 self.shut(&conn);
@@ -333,10 +334,10 @@ impl Node {
     ) -> Result<(Arc<Conn>, End), Unprepared> {
         let refused = |why: String| Unprepared::For(Error::Refused(why));
         if !self.attributes.links.contains(&end.link) {
-            return Err(refused(alloc::format!("no {:?} here", end.link)));
+            return Err(refused(alloc::format!("this node does not support {:?}", end.link)));
         }
         if !(1..=4).contains(&end.queue_pairs.len()) {
-            return Err(refused("1 to 4 queue pairs, please".into()));
+            return Err(refused("a connection has 1 to 4 queue pairs".into()));
         }
         let lanes = self.prepare(end.queue_pairs.len())?;
         let own = self.end(end.link, &lanes);
@@ -411,7 +412,7 @@ impl Node {
         self.control.post(&ToManager::Relay { to: member.node, incarnation: member.incarnation, body });
     }
 
-    /// Ends what a link held.
+    /// Ends the connection of a link.
     pub(crate) fn retire(&self, link: PeerLink) {
         match link {
             PeerLink::Accepted(conn) | PeerLink::Ready(conn) | PeerLink::Closing { conn, .. } => {

@@ -1,10 +1,11 @@
-//! Closing connections that are not used, by agreement of both ends.
+//! Closing of unused connections, by agreement of both ends.
 //!
-//! An end at which nothing is under way *seals* its queue pairs, so that nothing is posted any more, and proposes through the
-//! manager. The other end refuses if something is under way there, or was a moment ago; else it destroys its queue pairs and
-//! says so, and the proposer destroys its own. So neither loses anything: what wants to be posted meanwhile waits, and goes
-//! over the next connection. A proposer never goes back on its word: the answer may be on its way. It comes, or the peer
-//! is dead.
+//! An end that has nothing in flight *seals* its queue pairs, so that nothing is posted any more, and sends
+//! a proposal through the manager. The other end refuses if it has something in flight, or had a moment
+//! ago. Otherwise it destroys its queue pairs and acknowledges, and the proposer destroys its own. So no
+//! operation is lost: operations issued meanwhile wait and use the next connection. A
+//! proposer never withdraws, because the acknowledgement may be on its way: it waits until the answer
+//! arrives or the peer is dead.
 
 use super::broker::{Peer, PeerLink};
 use super::wire::Message;
@@ -20,12 +21,14 @@ use core::time::Duration;
 use platform::Instant;
 use proto::Member;
 
-/// How often to look who is used while there are many, so that the one least recently used is known.
+/// The interval at which use is sampled while there are many connections, so that the least recently used
+/// one is known.
 const SAMPLE: Duration = Duration::from_millis(250);
 
 impl Node {
-    /// Proposes to close `conn`, if nothing is under way on it and the peer has not used it for `unused` either. For room,
-    /// `unused` is zero: then calls that nobody waits for do not count. Gives whether it was proposed.
+    /// Proposes to close `conn`, if nothing is in flight on it and the peer has not used it for `unused`
+    /// either. `unused` is zero if the connection's permit is wanted; calls without a waiter do not count
+    /// then. Returns true if it was proposed.
     pub(super) fn propose(self: &Arc<Self>, conn: &Arc<Conn>, unused: Duration) -> bool {
         if conn.is_shut() || !self.seal(conn, unused.is_zero()) {
             return false;
@@ -39,12 +42,12 @@ impl Node {
         };
         *link = PeerLink::Closing { conn: conn.clone(), since: self.platform.now() };
         let unused_ns = u64::try_from(unused.as_nanos()).unwrap_or(u64::MAX);
-        // Under the lock, so that it goes out before anything that follows from it.
+        // Sent under the lock, so that it precedes everything that follows from it.
         self.tell(member, conn.id, Message::Close { unused_ns });
         true
     }
 
-    /// Lets nothing be posted on `conn` any more, if nothing is under way on it.
+    /// Seals `conn` if nothing is in flight on it.
     fn seal(&self, conn: &Arc<Conn>, for_room: bool) -> bool {
         if !self.ops.lock().seal(conn) {
             return false;
@@ -64,7 +67,7 @@ impl Node {
         self.resources.wake_all();
     }
 
-    /// The peer proposes to close connection `id`.
+    /// Handles the peer's proposal to close connection `id`.
     pub(super) fn on_close(self: &Arc<Self>, member: &Member, id: u64, unused: Duration) {
         let (conn, proposed) = {
             let peers = self.peers.lock();
@@ -78,9 +81,9 @@ impl Node {
                 None => (None, false),
             }
         };
-        // One that has ended here already, or is about to, is broken to the peer.
+        // A connection that has ended here, or is about to, is broken for the peer.
         let Some(conn) = conn else { return self.on_broken(member, id) };
-        // If both propose, both have sealed it.
+        // If both have proposed, both have sealed it.
         let agreed = proposed
             || planted(Bug::ClosedInUse)
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
@@ -95,7 +98,7 @@ impl Node {
         }
     }
 
-    /// The peer has ended connection `id`, or still uses it.
+    /// Handles the peer's answer: it has destroyed connection `id`, or still uses it.
     pub(super) fn on_close_answer(self: &Arc<Self>, member: &Member, id: u64, closed: bool) {
         let conn = {
             let mut peers = self.peers.lock();
@@ -121,7 +124,8 @@ impl Node {
         }
     }
 
-    /// The connections that are ready, each with how long it has not been used, the longest first.
+    /// Returns the connections in use, each with the time for which it has not been used, the longest
+    /// first.
     pub(super) fn by_age(&self, now: Instant) -> Vec<(Duration, Arc<Conn>)> {
         let ready = |peer: &Peer| match &peer.link {
             PeerLink::Ready(conn) => Some(conn.clone()),
@@ -133,7 +137,8 @@ impl Node {
         aged
     }
 
-    /// Closes what has not been used for [`Config::idle`](crate::Config::idle); called by the poller.
+    /// Closes connections that have not been used for [`Config::idle`](crate::Config::idle); called by the
+    /// poller.
     pub(crate) fn sweep(self: &Arc<Self>, now: Instant) -> bool {
         if now.as_nanos() < self.next_sweep.load(Ordering::Relaxed) {
             return false;
@@ -144,7 +149,7 @@ impl Node {
         if let Some(idle) = self.config.idle {
             let old = aged.into_iter().take_while(|(unused, _)| *unused >= idle);
             for (_, conn) in old.filter(|(_, conn)| conn.may_ask(now)) {
-                // If something is under way, it is looked at again.
+                // A connection with something in flight is looked at again later.
                 self.propose(&conn, idle);
             }
         }
@@ -154,28 +159,30 @@ impl Node {
         true
     }
 
-    /// Has the poller look when it must. To be called when a connection has been made.
+    /// Sets the time of the poller's next sweep. Must be called when a connection has been made.
     pub(super) fn plan_sweep(&self, now: Instant) {
-        let many = super::Seat::taken(&self.seats) >= self.config.peers / 2;
+        let many = super::PeerPermit::taken(&self.permits) >= self.config.peers / 2;
         let idle = self.config.idle.map(|idle| (idle / 4).max(Duration::from_micros(1)));
         let Some(pause) = [many.then_some(SAMPLE), idle].into_iter().flatten().min() else { return };
         self.next_sweep.fetch_min((now + pause).as_nanos(), Ordering::Relaxed);
     }
 
-    /// When [`sweep`](Self::sweep) must be called.
+    /// Returns the time by which [`sweep`](Self::sweep) must be called.
     pub(crate) fn next_sweep(&self) -> Option<Instant> {
         let next = self.next_sweep.load(Ordering::Relaxed);
         (next != u64::MAX).then(|| Instant::from_nanos(next))
     }
 
-    /// Ends a connection that this node has found broken. The peer is told, so that calls that wait there for an answer over this
-    /// connection end before their deadlines. The next use opens another connection.
+    /// Ends a connection that this node has found broken. The peer is told, so that calls there that wait
+    /// for an answer over this connection end before their deadlines. The next use opens another
+    /// connection.
     pub(crate) fn fail(&self, conn: &Arc<Conn>) {
         conn.note_failure();
         self.end_conn(conn);
     }
 
-    /// Ends a connection by agreement of both ends, or by the peer's word. The next use opens another connection.
+    /// Ends a connection by agreement of both ends, or by a message of the peer. The next use opens another
+    /// connection.
     pub(super) fn end_conn(&self, conn: &Arc<Conn>) {
         self.shut(conn);
         let mut peers = self.peers.lock();
@@ -191,19 +198,20 @@ impl Node {
         self.peer_change.wake_all();
     }
 
-    /// Destroys a connection's queue pairs. From the return on the peer reaches no memory of this node through it. The
-    /// poller ends the operations that were under way.
+    /// Destroys a connection's queue pairs. After the return the peer reaches no memory of this node
+    /// through it. The poller ends the operations in flight.
     ///
-    /// While the RNIC does not let go of a queue pair, nothing of the connection ends or is used again: the poller tries anew,
-    /// and [`is_served`](Self::is_served) tells those who must not go on before.
+    /// As long as the RNIC cannot destroy a queue pair, nothing of the connection ends or is used again:
+    /// the poller tries again, and [`is_served`](Self::is_served) tells the tasks that must wait for it.
     pub(crate) fn shut(&self, conn: &Arc<Conn>) {
         match conn.lanes().destroy() {
             Gone::Now => self.bury(conn),
             Gone::Before | Gone::NotYet { first: false } => {}
             Gone::NotYet { first: true } => {
-                log::error!("lite: the RNIC does not let go of the connection to {}", conn.peer);
+                log::error!("lite: the RNIC cannot destroy the connection to {} yet", conn.peer);
                 self.served.push(conn.clone());
-                // Those that wait for room go on elsewhere; those that wait for an end wait until there is one.
+                // Tasks that wait for room use another connection; tasks that wait for an end wait until it
+                // comes.
                 if let Some(rpc) = &conn.rpc {
                     rpc.room.wake_all();
                 }
@@ -212,7 +220,7 @@ impl Node {
         }
     }
 
-    /// Tries again to destroy what the RNIC did not let go of; called by the poller.
+    /// Tries again to destroy queue pairs that the RNIC could not destroy; called by the poller.
     #[cold]
     pub(crate) fn shut_served(&self) {
         for conn in self.served.take() {
@@ -224,7 +232,7 @@ impl Node {
         }
     }
 
-    /// The queue pairs of a connection are destroyed.
+    /// Removes a connection whose queue pairs are destroyed.
     fn bury(&self, conn: &Arc<Conn>) {
         self.trace(|| crate::trace::Event::Disconnected { peer: conn.peer });
         if let Some(lane) = conn.lane(super::RPC_LANE) {

@@ -1,9 +1,10 @@
-//! Making sure that a connection that broke is at its end on both sides.
+//! The confirmed end of a broken connection, on both sides.
 //!
-//! What was under way on it may still arrive: a packet that the network delays is taken by the peer's queue pair for as long as
-//! that lives. If operations were lost that change memory, the peer is told through the manager that the connection is broken;
-//! it destroys its queue pairs and says so. Until then those operations count as under way: their mappings are not drained, so
-//! memory that is revoked or moved is not used again, and a lock that protects it is not given back.
+//! Operations in flight on a broken connection may still arrive: the peer's queue pair accepts a packet
+//! that the network delays for as long as the queue pair exists. If operations that change memory were
+//! lost, the peer is told through the manager that the connection is broken; it destroys its queue pairs
+//! and acknowledges. Until then those operations count as in flight: their mappings are not drained, so
+//! memory that is revoked or moved is not used again, and a lock that protects it is not released.
 
 use super::Conn;
 use super::broker::PeerLink;
@@ -18,8 +19,8 @@ use alloc::sync::Arc;
 use proto::Member;
 
 impl Node {
-    /// A connection is at its end here. If this node has found it broken, or operations were lost on it, the peer is told to end
-    /// it too.
+    /// Handles the end of a connection here. If this node has found it broken, or operations were lost on
+    /// it, the peer is told to end it too.
     pub(crate) fn make_sure(&self, conn: &Conn) {
         let life = (conn.peer, conn.incarnation);
         if !conn.has_failed() && !self.ops.lock().unfinished.awaits(life, conn.id) {
@@ -32,12 +33,14 @@ impl Node {
         };
         match member.filter(|_| !self.is_fenced() && !planted(Bug::LostUnconfirmed)) {
             Some(member) => self.tell(&member, conn.id, Message::Broken),
-            // Looked at after the operations were noted: whoever ends the membership forgets them after that.
+            // This check follows the noting of the operations: the code that ends a membership forgets them
+            // after that.
             None => self.forget_lost(life),
         }
     }
 
-    /// The peer says that connection `id` has broken: it is ended here, and the peer is told once it is.
+    /// Handles the peer's message that connection `id` is broken: ends it here, and tells the peer
+    /// afterwards.
     pub(super) fn on_broken(self: &Arc<Self>, member: &Member, id: u64) {
         // A connection is in this table until its queue pairs are destroyed.
         let is_meant = |conn: &&Arc<Conn>| {
@@ -58,7 +61,7 @@ impl Node {
         }
     }
 
-    /// Says that a connection is at its end here, if it is and the peer waits to hear it.
+    /// Tells the peer that a connection has ended here, if it has and the peer waits for that.
     pub(super) fn tell_closed(&self, conn: &Conn) {
         if !conn.lanes().is_gone() || !conn.pays_closed() {
             return;
@@ -70,36 +73,36 @@ impl Node {
         }
     }
 
-    /// The peer has destroyed its queue pairs of connection `id`.
+    /// Handles the peer's message that its queue pairs of connection `id` are destroyed.
     pub(super) fn on_silent(&self, member: &Member, id: u64) {
         self.ops.lock().unfinished.silent((member.node, member.incarnation), id);
         self.drains.wake_all();
     }
 
-    /// A peer is gone: what was lost on the way to it changes nothing that anybody uses.
+    /// Forgets the operations lost on the way to a departed peer, whose memory is not used any more.
     pub(crate) fn forget_lost(&self, peer: Life) {
         self.ops.lock().unfinished.forget(peer);
         self.drains.wake_all();
     }
 
-    /// Whether a queue pair to that life of a node is still there, also one that is being destroyed.
+    /// Returns true if a queue pair to that incarnation exists, also one that is being destroyed.
     pub(crate) fn is_served(&self, life: Life) -> bool {
         self.by_qp.lock().values().any(|conn| (conn.peer, conn.incarnation) == life)
     }
 
-    /// Now, for [`is_settled`](Self::is_settled).
+    /// Returns the present moment, for [`is_settled`](Self::is_settled).
     pub(crate) fn moment(&self) -> Moment {
         self.ops.lock().unfinished.now()
     }
 
-    /// Whether no operation that was given up or lost since then may still change memory.
+    /// Returns true if no operation that was given up or lost since then may still change memory.
     pub(crate) fn is_settled(&self, since: Moment) -> bool {
         let ops = self.ops.lock();
         !ops.unfinished.any(&(since..ops.unfinished.now()))
     }
 
-    /// Waits until that is so of those that were given up or lost between then and the call. It takes as long as the transport
-    /// takes to give up, and as a message to the peer and back through the manager.
+    /// Waits until [`is_settled`](Self::is_settled) holds for the time from `since` to the call. It takes
+    /// as long as the transport takes to give up, plus a message to the peer and back through the manager.
     pub(crate) async fn settled(&self, since: Moment) {
         let time = since..self.moment();
         if self.ops.lock().unfinished.any(&time) {
@@ -110,16 +113,17 @@ impl Node {
 }
 
 impl Lite {
-    /// Waits until no operation of this node can happen any more that has ended with [`Error::Unknown`] or whose future was
-    /// dropped, as far as it was a write or an atomic: each has reached its memory by then, or never will. At once if there is
-    /// none. Giving back a [`LockGuard`](crate::LockGuard) waits for those of its time by itself.
+    /// Waits until no write or atomic of this node that ended with [`Error::Unknown`], or whose future was
+    /// dropped, can happen any more: each has reached its memory, or never will. Returns at once if there
+    /// is none. The release of a [`LockGuard`](crate::LockGuard) waits by itself for the operations of its
+    /// time.
     ///
     /// ```
     /// # use lite::{Error, Lite, Lmr};
     /// # async fn example(lite: &Lite, lmr: &Lmr) -> Result<(), Error> {
     /// if lmr.write(0, b"new").await == Err(Error::Unknown) {
     ///     lite.settled().await?;
-    ///     // What is there now stays there.
+    /// The present content is final.
     ///     lmr.read(0, &mut [0; 3]).await?;
     /// }
     /// # Ok(())

@@ -1,6 +1,6 @@
 //! The queue pairs of one connection, from creation to destruction.
 
-use super::seats::Seat;
+use super::permits::PeerPermit;
 use crate::bounce::Run;
 use crate::lock::Mutex;
 use alloc::sync::Arc;
@@ -9,15 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use platform::Platform;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 
-/// What an attempt to destroy queue pairs has come to.
+/// The result of an attempt to destroy queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
-    /// They are destroyed.
+    /// The queue pairs are destroyed.
     Now,
-    /// They were destroyed before.
+    /// The queue pairs were destroyed before.
     Before,
-    /// The RNIC may still serve some of them: their memory is not to be used for anything else, and what arrives may change it.
-    /// `first`: it was the first attempt.
+    /// The RNIC may still serve some of them: their memory must not be used for anything else, because
+    /// packets may still change it. `first`: it was the first attempt.
     NotYet { first: bool },
 }
 
@@ -27,31 +27,32 @@ pub(crate) struct Lane {
     /// The first PSN that this side sends.
     pub(crate) psn: Psn,
     pub(crate) load: Load,
-    /// Whether it is destroyed.
+    /// True once it is destroyed.
     gone: AtomicBool,
 }
 
-/// The send work requests of a queue pair: how many have not completed, and how many there ever were. Only ever changed
-/// under the lock of the operation table.
+/// The send work requests of a queue pair: those outstanding, and the total. Changed only under the lock of
+/// the operation table.
 #[derive(Default)]
 pub(crate) struct Load(AtomicU64);
 
-/// Those that have not completed are counted in the low half; all of it: sealed. In the high half, all.
+/// Low 32 bits: work requests outstanding, or `u32::MAX` while the queue pair is sealed. High 32 bits: work
+/// requests posted so far, modulo 2^32.
 const UNDER_WAY: u64 = u32::MAX as u64;
 const BEGUN: u64 = 1 << 32;
 
 impl Load {
-    /// Whether `depth` are under way, or none may begin.
+    /// Returns true if `depth` are outstanding, or the queue pair is sealed.
     pub(crate) fn is_full(&self, depth: u32) -> bool {
         self.0.load(Ordering::Relaxed) as u32 >= depth
     }
 
-    /// One more is under way.
+    /// Counts one more as outstanding.
     pub(crate) fn begin(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(BEGUN + 1), Ordering::Relaxed);
     }
 
-    /// One has ended.
+    /// Counts one less as outstanding.
     pub(crate) fn end(&self) {
         let load = self.0.load(Ordering::Relaxed);
         if !matches!(load & UNDER_WAY, 0 | UNDER_WAY) {
@@ -59,12 +60,12 @@ impl Load {
         }
     }
 
-    /// How many there ever were, modulo 2^32.
+    /// Returns the number posted so far, modulo 2^32.
     fn begun(&self) -> u32 {
         (self.0.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Whether none is under way.
+    /// Returns true if none is outstanding.
     fn is_idle(&self) -> bool {
         self.0.load(Ordering::Relaxed) & UNDER_WAY == 0
     }
@@ -75,19 +76,20 @@ impl Load {
     }
 }
 
-/// Queue pairs and the memory that the peer writes through them. Destroys the queue pairs, then frees the memory, when
-/// dropped.
+/// The queue pairs of a connection and the memory that the peer writes through them. Dropping this destroys
+/// the queue pairs, then frees the memory.
 pub(crate) struct Lanes {
     rnic: Arc<dyn Rnic>,
     pub(crate) lanes: Vec<Lane>,
-    /// Nothing is posted any more.
+    /// True once nothing may be posted any more.
     ending: AtomicBool,
-    /// Held while queue pairs are being destroyed, so that whoever comes meanwhile returns after that; whether all are.
+    /// True if all queue pairs are destroyed. Held while they are being destroyed, so that a concurrent
+    /// call returns after that.
     gone: Mutex<bool>,
-    /// The ring for the peer's requests, and the slots for its replies; none on loop-back.
+    /// The ring for the peer's requests, and the slots for its replies; `None` on loop-back.
     pub(crate) memory: Option<(Run, Run)>,
-    /// Until the queue pairs are destroyed; none on loop-back.
-    seat: Mutex<Option<Seat>>,
+    /// The permit, until the queue pairs are destroyed; `None` on loop-back.
+    permit: Mutex<Option<PeerPermit>>,
 }
 
 impl Lanes {
@@ -97,13 +99,13 @@ impl Lanes {
         platform: &dyn Platform,
         options: QpOptions,
         count: usize,
-        peer: Option<((Run, Run), Seat)>,
+        peer: Option<((Run, Run), PeerPermit)>,
     ) -> Result<Self, VerbsError> {
         let lanes = Vec::with_capacity(count);
-        let (memory, seat) = peer.unzip();
-        let (rnic, seat) = (rnic.clone(), Mutex::new(seat));
+        let (memory, permit) = peer.unzip();
+        let (rnic, permit) = (rnic.clone(), Mutex::new(permit));
         let (ending, gone) = (AtomicBool::new(false), Mutex::new(false));
-        let mut made = Self { rnic, lanes, ending, gone, memory, seat };
+        let mut made = Self { rnic, lanes, ending, gone, memory, permit };
         for lane in 0..count {
             let recv_depth = if lane == super::RPC_LANE { options.recv_depth } else { 1 };
             let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
@@ -118,7 +120,7 @@ impl Lanes {
         Ok(made)
     }
 
-    /// Posts `count` receives that take immediates.
+    /// Posts `count` receives for immediates.
     pub(crate) fn post_receives(&self, count: u32) -> Result<(), VerbsError> {
         const BATCH: usize = 32;
         const EMPTY: &[RecvWr<'static>] = &[RecvWr { id: WrId(0), scatter: &[] }; BATCH];
@@ -132,18 +134,18 @@ impl Lanes {
         Ok(())
     }
 
-    /// How many.
+    /// Returns the number of queue pairs.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Numbers and first PSNs, as the peer must know them.
+    /// Returns the numbers and first PSNs, which the peer must know.
     pub(crate) fn ends(&self) -> Vec<(QpNum, Psn)> {
         self.lanes.iter().map(|l| (l.number, l.psn)).collect()
     }
 
-    /// Connects each queue pair to the peer's of the same position.
+    /// Connects each queue pair to the peer's queue pair with the same index.
     pub(crate) fn connect(&self, to: &[(QpNum, Psn)], common: QpConnect) -> Result<(), VerbsError> {
         if to.len() != self.lanes.len() {
             return Err(VerbsError::InvalidArgument);
@@ -155,8 +157,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Destroys the queue pairs: nothing of the peer reaches memory through them any more, unless it is [`Gone::NotYet`]; then
-    /// this is to be called again.
+    /// Destroys the queue pairs. Nothing of the peer reaches memory through them afterwards, unless the
+    /// result is [`Gone::NotYet`]: in that case call this again.
     pub(crate) fn destroy(&self) -> Gone {
         let first = !self.ending.swap(true, Ordering::SeqCst);
         let mut gone = self.gone.lock();
@@ -179,17 +181,17 @@ impl Lanes {
             return Gone::NotYet { first };
         }
         *gone = true;
-        drop(self.seat.lock().take());
+        drop(self.permit.lock().take());
         Gone::Now
     }
 
-    /// Whether the queue pairs are destroyed; waits while they are being so.
+    /// Returns true if the queue pairs are destroyed; waits while they are being destroyed.
     pub(crate) fn is_gone(&self) -> bool {
         *self.gone.lock()
     }
 
-    /// Lets nothing be posted any more if nothing is under way; gives whether that is so. To be called under the lock of the
-    /// operation table, as [`unseal`](Self::unseal).
+    /// Seals the queue pairs if nothing is outstanding; returns true if that is the case. Must be called
+    /// under the lock of the operation table, as must [`unseal`](Self::unseal).
     pub(crate) fn seal(&self) -> bool {
         let idle = self.lanes.iter().all(|lane| lane.load.is_idle());
         if idle {
@@ -198,17 +200,17 @@ impl Lanes {
         idle
     }
 
-    /// Ends what [`seal`](Self::seal) began.
+    /// Reverts [`seal`](Self::seal).
     pub(crate) fn unseal(&self) {
         self.lanes.iter().for_each(|lane| lane.load.set_sealed(false));
     }
 
-    /// Send work requests posted so far, modulo 2^32.
+    /// Returns the number of send work requests posted so far, modulo 2^32.
     pub(super) fn begun(&self) -> u32 {
         self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.load.begun()))
     }
 
-    /// Whether they are destroyed, or about to be.
+    /// Returns true if they are destroyed, or about to be.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
@@ -217,7 +219,7 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         if let Gone::NotYet { .. } = self.destroy() {
-            log::error!("lite: the RNIC does not let go of queue pairs: their memory is lost");
+            log::error!("lite: the RNIC cannot destroy queue pairs: their memory is lost");
             core::mem::forget(self.memory.take());
         }
     }

@@ -4,14 +4,14 @@ mod broker;
 mod close;
 mod confirm;
 mod lanes;
+mod permits;
 mod room;
-mod seats;
 mod setup;
 mod wire;
 
 pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::{Gone, Lane, Lanes};
-pub(crate) use seats::{Seat, Seats};
+pub(crate) use permits::{PeerPermit, PeerPermits};
 pub(crate) use wire::RpcArea;
 #[cfg(feature = "testing")]
 pub(crate) use wire::{End, Envelope, Message, VERSION};
@@ -26,47 +26,49 @@ use platform::Instant;
 use proto::{Incarnation, NodeId};
 use verbs::MemoryKey;
 
-/// The lane of RPC.
+/// The index of the queue pair for RPC.
 pub(crate) const RPC_LANE: usize = 0;
 
-/// A connection that was used not longer ago stays: those who asked for it have just got it.
+/// The time for which a connection stays open after its last use, so that a task that has just got it can
+/// use it.
 const STAY: Duration = Duration::from_millis(5);
 
-/// How long a peer that uses a connection is not asked again.
+/// The time for which a peer that uses a connection is not asked again.
 const REFUSED: Duration = Duration::from_millis(20);
 
-/// What is known about the use of a connection.
+/// The observed use of a connection.
 #[derive(Default)]
 struct Seen {
-    /// Work requests posted, at the last look.
+    /// The work requests posted, at the last look.
     begun: u32,
-    /// When that was another number.
+    /// The time at which `begun` last changed.
     since: Instant,
-    /// When the peer may be asked whether it uses it.
+    /// The time from which the peer may be asked whether it uses the connection.
     ask_from: Instant,
 }
 
-/// A connection to one life of one peer: K queue pairs that live and die together.
+/// A connection to one incarnation of one peer: K queue pairs that are created and destroyed together.
 ///
-/// It is never repaired. When any queue pair fails, all are destroyed, and the next use opens a new connection; the peer
-/// destroys its side before it answers. So whatever arrives on a connection was sent after its predecessor fell silent. One
-/// that is not used may be [closed](close) by agreement: to give its place to another, or because it is idle.
+/// A connection is never repaired. When any queue pair fails, all are destroyed, and the next use opens a
+/// new connection; the peer destroys its side before it answers. So everything that arrives on a connection
+/// was sent after its predecessor's end. An unused connection may be [closed](close) by agreement, because
+/// its permit is wanted for another peer or because it is idle.
 pub(crate) struct Conn {
     pub(crate) peer: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) remote_key: MemoryKey,
-    /// Which attempt made it, the same at both ends.
+    /// The number of the attempt that made it, the same at both ends.
     pub(crate) id: u64,
     lanes: Lanes,
     next: AtomicU32,
     seen: Mutex<Seen>,
-    /// Which one it is in the table of operations; only changed under that's lock.
+    /// The index in the operation table. Written only under the table's lock.
     link: AtomicU32,
-    /// The peer waits to hear that the queue pairs here are destroyed.
+    /// True if the peer waits to be told that the queue pairs here are destroyed.
     owes_closed: AtomicBool,
-    /// This node has found the connection broken.
+    /// True if this node has found the connection broken.
     failed: AtomicBool,
-    /// None on the loop-back connection.
+    /// `None` on the loop-back connection.
     pub(crate) rpc: Option<ConnRpc>,
 }
 
@@ -110,7 +112,8 @@ impl Conn {
         &self.lanes
     }
 
-    /// The lane for the next one-sided operation: in turn, sparing that of RPC if there are others.
+    /// Returns the queue pair for the next one-sided operation: in turn, without that of RPC if there are
+    /// others.
     #[inline]
     pub(crate) fn pick(&self, share: Share) -> usize {
         let n = self.lanes.lanes.len() as u32;
@@ -124,13 +127,14 @@ impl Conn {
         if count == 1 {
             return first as usize;
         }
-        // That two take the same at once is no harm.
+        // Two tasks may get the same index, which is harmless.
         let next = self.next.load(Ordering::Relaxed);
         self.next.store(next.wrapping_add(1), Ordering::Relaxed);
         (first + next % count) as usize
     }
 
-    /// How long this node has posted nothing on it, as far as its looks tell; whatever a peer sends is answered.
+    /// Returns the time for which this node has posted nothing, as far as it has looked. Traffic of the
+    /// peer is answered and does not count.
     fn unused(&self, now: Instant) -> Duration {
         let begun = self.lanes.begun();
         let mut seen = self.seen.lock();
@@ -140,29 +144,28 @@ impl Conn {
         now.saturating_since(seen.since)
     }
 
-    /// Counts as used now.
+    /// Counts the connection as used now.
     fn touch(&self, now: Instant) {
         let begun = self.lanes.begun();
         let mut seen = self.seen.lock();
         (seen.begun, seen.since) = (begun, now);
     }
 
-    /// The peer uses it: it need not be asked for a while.
+    /// Notes that the peer uses it, so that it is not asked for a while.
     fn refused(&self, now: Instant) {
         self.seen.lock().ask_from = now + REFUSED;
     }
 
-    /// Whether the peer may be asked whether it uses it.
+    /// Returns true if the peer may be asked whether it uses the connection.
     fn may_ask(&self, now: Instant) -> bool {
         self.seen.lock().ask_from <= now
     }
 
-    /// Whether it is at its end: nothing is posted on it any more. Its queue pairs are destroyed, or are about to be.
+    /// Returns true if nothing is posted on it any more: its queue pairs are destroyed, or are about to be.
     pub(crate) fn is_shut(&self) -> bool {
         self.lanes.is_ending()
     }
 
-    /// This node has found the connection broken.
     fn note_failure(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -172,12 +175,11 @@ impl Conn {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The peer wants to hear when the queue pairs here are destroyed.
     fn owe_closed(&self) {
         self.owes_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the peer is to be told now; it is only once.
+    /// Returns true, once, if the peer must be told now.
     fn pays_closed(&self) -> bool {
         self.owes_closed.swap(false, Ordering::SeqCst)
     }

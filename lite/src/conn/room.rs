@@ -1,8 +1,8 @@
-//! Peers that wait for a place: connections that are to be opened when another has been closed.
+//! Peers that wait for a permit: connections that are opened when another one has been closed.
 
 use super::broker::{Peer, PeerLink};
 use super::wire::{End, Message};
-use super::{STAY, Seat};
+use super::{PeerPermit, STAY};
 use crate::node::Node;
 use crate::sometimes::sometimes;
 use alloc::boxed::Box;
@@ -12,40 +12,40 @@ use core::time::Duration;
 use platform::Instant;
 use proto::{Member, NodeId};
 
-/// Between two looks.
+/// The interval of the search for permits.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a peer that has asked is let wait before it is told that there is no place. It then gives up the place that it
-/// holds for its question, which another may wait for.
+/// The time for which a peer that has sent a request waits here before it is told that no permit is free.
+/// It then gives up the permit that it holds for its request, which another peer may wait for.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a peer is wanted. Whoever still waits for it then, wants it anew.
+/// The time for which a peer is wanted. A task that still waits for it then asks for it again.
 const WANTED: Duration = Duration::from_secs(1);
-/// How soon a proposal to close is answered by a peer that is well; after that, another one is made.
+/// The time in which a healthy peer answers a proposal to close. After that, another one is made.
 const ANSWERED: Duration = Duration::from_millis(20);
-/// After a peer had no place, it is asked again within so many microseconds, at random.
+/// The upper bound of the random pause, in µs, after which a peer without a free permit is asked again.
 const AGAIN_US: u64 = 16_000;
 
-/// One that waits for a place here, and may have it now.
+/// A peer that waits for a permit here and may have it now.
 enum Next {
-    /// It has asked.
+    /// The peer has sent a request.
     Asked { attempt: u64, end: End },
-    /// It is to be asked.
+    /// A request will be sent to the peer.
     Wanted,
 }
 
 impl Node {
-    /// Whether a link waits for a place.
+    /// Returns true if a link waits for a permit.
     fn waits(peer: &Peer) -> bool {
         matches!(peer.link, PeerLink::Wanted { .. } | PeerLink::Asked { .. })
     }
 
-    /// There is no place for a connection that is wanted.
+    /// Notes that no permit is free for a wanted connection.
     pub(super) fn crowded(self: &Arc<Self>) {
         self.counters.crowded.add(1);
-        log::debug!("lite: all {} places for peers are taken", self.config.peers);
+        log::debug!("lite: all {} connection permits are in use", self.config.peers);
         self.find_room();
     }
 
-    /// Sees to it that those that wait get a place, in a task that runs while there are any.
+    /// Starts the task that finds permits for waiting peers and runs while there are any.
     fn find_room(self: &Arc<Self>) {
         if self.finding_room.swap(true, Ordering::SeqCst) {
             return;
@@ -69,16 +69,16 @@ impl Node {
         self.platform.spawn("lite-room", Box::pin(task));
     }
 
-    /// Serves those that wait while there are places; gives how many are left.
+    /// Serves waiting peers while permits are free, and returns the number of peers that still wait.
     fn give_places(self: &Arc<Self>) -> usize {
         let now = self.platform.now();
         self.give_up(now);
-        while Seat::taken(&self.seats) < self.config.peers {
+        while PeerPermit::taken(&self.permits) < self.config.peers {
             let Some((member, attempt, next, since)) = self.next_waiting(now) else { break };
             sometimes!("a connection got a place that it waited for");
             let served = match next {
                 Next::Asked { attempt, end } => self.answer_request(&member, attempt, end, since),
-                // An error is told to those who then ask themselves.
+                // An error is reported to tasks that ask for the connection themselves.
                 Next::Wanted => self.ask(attempt, &member, since).unwrap_or(true),
             };
             self.peer_change.wake_all();
@@ -89,7 +89,8 @@ impl Node {
         self.peers.lock().values().filter(|p| Self::waits(p)).count()
     }
 
-    /// The one that has waited longest, those first that have asked; its link is being prepared as attempt.
+    /// Picks the peer that has waited longest, incoming requests before outgoing ones, and moves its link
+    /// to `Preparing { attempt }`.
     fn next_waiting(&self, now: Instant) -> Option<(Member, u64, Next, Instant)> {
         let own = self.random();
         let mut peers = self.peers.lock();
@@ -114,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Ends the wait of those whose time is over.
+    /// Ends the waits whose time is over.
     fn give_up(self: &Arc<Self>, now: Instant) {
         let mut any = false;
         let mut peers = self.peers.lock();
@@ -136,7 +137,8 @@ impl Node {
         }
     }
 
-    /// Proposes to close those connections that have not been used for longest, until as many may come free as are wanted.
+    /// Proposes to close the least recently used connections, until as many permits may become free as are
+    /// wanted.
     fn make_room(self: &Arc<Self>, wanted: usize) {
         let now = self.platform.now();
         let coming = {
@@ -155,7 +157,7 @@ impl Node {
             .for_each(drop);
     }
 
-    /// A peer has no place for the connection that it was asked for.
+    /// Handles the answer that the peer has no permit for a requested connection.
     pub(super) fn on_full(self: &Arc<Self>, node: NodeId, attempt: u64) {
         let now = self.platform.now();
         let from = now + Duration::from_micros(1 + self.random() % AGAIN_US);
@@ -171,7 +173,8 @@ impl Node {
         self.find_room();
     }
 
-    /// Peers that wait for a place, and connections whose closing has been proposed.
+    /// Returns the number of peers that wait for a permit, and of connections whose closing has been
+    /// proposed.
     #[cfg(feature = "testing")]
     pub(crate) fn links_in_change(&self) -> usize {
         let in_change = |p: &&Peer| Self::waits(p) || matches!(p.link, PeerLink::Closing { .. });

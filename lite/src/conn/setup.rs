@@ -1,6 +1,6 @@
-//! What a connection is made of: queue pairs, the memory that the peer writes, and how they are set up.
+//! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
 
-use super::seats::Seat;
+use super::permits::PeerPermit;
 use super::wire::{End, RpcArea};
 use super::{Conn, Lanes};
 use crate::Error;
@@ -9,22 +9,23 @@ use alloc::sync::Arc;
 use proto::Member;
 use verbs::{AddressVector, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError};
 
-/// IP time to live of RDMA packets.
+/// The IP time to live of RDMA packets.
 const HOP_LIMIT: u8 = 64;
 
-/// Why there are no queue pairs for another connection.
+/// The reason for which no queue pairs could be made for another connection.
 pub(super) enum Unprepared {
-    /// As many connections as can be; one that is closed gives room.
+    /// All permits are in use; closing a connection frees one.
     Crowded,
-    /// For another reason.
+    /// Another reason.
     For(Error),
 }
 
 impl Node {
-    /// The connection of this node with itself: one queue pair, its own peer. Atomics on own memory go through it.
+    /// Returns this node's connection to itself: one queue pair, connected to itself. Atomics on own memory
+    /// use it.
     pub(super) fn loopback(&self) -> Result<Arc<Conn>, Error> {
         let mut loopback = self.loopback.lock();
-        // Whoever ends this node's membership takes the connection away under this lock.
+        // The code that ends this node's membership removes the connection under this lock.
         if self.is_fenced() {
             return Err(Error::LinkDown);
         }
@@ -78,9 +79,9 @@ impl Node {
         }
     }
 
-    /// Takes a seat, and creates queue pairs and memory for a connection.
+    /// Takes a permit, and creates queue pairs and memory for a connection.
     pub(super) fn prepare(&self, count: usize) -> Result<Lanes, Unprepared> {
-        let seat = Seat::take(&self.seats, self.config.peers).ok_or(Unprepared::Crowded)?;
+        let permit = PeerPermit::take(&self.permits, self.config.peers).ok_or(Unprepared::Crowded)?;
         let run = |len: u32| {
             let asked = u64::from(len);
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
@@ -88,10 +89,10 @@ impl Node {
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
         let lanes =
-            Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, seat)));
+            Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, permit)));
         lanes.map_err(|error| match error {
-            // Others have them, unless nobody is connected.
-            VerbsError::NoResources if Seat::taken(&self.seats) > 0 => Unprepared::Crowded,
+            // Other connections use them up, unless no peer is connected.
+            VerbsError::NoResources if PeerPermit::taken(&self.permits) > 0 => Unprepared::Crowded,
             error => Unprepared::For(Error::Refused(alloc::format!("no queue pair: {error}"))),
         })
     }
@@ -117,7 +118,7 @@ impl Node {
         }
     }
 
-    /// The first of this node's link kinds that the member speaks too.
+    /// Returns the first of this node's link kinds that the member supports too.
     pub(super) fn common_link(&self, member: &Member) -> Option<LinkKind> {
         self.attributes.links.iter().copied().find(|l| member.rnic.links.contains(l))
     }

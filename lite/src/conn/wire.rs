@@ -1,4 +1,4 @@
-//! What two nodes tell each other through the manager to set up a connection.
+//! The messages by which two nodes set up a connection through the manager.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,67 +9,67 @@ use verbs::{LinkKind, PathMtu, Psn, QpNum};
 /// The version of these messages and of the RPC headers.
 pub(crate) const VERSION: u8 = 6;
 
-/// Where a node takes RPC messages from one peer.
+/// The memory in which a node receives RPC messages from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RpcArea {
-    /// The ring for requests.
+    /// The address of the ring for requests.
     pub(crate) ring: IoAddr,
-    /// Its bytes, a power of two.
+    /// The length of the ring in bytes, a power of two.
     pub(crate) ring_len: u32,
-    /// The slots for replies, one after the other.
+    /// The address of the slots for replies, which are contiguous.
     pub(crate) slots: IoAddr,
-    /// Bytes of one.
+    /// The length of a slot, in bytes.
     pub(crate) slot_len: u32,
-    /// How many.
+    /// The number of slots.
     pub(crate) slot_count: u32,
 }
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
-    /// The frame format: chosen by the side that asks.
+    /// The frame format, chosen by the requester.
     pub(crate) link: LinkKind,
     /// The largest path MTU of its port.
     pub(crate) mtu: PathMtu,
-    /// READs and atomics that it answers at once.
+    /// The number of READs and atomics that it serves at once.
     pub(crate) rd_atomic: u8,
     /// Queue pair numbers and first PSNs.
     pub(crate) queue_pairs: Vec<(QpNum, Psn)>,
-    /// Where it takes RPC messages.
+    /// The memory for RPC messages.
     pub(crate) rpc: RpcArea,
 }
 
 /// A message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// Asks for a connection.
+    /// A request for a connection.
     Request(End),
-    /// Grants it; the sender's queue pairs are connected.
+    /// The request is accepted; the sender's queue pairs are connected.
     Reply(End),
-    /// The asker's queue pairs are connected too.
+    /// The requester's queue pairs are connected too.
     Ready,
-    /// Refuses, and why.
+    /// The request is refused, for the reason that the text gives.
     Refused(String),
-    /// There is no place for another connection; the asker may ask again.
+    /// No permit is free for another connection; the requester may ask again.
     Full,
-    /// Proposes to close the connection of that attempt, on which nothing is under way here, if the other side has not used
-    /// it for so long either.
+    /// Proposes to close the connection of that attempt. The sender has nothing in flight on it; the
+    /// receiver should refuse if it has used the connection within `unused_ns`.
     Close { unused_ns: u64 },
-    /// The sender's queue pairs of it are destroyed.
+    /// The sender's queue pairs of the connection are destroyed.
     Closed,
-    /// It is in use.
+    /// The connection is in use.
     Used,
-    /// The connection of that attempt has ended at the sender, who asks to be told ([`Closed`](Self::Closed)) when it has at the
-    /// receiver.
+    /// The connection of that attempt has ended at the sender, who expects [`Closed`](Self::Closed) when it
+    /// has ended at the receiver.
     Broken,
 }
 
 /// A message with the attempt that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Envelope {
-    /// [`VERSION`].
+    /// The protocol version, [`VERSION`].
     pub(crate) version: u8,
-    /// Chosen at random by the side that asks.
+    /// A random number, chosen by the requester.
     pub(crate) attempt: u64,
     /// The message.
     pub(crate) message: Message,
@@ -98,7 +98,7 @@ mod tests {
         };
         let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
         let bytes = proto::encode(&envelope);
-        // Varints, little end first.
+        // Varints, little-endian.
         let golden = [6, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
         assert_eq!(bytes, golden);
         assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));

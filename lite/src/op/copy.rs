@@ -1,5 +1,6 @@
-//! Copies between two regions. They are done by a node that holds one of them, so the bytes cross the network at most once
-//! and never pass through a third node: the caller lends that node its rights for the one copy.
+//! Copies between two regions. A node that holds one of the regions does the copy, so that the bytes cross
+//! the network at most once and never pass through a third node: the caller lends that node its rights for
+//! the one copy.
 
 use crate::issuer::Issuer;
 use crate::membership::Life;
@@ -15,26 +16,27 @@ use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// Bytes that are copied before other tasks get a turn.
+/// The bytes that are copied before other tasks run.
 const TURN: u64 = 1 << 20;
 
 /// A region that the caller of a copy lends to the node that does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Loan {
-    /// Who keeps the region's mappings.
+    /// The node that keeps the region's mappings.
     pub(crate) owner: NodeId,
-    /// What the caller has lent it under.
+    /// The token of the caller's loan.
     pub(crate) token: u64,
-    /// Where in it.
+    /// The offset in the region.
     pub(crate) offset: u64,
 }
 
 impl Lmr {
-    /// Copies `len` bytes from `offset` to `to_offset` of `to`, which may be the same region. The ranges may overlap, as in
-    /// C's `memmove`: the target then holds what the source held before.
+    /// Copies `len` bytes from `offset` to `to_offset` of `to`, which may be the same region. The ranges
+    /// may overlap, as in C's `memmove`: the target then holds what the source held before.
     ///
-    /// Needs READ here and WRITE there. A node that holds one of the regions does it. On an error some of the bytes may have
-    /// been copied; after [`Error::Unknown`] the copy may still go on, until the deadline at the latest.
+    /// Needs READ on this region and WRITE on `to`. A node that holds one of the regions does the copy. On
+    /// an error some of the bytes may have been copied; after [`Error::Unknown`] the copy may still go on,
+    /// until the deadline at the latest.
     pub async fn memmove(&self, offset: u64, to: &Self, to_offset: u64, len: u64) -> Result<(), Error> {
         self.check(Permissions::READ, offset, len)?;
         to.check(Permissions::WRITE, to_offset, len)?;
@@ -63,7 +65,7 @@ impl Lmr {
         if [from.0, into.0].contains(&node.me) {
             return copy(self, offset, to, to_offset, len, deadline).await;
         }
-        // Counted as memset is; what this node copies itself counts as reads and writes.
+        // Counted as a memset; the part that this node copies itself counts as reads and writes.
         let _ticket = self.rate(0, deadline).await?;
         let left = |deadline: Instant| {
             u64::try_from((deadline - node.platform.now()).as_nanos()).unwrap_or(u64::MAX)
@@ -81,8 +83,8 @@ impl Lmr {
         node.ask_node(from, &ask, deadline).await.map(drop)
     }
 
-    /// As [`memmove`](Self::memmove) for ranges that do not overlap; if they do, which C leaves undefined, it is
-    /// [refused](Error::Refused).
+    /// Does the same as [`memmove`](Self::memmove) for ranges that do not overlap. Overlapping ranges,
+    /// which C leaves undefined, are [refused](Error::Refused).
     pub async fn memcpy(&self, offset: u64, to: &Self, to_offset: u64, len: u64) -> Result<(), Error> {
         self.check(Permissions::READ, offset, len)?;
         to.check(Permissions::WRITE, to_offset, len)?;
@@ -129,7 +131,7 @@ async fn copy(
 }
 
 impl Node {
-    /// Whether two handles are of one region: whether both begin at the same place.
+    /// Returns whether two handles are of one region, that is, whether both begin at the same location.
     async fn is_same(&self, a: &Lmr, b: &Lmr) -> Result<bool, Error> {
         let (a, b) = (&a.mapping(), &b.mapping());
         if a.owner != b.owner || a.len != b.len {
@@ -140,8 +142,8 @@ impl Node {
         Ok((a.at, a.addr) == (b.at, b.addr))
     }
 
-    /// Does a copy for another node, with the rights that it has lent. Stops if that node leaves; when this returns, nothing of
-    /// the copy is on the wire.
+    /// Does a copy for another node, with the rights that it has lent. Stops if that node leaves. After the
+    /// return nothing of the copy is on the wire.
     pub(crate) async fn copy_for(
         self: &Arc<Self>,
         by: Life,
@@ -160,7 +162,8 @@ impl Node {
         let (source, target) = self.timers.before(deadline, borrowed).await.ok_or(Error::Deadline)??;
         source.check(Permissions::READ, from.offset, len)?;
         target.check(Permissions::WRITE, to.offset, len)?;
-        // Not before: to borrow may take until a move has ended, which may wait for all to have seen the end of `by`.
+        // The errand begins only now: borrowing may wait for the end of a move, which may wait until all
+        // nodes have seen the end of `by`.
         let errand = self.begin_errand(by)?;
         let work = errand.while_it_lives(copy(&source, from.offset, &target, to.offset, len, deadline));
         let result = self.timers.before(deadline, work).await.unwrap_or(Err(Error::Unknown));

@@ -1,4 +1,5 @@
-//! How operations stand: one word for each slot, which the task that waits for the operation reads without a lock.
+//! The state of each operation: one word for each slot, which the task that waits for the operation reads
+//! without a lock.
 
 use crate::bounce::Place;
 use alloc::sync::Arc;
@@ -6,14 +7,14 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::WrId;
 
-/// Bits of a slot's index, and the most slots that there can be.
+/// The number of bits of a slot's index, which bounds the number of slots.
 const INDEX_BITS: u32 = 20;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 pub(crate) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
-/// Bits of the stage in a word; the use of the slot is above them.
+/// The number of bits of the stage in a word; the use of the slot is above them.
 const STAGE_BITS: u32 = 3;
 
-/// Names a slot in one use of it; travels in the work request.
+/// A slot in one use of it, as it travels in the work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpId(NonZeroU64);
 
@@ -21,12 +22,12 @@ pub(crate) struct OpId(NonZeroU64);
 const FIRST: u64 = 1 << INDEX_BITS;
 
 impl OpId {
-    /// The first use of a slot.
+    /// Returns the first use of a slot.
     pub(super) fn first(index: u32) -> Self {
         Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(u64::from(index) & INDEX)
     }
 
-    /// The next use of the slot. They go round after 2^44, which takes one slot weeks.
+    /// Returns the next use of the slot. Uses repeat after 2^44, which takes one slot weeks.
     #[inline]
     pub(super) fn next(self) -> Self {
         NonZeroU64::new(self.0.get().wrapping_add(FIRST)).map_or(Self::first(0), Self)
@@ -45,7 +46,7 @@ impl OpId {
         WrId(self.0.get())
     }
 
-    /// `None` for what is no operation's.
+    /// Returns `None` for an identifier that is no operation's.
     pub(crate) fn from_wr_id(id: WrId) -> Option<Self> {
         NonZeroU64::new(id.0).map(Self)
     }
@@ -56,36 +57,37 @@ impl OpId {
     }
 }
 
-/// How an operation stands.
+/// The state of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Stage {
-    /// Under way.
+    /// In flight.
     OnWire = 0,
-    /// Under way, and its deadline has passed.
+    /// In flight, and its deadline has passed.
     Late = LATE,
-    /// It has succeeded. The slot and the bounce buffer are still its.
+    /// Success. The operation still owns the slot and the bounce buffer.
     Done = DONE,
-    /// It has failed. The slot knows why.
+    /// Failure. The slot contains the status.
     Failed = FAILED,
 }
 
 const LATE: u64 = 1;
 const DONE: u64 = 2;
 const FAILED: u64 = 3;
-/// The stage of an operation that nobody waits for, from when its poster has filled the bounce buffer. Nobody waits for the
-/// operation, so nobody takes this stage for the operation's end.
+/// The stage of an operation without a waiter, once its poster has filled the bounce buffer. Without a
+/// waiter, no task mistakes this stage for the operation's end.
 const FILLED: u64 = 4;
 
-/// What is told of one slot.
+/// The published state of one slot.
 struct End {
-    /// Which use of it is meant, and its stage.
+    /// The use of the slot, and its stage.
     word: AtomicU64,
-    /// Where the bounce buffer of that use lies, if it has one.
+    /// The address of that use's bounce buffer, if it has one.
     place: AtomicU64,
 }
 
-/// What is told of all slots. It only changes under the lock of the table, but for [`filled`](Ends::filled).
+/// The published state of all slots. It only changes under the lock of the table, except by
+/// [`filled`](Ends::filled).
 #[derive(Clone)]
 pub(crate) struct Ends(Arc<[End]>);
 
@@ -103,7 +105,7 @@ impl Ends {
         }
     }
 
-    /// The slot is taken, with a bounce buffer there.
+    /// Notes the address of the bounce buffer of a slot that has been taken.
     #[inline]
     pub(super) fn set_place(&self, id: OpId, place: Place) {
         if let Some(end) = self.0.get(id.index()) {
@@ -111,24 +113,25 @@ impl Ends {
         }
     }
 
-    /// Its poster is done with the bounce buffer of `id`, which is being posted and which nobody is to wait for.
+    /// Marks the bounce buffer of `id` as filled by its poster. No task may wait for `id`, which is being
+    /// posted.
     #[inline]
     pub(super) fn filled(&self, id: OpId) {
         if let Some(end) = self.0.get(id.index()) {
-            // The bytes of the buffer are written before whoever sees this gives it to another.
+            // The bytes of the buffer are written before a thread that sees this reuses the buffer.
             end.word.store(id.word(Stage::OnWire) | FILLED, Ordering::Release);
         }
     }
 
-    /// Whether [`filled`](Self::filled) has been called for `id`, which has its slot still.
+    /// Returns true if [`filled`](Self::filled) has been called for `id`, which must still own its slot.
     #[inline]
     pub(super) fn is_filled(&self, id: OpId) -> bool {
         let word = self.0.get(id.index()).map(|end| end.word.load(Ordering::Acquire));
         word == Some(id.word(Stage::OnWire) | FILLED)
     }
 
-    /// How `id` stands; `None` if the slot has gone on to its next use: then `id` has succeeded and had no bounce buffer, or
-    /// nobody was to wait for it any more.
+    /// Returns the stage of `id`, or `None` if the slot is in its next use: in that case `id` has succeeded
+    /// without a bounce buffer, or had no waiter any more.
     #[inline]
     pub(super) fn look(&self, id: OpId) -> Option<Stage> {
         let word = self.0.get(id.index())?.word.load(Ordering::Acquire);
@@ -141,7 +144,8 @@ impl Ends {
         }
     }
 
-    /// Where the bounce buffer of `id` lies, which has one and its slot still.
+    /// Returns the address of `id`'s bounce buffer. The operation must have one and must not have released
+    /// its slot.
     #[inline]
     pub(crate) fn place(&self, id: OpId) -> Place {
         Place::from_bits(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
@@ -169,7 +173,7 @@ mod tests {
         ends.set(id.next(), Stage::OnWire);
         assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
         assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(Stage::OnWire)));
-        // After the last use they begin anew, and none is nothing.
+        // After the last use they begin again, and no value is zero.
         let last = OpId(id.0 | !INDEX);
         assert_eq!((last.next().0.get(), last.next().next()), (2, id));
         assert_eq!(OpId(OpId::first(0).0 | !INDEX).next(), OpId::first(0));

@@ -1,4 +1,4 @@
-//! One work request under way, as the task that issued it sees it.
+//! One work request in flight, as the task that issued it sees it.
 
 use super::OpId;
 use super::ends::Stage;
@@ -9,7 +9,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use verbs::Status;
 
-/// The waker of the task that awaits this.
+/// Resolves to the waker of the task that awaits it.
 pub(crate) struct TaskWaker;
 
 impl Future for TaskWaker {
@@ -21,7 +21,7 @@ impl Future for TaskWaker {
     }
 }
 
-/// Lets the task rest until something wakes it that has its waker.
+/// Suspends the task until something wakes it that has its waker.
 #[derive(Default)]
 pub(crate) struct Rest(bool);
 
@@ -34,19 +34,19 @@ impl Future for Rest {
     }
 }
 
-/// How the wait for a work request has ended.
+/// The end of the wait for a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
-    /// It has succeeded.
+    /// Success.
     Done,
-    /// It has [failed](Flight::status).
+    /// Failure, with a [status](Flight::status).
     Failed,
-    /// Its time is over while it is under way.
+    /// The deadline has passed while it is in flight.
     Late,
 }
 
-/// A work request, and its bounce buffer, if it has one. Dropped before it has ended, it leaves both in quarantine; after that
-/// others may have them.
+/// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
+/// quarantine until its completion; afterwards others may use them.
 pub(crate) struct Flight<'n> {
     node: &'n Node,
     /// `None` once nothing is held any more.
@@ -59,21 +59,21 @@ impl<'n> Flight<'n> {
         Self { node, id: Some(id) }
     }
 
-    /// Copies what it has brought, if it has [`Ended`] well and brings something.
+    /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
     #[inline]
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
         let place = self.id.map(|id| self.node.ends.place(id)).ok_or(Error::Unknown)?;
         self.node.buffers.read(place, into).map_err(|_| Error::Unknown)
     }
 
-    /// What it has come to.
+    /// Returns the status of the completion.
     pub(crate) fn status(&self) -> Status {
         self.id.map_or(Status::Success, |id| self.node.ops.lock().status(id))
     }
 }
 
 impl Node {
-    /// How a work request stands that somebody waits for.
+    /// Polls a work request for which a task waits.
     #[inline]
     pub(super) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         let stage = match self.ends.look(id) {
@@ -89,7 +89,7 @@ impl Node {
         })
     }
 
-    /// Nobody waits for a work request any more, or needs what it has brought.
+    /// Ends the interest in a work request: no task waits for it or needs its result any more.
     #[inline]
     pub(super) fn let_go(&self, id: OpId) {
         self.ops.lock().let_go(id);

@@ -1,16 +1,17 @@
-//! Connections as operations find them: by number, and by the life of the peer whose memory they are meant for.
+//! The connections that operations use: by number, and by the incarnation of the peer whose memory they are
+//! meant for.
 
 use crate::conn::Conn;
 use crate::membership::Life;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Names a connection in the table.
+/// The number of a connection in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link(u32);
 
 impl Link {
-    /// Of a connection that is not in the table.
+    /// The number of a connection that is not in the table.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     pub(crate) fn from_bits(bits: u32) -> Self {
@@ -22,7 +23,7 @@ impl Link {
     }
 }
 
-/// Names a life of a peer among those that the table knows.
+/// The number of a peer's incarnation in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PlaceId(u32);
 
@@ -32,37 +33,38 @@ impl PlaceId {
     }
 }
 
-/// A life of a peer, and the connection to it for one-sided operations.
+/// An incarnation of a peer, and the connection to it for one-sided operations.
 struct Place {
     life: Life,
     link: Link,
 }
 
-/// Connections in use, and the lives of peers.
+/// The connections in use, and the incarnations of peers.
 #[derive(Default)]
 pub(crate) struct Links {
-    /// Until they are shut and nothing of them is on the wire.
+    /// The connections, until they are shut and nothing of them is on the wire.
     links: Vec<Option<Arc<Conn>>>,
-    /// The lives of peers that one-sided operations have been meant for, for good: handles name them by their numbers here.
+    /// The incarnations of peers that one-sided operations have been meant for. They are never removed,
+    /// because handles contain their numbers.
     places: Vec<Place>,
-    /// By node id, the last of them.
+    /// The latest incarnation, by node number.
     by_node: Vec<Option<PlaceId>>,
 }
 
 impl Links {
-    /// The connection of that number, unless it is shut.
+    /// Returns the connection with that number, unless it is shut.
     #[inline]
     pub(super) fn open(&self, link: Link) -> Option<&Arc<Conn>> {
         self.get(link).filter(|conn| !conn.is_shut())
     }
 
-    /// The connection of that number.
+    /// Returns the connection with that number.
     #[inline]
     pub(super) fn get(&self, link: Link) -> Option<&Arc<Conn>> {
         self.links.get(link.0 as usize)?.as_ref()
     }
 
-    /// The number of that life of that node.
+    /// Returns the number of that incarnation, and adds it if need be.
     pub(crate) fn place(&mut self, life: Life) -> PlaceId {
         let node = usize::from(life.0.0);
         if self.by_node.len() <= node {
@@ -79,7 +81,7 @@ impl Links {
         })
     }
 
-    /// The life of that number.
+    /// Returns the incarnation with that number.
     pub(crate) fn life(&self, place: PlaceId) -> Option<Life> {
         self.places.get(place.0 as usize).map(|p| p.life)
     }
@@ -101,10 +103,10 @@ impl Links {
         ((conn.peer, conn.incarnation) == place.life && !conn.is_shut()).then_some((place.link, conn))
     }
 
-    /// Which one a connection is here; [`Link::NONE`] if it is shut.
+    /// Returns the number of a connection, and adds it if need be; [`Link::NONE`] if it is shut.
     pub(crate) fn link(&mut self, conn: &Arc<Conn>) -> Link {
         let known = conn.link();
-        // One that is shut is forgotten by the poller after this, or has been before.
+        // The poller forgets a shut connection after this, or has done so before.
         if known != Link::NONE || conn.is_shut() {
             return known;
         }
@@ -120,7 +122,7 @@ impl Links {
         conn.link()
     }
 
-    /// One-sided operations may use a connection.
+    /// Lets one-sided operations use a connection.
     pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
         let (link, place) = (self.link(conn), self.place((conn.peer, conn.incarnation)));
         if let Some(place) = self.places.get_mut(place.0 as usize) {
@@ -128,7 +130,8 @@ impl Links {
         }
     }
 
-    /// A connection is shut, and nothing of it is on the wire. What is given is to be dropped outside of the table's lock.
+    /// Removes a connection that is shut and of which nothing is on the wire. Drop the returned reference
+    /// outside of the table's lock.
     pub(crate) fn forget(&mut self, conn: &Conn) -> Option<Arc<Conn>> {
         let link = conn.link();
         conn.set_link(Link::NONE);

@@ -1,4 +1,4 @@
-//! Posting one work request with all it needs: a credit of the queue pair, a bounce buffer, a slot.
+//! Posting of one work request with all that it needs: a credit of the queue pair, a bounce buffer, a slot.
 
 use super::{OpId, Touch, Waits};
 use crate::bounce::Place;
@@ -12,15 +12,15 @@ use alloc::sync::Arc;
 use proto::NodeId;
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 
-/// Longest payload assembled on the stack for an inline work request.
+/// The longest payload that is assembled on the stack for an inline work request, in bytes.
 const MAX_INLINE: usize = 256;
 
-/// What to post.
+/// The operation to post.
 #[derive(Clone, Copy)]
 pub(crate) enum Verb<'a> {
     /// Writes `head`, then `tail`.
     Write { head: &'a [u8], tail: &'a [u8], imm: Option<u32> },
-    /// Reads so many bytes.
+    /// Reads `len` bytes.
     Read { len: u32 },
     /// Adds.
     FetchAdd { add: u64 },
@@ -29,48 +29,48 @@ pub(crate) enum Verb<'a> {
 }
 
 impl Verb<'_> {
-    /// Whether it changes the memory at the other end.
+    /// Returns true if the operation changes the peer's memory.
     #[inline]
     pub(crate) const fn changes(self) -> bool {
         !matches!(self, Self::Read { .. })
     }
 }
 
-/// The right to go through a mapping to a place in it.
+/// The right to access a location through a mapping, as looked up.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
-    /// The mapping, and the epoch that the place was looked up in.
+    /// The mapping, and the epoch in which the location was looked up.
     pub(crate) seen: (&'a Mapping, Epoch),
-    /// Over which queue pairs.
+    /// The queue pairs that may be used.
     pub(crate) share: Share,
 }
 
 impl Pass<'_> {
-    /// Whether it still holds. To be called under the lock of the table of operations, where who changes a mapping then looks
-    /// for what came before.
+    /// Fails if the mapping has changed since. Must be called under the lock of the operation table: a task
+    /// that changes a mapping then finds the operations posted before under this lock.
     pub(super) fn check(&self) -> Result<(), NotPosted> {
         let (mapping, epoch) = self.seen;
         mapping.gate.check(epoch).map_err(NotPosted::from)
     }
 
-    /// What `verb` touches with it.
+    /// Returns the effect of `verb` on the mapping.
     pub(super) fn touch(&self, verb: Verb<'_>) -> Touch {
         Touch { stamp: self.seen.0.stamp.id(), changes: verb.changes() }
     }
 }
 
-/// Why nothing was posted.
+/// The reason for which nothing was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPosted {
-    /// No slot, buffer or room in the queue pair now, or this node is suspended.
+    /// No slot, buffer or room in the queue pair is free now, or this node is suspended.
     Busy,
-    /// The connection is at its end.
+    /// The connection has ended.
     ConnectionLost,
     /// The mapping has been revoked.
     Revoked,
-    /// The mapping is being changed, or has been since its place was looked up: look again.
+    /// The mapping is being changed, or has been since the lookup: look up again.
     Changed,
-    /// No bounce buffer is that large, or memory refused.
+    /// No bounce buffer is that large, or the memory cannot be accessed.
     Invalid,
 }
 
@@ -84,7 +84,8 @@ impl From<Shut> for NotPosted {
 }
 
 impl Node {
-    /// Posts `verb` on a queue pair of `conn`, with `pass` if it touches a region. `detached`: nobody will wait for it.
+    /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. `detached`: no task
+    /// will wait for it.
     pub(crate) fn try_post(
         &self,
         conn: &Arc<Conn>,
@@ -110,7 +111,7 @@ impl Node {
         self.submit(qp.number, (id, detached), place, verb, remote).map(|()| id)
     }
 
-    /// Bytes of the bounce buffer that `verb` needs, if it needs one.
+    /// Returns the length of the bounce buffer that `verb` needs, if it needs one.
     #[inline]
     pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
         match verb {
@@ -123,8 +124,8 @@ impl Node {
         }
     }
 
-    /// Hands the RNIC what has a slot, and a bounce buffer if it needs one. On `Err` the slot is free again. `detached`: nobody
-    /// will wait for it.
+    /// Posts an operation that has a slot, and a bounce buffer if it needs one. On `Err` the slot has been
+    /// released. `detached`: no task will wait for it.
     #[inline(always)]
     pub(crate) fn submit(
         &self,
@@ -188,7 +189,7 @@ impl Node {
     }
 }
 
-/// Puts one behind the other, if there is room.
+/// Copies `head` and `tail` into `buffer`, if there is room.
 #[inline]
 fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
     let bytes = buffer.get_mut(..head.len() + tail.len())?;
@@ -199,7 +200,7 @@ fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> 
 }
 
 impl Node {
-    /// What has a slot is not posted after all: why, unless it is known better.
+    /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.
     #[cold]
     pub(super) fn cancel(&self, id: OpId) -> NotPosted {
         let waker = self.ops.lock().cancel(id);
@@ -208,7 +209,7 @@ impl Node {
     }
 }
 
-/// The event of a work request.
+/// Returns the trace event of a work request.
 pub(super) fn posted(id: OpId, verb: Verb<'_>, peer: NodeId, lane: usize) -> Event {
     let (work, bytes) = match verb {
         Verb::Write { head, tail, imm: Some(_) } => (Work::Message, head.len() + tail.len()),

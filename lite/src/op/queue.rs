@@ -1,5 +1,5 @@
-//! Asynchronous operations: posted many at once, with one doorbell for those that go to the same node, and taken one by
-//! one as they end.
+//! Asynchronous operations: many are posted at once, with one doorbell for those to the same node;
+//! completions are taken one by one.
 
 use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
 use super::{Ended, NotPosted, OpId, Pass, Verb, Waits};
@@ -20,32 +20,32 @@ use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WrId};
 
-/// Work requests that are posted with one doorbell.
+/// The most work requests that are posted with one doorbell.
 const BATCH: usize = 16;
 
-/// What to do, under a number of the caller's choice.
+/// An operation to post, with a tag of the caller's choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Op<'a> {
-    /// Comes back in the [`Completed`].
+    /// The tag, which the [`Completed`] returns.
     pub tag: u64,
-    /// The region, whose handle's rights count.
+    /// The region; the rights are those of this handle.
     pub lmr: &'a Lmr,
-    /// Where in it.
+    /// The offset in the region, in bytes.
     pub offset: u64,
-    /// What.
+    /// The kind of operation.
     pub kind: OpKind<'a>,
 }
 
-/// What an asynchronous operation does.
+/// The kind of an asynchronous operation.
 #[derive(Clone, Copy, Debug)]
 pub enum OpKind<'a> {
-    /// Writes these bytes, which are copied when it is posted.
+    /// Writes these bytes, which are copied when the operation is posted.
     Write(&'a [u8]),
-    /// Reads so many bytes, which are handed out with the completion.
+    /// Reads that many bytes; [`CompletionQueue::next`] copies them out.
     Read(usize),
-    /// As [`Lmr::fetch_add`].
+    /// Does the same as [`Lmr::fetch_add`].
     FetchAdd(u64),
-    /// As [`Lmr::compare_swap`]: compare, swap.
+    /// Does the same as [`Lmr::compare_swap`]: compare, swap.
     CompareSwap(u64, u64),
 }
 
@@ -78,16 +78,16 @@ impl<'a> OpKind<'a> {
     }
 }
 
-/// The end of an asynchronous operation.
+/// The completion of an asynchronous operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// The operation's number.
+    /// The operation's tag.
     pub tag: u64,
-    /// Bytes read or written; of an atomic, the value before.
+    /// The number of bytes read or written; for an atomic, the value before.
     pub result: Result<u64, Error>,
 }
 
-/// What a read or atomic brings.
+/// The result that a read or an atomic brings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Brings {
     Nothing,
@@ -97,9 +97,9 @@ enum Brings {
 
 enum Stage {
     Wire(OpId),
-    /// It was done at once.
+    /// Done at once.
     Done(Result<u64, Error>),
-    /// It was read at once: it lies in several pieces, or in this node's own memory.
+    /// Read at once: its bytes are in several pieces, or in this node's own memory.
     Read(Result<Vec<u8>, Error>),
 }
 
@@ -111,7 +111,8 @@ struct Entry {
     _ticket: Option<Ticket>,
 }
 
-/// Asynchronous operations under way and ended. Dropped, it forgets them: what was posted may still happen.
+/// A queue of asynchronous operations in flight and completed. Dropping it forgets them: operations that
+/// were posted may still happen.
 pub struct CompletionQueue {
     by: Arc<Issuer>,
     depth: usize,
@@ -119,7 +120,7 @@ pub struct CompletionQueue {
 }
 
 impl Lite {
-    /// A queue for at most `depth` operations that are under way or not taken yet.
+    /// Returns a queue for at most `depth` operations in flight or not yet taken.
     #[must_use]
     pub fn completion_queue(&self, depth: usize) -> CompletionQueue {
         let entries = Mutex::new(VecDeque::with_capacity(depth));
@@ -127,18 +128,18 @@ impl Lite {
     }
 }
 
-/// What an operation has been given.
+/// The resources of an operation.
 #[derive(Clone, Copy)]
 struct Taken {
     id: OpId,
     bounce: Option<Place>,
-    /// The bytes at the other end.
+    /// The remote address.
     addr: IoAddr,
 }
 
-/// Why a group was not posted.
+/// The reason for which a group was not posted.
 enum Refused {
-    /// No room now.
+    /// There is no room now.
     Busy,
     /// There is no connection now.
     Disconnected,
@@ -146,25 +147,26 @@ enum Refused {
 }
 
 impl CompletionQueue {
-    /// Operations that are under way or not taken yet.
+    /// Returns the number of operations in flight or not yet taken.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// Whether there are none.
+    /// Returns true if no operation is in flight or not yet taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Posts operations; gives how many of them, from the first on: fewer than all if there is no room until completions are
-    /// taken. All are checked before any is posted: right, bounds and alignment as for [`Lmr::read`] and the others, and a
-    /// length of at most the chunk ([`Config::bounce`](crate::Config::bounce)'s largest), or `TooLarge`. From the call on
-    /// each has the deadline of the [`Lite`] that made the queue.
+    /// Posts operations, from the first on, and returns the number of those posted: fewer than all if there
+    /// is no room until completions are taken. All are checked before any is posted: rights, bounds and
+    /// alignment as for [`Lmr::read`] and the others, and a length of at most the chunk (the largest buffer
+    /// of [`Config::bounce`](crate::Config::bounce)), or `TooLarge`. Each has the deadline of the [`Lite`]
+    /// that made the queue, from this call on.
     ///
-    /// Those to one node go out in order. They are not retried on a new connection: one whose connection fails ends with
-    /// [`Error::Unknown`] or [`Error::NodeDown`].
+    /// Operations to one node are sent in order. They are not repeated on a new connection: an operation
+    /// whose connection fails ends with [`Error::Unknown`] or [`Error::NodeDown`].
     pub async fn post(&self, ops: &[Op<'_>]) -> Result<usize, Error> {
         for op in ops {
             op.lmr.check(op.kind.right(), op.offset, op.kind.len() as u64)?;
@@ -188,7 +190,7 @@ impl CompletionQueue {
             if room == 0 {
                 return Ok(posted);
             }
-            // What has a limit or yields goes by itself.
+            // An operation with a limit, or one that yields, is posted alone.
             if op.lmr.is_rated() && ticket.is_none() {
                 ticket = match self.admit(op, deadline).await {
                     Ok(Some(ticket)) => Some(ticket),
@@ -213,12 +215,12 @@ impl CompletionQueue {
                 Ok(n) => posted += n,
                 Err(Refused::For(error)) if posted == 0 => return Err(error),
                 Err(Refused::For(_)) => return Ok(posted),
-                // What is under way here gives room when it is taken.
+                // Room appears when completions of this queue are taken.
                 Err(_) if !self.is_empty() => return Ok(posted),
                 Err(Refused::Busy) => {
                     let (mapping, again) = (op.lmr.mapping(), self.by.node.platform.now() + RECONNECT_PAUSE);
                     let freed = self.by.node.resources.until(|| mapping.gate.is_closed().then_some(()));
-                    // Whatever is freed is announced; the pause only bounds the wait.
+                    // Every release of a resource wakes this task; the pause only bounds the wait.
                     self.by.node.timers.before(again, freed).await;
                 }
                 Err(Refused::Disconnected) => {
@@ -229,7 +231,8 @@ impl CompletionQueue {
         Ok(posted)
     }
 
-    /// Waits until `op` may go. `None`: that is only when something has been taken out of this queue.
+    /// Waits until `op` may go. Returns `None` if it may go only after a completion of this queue has been
+    /// taken.
     async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
         let mut rated = pin!(op.lmr.rate(op.kind.len(), deadline));
         core::future::poll_fn(|cx| match rated.as_mut().poll(cx) {
@@ -239,20 +242,20 @@ impl CompletionQueue {
         .await
     }
 
-    /// The node whose RNIC does `op`, if it fits one work request.
+    /// Returns the node whose RNIC does `op`, if `op` fits one work request.
     fn short(&self, op: &Op<'_>) -> Result<Option<Life>, Error> {
         let mapping = op.lmr.mapping();
         let piece = op.lmr.piece(&mapping, op.kind.right(), op.offset, op.kind.len() as u64)?;
         Ok(piece.map(|(spot, _)| spot.at).filter(|at| self.is_remote(op, *at)))
     }
 
-    /// Whether `op` on memory of `at` takes the RNIC.
+    /// Returns true if `op` on memory of `at` needs the RNIC.
     fn is_remote(&self, op: &Op<'_>, at: Life) -> bool {
         let atomic = op.kind.right() == Permissions::ATOMIC;
         op.kind.len() > 0 && (at.0 != self.by.node.me || atomic)
     }
 
-    /// Does `op` now, for its completion to be taken.
+    /// Does `op` now and keeps its completion to be taken.
     async fn at_once(&self, op: &Op<'_>, deadline: Instant, ticket: Option<Ticket>) {
         let lmr = op.lmr.until(deadline).without_class();
         let stage = match op.kind {
@@ -271,7 +274,7 @@ impl CompletionQueue {
         self.entries.lock().push_back(entry);
     }
 
-    /// Posts those of `group`, from the first on, that go to `to`.
+    /// Posts the operations at the start of `group` that go to `to`.
     fn post_group(
         &self,
         to: Life,
@@ -283,7 +286,7 @@ impl CompletionQueue {
         if !node.lease.may_begin() {
             return Err(if node.is_fenced() { Refused::For(Error::LinkDown) } else { Refused::Busy });
         }
-        // What may go now, and where.
+        // The operations that may go now, and their locations.
         let mut mappings = [const { None }; BATCH];
         for (mapping, o) in mappings.iter_mut().zip(group) {
             *mapping = Some(o.lmr.mapping());
@@ -311,7 +314,7 @@ impl CompletionQueue {
                 revoked = (reason == NotPosted::Revoked).then_some(o);
                 break;
             }
-            // Whoever takes completions is told when it is late.
+            // The task that takes completions is woken when one is late.
             let waits = Waits::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
             match ops.take((conn, *lane), pass.touch(o.kind.verb()), bytes, node.config.send_depth, waits) {
@@ -325,7 +328,7 @@ impl CompletionQueue {
             if let Some(taken) = place {
                 node.trace(|| super::post::posted(taken.id, o.kind.verb(), to.0, *lane));
             }
-            ops.quick.count(o.kind.verb());
+            ops.fast_path.count(o.kind.verb());
         }
         node.note_deadline(deadline);
         drop(ops);
@@ -357,7 +360,7 @@ impl CompletionQueue {
         if posted == 0 { Err(Refused::Disconnected) } else { Ok(posted) }
     }
 
-    /// Hands a group to the RNIC at once; gives how many it took.
+    /// Passes a group to the RNIC at once, and returns the number of work requests that it accepted.
     fn ring(
         &self,
         qp: verbs::QpNum,
@@ -410,8 +413,9 @@ impl CompletionQueue {
         posted
     }
 
-    /// The next operation that has ended, in no particular order; `None` if none is under way. What it has read goes to the
-    /// front of `into`; if that is too short the bytes are lost, and the result is `TooLarge`.
+    /// Returns the next operation that has ended, in no particular order; `None` if none is in flight.
+    /// Bytes that were read are copied to the front of `into`; if that is too short the bytes are lost, and
+    /// the result is `TooLarge`.
     pub async fn next(&self, into: &mut [u8]) -> Option<Completed> {
         core::future::poll_fn(|cx| self.poll_next(cx, into)).await
     }
@@ -447,7 +451,7 @@ impl CompletionQueue {
         Poll::Pending
     }
 
-    /// What an operation that went over the wire has come to.
+    /// Returns the completion of an operation that went over the wire.
     fn collect(
         &self,
         (ended, id): (Ended, Option<OpId>),
@@ -486,8 +490,8 @@ impl CompletionQueue {
         result
     }
 
-    /// Waits until all that has been posted so far has ended; the completions stay to be taken. Operations posted after it
-    /// come after those before it, whatever node they go to.
+    /// Waits until everything posted so far has ended; the completions remain to be taken. Operations
+    /// posted afterwards happen after those posted before, on any node.
     pub async fn fence(&self) {
         core::future::poll_fn(|cx| {
             let entries = self.entries.lock();

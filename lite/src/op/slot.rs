@@ -1,8 +1,25 @@
-//! The table of operations under way, with all that an operation takes: its slot, its bounce buffer, its place in the send
-//! queue. One lock covers them.
+//! The table of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry
+//! of the send queue. One lock covers them.
 //!
-//! A slot is taken before the work request is posted and given back when its completion has come *and* the task that
-//! issued it has seen it or is gone. Until then its bounce buffer is in quarantine.
+//! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
+//! the issuing task has seen it or has dropped the operation. Until then the bounce buffer is in
+//! quarantine.
+//!
+//! ```text
+//!          take               complete          seen or dropped
+//!    Free ------> OnWire -----------------> Ended ------------> Free
+//!      |            | dropped                 ^                  ^
+//!      |            v             complete    |                  |
+//!      |         Abandoned -------------------|------------------+
+//!      |                                      |                  |
+//!      |                    before the buffer |                  |
+//!      |                    is filled         |                  |
+//!      +-------> Posting ---------------------+                  |
+//!  take, no waiter  |               complete, buffer filled      |
+//!                   +--------------------------------------------+
+//! ```
+//!
+//! A success without a bounce buffer leads from OnWire to Free at once.
 
 use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
@@ -20,28 +37,30 @@ use platform::Instant;
 use proto::NodeId;
 use verbs::{QpNum, RemoteKey, Status};
 
-/// Who waits for an operation.
+/// The waiter of an operation.
 pub(crate) enum Waits {
-    /// Nobody, from its posting on: its end frees all that it has.
+    /// No task: the completion releases all that the operation has.
     Nobody,
-    /// Whoever polls it. It sees to its deadline by itself.
+    /// The task that polls it, which keeps its own deadline.
     Task,
-    /// The task of this waker, until then.
+    /// The task of this waker, until that time.
     Until(Waker, Instant),
 }
 
-/// A byte, and not the status besides: the completion of each operation compares it.
+/// The state of a slot. It is one byte, without the status, because the completion of each operation
+/// compares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// It is being posted or on the wire, and nobody waits for it. Until [`Ends::is_filled`] its bounce buffer is its
-    /// poster's, who copies into it without a lock: an end that comes before frees nothing, and is left for the poster to see.
+    /// Being posted or on the wire, without a waiter. Until [`Ends::is_filled`] the poster owns the bounce
+    /// buffer and copies into it without a lock: a completion before that releases nothing, and the poster
+    /// finds it.
     Posting,
-    /// It is on the wire, and its task waits for it.
+    /// On the wire; its task waits for it.
     OnWire,
-    /// It is on the wire, and nobody waits for it.
+    /// On the wire, without a waiter.
     Abandoned,
-    /// Its task has not seen the end yet, which [`Slot::status`] tells.
+    /// Ended with [`Slot::status`], which its task has not seen yet.
     Ended,
 }
 
@@ -55,39 +74,42 @@ struct Slot {
     /// The present use, or the next one.
     id: OpId,
     state: State,
-    /// The end of the present use, once the state is [`State::Ended`].
+    /// The status of the present use, once the state is [`State::Ended`].
     status: Status,
     waker: Option<Waker>,
-    /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself, and once it has been told.
+    /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline, and once
+    /// the task has been woken.
     until: Instant,
-    /// Its connection, and which queue pair of it.
+    /// The connection, and the queue pair within it.
     link: Link,
     lane: u8,
     touch: Touch,
     bounce: Option<Bounce>,
 }
 
-/// What an operation touches at the other end.
+/// The effect of an operation at the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch {
-    /// The mapping that it goes through: while it is on the wire, that is not drained.
+    /// The mapping that the operation goes through, which is not drained while the operation is on the
+    /// wire.
     pub(crate) stamp: StampId,
-    /// Whether it changes the memory of that.
+    /// True if the operation changes the mapping's memory.
     pub(crate) changes: bool,
 }
 
 impl Touch {
-    /// Of what goes through no mapping: a message, or an operation on memory that is lent for a call.
+    /// The effect of an operation that goes through no mapping: a message, or an access to memory that is
+    /// lent for a call.
     pub(crate) const NOTHING: Self = Self { stamp: StampId::NONE, changes: false };
 }
 
-/// An operation that has all it takes, and where it leaves.
+/// An operation that has all its resources, and its queue pair.
 pub(crate) struct Departure {
     pub(crate) id: OpId,
-    /// Where its bounce buffer lies.
+    /// The address of its bounce buffer.
     pub(crate) place: Option<Place>,
     pub(crate) qp: QpNum,
-    /// Of the other end's memory.
+    /// The key of the peer's memory.
     pub(crate) key: RemoteKey,
     pub(crate) peer: NodeId,
     pub(crate) lane: usize,
@@ -109,7 +131,8 @@ impl Slot {
     }
 }
 
-/// Takes a free slot, a bounce buffer of `bytes` if that is wanted, and a place on a queue pair that has `depth` of them.
+/// Takes a free slot, a bounce buffer of `bytes` if one is wanted, and an entry of a send queue that has
+/// `depth` of them.
 #[inline(always)]
 fn reserve<'a>(
     slots: &'a mut [Slot],
@@ -135,7 +158,7 @@ fn reserve<'a>(
     Ok(slot)
 }
 
-/// Frees the slot of an operation that has ended for its next use, and the bounce buffer for others.
+/// Releases the slot and the bounce buffer of an operation that has ended.
 #[inline(always)]
 fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BouncePool) {
     let index = slot.id.index();
@@ -148,9 +171,9 @@ fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BounceP
     free.push(index as u32);
 }
 
-/// Counts of operations that were posted at the first attempt; the others are counted where they begin.
+/// The counts of operations that were posted on the fast path; the slow path counts the others.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Quick {
+pub(crate) struct FastPathCounts {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) atomics: u64,
@@ -158,8 +181,8 @@ pub(crate) struct Quick {
     pub(crate) bytes_written: u64,
 }
 
-impl Quick {
-    /// One more.
+impl FastPathCounts {
+    /// Counts one operation.
     #[inline]
     pub(crate) fn count(&mut self, verb: Verb<'_>) {
         match verb {
@@ -175,7 +198,7 @@ impl Quick {
         }
     }
 
-    /// The count that is part of the node's count of that name.
+    /// Returns the part of the node's count with that name.
     pub(crate) fn of(&self, name: &str) -> u64 {
         match name {
             "reads" => self.reads,
@@ -195,7 +218,7 @@ pub(crate) struct OpTable {
     free: Vec<u32>,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
-    pub(crate) quick: Quick,
+    pub(crate) fast_path: FastPathCounts,
     pub(crate) unfinished: Unfinished,
 }
 
@@ -214,23 +237,24 @@ impl OpTable {
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
-        let (ends, links, quick) = (Ends::new(count), Links::default(), Quick::default());
-        Self { slots, ends, free, bounce, links, quick, unfinished: Unfinished::default() }
+        let (ends, links, fast_path) = (Ends::new(count), Links::default(), FastPathCounts::default());
+        Self { slots, ends, free, bounce, links, fast_path, unfinished: Unfinished::default() }
     }
 
-    /// How its operations stand.
+    /// Returns the published state of the operations.
     pub(crate) fn ends(&self) -> Ends {
         self.ends.clone()
     }
 
-    /// Slots that are taken.
+    /// Returns the number of slots in use.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one. Returns the
-    /// operation and the address of the buffer. There may be `depth` operations on its queue pair.
+    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
+    /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
+    /// queue pair.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -251,7 +275,8 @@ impl OpTable {
         Ok((slot.id, slot.bounce.as_ref().map(|b| b.place)))
     }
 
-    /// As [`take`](Self::take), for an operation on the memory of `place`, over whichever of its queue pairs `share` says.
+    /// Does the work of [`take`](Self::take) for an operation on the memory of `place`, over a queue pair
+    /// that `share` allows.
     #[inline(always)]
     pub(crate) fn depart(
         &mut self,
@@ -273,11 +298,11 @@ impl OpTable {
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
     }
 
-    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a completion that came
-    /// twice.
+    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a
+    /// completion that came twice.
     ///
-    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the success from the slot's
-    /// next use.
+    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
+    /// success from the slot's next use.
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let abandoned = match slot.state {
@@ -304,20 +329,20 @@ impl OpTable {
         waker
     }
 
-    /// The connection of an operation on the wire, unless it is shut.
+    /// Returns the connection of an operation on the wire, unless the connection is shut.
     #[cold]
     pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
         let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
         self.links.open(slot.link).filter(|_| slot.state.is_under_way()).cloned()
     }
 
-    /// Whether something that goes through that mapping is on the wire, or may still change memory of it.
+    /// Returns true if an operation through that mapping is on the wire, or may still change its memory.
     pub(crate) fn passes(&self, stamp: StampId) -> bool {
         self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
             || self.unfinished.passes(stamp)
     }
 
-    /// The operation was not posted after all.
+    /// Releases the slot of an operation that was not posted.
     #[cold]
     pub(crate) fn cancel(&mut self, id: OpId) -> Option<Waker> {
         if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) {
@@ -328,7 +353,8 @@ impl OpTable {
         waker
     }
 
-    /// Has `cx`'s task woken when the operation has ended, or its time; `false` if that is so.
+    /// Registers `cx`'s task to be woken at the operation's end or deadline. Returns `false` if one of the
+    /// two has passed.
     pub(crate) fn wait(&mut self, id: OpId, cx: &Context<'_>) -> bool {
         if self.ends.look(id) != Some(Stage::OnWire) {
             return false;
@@ -341,13 +367,13 @@ impl OpTable {
         true
     }
 
-    /// What an operation that has ended has come to.
+    /// Returns the status of an operation that has ended.
     pub(crate) fn status(&self, id: OpId) -> Status {
         let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == State::Ended);
         slot.map_or(Status::LocalQpOperationError, |s| s.status)
     }
 
-    /// Nobody waits for the operation any more, or needs what it has brought.
+    /// Ends the interest in an operation: no task waits for it or needs its result any more.
     #[inline]
     pub(crate) fn let_go(&mut self, id: OpId) {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
@@ -371,7 +397,8 @@ impl OpTable {
         }
     }
 
-    /// Tells the next operation from slot `from` on whose task waits no longer than `now`; gives whom to wake.
+    /// Marks the next operation from slot `from` on whose deadline is not after `now`, and returns the
+    /// waker of its task.
     pub(crate) fn next_late(&mut self, now: Instant, from: &mut usize) -> Option<Waker> {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
@@ -386,28 +413,29 @@ impl OpTable {
         None
     }
 
-    /// Until when the first task waits.
+    /// Returns the earliest deadline of an operation on the wire.
     pub(crate) fn earliest(&self) -> Instant {
         let on_wire = self.slots.iter().filter(|s| s.state.is_under_way());
         on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX)
     }
 
-    /// Lets nothing be posted on `conn` any more if nothing of it is on the wire; gives whether that is so.
+    /// Stops posting on `conn` if nothing of it is on the wire; returns true if that is the case.
     pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
         conn.lanes().seal()
     }
 
-    /// Ends what [`seal`](Self::seal) began.
+    /// Reverts [`seal`](Self::seal).
     pub(crate) fn unseal(&mut self, conn: &Conn) {
         conn.lanes().unseal();
     }
 
-    /// Whether nothing is on the wire.
+    /// Returns true if nothing is on the wire.
     pub(crate) fn is_idle(&self) -> bool {
         !self.slots.iter().any(|s| s.state.is_under_way())
     }
 
-    /// Some operation of `conn` that is on the wire. For a connection that is reset and whose completions are all taken.
+    /// Returns an operation of `conn` that is on the wire. For a connection that has been reset and whose
+    /// completions have all been taken.
     pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
         let link = conn.link();
         let strands = |s: &Slot| s.link == link && s.state.is_under_way();

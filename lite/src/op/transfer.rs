@@ -1,4 +1,4 @@
-//! Reads and writes of any length, cut into chunks of which several are under way; atomics.
+//! Reads and writes of any length, cut into chunks of which several are in flight; atomics.
 
 use super::{Flight, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
@@ -16,23 +16,23 @@ use platform::IoAddr;
 use proto::{Incarnation, NodeId};
 use verbs::{RemoteAddr, Status};
 
-/// Most chunks under way for one transfer.
+/// The most chunks in flight for one transfer.
 const MAX_WINDOW: usize = 8;
 
-/// After a connection failed, before another is tried: a peer that cannot be reached is not asked without pause.
+/// The pause after a failed connection, so that an unreachable peer is not asked all the time.
 pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(1);
 
-/// Which connections a transfer may use.
+/// The connections that a transfer may use.
 #[derive(Clone, Copy)]
 pub(crate) enum Route<'a> {
-    /// Any to that life of that node, one after the other if they fail.
+    /// Any connection to that incarnation of that node; if one fails, the next.
     Node(NodeId, Incarnation),
-    /// Only this one, and the queue pair of RPC: the memory at the other end is lent for a call, whose reply is to come
-    /// behind all that was posted.
+    /// Only this connection, and its queue pair of RPC: the peer's memory is lent for a call, whose reply
+    /// must follow everything that was posted.
     Conn(&'a Arc<Conn>),
 }
 
-/// What is transferred.
+/// The data of a transfer.
 pub(crate) enum Data<'a> {
     Write(&'a [u8]),
     Read(&'a mut [u8]),
@@ -46,7 +46,7 @@ impl Data<'_> {
         }
     }
 
-    /// At most `len` bytes of it from `at` on.
+    /// Returns at most `len` bytes of it from `at`.
     fn part(&mut self, at: usize, len: u64) -> Data<'_> {
         let end = at + usize::try_from(len).unwrap_or(usize::MAX).min(self.len() - at);
         match self {
@@ -55,7 +55,8 @@ impl Data<'_> {
         }
     }
 
-    /// What a transfer ends with that finds no connection for the rest. `issued`: some of it may have arrived.
+    /// Returns the error of a transfer that finds no connection for its rest. `issued`: some of it may have
+    /// arrived.
     fn unreached(&self, error: Error, issued: &AtomicBool) -> Error {
         match (self, error) {
             (_, error @ (Error::NodeDown(_) | Error::LinkDown)) => error,
@@ -64,7 +65,7 @@ impl Data<'_> {
         }
     }
 
-    /// What the mapping must give.
+    /// Returns the right that the mapping must have.
     pub(crate) fn right(&self) -> Permissions {
         match self {
             Self::Write(_) => Permissions::WRITE,
@@ -73,19 +74,19 @@ impl Data<'_> {
     }
 }
 
-/// How a transfer stopped before its end.
+/// The reason for which a transfer stopped before its end.
 pub(crate) enum Stop {
-    /// Its mapping has been changed: the rest may be tried again, at the place where it is now.
+    /// The mapping has been changed: the rest may be tried again at the new location.
     Changed,
-    /// For good.
+    /// A final error.
     For(Error),
 }
 
-/// How an attempt on one connection ended.
+/// The reason for which an attempt on one connection ended.
 pub(crate) enum Lost {
-    /// The connection failed: the rest may be tried on another.
+    /// The connection failed: the rest may be tried on another one.
     Connection,
-    /// As [`Stop`] says.
+    /// See [`Stop`].
     Stop(Stop),
 }
 
@@ -95,7 +96,7 @@ impl From<Error> for Lost {
     }
 }
 
-/// What a completion's status means for the operation.
+/// Returns the meaning of a completion's status for the operation.
 pub(crate) fn judge(status: Status) -> Result<(), Lost> {
     match status {
         Status::Success => Ok(()),
@@ -125,8 +126,8 @@ impl Node {
         }
     }
 
-    /// Moves all of `data` from or to a region, from `offset` on, piece by piece. `issued` tells whether some of it was ever
-    /// posted, or copied here.
+    /// Moves all of `data` to or from a region, from `offset`, piece by piece. Sets `issued` if some of it
+    /// was ever posted, or copied here.
     pub(crate) async fn access(
         self: &Arc<Self>,
         mapping: &Arc<Mapping>,
@@ -162,7 +163,7 @@ impl Node {
                 result
             };
             match stopped {
-                // Of a mapping that has been changed the place is looked up anew.
+                // The location is looked up again if the mapping has been changed.
                 Ok(()) | Err(Stop::Changed) => {}
                 Err(Stop::For(Error::Freed)) => return Err(self.ended(mapping)),
                 Err(Stop::For(error)) => return Err(error),
@@ -171,7 +172,8 @@ impl Node {
         Ok(())
     }
 
-    /// Copies to or from this node's own memory, while the mapping cannot be changed; gives how many bytes.
+    /// Copies to or from this node's own memory while the mapping cannot change; returns the number of
+    /// bytes.
     pub(crate) fn copy_here(
         &self,
         addr: IoAddr,
@@ -194,7 +196,7 @@ impl Node {
         copied.map(|()| len).map_err(Stop::For)
     }
 
-    /// Moves all of `data` over one connection whose other end lends the memory at `remote`.
+    /// Moves all of `data` over one connection whose peer lends the memory at `remote`.
     pub(crate) async fn transfer_lent(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
@@ -209,8 +211,8 @@ impl Node {
         }
     }
 
-    /// Moves all of `data` from or to `remote` onwards; `done` counts the bytes that have been. `issued` tells whether some of
-    /// it was ever posted.
+    /// Moves all of `data` to or from `remote`; `done` counts the bytes moved. Sets `issued` if some of it
+    /// was ever posted.
     async fn transfer(
         self: &Arc<Self>,
         route: Route<'_>,
@@ -222,7 +224,7 @@ impl Node {
     ) -> Result<(), Stop> {
         while *done < data.len() {
             let conn = self.route(route).await.map_err(|error| Stop::For(data.unreached(error, issued)))?;
-            // All chunks in order on one queue pair.
+            // All chunks go in order on one queue pair.
             let lane = match route {
                 Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),
                 Route::Conn(_) => RPC_LANE,
@@ -244,7 +246,8 @@ impl Node {
         Ok(())
     }
 
-    /// As [`transfer`](Self::transfer), on one queue pair; `done` counts the bytes whose chunks have completed.
+    /// Does the work of [`transfer`](Self::transfer) on one queue pair; `done` counts the bytes whose
+    /// chunks have completed.
     async fn attempt(
         &self,
         (conn, lane): (&Arc<Conn>, usize),
@@ -277,9 +280,10 @@ impl Node {
                     Err(NotPosted::Busy) => None,
                     other => Some(other),
                 };
-                // Whoever has chunks under way does not wait for more room, or all could wait for each other.
+                // A task with chunks in flight does not wait for more room, or all tasks could wait for
+                // each other.
                 let posted = match post() {
-                    // What is under way came in before the change, and counts.
+                    // The chunks in flight were posted before the change, and count.
                     Some(Err(NotPosted::Changed)) | None if count > 0 => break,
                     Some(posted) => posted,
                     None => self.resources.until(post).await,
@@ -311,9 +315,10 @@ impl Node {
         }
     }
 
-    /// An atomic on the 8 bytes at `offset` of a region: gives the value before. `issued` tells whether it was posted.
+    /// Does an atomic on the 8 bytes at `offset` of a region and returns the value before. Sets `issued` if
+    /// it was posted.
     ///
-    /// The node's own memory is reached through its RNIC as well: an RNIC is atomic only against itself.
+    /// The node's own memory is accessed through its RNIC as well: an RNIC is atomic only against itself.
     pub(crate) async fn atomic(
         self: &Arc<Self>,
         mapping: &Arc<Mapping>,
@@ -344,7 +349,7 @@ impl Node {
                 Err(NotPosted::Invalid) => {
                     return Err(Error::Refused("the RNIC refused the request".into()));
                 }
-                // Nothing has left yet: another connection may take it.
+                // Nothing has been sent yet: another connection may be used.
                 Err(NotPosted::ConnectionLost | NotPosted::Busy) => {
                     self.fail(&conn);
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;

@@ -1,8 +1,9 @@
-//! Operations whose result nobody has learned and that may still change a peer's memory: those that nobody waits for any more,
-//! and those whose connection broke under them.
+//! Operations without a known result that may still change a peer's memory: those that no task waits for
+//! any more, and those whose connection broke.
 //!
-//! A broken connection says nothing about what was under way on it: a packet that the network delays is taken by the
-//! peer's queue pair for as long as that lives. Only the peer's word that its queue pair is destroyed ends that.
+//! A broken connection says nothing about the operations in flight on it: the peer's queue pair accepts a
+//! packet that the network delays for as long as the queue pair exists. Only the peer's message that its
+//! queue pair is destroyed ends that.
 
 use super::OpId;
 use crate::conn::Conn;
@@ -13,30 +14,30 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// A moment of a node, by how many unfinished operations it has ever noted.
+/// A point in time of a node: the number of unfinished operations that it has noted so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// Before all others.
+    /// The moment before all others.
     pub(crate) const FIRST: Self = Self(0);
 }
 
-/// Why an operation may still change memory.
+/// The reason for which an operation may still change memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Why {
-    /// It is on the wire, and nobody waits for it.
+    /// On the wire without a waiter.
     Abandoned(OpId),
-    /// The connection of that number to that peer broke under it.
+    /// The connection of that number to that peer broke.
     Lost(Life, u64),
 }
 
 /// One operation, or several that were lost on one connection.
 struct Entry {
     why: Why,
-    /// The mapping that it went through.
+    /// The mapping that the operation went through.
     stamp: StampId,
-    /// When it was noted: the first of several, and the last.
+    /// The moments at which the first and the last of them were noted.
     noted: [Moment; 2],
 }
 
@@ -53,7 +54,6 @@ impl Default for Unfinished {
 }
 
 impl Unfinished {
-    /// Now.
     pub(crate) const fn now(&self) -> Moment {
         self.now
     }
@@ -64,7 +64,7 @@ impl Unfinished {
         now
     }
 
-    /// Nobody waits any more for an operation that is on the wire.
+    /// Notes an operation on the wire whose task has stopped waiting.
     #[cold]
     pub(super) fn abandoned(&mut self, id: OpId, stamp: StampId) {
         sometimes!("an operation on the wire was given up");
@@ -72,7 +72,8 @@ impl Unfinished {
         self.entries.push(Entry { why: Why::Abandoned(id), stamp, noted: [now; 2] });
     }
 
-    /// An operation has ended that was abandoned, or that has failed: then its connection is told.
+    /// Handles the end of an operation that was abandoned, or that has failed; `lost` is the connection in
+    /// the latter case.
     #[cold]
     pub(super) fn ended(&mut self, id: OpId, stamp: StampId, lost: Option<&Arc<Conn>>) {
         let at = self.entries.iter().position(|e| e.why == Why::Abandoned(id));
@@ -90,37 +91,40 @@ impl Unfinished {
         }
     }
 
-    /// Whether operations were lost on a connection.
+    /// Returns true if operations were lost on a connection.
     pub(crate) fn awaits(&self, peer: Life, conn: u64) -> bool {
         self.entries.iter().any(|e| e.why == Why::Lost(peer, conn))
     }
 
-    /// The peer has destroyed its end of a connection: what was lost on it changes nothing any more.
+    /// Forgets what was lost on a connection whose end at the peer is destroyed: it changes nothing any
+    /// more.
     pub(crate) fn silent(&mut self, peer: Life, conn: u64) {
         self.entries.retain(|e| e.why != Why::Lost(peer, conn));
     }
 
-    /// A peer is gone, and its memory with it.
+    /// Forgets what was lost on the way to a departed peer, whose memory is lost as well.
     pub(crate) fn forget(&mut self, peer: Life) {
         self.entries.retain(|e| !matches!(e.why, Why::Lost(p, _) if p == peer));
     }
 
-    /// This node is no member any more: its peers destroy their queue pairs to it before they use memory again.
+    /// Forgets all lost operations, because this node is no longer a member: its peers destroy their queue
+    /// pairs to it before they reuse memory.
     pub(crate) fn forget_all_lost(&mut self) {
         self.entries.retain(|e| !matches!(e.why, Why::Lost(..)));
     }
 
-    /// Whether operations were lost that went through that mapping. (Those that were abandoned are on the wire.)
+    /// Returns true if operations through that mapping were lost. (Those that were abandoned are on the
+    /// wire.)
     pub(super) fn passes(&self, stamp: StampId) -> bool {
         self.entries.iter().any(|e| e.stamp == stamp)
     }
 
-    /// Whether there are some that were noted in that time.
+    /// Returns true if some were noted in that time.
     pub(crate) fn any(&self, time: &Range<Moment>) -> bool {
         self.entries.iter().any(|e| e.noted[1] >= time.start && e.noted[0] < time.end)
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

@@ -1,15 +1,15 @@
-//! Reads and writes of several places of a region at once.
+//! Reads and writes of several ranges of a region at once.
 
 use super::{Ended, Flight, TaskWaker, Verb};
 use crate::{Error, Lmr, Permissions};
 use platform::Instant;
 
-/// Pieces under way at once.
+/// The most pieces in flight at once.
 const AT_ONCE: usize = 8;
 
 impl Lmr {
-    /// Reads into several buffers, each from an offset of its own. All are checked before any is read; up to eight are under
-    /// way at once. On an error the buffers hold what has come so far.
+    /// Reads into several buffers, each from an offset of its own. All are checked before any is read; up
+    /// to eight are in flight at once. On an error some of the buffers may have been filled.
     pub async fn read_vectored(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Error> {
         for (offset, into) in pieces.iter() {
             self.check(Permissions::READ, *offset, into.len() as u64)?;
@@ -31,8 +31,8 @@ impl Lmr {
         Ok(())
     }
 
-    /// Writes several buffers, each at an offset of its own, in no particular order. All are checked before any is
-    /// written; up to eight are under way at once. On an error some may have been written.
+    /// Writes several buffers, each at an offset of its own, in no particular order. All are checked before
+    /// any is written; up to eight are in flight at once. On an error some may have been written.
     pub async fn write_vectored(&self, pieces: &[(u64, &[u8])]) -> Result<(), Error> {
         for (offset, data) in pieces {
             self.check(Permissions::WRITE, *offset, data.len() as u64)?;
@@ -55,30 +55,30 @@ impl Lmr {
         Ok(())
     }
 
-    /// Sets the 8 bytes at `offset` to 1 if they are 0, in one step; gives whether they were something else before: whoever
-    /// gets `false` was the first.
+    /// Sets the 8 bytes at `offset` to 1 if they are 0, in one step. Returns whether they were not 0
+    /// before: the caller that gets `false` was the first.
     pub async fn test_and_set(&self, offset: u64) -> Result<bool, Error> {
         self.compare_swap(offset, 0, 1).await.map(|before| before != 0)
     }
 
-    /// The same handle, whose next operation has until `deadline`.
+    /// Returns the handle with `deadline` for its next operation.
     pub(crate) fn until(&self, deadline: Instant) -> Self {
         self.with_deadline(deadline - self.platform().now())
     }
 
-    /// The same handle for a part of an operation that has been let go.
+    /// Returns the handle for a part of an operation that has been admitted.
     fn unrated(&self, deadline: Instant) -> Self {
         self.until(deadline).without_class()
     }
 
-    /// Posts what fits one work request, if it can be posted now.
+    /// Posts a piece that fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<Flight<'_>> {
         let waker = TaskWaker.await;
         self.depart(offset, verb, deadline, waker).map(|id| Flight::new(self.here(), id))
     }
 
-    /// Waits for a piece, and copies what it has read; `late`: what it ends with when its time is over. `false`: it must be done
-    /// again.
+    /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns
+    /// `false` if the piece must be done again.
     async fn land(
         &self,
         flight: Option<Flight<'_>>,

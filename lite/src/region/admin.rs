@@ -1,4 +1,4 @@
-//! What holders with `ADMIN` do to a region: names, rights, secret, master, place, end. The owner does it.
+//! Operations that need `ADMIN`: names, rights, secret, master, moves, free. The owner serves them.
 
 use super::memory::Plan;
 use super::placement::Placement;
@@ -10,35 +10,40 @@ use alloc::vec::Vec;
 use platform::Instant;
 use proto::NodeId;
 
-/// Bytes of the longest secret.
+/// The length of the longest secret, in bytes.
 const LONGEST_SECRET: usize = 256;
 
 impl Lmr {
-    /// Has the owner do something, for holders with `ADMIN`.
+    /// Sends a request that needs `ADMIN` to the owner.
     async fn administer(&self, ask: &Ask) -> Result<Answer, Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let owner = self.mapping().owner;
         self.here().ask_node(owner, ask, self.deadline()).await
     }
 
-    /// Publishes the region as `name`: nodes that the region grants `SHARE` may map it by that name, with at most the rights that
-    /// it grants them. Needs `ADMIN`. Fails with `NameTaken`, and with `Permission` if it grants nobody `SHARE`.
+    /// Publishes the region as `name`: nodes to which the region grants `SHARE` may map it by that name,
+    /// with at most the rights that it grants them. Needs `ADMIN`.
     ///
-    /// Costs a message to the owner and one to the directory.
+    /// # Errors
+    /// `NameTaken` if something is published under that name; `Permission` if the region grants `SHARE` to
+    /// no node.
+    ///
+    /// Publishing costs a message to the owner and one to the directory.
     pub async fn publish(&self, name: &str) -> Result<(), Error> {
         let mapping = self.mapping().id;
         let noted = self.scope().keep_region(name, mapping, self)?;
         let ask = Ask::Publish { mapping, name: name.into() };
         let result = self.administer(&ask).await.map(drop);
-        // On the other two it may be published yet.
+        // After `Unknown` and `Deadline` the region may still be published.
         if noted && !matches!(result, Ok(()) | Err(Error::Unknown | Error::Deadline)) {
             self.scope().forget_name(name);
         }
         result
     }
 
-    /// Grants `rights` to a node, or to all; `whom` is a [`NodeId`] or a [`Grantee`]. Needs `ADMIN`. Whoever maps the region from
-    /// now on may ask for them; handles keep the rights that they were mapped with.
+    /// Grants `rights` to a node or to all nodes; `whom` is a [`NodeId`] or a [`Grantee`]. Needs `ADMIN`.
+    /// Nodes that map the region from now on may ask for these rights; existing handles keep the rights
+    /// that they were mapped with.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId, Permissions};
@@ -57,19 +62,21 @@ impl Lmr {
         self.administer(&ask).await.map(drop)
     }
 
-    /// Takes `rights` from a node, or from all, in handles that exist and for those to come; never from the master. Needs `ADMIN`.
+    /// Revokes `rights` from a node or from all nodes, in existing and in future handles, except from the
+    /// master. Needs `ADMIN`.
     ///
-    /// From the return on every operation that needs them is refused with `Permission`. Operations that were under way have
-    /// ended by then: each work request that had been issued has completed, and what of a longer transfer had not been issued is
-    /// refused, so that a write may have been done in part. Operations that do not need these rights wait for a moment. On
-    /// `Unknown` and `Deadline` it goes on.
+    /// After the return every operation that needs these rights is refused with `Permission`. Operations
+    /// that were in flight have ended: each work request that had been posted has completed, and the rest
+    /// of a longer transfer is refused, so a write may have been done in part. Operations that do not need
+    /// these rights wait for a moment. After `Unknown` and `Deadline` the revocation goes on in the
+    /// background.
     pub async fn revoke(&self, whom: impl Into<Grantee>, rights: Permissions) -> Result<(), Error> {
         let ask = Ask::Withdraw { mapping: self.mapping().id, from: whom.into(), rights };
         self.administer(&ask).await.map(drop)
     }
 
-    /// Whoever maps the region from now on must give `secret`, which only the owner keeps; the directory does not have it. At most
-    /// 256 bytes, empty: none. Needs `ADMIN`.
+    /// Sets the secret that nodes which map the region from now on must give. Only the owner keeps it; the
+    /// directory does not. It has at most 256 bytes; an empty one removes it. Needs `ADMIN`.
     pub async fn set_secret(&self, secret: &[u8]) -> Result<(), Error> {
         if secret.len() > LONGEST_SECRET {
             return Err(Error::TooLarge { max: LONGEST_SECRET as u64 });
@@ -78,18 +85,20 @@ impl Lmr {
         self.administer(&ask).await.map(drop)
     }
 
-    /// Makes another node the region's master: it may map the region with all rights, and the region ends when *it* leaves.
-    /// Needs `ADMIN`. This handle keeps its rights until they are revoked.
+    /// Makes another node the region's master: it may map the region with all rights, and the region ends
+    /// when it leaves. Needs `ADMIN`. This handle keeps its rights until they are revoked.
     pub async fn hand_over(&self, to: NodeId) -> Result<(), Error> {
         let ask = Ask::HandOver { mapping: self.mapping().id, to };
         self.administer(&ask).await.map(drop)
     }
 
-    /// Moves the region's memory while it is in use. Needs `ADMIN`. The owner stays: see [`owner`](Self::owner).
+    /// Moves the region's memory while it is in use. Needs `ADMIN`. The owner stays the same: see
+    /// [`owner`](Self::owner).
     ///
-    /// Operations of all holders wait while the bytes are copied and go on in the new place; none fails or is lost, but one whose
-    /// deadline passes meanwhile. On an error other than `Unknown` and `Deadline` the region is where it was, in the whole; on
-    /// those two the move goes on, and ends in one of the two states. So it does if a node dies meanwhile.
+    /// Operations of all nodes wait while the bytes are copied and then go on in the new memory. None fails
+    /// or is lost, unless its deadline passes meanwhile. After an error other than `Unknown` and `Deadline`
+    /// the whole region is where it was. After these two the move goes on and ends with the whole region in
+    /// the old or in the new memory; the same holds if a node dies meanwhile.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
@@ -116,10 +125,11 @@ impl Lmr {
         result
     }
 
-    /// Frees the region. Needs `ADMIN`. On `Ok` nobody can reach the memory any more, it is free, and so are the region's names;
-    /// other handles fail with [`Error::Freed`], and what they had under way has ended. [`Error::Permission`]: the region stays,
-    /// and the handle is dropped. On other errors, and if the future is dropped, the region is being freed, which goes on until
-    /// the owner has heard of it, also if it could not be asked by the deadline.
+    /// Frees the region. Needs `ADMIN`. After `Ok` no node can reach the memory any more, the memory and
+    /// the region's names are free, and other handles fail with [`Error::Freed`]; their operations in
+    /// flight have ended. After [`Error::Permission`] the region stays and this handle is dropped. After
+    /// other errors, and if the future is dropped, a background task repeats the request until the owner
+    /// has received it, also if the owner could not be reached by the deadline.
     pub async fn free(self) -> Result<(), Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let (m, node) = (self.mapping(), self.here());
@@ -128,13 +138,15 @@ impl Lmr {
         self.scope().forget_region(m.id);
         let freed = node.ask_for_sure(m.owner, Ask::Free { mapping: m.id }, self.deadline()).await;
         if freed == Err(Error::Permission) {
-            // The right was taken away a moment ago, and the owner still counts this node among those who map the region.
+            // The right was revoked a moment ago, and the owner still counts this node among those that map
+            // the region.
             node.release(m);
         }
         freed.map(drop)
     }
 
-    /// Where the region's bytes lie: nodes and bytes, in the order of the layout.
+    /// Returns the nodes that have the region's bytes, and the number of bytes on each, in the order of the
+    /// layout.
     #[must_use]
     pub fn shares(&self) -> Vec<(NodeId, u64)> {
         self.mapping().shares()
@@ -142,7 +154,7 @@ impl Lmr {
 }
 
 impl Node {
-    /// The plans to try for `len` bytes placed as said.
+    /// Returns the plans to try for `len` bytes at `placement`.
     pub(super) async fn plans(
         &self,
         placement: Placement,

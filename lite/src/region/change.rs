@@ -1,9 +1,10 @@
-//! As an owner: what changes a region while it is in use. Rights, names, the master; and moves.
+//! Changes of a region in use, at its owner: rights, names, master, moves.
 //!
-//! A move takes the new memory first, then has every holder keep its operations waiting, copies, puts the new pieces in the
-//! place of the old, and has every holder look anew; the old memory is freed last. It ends in one of two states, whoever dies
-//! meanwhile: all of the region is in the new place, or all of it in the old and the new memory is given back. Which one is
-//! decided here, in one step. If the owner itself dies, the region is void.
+//! A move takes the new memory first. Then it makes all mappings hold their operations back, copies the
+//! bytes, replaces the pieces, and makes all mappings load the new pieces; it frees the old memory last. It
+//! ends in one of two states, whichever node dies meanwhile: the whole region is in the new memory; or it
+//! is in the old memory, and the new memory is free. The owner decides between the two in one step. If the
+//! owner itself dies, the region ends.
 
 use super::layout::Layout;
 use super::mapping::Mapping;
@@ -26,15 +27,16 @@ use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use proto::NodeId;
 
-/// How long the directory may take to bind or free a name.
+/// The time that the directory may take to bind or free a name.
 const NAME_DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes copied at once.
+/// The number of bytes copied at once.
 const COPY_STEP: u64 = 1 << 20;
-/// How long that may take.
+/// The time that a copy of [`COPY_STEP`] bytes may take.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Node {
-    /// Begins a change of the region that `by` maps with `ADMIN`; waits for the one before.
+    /// Begins a change of the region that `by` maps with `ADMIN`; waits until the change before it has
+    /// ended.
     async fn change(&self, by: Life, mapping: u64) -> Result<Changing<'_>, Error> {
         let region = self.lock_for(&self.regions.table, by)?.through(mapping, Permissions::ADMIN)?.0;
         self.regions.changed.until(|| self.regions.begin_change(region)).await
@@ -56,7 +58,7 @@ impl Node {
             if r.names.iter().any(|n| n == name) {
                 return Err(Error::NameTaken);
             }
-            // Before it is bound: whoever finds it may map the region.
+            // Noted before it is bound: a node that finds the name may map the region at once.
             r.names.push(name.into());
             (region, Named::Region { owner: self.me, region, key: r.key() })
         };
@@ -64,7 +66,7 @@ impl Node {
         let bound = self.bind_named(name, &named, deadline).await;
         if let Err(error) = &bound {
             if *error == Error::Unknown {
-                // It may be bound, and must not be.
+                // The name may be bound, and must not stay so.
                 drop(self.unbind(name, self.platform.now() + NAME_DEADLINE).await);
             }
             self.drop_name(region, name);
@@ -72,7 +74,7 @@ impl Node {
         bound.map(|_| Answer::Done)
     }
 
-    /// Frees a name of a region, for whoever may administer it.
+    /// Frees a name of a region, for a node that may administer the region.
     pub(crate) async fn unpublish_region(
         self: &Arc<Self>,
         by: Life,
@@ -110,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Grants rights: to whoever maps the region from now on.
+    /// Grants rights to nodes that map the region from now on.
     pub(crate) fn grant(
         &self,
         by: Life,
@@ -123,14 +125,14 @@ impl Node {
         if let Grantee::Node(node) = to
             && self.has_left(node)
         {
-            // Its row is cleared already, and would be that of its next life.
+            // The node's row is cleared already, so the right would go to its next incarnation.
             return Err(Error::NodeDown(node));
         }
         rows.grant(to, rights);
         Ok(Answer::Done)
     }
 
-    /// Takes rights away. Answered when no operation that relies on them is under way.
+    /// Revokes rights. Returns when no operation that relies on them is in flight.
     pub(crate) async fn revoke_rights(
         self: &Arc<Self>,
         by: Life,
@@ -149,7 +151,7 @@ impl Node {
         if holders.is_empty() || planted(Bug::RevokeTellsNobody) {
             return Ok(Answer::Done);
         }
-        // What nodes do for holders that no longer may have it done.
+        // Stops the operations that nodes do for mappings that have lost the right.
         gate.pause();
         let told = self.tell_holders(holders, |mappings| Ask::Restrict { mappings, rights }).await;
         gate.drained().await;
@@ -157,19 +159,19 @@ impl Node {
         if told { Ok(Answer::Done) } else { Err(Error::LinkDown) }
     }
 
-    /// Whoever maps the region from now on must know `secret`.
+    /// Sets the secret that nodes which map the region from now on must give.
     pub(crate) fn set_secret(&self, by: Life, mapping: u64, secret: Vec<u8>) -> Result<Answer, Error> {
         let mut table = self.lock_for(&self.regions.table, by)?;
         table.through(mapping, Permissions::ADMIN)?.1.secret = secret;
         Ok(Answer::Done)
     }
 
-    /// Another node is the master from now on.
+    /// Makes another node the master.
     pub(crate) fn hand_over(&self, by: Life, mapping: u64, to: NodeId) -> Result<Answer, Error> {
         let to = self.life_of(to)?;
         let mut table = self.lock_for(&self.regions.table, by)?;
         let (_, r) = table.through(mapping, Permissions::ADMIN)?;
-        // Under the lock, so that its end is seen here or ends the region.
+        // Under the lock, the end of that incarnation is either seen here or ends the region later.
         if !self.is_live(to) {
             return Err(Error::NodeDown(to.0));
         }
@@ -177,7 +179,7 @@ impl Node {
         Ok(Answer::Done)
     }
 
-    /// Moves a region, as said above.
+    /// Moves a region, as the comment of the module says.
     pub(crate) async fn move_region(
         self: &Arc<Self>,
         by: Life,
@@ -205,7 +207,7 @@ impl Node {
             || self.tell_holders(holders, |mappings| Ask::Pause { mappings, generation }).await;
         gate.drained().await;
         let copied = if told { self.copy(&old, &layout).await } else { Err(Error::LinkDown) };
-        // From here on the region is in the new place, or stays in the old one.
+        // From here on the region is either in the new memory or stays in the old memory.
         let (unused, result) = {
             let mut table = self.regions.table.lock();
             let unused = match table.any(change.region) {
@@ -228,7 +230,7 @@ impl Node {
         }
         gate.reopen();
         self.regions.changed.wake_all();
-        // Nothing is under way to it, and nobody looks there any more.
+        // No operation on the unused memory is in flight, and none begins.
         self.give_memory(unused);
         let holders = self.regions.holders(change.region);
         if !self.tell_holders(holders, |mappings| Ask::Resume { mappings, generation }).await {
@@ -238,7 +240,8 @@ impl Node {
         result.map(|()| Answer::Done)
     }
 
-    /// Copies all bytes from one layout to another of the same length. Afterwards nothing of it is under way.
+    /// Copies all bytes from one layout to another of the same length. No operation of the copy is in
+    /// flight after the return.
     async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
         let me = (self.me, self.incarnation);
         let open = |layout: &Layout| {

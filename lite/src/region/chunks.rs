@@ -1,26 +1,26 @@
-//! [`Chunks`]: entries by number that never move, so that one is found without a lock.
+//! [`Chunks`]: an array whose entries never move, so that an entry is found without a lock.
 
 use alloc::boxed::Box;
 use spin::Once;
 
-/// Entries in the first chunk; each further one has twice as many as the one before.
+/// The number of entries in the first chunk; each further chunk is twice as long as the one before.
 const FIRST: u32 = 64;
-/// As many as numbers of 32 bits need.
+/// The number of chunks that indices of 32 bits need.
 const COUNT: usize = 26;
 
-/// An array that grows by chunks, when an entry is wanted that it does not have.
+/// An array that grows by chunks when a new entry is wanted.
 #[derive(Default)]
 pub(super) struct Chunks<T>([Once<Box<[T]>>; COUNT]);
 
 impl<T: Default> Chunks<T> {
-    /// That entry, if its chunk is there.
+    /// Returns an entry, if its chunk exists.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         let (chunk, at) = place(number)?;
         self.0.get(chunk)?.get()?.get(at)
     }
 
-    /// That entry; `None` for one of the last [`FIRST`] numbers only.
+    /// Returns an entry and makes its chunk if need be; `None` for the last [`FIRST`] numbers only.
     pub(super) fn grow(&self, number: u32) -> Option<&T> {
         let (chunk, at) = place(number)?;
         let entries = || (0..(FIRST as usize) << chunk).map(|_| T::default()).collect();
@@ -28,7 +28,7 @@ impl<T: Default> Chunks<T> {
     }
 }
 
-/// The chunk of an entry, and where it is there.
+/// Returns the chunk of an entry and the index within it.
 #[inline]
 fn place(number: u32) -> Option<(usize, usize)> {
     let number = number.checked_add(FIRST)?;

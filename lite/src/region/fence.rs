@@ -1,4 +1,4 @@
-//! What an owner has holders do: give mappings up, keep still, look anew, lose rights; and how it sets bytes.
+//! Messages of an owner to the nodes that map its regions: unmap, pause, resume, restrict. Also memset.
 
 use super::layout::Piece;
 use super::owner::Reach;
@@ -16,20 +16,21 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-/// How long a holder may take to acknowledge before it is asked again.
+/// The time for which a node may take to acknowledge before it is asked again.
 const TELL_DEADLINE: Duration = Duration::from_secs(2);
-/// Between two attempts to reach a holder that has not acknowledged.
+/// The pause between two attempts to reach a node that has not acknowledged.
 const TELL_PAUSE: Duration = Duration::from_millis(10);
-/// Mappings named in one message.
+/// The most mappings named in one message.
 const TELL_AT_ONCE: usize = 256;
-/// Bytes that memset sets before it lets other tasks run.
+/// The bytes that memset sets before it lets other tasks run.
 const FILL_STEP: u64 = 1 << 20;
-/// How long the directory may take to free a name.
+/// The time that the directory may take to free a name.
 const UNBIND_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Has each holder do something, all at the same time. Returns when each has acknowledged, or is gone and nothing of it
-    /// reaches anybody any more; it takes as long as that takes. `false`: this node is no member any more.
+    /// Sends each holder a message, all at the same time. Returns when each has acknowledged, or has
+    /// departed and nothing that it sent can arrive any more; there is no time limit. Returns `false` if
+    /// this node is no longer a member.
     pub(super) async fn tell_holders(
         self: &Arc<Self>,
         holders: BTreeMap<Life, Vec<u64>>,
@@ -66,14 +67,14 @@ impl Node {
         }
     }
 
-    /// Fences and frees a region that is marked for it.
+    /// Spawns the task that fences and frees a region marked for it.
     pub(crate) fn spawn_fence(self: &Arc<Self>, region: u64) {
         let node = self.clone();
         self.platform.spawn("lite-fence", Box::pin(async move { node.fence_region(region).await }));
     }
 
-    /// Waits until nobody reaches the memory of a region that is marked, then frees it. Takes as long as it takes: a node that
-    /// does not acknowledge holds it up until it leaves or is declared dead.
+    /// Waits until no node reaches the memory of a marked region, then frees it. There is no time limit: a
+    /// node that does not acknowledge delays this until it leaves or is declared dead.
     pub(crate) async fn fence_region(self: &Arc<Self>, region: u64) {
         self.regions.changed.until(|| self.regions.is_at_rest(region).then_some(())).await;
         let Some(gate) = self.regions.gate(region) else { return };
@@ -81,7 +82,7 @@ impl Node {
         let told = !planted(Bug::FreeTellsNobody);
         let holders = if told { self.regions.holders(region) } else { BTreeMap::new() };
         if !self.tell_holders(holders, |mappings| Ask::Revoke { mappings }).await {
-            // Without a membership there is nobody to ask, and the memory stays taken.
+            // Without a membership no node can be asked, so the memory stays allocated.
             return;
         }
         gate.drained().await;
@@ -96,7 +97,7 @@ impl Node {
         self.give_memory(memory);
     }
 
-    /// For `by`: sets `len` bytes from `offset` of the region that `by` maps.
+    /// Sets `len` bytes from `offset` of a region, on behalf of `by`, which maps it.
     pub(crate) async fn memset_for(
         self: &Arc<Self>,
         by: Life,
@@ -106,12 +107,14 @@ impl Node {
         byte: u8,
     ) -> Result<(), Error> {
         let reach = self.reach(by, mapping, Permissions::WRITE, offset, len).await?;
-        // Not before: while this waits for a move to end, that may wait for all to have seen the end of `by`.
+        // The errand begins after this wait: while this waits for a move to end, the move may wait until
+        // all nodes have seen the end of `by`.
         let errand = self.begin_errand(by)?;
         self.fill(&errand, &reach, offset, len, byte).await
     }
 
-    /// Sets `len` bytes from `offset` of a region that this node owns: each node those that it holds.
+    /// Sets `len` bytes from `offset` of a region that this node owns; each node sets the bytes that it
+    /// holds.
     async fn fill(
         self: &Arc<Self>,
         errand: &Errand,
@@ -123,14 +126,14 @@ impl Node {
         let mut done = 0;
         let result = self.fill_on(errand, reach, offset, len, byte, &mut done).await;
         result.map_err(|error| match error {
-            // These do not say that nothing has happened.
+            // These errors allow that some bytes have been set.
             Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::Freed => error,
             _ if done > 0 => Error::Unknown,
             error => error,
         })
     }
 
-    /// As [`fill`](Self::fill), from `done` on, which counts what has been set.
+    /// Does the work of [`fill`](Self::fill). `done` counts the bytes that have been set.
     async fn fill_on(
         self: &Arc<Self>,
         errand: &Errand,
@@ -157,13 +160,13 @@ impl Node {
         Ok(())
     }
 
-    /// Has another node set bytes that it holds. When this returns, it will not do so any more.
+    /// Makes another node set bytes that it holds. After the return that node does not set them any more.
     async fn fill_there(self: &Arc<Self>, at: Life, piece: Piece, byte: u8) -> Result<(), Error> {
         let deadline = self.platform.now() + TELL_DEADLINE;
         let mut unsure = false;
         let error = loop {
             match self.ask_node(at, &Ask::Fill { piece, byte }, deadline).await {
-                // So are those before: they came earlier.
+                // Earlier attempts are done as well: they were sent before this one.
                 Ok(Answer::Done) => return Ok(()),
                 Ok(_) => break Error::Refused("unexpected answer".into()),
                 Err(error) => {
@@ -182,13 +185,13 @@ impl Node {
         Err(error)
     }
 
-    /// Waits until a node has served all that this node has asked it so far, or is gone: a node serves the questions of another
-    /// in the order in which they come.
+    /// Waits until a node has served all that this node has asked it so far, or has departed. A node serves
+    /// the requests of another in order.
     async fn served_by(self: &Arc<Self>, whom: Life) {
         self.insist(whom, &Ask::Yield { holding: self.random() }).await;
     }
 
-    /// For an owner: sets bytes of what this node holds for it.
+    /// Sets bytes that this node holds for another owner.
     pub(crate) fn fill_held(&self, owner: Life, piece: &Piece, byte: u8) -> Result<Answer, Error> {
         if piece.at != (self.me, self.incarnation) {
             return Err(Error::NodeDown(piece.at.0));

@@ -1,4 +1,4 @@
-//! [`Lmr`]: a mapped region as applications hold it.
+//! [`Lmr`]: the handle by which an application uses a region.
 
 use super::holds::Hold;
 use super::layout::Spot;
@@ -10,7 +10,7 @@ use super::terms::{Extent, Terms};
 use crate::issuer::Issuer;
 use crate::names::Named;
 use crate::node::Node;
-use crate::op::{Data, Ended, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, Way, judge};
+use crate::op::{Data, Ended, FastRoute, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, judge};
 use crate::planted::{Bug, planted};
 use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::Ask;
@@ -24,15 +24,17 @@ use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 
-/// A region of memory on some node, mapped here. Clones share the mapping; the last one dropped unmaps it.
+/// A handle of a region of memory that is mapped here. Clones share the mapping; it is unmapped when the
+/// last one is dropped.
 ///
-/// Every operation checks right, bounds and alignment here before it is issued, and ends by the deadline of the handle
-/// (inherited from the [`Lite`] that made it). A write of more than one chunk is not atomic, and its chunks are written
-/// in ascending order unless it had to be repeated on a new connection.
+/// Every operation checks rights, bounds and alignment on this node before it is issued, and ends by the
+/// deadline of the handle, which it inherits from the [`Lite`] that made it. A write of more than one chunk
+/// is not atomic; its chunks are written in ascending order unless it had to be repeated on a new
+/// connection.
 ///
-/// It keeps where the region lay when it was mapped: as long as that holds, an operation looks at nothing else of the region,
-/// so that what it costs does not grow with their number.
-// A quarter of a line of the processor's cache, and never in two.
+/// The handle caches where the region lay when it was mapped. While that is valid, an operation looks at
+/// nothing else of the region, so that its cost does not grow with the number of regions.
+// A quarter of a cache line, and never across two.
 #[repr(align(16))]
 pub struct Lmr {
     terms: Arc<Terms>,
@@ -58,13 +60,17 @@ impl Drop for Lmr {
 }
 
 impl Lite {
-    /// Allocates `len` zeroed bytes where `placement` says: a [`NodeId`], which may be this one, or a [`Placement`]. This node
-    /// becomes the region's master and has all rights; `permissions` is what it grants to all others, and must contain `SHARE`
-    /// for those who are to map it by name. More can be [granted](Lmr::grant), and taken back.
+    /// Allocates `len` zeroed bytes at `placement`: a [`NodeId`], which may be this node, or a
+    /// [`Placement`]. This node becomes the region's master and has all rights. `permissions` are the
+    /// rights of all other nodes, and must contain `SHARE` if they are to map the region by name. The
+    /// master can [grant](Lmr::grant) more rights and revoke them.
     ///
-    /// The region lives until it is freed, its [owner](Lmr::owner) or its master leaves, or nobody maps it and it is not
-    /// published. If another node of it leaves, operations on that part fail with `NodeDown`. The memory need not be contiguous:
-    /// a region may take all that is free. Fails with `NoMemory`.
+    /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves, or no node maps
+    /// it and it is not published. If another of its nodes leaves, operations on that node's share fail
+    /// with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
+    ///
+    /// # Errors
+    /// `NoMemory` if the nodes do not have `len` bytes free.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
@@ -100,19 +106,28 @@ impl Lite {
         Err(last)
     }
 
-    /// Maps the region that is published as `name`, with the rights `wanted`. Fails with `Permission` if the region does not grant
-    /// this node all of them and `SHARE`, or has a secret.
+    /// Maps the region that is published as `name`, with the rights `wanted`.
+    ///
+    /// # Errors
+    /// `Permission` if the region does not grant this node all of `wanted` and `SHARE`, or if it has a
+    /// secret.
     pub async fn map(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
         self.map_by(name, wanted, &[], self.deadline()).await
     }
 
-    /// As [`map`](Self::map), for a region with a [secret](Lmr::set_secret). Fails with `Permission` if it is another.
+    /// Does the same as [`map`](Self::map), for a region with a [secret](Lmr::set_secret).
+    ///
+    /// # Errors
+    /// As for `map`; `Permission` also if the secret is wrong.
     pub async fn map_secret(&self, name: &str, wanted: Permissions, secret: &[u8]) -> Result<Lmr, Error> {
         self.map_by(name, wanted, secret, self.deadline()).await
     }
 
-    /// As [`map`](Self::map), and waits until the name is published. Fails with `NoSuchName` if it was not when it was last heard of,
-    /// however the last question ended.
+    /// Does the same as [`map`](Self::map), but waits until the name is published.
+    ///
+    /// # Errors
+    /// As for `map`; `NoSuchName` if the last answer of the directory before the deadline was that the name
+    /// is not published.
     pub async fn map_wait(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
         const FIRST_PAUSE: Duration = Duration::from_micros(500);
         const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -147,7 +162,7 @@ impl Lite {
         self.map_found(found, wanted, secret, deadline).await
     }
 
-    /// Owner, number and key of the region of that name.
+    /// Returns the owner, number and key of the region that is published as `name`.
     async fn find_region(&self, name: &str, deadline: Instant) -> Result<(NodeId, u64, u64), Error> {
         match self.by.node.find_named(name, deadline).await? {
             Named::Region { owner, region, key } => Ok((owner, region, key)),
@@ -172,7 +187,7 @@ impl Lite {
 
     pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
         let (node, stamp) = (&self.by.node, mapping.stamp.id());
-        // What lies here is copied, and that waits while the mapping changes.
+        // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
         let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
         let known = sole.and_then(|piece| Some((piece.at, Shortcut::new(stamp, piece.addr)?)));
         let place = known.map(|(at, _)| node.ops.lock().links.place(at));
@@ -191,80 +206,79 @@ impl fmt::Debug for Lmr {
 }
 
 impl Lmr {
-    /// Bytes.
+    /// Returns the length of the region, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.terms.extent.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the region has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The node that keeps the region's directory: where it was allocated, or the first of several nodes. The region ends with
-    /// its life, wherever the bytes lie.
+    /// Returns the node that keeps the region's tables: that of the first share. The region ends when this
+    /// node leaves, wherever its bytes lie.
     #[must_use]
     pub fn owner(&self) -> NodeId {
         self.with(|m| m.owner.0)
     }
 
-    /// The node of the first byte; see [`shares`](Self::shares) for all.
+    /// Returns the node of the first byte; see [`shares`](Self::shares) for all nodes.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.with(Mapping::first_node)
     }
 
-    /// The rights of this handle.
+    /// Returns the rights of this handle.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         self.with(Mapping::rights)
     }
 
-    /// A handle whose operations have so long.
+    /// Returns a handle whose operations end within `patience` of their call.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Self {
         self.by(&self.terms.by.patient(patience))
     }
 
-    /// Whether this handle has `right` to `len` bytes at `offset`.
+    /// Fails unless this handle has `right` to `len` bytes at `offset`.
     pub(crate) fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
         self.with(|m| m.check(right, offset, len)).map_err(|e| self.explain(e))
     }
 
-    /// Why the mapping has ended, if that is what is wrong.
+    /// Returns the reason for which the mapping has ended if `error` is `Freed`, else `error`.
     pub(crate) fn explain(&self, error: Error) -> Error {
         if error == Error::Freed { self.here().ended(&self.mapping()) } else { error }
     }
 
-    /// The node whose handle this is.
+    /// Returns the node that this handle belongs to.
     #[inline]
     pub(crate) fn here(&self) -> &Arc<Node> {
         &self.terms.by.node
     }
 
-    /// What ends, if anything, and the region with it once it is published.
+    /// Returns the scope of this handle, whose end frees the region if the handle allocated it.
     pub(super) fn scope(&self) -> &Scoped {
         &self.terms.by.scope
     }
 
-    /// What it stands for.
     pub(crate) fn mapping(&self) -> Arc<Mapping> {
         self.here().holds.with(self.short.stamp(), |hold| hold.mapping.clone())
     }
 
-    /// A look at it.
+    /// Calls `look` with the mapping.
     fn with<R>(&self, look: impl FnOnce(&Mapping) -> R) -> R {
         self.here().holds.with(self.short.stamp(), |hold| look(&hold.mapping))
     }
 
-    /// There is nothing to unmap when this is dropped.
+    /// Marks the region as freed, so that nothing is unmapped when the handle is dropped.
     pub(super) fn forget(&self) {
         self.here().holds.with(self.short.stamp(), |hold| hold.freed = true);
     }
 
-    /// The same handle, with what another issuer says of its operations.
+    /// Returns a handle of the same mapping whose operations belong to `issuer`.
     fn by(&self, issuer: &Arc<Issuer>) -> Self {
         self.here().holds.more(self.short.stamp());
         Self { terms: Terms::of(issuer, self.terms.extent), short: self.short }
@@ -278,7 +292,8 @@ impl Lmr {
         self.terms.by.deadline()
     }
 
-    /// Where `len` bytes at `offset` of its `mapping` lie, if they are in one piece that is not being changed.
+    /// Returns the place of `len` bytes at `offset` of `mapping`, if they are in one piece that is not
+    /// being changed.
     pub(crate) fn piece<'a>(
         &self,
         mapping: &'a Mapping,
@@ -295,7 +310,8 @@ impl Lmr {
         Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
     }
 
-    /// Posts at once what takes the short way; `None` if it cannot, and then nothing has happened. Not for a handle with limits.
+    /// Posts an operation at once if the fast path applies. Returns `None` if it does not; nothing has
+    /// happened then. Must not be called for a handle with limits.
     #[inline(always)]
     pub(crate) fn depart(
         &self,
@@ -316,39 +332,40 @@ impl Lmr {
             return None;
         }
         let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
-        node.depart(&Way { place, addr, stamp, share }, verb, deadline, waker)
+        node.depart(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
     }
 
-    /// A handle whose operations have that priority.
+    /// Returns a handle whose operations have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
         let by = &self.terms.by;
         self.by(&by.classed(by.class.with_priority(priority)))
     }
 
-    /// A handle whose operations are nobody's.
+    /// Returns a handle whose operations have no priority and no application.
     pub(crate) fn without_class(&self) -> Self {
         self.by(&self.terms.by.classed(Class::default()))
     }
 
-    /// The queue pairs that operations use now.
+    /// Returns the queue pairs that operations use now.
     #[inline]
     pub(crate) fn share(&self) -> Share {
         self.terms.by.class.share(self.here())
     }
 
-    /// Whether something may be between an operation and the wire.
+    /// Returns whether limits or a scheme may delay an operation.
     #[inline]
     pub(crate) fn is_rated(&self) -> bool {
         self.terms.by.class.is_rated(self.here())
     }
 
-    /// Whether the application has as many operations under way as it may.
+    /// Returns whether the application has as many operations in flight as it may.
     pub(crate) fn is_full(&self) -> bool {
         self.terms.by.class.is_full()
     }
 
-    /// Waits until an operation of `len` bytes, which has been checked, may go, if something is between it and the wire.
+    /// Waits until an operation of `len` bytes, which has been checked, may go, if limits or a scheme
+    /// apply.
     pub(crate) async fn rate(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
         if !self.is_rated() {
             return Ok(None);
@@ -356,13 +373,14 @@ impl Lmr {
         self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
     }
 
-    /// Whether an operation may find its way by what the handle keeps.
+    /// Returns whether an operation may use the location that the handle caches.
     #[inline]
     fn is_short(&self) -> bool {
         self.terms.extent.place.is_some() && !self.is_rated()
     }
 
-    /// How an operation on the short way has failed, if that is for good; `late`: what it ends with when its time is over.
+    /// Returns the error of a failed fast-path operation that must not be repeated: `late` if its deadline
+    /// has passed. Returns `Ok` if the slow path should repeat it.
     #[cold]
     pub(crate) fn failed(&self, flight: &Flight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
         if ended == Ended::Late {
@@ -429,7 +447,8 @@ impl Lmr {
         }
     }
 
-    /// Copies what lies on this node, unless its place is being changed; `false` if nothing has been copied.
+    /// Copies a transfer whose bytes lie on this node, unless they are being moved; returns `false` if
+    /// nothing has been copied.
     fn copy_here(&self, offset: u64, data: &mut Data<'_>) -> Result<bool, Error> {
         let node = self.here();
         let mapping = self.mapping();
@@ -442,7 +461,7 @@ impl Lmr {
         Ok(copied)
     }
 
-    /// However it takes, also if it was `lost` once.
+    /// Does a transfer on the slow path. `lost`: the fast path has issued it and lost its outcome.
     async fn transfer_long(
         &self,
         offset: u64,
@@ -462,7 +481,7 @@ impl Lmr {
         } else {
             node.counters.retries.add(1);
         }
-        // What is lost may have been done; of a read nobody sees it.
+        // A lost write may have been done. A lost read has no effect that can be seen.
         let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
         let unknown = if data.right() == Permissions::READ { &harmless } else { &issued };
         let mapping = self.mapping();
@@ -470,8 +489,8 @@ impl Lmr {
         node.limit(deadline, unknown, work).await
     }
 
-    /// Sets `len` bytes from `offset` to `byte`; the region's node does it. For an application's limits it is an operation
-    /// without bytes: none of them cross the wire from here.
+    /// Sets `len` bytes from `offset` to `byte`. The region's node does it. It counts as an operation
+    /// without bytes against an application's limits, because none of them cross the wire from here.
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
         let (node, deadline) = (self.here(), self.deadline());
@@ -482,12 +501,14 @@ impl Lmr {
         node.ask_node(owner, &ask, deadline).await.map(drop)
     }
 
-    /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step; gives the value before.
+    /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step and returns the value
+    /// before.
     pub async fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Error> {
         self.atomic(offset, Verb::FetchAdd { add }).await
     }
 
-    /// Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step; gives the value before.
+    /// Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step, and returns the value
+    /// before.
     pub async fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Error> {
         self.atomic(offset, Verb::CompareSwap { compare, swap }).await
     }
@@ -514,7 +535,8 @@ impl Lmr {
         self.atomic_long(offset, verb, deadline).await
     }
 
-    /// Why what was on the wire was lost.
+    /// Returns the error for an operation that was lost on the wire: the departure of its node, or
+    /// `Unknown`.
     #[cold]
     fn lost(&self) -> Error {
         let place = self.terms.extent.place;
@@ -522,7 +544,7 @@ impl Lmr {
         at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
     }
 
-    /// However it takes.
+    /// Does an atomic on the slow path.
     #[cold]
     async fn atomic_long(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Result<u64, Error> {
         let node = self.here();

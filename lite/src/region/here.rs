@@ -1,7 +1,8 @@
-//! The bytes of regions that lie in this node's memory.
+//! Access to bytes of regions in this node's memory.
 //!
-//! An owner, which may be another node, says where they lie. So this is the one place of LITE that reaches memory by an address
-//! rather than through the [`Lent`](platform::Lent) that it has, and the platform looks at each access whether that memory is lent now.
+//! An owner, which may be another node, supplies the addresses. This module is the one place of LITE that
+//! accesses memory by an address and not through its own [`Lent`](platform::Lent), so the platform checks
+//! on each access that the memory is lent now.
 
 use crate::Error;
 use crate::node::Node;
@@ -20,7 +21,7 @@ impl Node {
         self.platform.memory().write(addr, data).map_err(|_| Error::OutOfBounds)
     }
 
-    /// Sets bytes of this node's memory from `addr` on.
+    /// Sets bytes of this node's memory from `addr`.
     pub(crate) fn set_here(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), Error> {
         self.platform.memory().fill(addr, len, byte).map_err(|_| Error::OutOfBounds)
     }

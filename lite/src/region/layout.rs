@@ -1,8 +1,9 @@
-//! Where the bytes of a region lie: pieces in columns, and how an offset finds its piece. Arithmetic only.
+//! The layout of a region: its pieces in columns, and the search for an offset. Arithmetic only.
 //!
-//! A region has one or more columns; a column's pieces follow each other. With one column the bytes of the region are those
-//! of the column. With several the region is striped: its bytes go round over the columns, [`stripe`](Layout::stripe)
-//! bytes each. An offset finds its column by division, and its piece there by binary search.
+//! A region has one or more columns; the pieces of a column follow each other. With one column the bytes of
+//! the region are those of the column. With several the region is striped: its bytes are dealt to the
+//! columns in turn, [`stripe`](Layout::stripe) bytes at a time. The column of an offset is found by
+//! division, the piece in it by binary search.
 
 use crate::membership::Life;
 use crate::planted::{Bug, planted};
@@ -10,28 +11,29 @@ use alloc::vec::Vec;
 use platform::IoAddr;
 use serde::{Deserialize, Serialize};
 
-/// Every piece but a region's last ends at a multiple of this, so that no aligned 8-byte word lies on two pieces.
+/// The unit of pieces, in bytes: every piece but a region's last ends at a multiple of it, so that no
+/// aligned 8-byte word is in two pieces.
 pub(crate) const GRAIN: u64 = 8;
 
 /// Contiguous memory of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Piece {
-    /// The node, in the life in which the memory is held.
+    /// The incarnation of the node that holds the memory.
     pub(crate) at: Life,
-    /// The first byte.
+    /// The address of the first byte.
     pub(crate) addr: IoAddr,
-    /// Bytes.
+    /// The length, in bytes.
     pub(crate) len: u64,
 }
 
-/// Where a byte of a region lies.
+/// The location of a byte of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
-    /// The node, in the life in which the memory is held.
+    /// The incarnation of the node that holds the memory.
     pub(crate) at: Life,
     /// The byte's address.
     pub(crate) addr: IoAddr,
-    /// So many bytes of the region lie there one after the other, that one included.
+    /// The number of bytes of the region that are contiguous from there, this byte included.
     pub(crate) run: u64,
 }
 
@@ -65,7 +67,7 @@ pub(crate) struct Layout {
     columns: Vec<Column>,
 }
 
-/// Bytes of column `index` of `count` in a region of `len`.
+/// Returns the length of column `index` of `count`, in a region of `len` bytes.
 pub(crate) fn column_len(len: u64, stripe: u64, count: u64, index: u64) -> u64 {
     if count <= 1 {
         return len;
@@ -76,8 +78,8 @@ pub(crate) fn column_len(len: u64, stripe: u64, count: u64, index: u64) -> u64 {
 }
 
 impl Layout {
-    /// The layout of `len` bytes over `columns` columns of stripes of `stripe` bytes, whose pieces are `pieces`, column after
-    /// column. `None` if they are not exactly that.
+    /// Returns the layout of `len` bytes over `columns` columns in stripes of `stripe` bytes, whose pieces
+    /// are `pieces`, column after column. Returns `None` if the pieces do not add up to exactly that.
     pub(crate) fn new(
         len: u64,
         stripe: u64,
@@ -104,27 +106,28 @@ impl Layout {
         pieces.next().is_none().then_some(Self { len, stripe, columns: made })
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Bytes of a stripe; without meaning if there is one column.
+    /// Returns the length of a stripe, in bytes; without meaning if there is one column.
     pub(crate) fn stripe(&self) -> u64 {
         self.stripe
     }
 
-    /// How many columns.
+    /// Returns the number of columns.
     pub(crate) fn columns(&self) -> usize {
         self.columns.len()
     }
 
-    /// All pieces, column after column.
+    /// Returns all pieces, column after column.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.columns.iter().flat_map(|column| column.0.iter().map(|(_, piece)| piece))
     }
 
-    /// Where the byte at `offset` lies. At the end of the region, which has no byte, a place behind the last one may be given.
+    /// Returns the location of the byte at `offset`. At the end of the region, which has no byte, it may
+    /// return a location behind the last one.
     pub(crate) fn find(&self, offset: u64) -> Option<Spot> {
         if let [column] = self.columns.as_slice() {
             return column.find(offset);
@@ -146,7 +149,8 @@ mod tests {
 
     const GAP: u64 = 1000;
 
-    /// Cuts `len` bytes into pieces at `cuts`, which lie on nodes in turn, with gaps between the pieces of a node.
+    /// Cuts `len` bytes into pieces at `cuts`, on alternating nodes, with gaps between the pieces of a
+    /// node.
     fn cut(node: u16, len: u64, cuts: &[u64], next: &mut u64) -> Vec<Piece> {
         let mut ends: Vec<u64> =
             cuts.iter().map(|c| c % len.max(1) / GRAIN * GRAIN).filter(|c| *c > 0).collect();
@@ -165,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model: a flat array that says of each byte on which node and at which address it lies.
+        /// The model is a flat array of the node and the address of each byte.
         #[test]
         fn every_byte_is_where_a_flat_array_says(
             len in 0u64..5000,
@@ -198,7 +202,7 @@ mod tests {
                 for i in 0..spot.run {
                     prop_assert_eq!(Some(&(spot.at, spot.addr.0 + i)), model.get((offset + i) as usize));
                 }
-                // A run from within is the rest of it.
+                // A run from its middle is the rest of it.
                 let middle = layout.find(offset + spot.run / 2).unwrap();
                 prop_assert_eq!(middle.addr.0 - spot.addr.0, spot.run / 2);
                 prop_assert_eq!(middle.run, spot.run - spot.run / 2);
@@ -208,7 +212,7 @@ mod tests {
             prop_assert_eq!(offset, len);
         }
 
-        /// Whatever a peer says, a layout is refused or finds every byte in a piece of its own.
+        /// For any input of a peer, a layout is refused or finds every byte in a piece of its own.
         #[test]
         fn nonsense_is_refused(
             len in 0u64..300,
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!((last.addr.0, last.run), (5 * half - 1, 1));
         assert_eq!(layout.find(half - 8).unwrap().run, 8);
         assert_eq!(Layout::new(u64::MAX, 0, 1, [piece(8, u64::MAX)]), None, "beyond the address space");
-        // A region without bytes has a place.
+        // A region without bytes has a location.
         let empty = Layout::new(0, 0, 1, [piece(64, 0)]).unwrap();
         assert_eq!(empty.find(0).unwrap().run, 0);
     }

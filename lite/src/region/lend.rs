@@ -1,5 +1,6 @@
-//! Loans: a node that maps a region lets another one map it too, with rights that it has itself, for one operation that the
-//! other does for it. What is lent is a mapping like any other: revoked with the region, given back when it is done.
+//! Loans: a node that maps a region lets another node map it too, with rights that it has itself, for one
+//! operation that the other node does for it. A borrowed mapping is like any other: it is revoked with the
+//! region, and unmapped when the operation has ended.
 
 use crate::membership::Life;
 use crate::sometimes::sometimes;
@@ -9,12 +10,12 @@ use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 
-/// Loans that nobody has taken yet, at one owner.
+/// The most loans that an owner keeps before they are taken.
 const MOST: usize = 4096;
-/// The longest that a loan stands.
+/// The longest lifetime of a loan.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// A mapping that another node may have once.
+/// A mapping that another node may take once.
 pub(crate) struct Loan {
     /// The lender, and its number of the mapping.
     pub(crate) mapping: (Life, u64),
@@ -23,12 +24,12 @@ pub(crate) struct Loan {
     pub(crate) until: Instant,
 }
 
-/// By token, what is lent and not taken yet.
+/// The loans that have not been taken yet, by token.
 #[derive(Default)]
 pub(super) struct Loans(BTreeMap<u64, Loan>);
 
 impl Loans {
-    /// One more. Those that are out of date, or whose mapping `is_there` no more, go.
+    /// Adds a loan. Removes those that have expired or whose mapping no longer `is_there`.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -48,7 +49,7 @@ impl Loans {
         Ok(())
     }
 
-    /// What was lent to `by` under `token`, once.
+    /// Takes the loan of `token` to `by`, which succeeds once.
     pub(super) fn take(&mut self, now: Instant, token: u64, by: NodeId) -> Option<Loan> {
         if self.0.get(&token).is_none_or(|loan| loan.to != by || loan.until <= now) {
             sometimes!("a loan had expired or ended");
@@ -57,12 +58,12 @@ impl Loans {
         self.0.remove(&token)
     }
 
-    /// What a life that has ended has lent, or was to borrow, is lent no more.
+    /// Removes the loans of and to an incarnation that has ended.
     pub(super) fn forget(&mut self, life: Life) {
         self.0.retain(|_, loan| loan.mapping.0 != life && loan.to != life.0);
     }
 
-    /// It was not taken after all.
+    /// Adds a loan again that could not be used.
     pub(super) fn put_back(&mut self, token: u64, loan: Loan) {
         self.0.insert(token, loan);
     }
@@ -89,11 +90,11 @@ mod tests {
         assert!(loans.take(at(9), 1, NodeId(2)).is_none());
         let admin = Loan { rights: Permissions::ADMIN, ..loan(10) };
         assert_eq!(loans.add(at(0), 1, admin, |_| true), Err(Error::Permission));
-        // Of mappings that are gone nothing is left.
+        // Loans of mappings that have ended are removed.
         loans.add(at(0), 1, loan(10), |_| true).unwrap();
         loans.add(at(0), 2, loan(10), |mapping| mapping.1 != 7).unwrap();
         assert!(loans.take(at(1), 1, NodeId(2)).is_none());
-        // Nor of lives that have ended, the lender's or the borrower's.
+        // So are those of incarnations that have ended, the lender's or the borrower's.
         for (token, gone) in [(3, lender), (4, (NodeId(2), Incarnation(1)))] {
             loans.add(at(0), token, loan(10), |_| true).unwrap();
             loans.forget((NodeId(1), Incarnation(4)));

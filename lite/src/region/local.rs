@@ -1,4 +1,4 @@
-//! [`LocalMemory`]: memory of an application's own that becomes a region when it is registered.
+//! [`LocalMemory`]: memory of an application that becomes a region when it is registered.
 
 use super::layout::Layout;
 use super::memory::{Share, Stock};
@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use platform::IoAddr;
 
-/// Memory of this node that the platform's allocator gave and no other node reaches. Dropped, it is free again.
+/// Memory of this node that no other node reaches. Dropping it frees it.
 ///
 /// ```
 /// # use lite::{Error, Lite, Permissions};
@@ -29,7 +29,10 @@ pub struct LocalMemory {
 }
 
 impl Lite {
-    /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
+    /// Allocates `len` zeroed bytes of this node's memory, contiguous or not.
+    ///
+    /// # Errors
+    /// `NoMemory` if fewer bytes are free.
     pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
         let stock = self.by.node.take_stock(len).await?;
         let layout = Layout::new(len, 0, 1, stock.pieces().iter().copied()).ok_or(Error::OutOfBounds)?;
@@ -37,8 +40,9 @@ impl Lite {
         Ok(LocalMemory { node: self.by.node.clone(), stock, layout })
     }
 
-    /// Makes `memory` a region, with what is in it and where it is. This node is its owner and master; for `permissions` and
-    /// the region's life see [`alloc`](Self::alloc). The memory is free again when the region is freed.
+    /// Makes `memory` a region in place, with its content. This node is its owner and master. For
+    /// `permissions` and the region's lifetime see [`alloc`](Self::alloc). The memory is free again when
+    /// the region is freed.
     pub async fn register_memory(&self, memory: LocalMemory, permissions: Permissions) -> Result<Lmr, Error> {
         let node = &self.by.node;
         if !Arc::ptr_eq(node, &memory.node) {
@@ -62,19 +66,22 @@ impl Lite {
 }
 
 impl LocalMemory {
-    /// Bytes.
+    /// Returns the length, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.layout.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads `into.len()` bytes from `offset`. Fails with `OutOfBounds`.
+    /// Reads `into.len()` bytes from `offset`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the bytes are beyond the end.
     pub fn read(&self, offset: u64, mut into: &mut [u8]) -> Result<(), Error> {
         self.pieces(offset, into.len() as u64, |node, addr, len| {
             let (now, rest) = core::mem::take(&mut into).split_at_mut(len);
@@ -83,7 +90,10 @@ impl LocalMemory {
         })
     }
 
-    /// Writes `data` at `offset`. Fails with `OutOfBounds`.
+    /// Writes `data` at `offset`.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if the bytes are beyond the end.
     pub fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), Error> {
         self.pieces(offset, data.len() as u64, |node, addr, len| {
             let (now, rest) = data.split_at(len);

@@ -1,4 +1,4 @@
-//! Mappings as the node sees them that uses them.
+//! The mappings of a node, at the node that uses them.
 
 use super::layout::{Layout, Piece, Spot};
 use super::owner::Shape;
@@ -21,30 +21,31 @@ use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 
-/// How long it may take to ask for pieces anew.
+/// The time that a request for new pieces may take.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
-/// How often a region may be moved while its pieces are asked for. A move waits for those who ask, so once is much.
+/// The number of moves that may interrupt one request for pieces. A move waits for such requests, so one
+/// would be much.
 const MOST_CHANGES: u32 = 16;
 
-/// One mapping of a region: the right to operate on its memory until revoked.
+/// One mapping of a region: the right to operate on its memory until it is revoked.
 ///
-/// Whatever may change about it changes while its gate is shut, so an operation that gets in with the epoch it has
-/// [looked](Self::locate) in goes to the right place with the right it has.
+/// All that may change in it changes while its gate is shut. So an operation that enters with the epoch of
+/// its [lookup](Self::locate) goes to the right address with a right that it has.
 pub(crate) struct Mapping {
     pub(crate) owner: Life,
-    /// This node's number of it, which the owner knows it by.
+    /// This node's number of the mapping, which the owner uses too.
     pub(crate) id: u64,
     pub(crate) len: u64,
     rights: AtomicU32,
-    /// Of `layout`.
+    /// The generation of `layout`.
     generation: AtomicU64,
-    /// Operations wait until `generation` is that at least.
+    /// The generation that operations must wait for.
     awaited: AtomicU64,
     layout: Mutex<Layout>,
-    /// Copies within this node are inside while they go on. Operations on the wire see it open under the lock of their table,
-    /// where they are found by the stamp until their completion.
+    /// Copies within this node are inside the gate while they go on. Operations on the wire see it open
+    /// under the lock of the operation table, which finds them by the stamp until they complete.
     pub(crate) gate: Gate,
-    /// Spoiled before the gate is shut for the first time.
+    /// Invalidated before the gate is shut for the first time.
     pub(crate) stamp: Stamp,
 }
 
@@ -74,7 +75,7 @@ impl Mapping {
         Permissions::from_bits_truncate(self.rights.load(Ordering::SeqCst))
     }
 
-    /// Whether this mapping gives `right` to `len` bytes at `offset`.
+    /// Fails unless this mapping has `right` to `len` bytes at `offset`.
     pub(crate) fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
         if !self.rights().contains(right) && !planted(Bug::NoRightsCheck) {
             return Err(Error::Permission);
@@ -85,15 +86,16 @@ impl Mapping {
         if self.gate.is_closed() { Err(Error::Freed) } else { Ok(()) }
     }
 
-    /// Where the byte at `offset` lies, if this mapping gives `right` to the `len` bytes from there; and the epoch to enter
-    /// the gate with. `None` while that changes: wait until the gate has [opened](Gate::opened).
+    /// Returns the location of the byte at `offset` if this mapping has `right` to the `len` bytes from
+    /// there, and the epoch with which to enter the gate. Returns `None` while the mapping changes: wait
+    /// until the gate has [opened](Gate::opened).
     pub(crate) fn locate(
         &self,
         right: Permissions,
         offset: u64,
         len: u64,
     ) -> Result<Option<(Spot, Epoch)>, Error> {
-        // The epoch first: what is read after it is void if the gate is shut meanwhile.
+        // The epoch comes first: what is read after it is void if the gate is shut meanwhile.
         let epoch = match self.gate.epoch() {
             Ok(epoch) => epoch,
             Err(Shut::Closed) => return Err(Error::Freed),
@@ -106,25 +108,25 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Nothing goes through it any more, for good.
+    /// Ends the mapping: no operation goes through it again.
     pub(crate) fn close(&self) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.gate.close();
     }
 
-    /// All of it, if that is in one piece.
+    /// Returns the whole region, if it is in one piece.
     pub(super) fn sole(&self) -> Option<Piece> {
         let layout = self.layout.lock();
         let mut pieces = layout.pieces();
         pieces.next().filter(|piece| piece.len == self.len).copied()
     }
 
-    /// The first byte's node.
+    /// Returns the node of the first byte.
     pub(crate) fn first_node(&self) -> NodeId {
         self.layout.lock().pieces().next().map_or(self.owner.0, |piece| piece.at.0)
     }
 
-    /// Nodes and bytes, column after column; pieces of a node that follow each other are one.
+    /// Returns nodes and bytes, column after column; adjacent pieces of a node are joined.
     pub(crate) fn shares(&self) -> Vec<(NodeId, u64)> {
         let mut shares: Vec<(NodeId, u64)> = Vec::new();
         for piece in self.layout.lock().pieces() {
@@ -136,18 +138,18 @@ impl Mapping {
         shares
     }
 
-    /// Keeps operations waiting until the mapping is of that generation.
+    /// Holds operations back until the mapping has that generation.
     fn pause(&self, generation: u64) {
-        // Under the lock, so that it is not mixed with an installation.
+        // The lock keeps this apart from an installation.
         let _layout = self.layout.lock();
         if self.generation.load(Ordering::SeqCst) < generation {
             self.awaited.fetch_max(generation, Ordering::SeqCst);
-            self.stamp.spoil();
+            self.stamp.invalidate();
             self.gate.pause();
         }
     }
 
-    /// Puts newer pieces in the place of the present ones and lets operations go on.
+    /// Replaces the pieces by newer ones and lets operations go on.
     fn install(&self, generation: u64, layout: Layout) {
         {
             let mut present = self.layout.lock();
@@ -161,7 +163,7 @@ impl Mapping {
         self.reopen();
     }
 
-    /// Lets operations go on, unless other pieces are awaited.
+    /// Lets operations go on, unless newer pieces are awaited.
     fn reopen(&self) {
         let _layout = self.layout.lock();
         if self.awaited.load(Ordering::SeqCst) <= self.generation.load(Ordering::SeqCst) {
@@ -170,16 +172,16 @@ impl Mapping {
     }
 
     fn take(&self, rights: Permissions) {
-        self.stamp.spoil();
+        self.stamp.invalidate();
         self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
     }
 }
 
-/// What has happened to a mapping before the answer that gives it.
+/// The messages about a mapping that came before the answer that grants it.
 #[derive(Clone, Copy, Default)]
 struct Fate {
     revoked: bool,
-    /// To be paused until it is of that generation.
+    /// The generation until which the mapping must be paused.
     paused: u64,
     taken: Option<Permissions>,
 }
@@ -188,7 +190,7 @@ struct Fate {
 struct Table {
     /// By owner and number.
     live: BTreeMap<(Life, u64), Arc<Mapping>>,
-    /// Mappings that have been asked for, by owner and number.
+    /// The mappings that have been asked for, by owner and number.
     expected: BTreeMap<(Life, u64), Fate>,
 }
 
@@ -196,11 +198,11 @@ struct Table {
 #[derive(Default)]
 pub(crate) struct MappingTable {
     table: Mutex<Table>,
-    /// A mapping that was asked for has come, or will not.
+    /// Woken when a mapping that was asked for has come, or will not come.
     arrival: Waiters,
 }
 
-/// Stands for a mapping that has been asked for.
+/// A mapping that has been asked for.
 pub(crate) struct Expected<'a> {
     table: &'a MappingTable,
     owner: Life,
@@ -215,13 +217,13 @@ impl Drop for Expected<'_> {
 }
 
 impl MappingTable {
-    /// How many there are.
+    /// Returns the number of mappings.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().live.len()
     }
 
-    /// How many of owners among `which` there are, or are to come.
+    /// Returns the number of mappings, present or expected, whose owners `which` selects.
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
         let table = self.table.lock();
@@ -238,8 +240,8 @@ impl MappingTable {
         drop(removed);
     }
 
-    /// Ends all mappings of an owner that is gone. Gives them: some operations may still be under way. Mappings that are still
-    /// to come are refused when they [arrive](Expected::arrived).
+    /// Removes and returns all mappings of an owner that has departed: some operations may still be in
+    /// flight. Mappings that were asked for are refused when they [arrive](Expected::arrived).
     pub(crate) fn forget(&self, owner: Life) -> Vec<Arc<Mapping>> {
         let mut table = self.table.lock();
         let keys: Vec<_> = table.live.range((owner, 0)..=(owner, u64::MAX)).map(|(k, _)| *k).collect();
@@ -251,13 +253,14 @@ impl MappingTable {
         gone
     }
 
-    /// The live mappings among those.
+    /// Returns the live mappings among those.
     fn find(&self, owner: Life, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();
         ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()
     }
 
-    /// Does one thing to the live mappings among those, which it gives, and notes another for those that are to come.
+    /// Calls one function on the live mappings among those, which it returns, and another on the expected
+    /// ones.
     fn act(
         &self,
         owner: Life,
@@ -280,8 +283,8 @@ impl MappingTable {
 }
 
 impl Expected<'_> {
-    /// The mapping is there, and gets what has happened to it before. Fails with `NodeDown` if its owner is gone: the owner's
-    /// memory, and what others hold for it, may be in use for something else by now.
+    /// Adds the mapping to the table and applies the messages that came before it. Fails with `NodeDown` if
+    /// its owner has departed: the memory may be in use for something else by now.
     pub(crate) fn arrived(self, node: &Node, mapping: &Arc<Mapping>) -> Result<(), Error> {
         let own = (node.me, node.incarnation);
         let life = if planted(Bug::MappingOfTheDead) { own } else { self.owner };
@@ -305,30 +308,33 @@ impl Expected<'_> {
 }
 
 impl Node {
-    /// Whether nothing is under way through a mapping. Only while its gate is shut does that stay so.
+    /// Returns true if nothing is in flight through a mapping. The result stays true only while the gate is
+    /// shut.
     pub(crate) fn is_drained(&self, mapping: &Mapping) -> bool {
         mapping.gate.is_empty() && !self.ops.lock().passes(mapping.stamp.id())
     }
 
-    /// Waits for that.
+    /// Waits until nothing is in flight through a mapping.
     pub(crate) async fn drained(&self, mapping: &Mapping) {
         mapping.gate.drained().await;
         let stamp = mapping.stamp.id();
         self.drains.until(|| (!self.ops.lock().passes(stamp)).then_some(())).await;
     }
 
-    /// Why nothing goes through a mapping whose gate is closed.
+    /// Returns the reason for which a mapping's gate is closed.
     pub(crate) fn ended(&self, mapping: &Mapping) -> Error {
         self.gone(mapping.owner.0, mapping.owner.1).unwrap_or(Error::Freed)
     }
 
-    /// Refuses what lies in memory of a former life under this node's id: that is gone, and its addresses mean something else.
+    /// Refuses a location in memory of an earlier incarnation of this node: its addresses mean something
+    /// else now.
     pub(crate) fn check_spot(&self, spot: &Spot) -> Result<(), Error> {
         let former = spot.at.0 == self.me && spot.at.1 != self.incarnation;
         if former && !planted(Bug::FormerLifesMemory) { Err(Error::NodeDown(self.me)) } else { Ok(()) }
     }
 
-    /// Where the byte at `offset` of a mapping lies, as [`Mapping::locate`] says; waits while that changes.
+    /// Returns the location of the byte at `offset` of a mapping, as [`Mapping::locate`] does; waits while
+    /// the mapping changes.
     pub(crate) async fn locate(
         &self,
         mapping: &Mapping,
@@ -349,8 +355,8 @@ impl Node {
         }
     }
 
-    /// Asks `owner` a question whose answer is the mapping `id`. Whatever becomes of it, the owner hears of it if the mapping
-    /// is not used.
+    /// Asks `owner` for the mapping `id`. If the mapping is not used in the end, for whatever reason, the
+    /// owner is told.
     pub(crate) async fn obtain(
         self: &Arc<Self>,
         owner: NodeId,
@@ -375,9 +381,10 @@ impl Node {
         Ok(mapping)
     }
 
-    /// Obtains a mapping as [`obtain`](Self::obtain) does, by a question that may be asked more than once: `ask` makes it for the
-    /// mapping's id. A connection that breaks under a question does not tell whether the owner has granted the mapping. Then the
-    /// owner undoes it, and is asked again for another one, until `deadline`.
+    /// Obtains a mapping as [`obtain`](Self::obtain) does, by a request that may be repeated: `ask` makes
+    /// it for the mapping's number. A connection that breaks during a request does not tell whether the
+    /// owner has granted the mapping. In that case the owner undoes it and is asked for another one, until
+    /// `deadline`.
     pub(crate) async fn obtain_again(
         self: &Arc<Self>,
         owner: NodeId,
@@ -398,7 +405,7 @@ impl Node {
         }
     }
 
-    /// Takes a mapping that was granted.
+    /// Adds a mapping that was granted.
     pub(crate) async fn mapped(
         self: &Arc<Self>,
         owner: Life,
@@ -416,7 +423,7 @@ impl Node {
         Ok(mapping)
     }
 
-    /// Asks for the pieces that a shape does not tell, and gives the layout with its generation.
+    /// Asks for the pieces that a shape does not contain, and returns the layout with its generation.
     async fn lay_out(
         self: &Arc<Self>,
         owner: Life,
@@ -424,7 +431,7 @@ impl Node {
         mut shape: Shape,
         deadline: Instant,
     ) -> Result<(u64, Layout), Error> {
-        let nonsense = || Error::Refused("the owner's pieces make no region".into());
+        let nonsense = || Error::Refused("the owner's pieces do not form a region".into());
         let first_page = |shape: &mut Shape| {
             let first = core::mem::take(&mut shape.first);
             Pages::new(first, shape.count, MOST_PIECES)
@@ -448,19 +455,20 @@ impl Node {
         Ok((shape.generation, layout.ok_or_else(nonsense)?))
     }
 
-    /// Closes mappings and waits until nothing is under way through them.
+    /// Closes mappings and waits until nothing is in flight through them.
     pub(crate) async fn revoke_here(&self, owner: Life, ids: &[u64]) {
         let closed = self.mappings.act(owner, ids, Mapping::close, |fate| fate.revoked = true);
         for mapping in closed {
             if !planted(Bug::FreeWaitsForNobody) {
                 self.drained(&mapping).await;
             }
-            // Not before: until then the end of the owner is waited out as well.
+            // They are removed only now: until then the end of the owner also waits for their operations.
             self.mappings.remove(&mapping);
         }
     }
 
-    /// Keeps operations on mappings waiting, until those are of `generation`, and waits until none is under way.
+    /// Holds the operations on mappings back until the mappings have `generation`, and waits until none is
+    /// in flight.
     pub(crate) async fn pause_here(&self, owner: Life, ids: &[u64], generation: u64) {
         let pause = |m: &Mapping| m.pause(generation);
         let later = |fate: &mut Fate| fate.paused = fate.paused.max(generation);
@@ -471,7 +479,7 @@ impl Node {
         }
     }
 
-    /// Asks for the pieces of mappings anew, and lets operations go on.
+    /// Loads the pieces of mappings again and lets operations go on.
     pub(crate) async fn resume_here(
         self: &Arc<Self>,
         owner: Life,
@@ -488,7 +496,7 @@ impl Node {
             let ask = Ask::Pieces { mapping: mapping.id, generation: 0, from: 0 };
             let shape = match self.ask_node_long(mapping.owner, &ask, deadline).await {
                 Ok(Answer::Shape(shape)) => shape,
-                // The region is being freed, or this mapping is not known any more.
+                // The region is being freed, or the owner no longer knows this mapping.
                 Err(Error::Freed) => {
                     mapping.close();
                     continue;
@@ -502,11 +510,11 @@ impl Node {
         Ok(())
     }
 
-    /// Takes rights from mappings, and waits until nothing that relies on them is under way.
+    /// Takes rights from mappings, and waits until nothing that relies on them is in flight.
     pub(crate) async fn restrict_here(&self, owner: Life, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
-            // Whoever has looked already looks again.
-            m.stamp.spoil();
+            // Invalidated so that tasks which have looked already look again.
+            m.stamp.invalidate();
             m.gate.pause();
             m.take(rights);
         };
@@ -517,7 +525,7 @@ impl Node {
         }
     }
 
-    /// Waits out a mapping's operations, then tells its owner that it is not used any more.
+    /// Waits for a mapping's operations to end, then tells its owner that it is no longer used.
     pub(crate) fn release(self: &Arc<Self>, mapping: Arc<Mapping>) {
         let node = self.clone();
         let task = async move {

@@ -1,4 +1,5 @@
-//! The memory of regions: taken in as many runs as it takes, here and on other nodes, which hold it for the owner.
+//! The memory of regions: allocated in as many runs as necessary, here and on other nodes, which hold it
+//! for the owner.
 
 use super::layout::{Layout, Piece};
 use super::owner::Shape;
@@ -19,37 +20,38 @@ use core::time::Duration;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// Taken at once: memory is zeroed as it is taken, and other tasks want their turn.
+/// The bytes taken at once: memory is zeroed when it is taken, and other tasks must run in between.
 const STEP: u64 = 16 << 20;
-/// How long another node may take to take its share: it zeroes it.
+/// The time that another node may take to take and zero its share.
 const RESERVE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How much memory on which nodes a region is made of.
+/// The nodes of a region's memory and the bytes on each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Bytes of a stripe if each share is a column; 0: the shares follow each other in one column.
+    /// The length of a stripe in bytes if each share is a column; 0: the shares follow each other in one
+    /// column.
     pub(crate) stripe: u64,
-    /// Node and bytes.
+    /// Nodes and bytes.
     pub(crate) shares: Vec<(NodeId, u64)>,
 }
 
-/// Keeps one share of a region's memory.
+/// The holder of one share of a region's memory.
 pub(crate) enum Share {
-    /// Here, until dropped.
+    /// A share on this node, until dropped.
     Here {
-        /// What it lies in.
+        /// The memory of the share.
         _stock: Stock,
     },
-    /// On another node, until that is told.
+    /// A share on another node, until that node is told.
     There {
         /// The node.
         at: Life,
-        /// This node's number of what that one holds.
+        /// This node's number of the holding.
         holding: u64,
     },
 }
 
-/// Memory of this node that was taken, until dropped.
+/// Memory of this node, until dropped.
 pub(crate) struct Stock {
     runs: Vec<Run>,
     pieces: Vec<Piece>,
@@ -57,12 +59,13 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// The pieces that the runs make: runs that touch are one.
+    /// Returns the pieces that the runs make; adjacent runs are joined.
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// Adds a run of which `len` bytes count. `false`: there is no room for it, or it would be one piece too many.
+    /// Adds a run of which `len` bytes count. Returns `false` if there is no room for it, or if it would be
+    /// one piece too many.
     fn add(&mut self, at: Life, run: Run, len: u64) -> bool {
         let touches = |last: &Piece| last.addr.checked_add(last.len) == Some(run.addr());
         let more = !self.pieces.last().is_some_and(touches);
@@ -82,12 +85,13 @@ impl Stock {
     }
 }
 
-/// What this node holds for regions of other owners, by owner and its number. None: it is being taken.
+/// The memory that this node holds for regions of other owners, by owner and the owner's number. `None`: it
+/// is being taken.
 #[derive(Default)]
 pub(crate) struct Holdings(Mutex<BTreeMap<(Life, u64), Option<Stock>>>);
 
 impl Holdings {
-    /// Nobody reaches anything of that owner any more.
+    /// Frees the memory held for an owner whose departure all nodes have seen.
     pub(crate) fn settle(&self, owner: Life) {
         let mut table = self.0.lock();
         let keys: Vec<_> = table.range((owner, 0)..=(owner, u64::MAX)).map(|(key, _)| *key).collect();
@@ -99,13 +103,13 @@ impl Holdings {
         drop(gone);
     }
 
-    /// How many there are for owners among `which`.
+    /// Returns the number of holdings whose owners `which` selects.
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
         self.0.lock().keys().filter(|(owner, _)| which(*owner)).count()
     }
 
-    /// Some pieces of a holding.
+    /// Returns some pieces of a holding.
     pub(crate) fn pieces(&self, owner: Life, holding: u64, from: u32) -> Result<Answer, Error> {
         let table = self.0.lock();
         let held = table.get(&(owner, holding)).and_then(Option::as_ref).ok_or(Error::Freed)?;
@@ -113,13 +117,13 @@ impl Holdings {
         Ok(Answer::Pieces(page.copied().collect()))
     }
 
-    /// The owner needs it no more.
+    /// Frees a holding that the owner no longer needs.
     pub(crate) fn give_back(&self, owner: Life, holding: u64) {
         let removed = self.0.lock().remove(&(owner, holding));
         drop(removed);
     }
 
-    /// Whether those bytes are held for that owner.
+    /// Returns true if those bytes are held for that owner.
     pub(crate) fn holds(&self, owner: Life, part: &Piece) -> bool {
         let table = self.0.lock();
         let held = table.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, held)| held.as_ref());
@@ -131,7 +135,7 @@ impl Holdings {
     }
 }
 
-/// Shares that go back if this is dropped.
+/// Shares that are given back if this is dropped.
 struct Taken<'a> {
     node: &'a Arc<Node>,
     shares: Vec<Share>,
@@ -144,7 +148,7 @@ impl Drop for Taken<'_> {
 }
 
 impl Node {
-    /// Takes `len` bytes of this node's memory, zeroed, in one piece if it can be.
+    /// Takes `len` zeroed bytes of this node's memory, in one piece if possible.
     pub(crate) async fn take_stock(&self, len: u64) -> Result<Stock, Error> {
         let memory = self.platform.memory();
         let free = memory.stats().free;
@@ -153,7 +157,7 @@ impl Node {
         }
         let mut stock = Stock { runs: Vec::new(), pieces: Vec::new(), len: 0 };
         let mut longest = STEP;
-        // A region without bytes has a place too.
+        // A region without bytes has an address, too.
         while stock.len < len || stock.runs.is_empty() {
             let left = len - stock.len;
             let run = memory.lend(left.min(longest).max(1)).or_else(|| {
@@ -166,7 +170,8 @@ impl Node {
                 stock.add((self.me, self.incarnation), run, len)
             });
             if !added {
-                // Less than what was asked: as much as is left, in as many pieces as there may be.
+                // `had` is less than was asked for: the rest of the memory, in as many pieces as are
+                // allowed.
                 return Err(Error::NoMemory { asked: len, free: had });
             }
             if stock.len < len {
@@ -180,7 +185,7 @@ impl Node {
     /// Takes all the memory of a plan.
     pub(crate) async fn take_memory(self: &Arc<Self>, plan: &Plan) -> Result<(Layout, Vec<Share>), Error> {
         let (mut pieces, mut taken, mut len) = (Vec::new(), Taken { node: self, shares: Vec::new() }, 0u64);
-        let nonsense = || Error::Refused("that is no plan for a region".into());
+        let nonsense = || Error::Refused("the plan for the region is not valid".into());
         let sum = plan.shares.iter().try_fold(0u64, |sum, (_, share)| sum.checked_add(*share));
         let asked = sum.filter(|_| plan.shares.len() <= MOST_SHARES).ok_or_else(nonsense)?;
         for (node, share) in &plan.shares {
@@ -227,7 +232,7 @@ impl Node {
         if fine { Ok(pieces) } else { Err(nonsense()) }
     }
 
-    /// Gives memory back that nobody reaches any more.
+    /// Frees memory that no node reaches any more.
     pub(crate) fn give_memory(self: &Arc<Self>, memory: Vec<Share>) {
         for share in memory {
             if let Share::There { at, holding } = share {
@@ -237,7 +242,7 @@ impl Node {
         self.report_memory();
     }
 
-    /// For an owner: takes memory and holds it, then answers.
+    /// Takes and holds memory for another owner, then answers.
     pub(crate) fn reserve(self: &Arc<Self>, call: Call, holding: u64, len: u64) {
         let owner = (call.from(), call.incarnation());
         {
@@ -281,8 +286,9 @@ impl Node {
         self.platform.spawn("lite-reserve", Box::pin(task));
     }
 
-    /// Whether pieces lie in what their nodes have published as reachable, as far as this node knows those nodes. An access to
-    /// others would break the connection to that node, which other tasks use.
+    /// Returns whether pieces lie in memory that their nodes have published as reachable, as far as this
+    /// node knows those nodes. An access to other memory would break the connection to that node, which
+    /// other tasks use.
     pub(super) fn are_published<'p>(&self, mut pieces: impl Iterator<Item = &'p Piece>) -> bool {
         let peers = self.peers.lock();
         let published = |piece: &Piece| {
@@ -300,7 +306,7 @@ impl Node {
         pieces.all(published)
     }
 
-    /// Tells the manager how much memory is free, if that has changed much since it was told.
+    /// Reports the free memory to the manager, if it has changed much since the last report.
     pub(crate) fn report_memory(&self) {
         let stats = self.platform.memory().stats();
         self.control.report_free(stats.free, stats.total / 64);

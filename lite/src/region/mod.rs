@@ -1,4 +1,4 @@
-//! Regions (LMRs): memory on one node or several that others map, read and write.
+//! Regions (LMRs): memory on one or several nodes that other nodes map, read and write.
 
 mod admin;
 mod change;

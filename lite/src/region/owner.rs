@@ -1,7 +1,8 @@
-//! Regions as their owner sees them: the node that keeps their directory.
+//! Regions at their owner: the node that keeps their tables.
 //!
-//! The owner decides who maps a region and with which rights. One change of a region goes on at a time: a move, or rights that
-//! are taken away. A region that is freed is fenced once its last change has ended.
+//! The owner decides which nodes map a region, and with which rights. One change of a region goes on at a
+//! time: a move, or a revocation of rights. A region that is freed is fenced once its last change has
+//! ended.
 
 use super::layout::{Layout, Piece};
 use super::lend::{Loan, Loans};
@@ -22,55 +23,56 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Pieces that travel with the answer to a question for a mapping; the others are asked for.
+/// The number of pieces that travel with the answer to a map request; the others are asked for.
 pub(super) const FIRST_PIECES: usize = 3;
-/// Pieces in one answer after that.
+/// The number of pieces in each later answer.
 pub(super) const PAGE_PIECES: usize = 100;
 
-/// What a user must know to [lay out](super::layout) a region.
+/// The data from which a user makes the [layout](super::layout) of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// Counts the moves, successful or not, from 1.
+    /// The number of moves so far, successful or not, plus 1.
     pub(crate) generation: u64,
     pub(crate) len: u64,
     pub(crate) stripe: u64,
     pub(crate) columns: u32,
-    /// How many pieces there are.
+    /// The number of pieces.
     pub(crate) count: u32,
-    /// The first of them.
+    /// The first pieces.
     pub(crate) first: Vec<Piece>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Its memory is being taken.
+    /// Memory is being taken for it.
     Forming,
     Live,
-    /// Nobody maps it any more, and who does loses it.
+    /// Being freed: new map requests are refused and existing mappings are being revoked.
     Freeing,
 }
 
 pub(super) struct Region {
-    /// Without which nobody maps it: known to whoever finds its name.
+    /// The capability key. A name lookup returns it; every map request must contain it.
     key: u64,
-    /// Without which nobody maps it either: known to whoever was told.
+    /// An optional secret set by the owner. Every map request must contain it unless it is empty.
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
     pub(super) master: Life,
-    /// Under which it is published, or is about to be.
+    /// The names under which it is published, or is about to be.
     pub(super) names: Vec<String>,
     stage: Stage,
-    /// A change is under way.
+    /// True if a change is in progress.
     changing: bool,
-    /// ... which is a move, and nobody may map it meanwhile.
+    /// True if that change is a move: no node may map the region meanwhile.
     pub(super) moving: bool,
     pub(super) generation: u64,
     pub(super) layout: Arc<Layout>,
-    /// Keeps the pieces.
+    /// The holders of the pieces.
     pub(super) memory: Vec<Share>,
-    /// Operations that nodes do on the memory for others because this node has them do it.
+    /// The gate of memory operations (memset, copy) that other nodes perform at this owner's request; it is
+    /// closed before the region is moved or freed.
     pub(super) gate: Arc<Gate>,
-    /// Who maps it, by holder and its own number of the mapping.
+    /// The mappings, by node and the node's own number of the mapping.
     holders: BTreeSet<(Life, u64)>,
 }
 
@@ -90,7 +92,7 @@ impl Region {
         self.key
     }
 
-    /// What a life may have.
+    /// Returns the rights that an incarnation may have.
     fn granted(&self, to: Life) -> Permissions {
         if self.master == to { Permissions::all() } else { self.rights.of(to.0) }
     }
@@ -102,7 +104,7 @@ impl Region {
 
 pub(super) struct Held {
     region: u64,
-    /// For whom it maps the region, if not for itself.
+    /// The node for which it maps the region, if not for itself.
     lender: Option<Life>,
     permissions: Permissions,
 }
@@ -111,22 +113,22 @@ pub(super) struct Held {
 pub(super) struct Table {
     last: u64,
     regions: BTreeMap<u64, Region>,
-    /// By holder and its own number of the mapping.
+    /// By node and the node's own number of the mapping.
     mappings: BTreeMap<(Life, u64), Held>,
-    /// By token, what is lent and not taken yet.
+    /// The loans that have not been taken yet.
     loans: Loans,
-    /// Mappings that are to be granted once a move has ended.
+    /// The mappings that are granted after a move has ended.
     waiting: BTreeSet<(Life, u64)>,
 }
 
 impl LockedFor<'_, Table> {
-    /// The region of a mapping of this life that gives `right`.
+    /// Returns the region of a mapping of this incarnation that has `right`.
     pub(super) fn through(&mut self, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
         let key = (self.life(), mapping);
         self.mapped_as(key, right)
     }
 
-    /// This life maps a region.
+    /// Adds a mapping of this incarnation.
     fn hold(&mut self, region: u64, mapping: u64, lender: Option<Life>, permissions: Permissions) {
         let key = (self.life(), mapping);
         self.mappings.insert(key, Held { region, lender, permissions });
@@ -137,7 +139,7 @@ impl LockedFor<'_, Table> {
 }
 
 impl Table {
-    /// The region of a mapping that gives `right`.
+    /// Returns the region of a mapping that has `right`.
     fn mapped_as(&mut self, key: (Life, u64), right: Permissions) -> Result<(u64, &mut Region), Error> {
         let held = self.mappings.get(&key).ok_or(Error::Freed)?;
         if !held.permissions.contains(right) {
@@ -151,12 +153,13 @@ impl Table {
         self.regions.get_mut(&region).filter(|r| r.stage == Stage::Live)
     }
 
-    /// A region of any stage.
+    /// Returns a region in any stage.
     pub(super) fn any(&mut self, region: u64) -> Option<&mut Region> {
         self.regions.get_mut(&region)
     }
 
-    /// Whether a life may administer a region: as its master, or by a right that it has or was granted.
+    /// Returns true if an incarnation may administer a region: as its master, or by a right that it has or
+    /// was granted.
     pub(super) fn administers(&self, by: Life, region: u64) -> bool {
         let Some(r) = self.regions.get(&region) else { return false };
         let mut mine = r.holders.range((by, 0)..=(by, u64::MAX)).filter_map(|key| self.mappings.get(key));
@@ -164,17 +167,17 @@ impl Table {
             || mine.any(|held| held.permissions.contains(Permissions::ADMIN))
     }
 
-    /// Marks a region that nobody can reach any more; gives whether it is to be fenced for that.
+    /// Marks a region that no node can reach any more; returns true if it must be fenced for that.
     pub(super) fn mark_if_unreachable(&mut self, region: u64) -> bool {
         let unreachable = |r: &&mut Region| !r.is_reachable() && r.stage != Stage::Freeing;
         let Some(r) = self.regions.get_mut(&region).filter(unreachable) else { return false };
-        // A region that is forming is seen to by who forms it.
+        // The task that makes a region takes care of one that is being formed.
         let forming = r.stage == Stage::Forming;
         r.stage = Stage::Freeing;
         !forming
     }
 
-    /// Takes rights from the mappings of some holders but the master; gives the mappings, by holder.
+    /// Takes rights from the mappings of some nodes, except the master; returns the mappings, by node.
     pub(super) fn restrict(
         &mut self,
         region: u64,
@@ -185,7 +188,7 @@ impl Table {
         let Some(r) = self.regions.get(&region) else { return found };
         for key in &r.holders {
             let Some(held) = self.mappings.get_mut(key) else { continue };
-            // What is borrowed has the lender's rights.
+            // A borrowed mapping has the lender's rights.
             let user = held.lender.unwrap_or(key.0);
             let concerned = user != r.master && whose.includes(user.0);
             if concerned && held.permissions.intersects(rights) {
@@ -204,17 +207,17 @@ pub(crate) struct RegionTable {
     pub(super) changed: Waiters,
 }
 
-/// A region's layout, and the gate that keeps it so.
+/// A region's layout, and the gate that keeps it unchanged.
 struct Way {
     layout: Arc<Layout>,
     gate: Arc<Gate>,
 }
 
-/// All places of a region, which stay what they are for as long as this is held.
+/// The locations of a region, which do not change as long as this is held.
 pub(crate) struct Reach(Way);
 
 impl Reach {
-    /// Where the bytes lie.
+    /// Returns the layout of the region.
     pub(crate) fn layout(&self) -> &Layout {
         &self.0.layout
     }
@@ -226,7 +229,7 @@ impl Drop for Reach {
     }
 }
 
-/// A change of a region under way. The next one begins when this is dropped.
+/// A change of a region in progress. The next one begins when this is dropped.
 pub(super) struct Changing<'a> {
     pub(super) table: &'a RegionTable,
     pub(super) region: u64,
@@ -243,20 +246,20 @@ impl Drop for Changing<'_> {
 }
 
 impl RegionTable {
-    /// How many there are.
+    /// Returns the number of regions.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().regions.len()
     }
 
-    /// How many mappings of lives among `which` there are, or are waited for.
+    /// Returns the number of mappings, present or awaited, whose incarnations `which` selects.
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
         let table = self.table.lock();
         table.mappings.keys().chain(&table.waiting).filter(|(by, _)| which(*by)).count()
     }
 
-    /// One line for each.
+    /// Returns one line for each region.
     #[cfg(feature = "testing")]
     pub(crate) fn describe(&self) -> Vec<String> {
         let table = self.table.lock();
@@ -278,7 +281,7 @@ impl RegionTable {
         table.regions.iter().map(line).collect()
     }
 
-    /// A new region of `by`, without memory, and `by`'s mapping of it.
+    /// Adds a new region of `by`, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,
         node: &Node,
@@ -310,7 +313,7 @@ impl RegionTable {
         Ok(id)
     }
 
-    /// The region has its memory. If it is to be freed by now: gives the memory back.
+    /// Sets the memory of a region; returns the memory instead if the region has been freed meanwhile.
     pub(super) fn formed(
         &self,
         region: u64,
@@ -329,7 +332,7 @@ impl RegionTable {
         }
     }
 
-    /// Grants a mapping. `None`: not while the region is moved.
+    /// Grants a mapping. Returns `None` while the region is moved.
     fn map(
         &self,
         node: &Node,
@@ -344,7 +347,7 @@ impl RegionTable {
         };
         let waited = table.waiting.remove(&(by, mapping));
         if !first && !waited {
-            // It has been unmapped before it was mapped.
+            // The mapping was unmapped before it was granted.
             return Some(Err(Error::Freed));
         }
         let found = table.live(ask.region).filter(|r| r.key == ask.key);
@@ -365,7 +368,7 @@ impl RegionTable {
         Some(Ok(answer))
     }
 
-    /// Some pieces of a mapping; if its generation is another, its shape.
+    /// Returns some pieces of a mapping; if its generation is another, its shape.
     pub(crate) fn pieces(
         &self,
         node: &Node,
@@ -383,7 +386,7 @@ impl RegionTable {
         Ok(Answer::Pieces(page.copied().collect()))
     }
 
-    /// Gives a region that nobody can reach any more, for [`Node::spawn_fence`].
+    /// Removes a mapping. Returns the region if no node can reach it any more, for [`Node::spawn_fence`].
     pub(crate) fn unmap(&self, by: Life, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
         table.waiting.remove(&(by, mapping));
@@ -395,7 +398,7 @@ impl RegionTable {
         unreachable.then_some(region)
     }
 
-    /// Marks a region for a holder with `ADMIN`: nobody maps it any more.
+    /// Marks a region as being freed, for a holder with `ADMIN`.
     pub(crate) fn begin_free(&self, node: &Node, by: Life, mapping: u64) -> Result<u64, Error> {
         let mut table = node.lock_for(&self.table, by)?;
         let (region, r) = table.through(mapping, Permissions::ADMIN)?;
@@ -403,7 +406,7 @@ impl RegionTable {
         Ok(region)
     }
 
-    /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and gives the way there.
+    /// Returns the layout and the gate, if `by` has `right` to `len` bytes from `offset` through `mapping`.
     fn look(
         &self,
         node: &Node,
@@ -422,7 +425,7 @@ impl RegionTable {
         Ok((way, r.gate.epoch()))
     }
 
-    /// A life has ended. Gives the regions to fence: those whose master it was.
+    /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was.
     pub(crate) fn forget(&self, life: Life) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
@@ -440,8 +443,8 @@ impl RegionTable {
         orphans
     }
 
-    /// All have seen the end of a life, and destroyed their queue pairs to it: its mappings are void. Gives the regions to fence:
-    /// those that nobody can reach any more.
+    /// Removes the mappings of an ended incarnation, once all nodes have destroyed their queue pairs to it.
+    /// Returns the regions to fence: those that no node can reach any more.
     pub(crate) fn settle(&self, life: Life) -> Vec<u64> {
         let mut table = self.table.lock();
         let keys: Vec<_> = table.mappings.range((life, 0)..=(life, u64::MAX)).map(|(key, _)| *key).collect();
@@ -460,7 +463,7 @@ impl RegionTable {
         unreachable
     }
 
-    /// Begins a change if none is under way. `Err`: the region is gone.
+    /// Begins a change if none is in progress. Returns `Err` if the region has been freed.
     pub(super) fn begin_change(&self, region: u64) -> Option<Result<Changing<'_>, Error>> {
         let mut table = self.table.lock();
         let Some(r) = table.live(region) else { return Some(Err(Error::Freed)) };
@@ -471,12 +474,12 @@ impl RegionTable {
         Some(Ok(Changing { table: self, region }))
     }
 
-    /// Whether no change of a region is under way.
+    /// Returns true if no change of a region is in progress.
     pub(super) fn is_at_rest(&self, region: u64) -> bool {
         self.table.lock().regions.get(&region).is_none_or(|r| !r.changing)
     }
 
-    /// Who maps a region, and as what.
+    /// Returns the mappings of a region, by node.
     pub(super) fn holders(&self, region: u64) -> BTreeMap<Life, Vec<u64>> {
         let table = self.table.lock();
         let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
@@ -487,7 +490,7 @@ impl RegionTable {
         found
     }
 
-    /// Whether a life has that mapping.
+    /// Returns true if an incarnation has that mapping.
     pub(super) fn is_held(&self, by: Life, mapping: u64) -> bool {
         self.table.lock().mappings.contains_key(&(by, mapping))
     }
@@ -502,7 +505,7 @@ impl RegionTable {
         table.regions.get_mut(&region).map(|r| core::mem::take(&mut r.names)).unwrap_or_default()
     }
 
-    /// Takes a region out of the table, with all mappings of it; gives its memory.
+    /// Removes a region with all its mappings, and returns its memory.
     pub(super) fn remove(&self, region: u64) -> Vec<Share> {
         let mut table = self.table.lock();
         let Some(removed) = table.regions.remove(&region) else { return Vec::new() };
@@ -515,12 +518,12 @@ impl RegionTable {
     }
 }
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Returns whether two secrets are equal, in a time that does not depend on where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
 }
 
-/// What a node asks to map.
+/// A request for a mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MapAsk {
     pub(crate) region: u64,
@@ -531,7 +534,7 @@ pub(crate) struct MapAsk {
 
 /// Loans: see [`Loans`].
 impl RegionTable {
-    /// `by`, who has `mapping`, lends it.
+    /// Adds a loan by `by`, which has `mapping`.
     pub(crate) fn lend(&self, node: &Node, token: u64, loan: Loan) -> Result<Answer, Error> {
         let mut table = node.lock_for(&self.table, loan.mapping.0)?;
         table.through(loan.mapping.1, loan.rights)?;
@@ -540,7 +543,7 @@ impl RegionTable {
         Ok(Answer::Done)
     }
 
-    /// `by` maps what was lent to it. `None`: not while the region is moved.
+    /// Grants `by` a mapping that was lent to it. Returns `None` while the region is moved.
     fn borrow(
         &self,
         node: &Node,
@@ -554,7 +557,7 @@ impl RegionTable {
             Err(error) => return Some(Err(error)),
         };
         let waited = table.waiting.remove(&(by, mapping));
-        // The loans of a lender that has ended are gone.
+        // The loans of an ended lender have been removed.
         let loan = table.loans.take(node.platform.now(), token, by.0).filter(|_| first || waited);
         let Some(loan) = loan else { return Some(Err(Error::Freed)) };
         let (region, r) = match table.mapped_as(loan.mapping, loan.rights) {
@@ -573,7 +576,7 @@ impl RegionTable {
 }
 
 impl Node {
-    /// As an owner: makes a region, then answers.
+    /// Makes a region, at its owner, then answers.
     pub(crate) fn create_region(
         self: &Arc<Self>,
         call: Call,
@@ -603,13 +606,13 @@ impl Node {
         self.platform.spawn("lite-alloc", Box::pin(task));
     }
 
-    /// As an owner: grants a mapping, if need be after a move, then answers.
+    /// Grants a mapping, at the owner, after a move if need be, then answers.
     pub(crate) fn grant_mapping(self: &Arc<Self>, call: Call, mapping: u64, ask: MapAsk) {
         let by = (call.from(), call.incarnation());
         self.grant_when_at_rest(call, move |node, first| node.regions.map(node, by, mapping, &ask, first));
     }
 
-    /// As an owner: grants a mapping that was lent, if need be after a move, then answers.
+    /// Grants a borrowed mapping, at the owner, after a move if need be, then answers.
     pub(crate) fn grant_borrowed(self: &Arc<Self>, call: Call, mapping: u64, token: u64) {
         let by = (call.from(), call.incarnation());
         self.grant_when_at_rest(call, move |node, first| {
@@ -617,7 +620,7 @@ impl Node {
         });
     }
 
-    /// Answers what `grant` gives: at first, or after a move that it has to wait for.
+    /// Answers with the result of `grant`: at once, or after a move that it has to wait for.
     fn grant_when_at_rest(
         self: &Arc<Self>,
         call: Call,
@@ -634,8 +637,8 @@ impl Node {
         self.platform.spawn("lite-map", Box::pin(task));
     }
 
-    /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and keeps the memory from being
-    /// freed or moved meanwhile. Waits while it is moved.
+    /// Checks that `by` has `right` to `len` bytes from `offset` through `mapping`, and keeps the memory
+    /// from being freed or moved meanwhile. Waits while it is moved.
     pub(crate) async fn reach(
         &self,
         by: Life,

@@ -1,29 +1,30 @@
-//! Pieces that another node tells, page by page, and how many of them a node takes.
+//! The pieces that another node sends, page by page, and their limits.
 //!
-//! What another node says of their number is not believed: no more is allocated than has come, and no more is taken than the
-//! limits here.
+//! The number that another node announces is not trusted: memory is allocated only for pieces that have
+//! come, and no more pieces are accepted than the limits allow.
 
 use super::layout::Piece;
 use crate::Error;
 use alloc::vec::Vec;
 
-/// Most pieces that a node's share of a region may lie in. They come in pages of [`PAGE_PIECES`](super::owner::PAGE_PIECES).
+/// The most pieces of a node's share of a region. They come in pages of
+/// [`PAGE_PIECES`](super::owner::PAGE_PIECES).
 pub(super) const MOST_SHARE_PIECES: usize = 4096;
-/// Most pieces of a region. A mapping takes 72 bytes for each: 4.5 MiB at most.
+/// The most pieces of a region. A mapping uses 72 bytes for each: 4.5 MiB at most.
 pub(super) const MOST_PIECES: usize = 65_536;
 
-/// Those that have come so far.
+/// The pieces that have come so far.
 pub(super) struct Pages {
     pieces: Vec<Piece>,
     count: usize,
 }
 
 fn nonsense() -> Error {
-    Error::Refused("these are no pages of a region's pieces".into())
+    Error::Refused("malformed pages of a region's pieces".into())
 }
 
 impl Pages {
-    /// The first page of `count` pieces. `most` is how many are taken.
+    /// Accepts the first page of `count` pieces, which may be `most` at most.
     pub(super) fn new(first: Vec<Piece>, count: u32, most: usize) -> Result<Self, Error> {
         let count = count as usize;
         if count > most {
@@ -35,12 +36,12 @@ impl Pages {
         Ok(Self { pieces: first, count })
     }
 
-    /// The number of the first piece that has not come, if one has not.
+    /// Returns the number of the first piece that has not come, if there is one.
     pub(super) fn missing(&self) -> Option<u32> {
         (self.pieces.len() < self.count).then_some(self.pieces.len() as u32)
     }
 
-    /// One more page, which is not empty.
+    /// Accepts one more page, which must not be empty.
     pub(super) fn add(&mut self, page: Vec<Piece>) -> Result<(), Error> {
         if page.is_empty() || page.len() > self.count - self.pieces.len() {
             return Err(nonsense());
@@ -51,7 +52,7 @@ impl Pages {
         Ok(())
     }
 
-    /// All pieces, once none is missing.
+    /// Returns all pieces, once none is missing.
     pub(super) fn all(self) -> Vec<Piece> {
         self.pieces
     }

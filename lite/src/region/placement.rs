@@ -1,4 +1,4 @@
-//! Where the memory of a region is to lie, as applications say it.
+//! The placement of a region's memory, as applications ask for it.
 
 use super::layout::{GRAIN, column_len};
 use super::memory::Plan;
@@ -7,25 +7,25 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proto::NodeId;
 
-/// Most shares that a region is made of.
+/// The most shares of a region.
 pub(super) const MOST_SHARES: usize = 1024;
 
-/// Where the memory of a region is to lie.
+/// The nodes that shall have the memory of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// All of it on one node.
+    /// All memory on one node.
     Node(NodeId),
-    /// Over these nodes in turn, `stripe` bytes each time: a multiple of 8. Large transfers use all of their links.
+    /// Memory of these nodes in turn, `stripe` bytes each time. Large transfers use the links of all nodes.
     Striped {
-        /// The nodes, at most 1024; the first keeps the region's directory.
+        /// The nodes, at most 1024; the first keeps the region's tables.
         nodes: Vec<NodeId>,
-        /// Bytes.
+        /// The length of a stripe in bytes, a multiple of 8.
         stripe: u64,
     },
-    /// One share after the other, each so many bytes on that node: multiples of 8 but for the last; at most 1024. The first
-    /// node keeps the region's directory.
+    /// One share after the other, each a node and a number of bytes: multiples of 8 except for the last; at
+    /// most 1024 shares. The first node keeps the region's tables.
     Shares(Vec<(NodeId, u64)>),
-    /// On the node with the most free memory; in shares on several nodes if no node has that much.
+    /// The node with the most free memory; shares on several nodes if no node has enough.
     Anywhere,
 }
 
@@ -40,8 +40,8 @@ fn refused(why: &str) -> Error {
 }
 
 impl Placement {
-    /// The plans to try one after the other for `len` bytes. `free` is what the nodes have, the most first; it matters only for
-    /// [`Anywhere`](Self::Anywhere).
+    /// Returns the plans to try one after the other for `len` bytes. `free` is the free memory of the
+    /// nodes, the most first; it matters only for [`Anywhere`](Self::Anywhere).
     pub(crate) fn plans(self, len: u64, free: &[(NodeId, u64)]) -> Result<Vec<Plan>, Error> {
         let one = |node| Plan { stripe: 0, shares: vec![(node, len)] };
         match self {
@@ -63,7 +63,7 @@ impl Placement {
             Self::Shares(shares) => {
                 let sum = shares.iter().try_fold(0u64, |sum, (_, share)| sum.checked_add(*share));
                 let Some((_, but_last)) = shares.split_last() else {
-                    return Err(refused("a region has a share at least"));
+                    return Err(refused("a region has at least one share"));
                 };
                 if sum != Some(len) || shares.len() > MOST_SHARES {
                     return Err(refused("the shares of a region, at most 1024, add up to its length"));
@@ -86,7 +86,7 @@ impl Placement {
     }
 }
 
-/// Shares over the nodes with the most free memory.
+/// Returns shares on the nodes with the most free memory.
 fn spread(len: u64, free: &[(NodeId, u64)]) -> Result<Plan, Error> {
     let (mut left, mut shares) = (len, Vec::new());
     for (node, bytes) in free.iter().take(MOST_SHARES) {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// The shares of any plan are what the layout wants.
+        /// The shares of any plan are what the layout expects.
         #[test]
         fn stripes_add_up(len: u64, nodes in 1usize..20, stripe in 1u64..1 << 40) {
             let nodes: Vec<_> = (1..=nodes as u16).map(NodeId).collect();

@@ -1,16 +1,16 @@
-//! Who may do what with a region: a row for everyone, and rows of single nodes.
+//! The rights on a region: a row for all nodes, and rows of single nodes.
 
 use crate::Permissions;
 use alloc::collections::BTreeMap;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// Whose rights are changed.
+/// The nodes whose rights are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grantee {
-    /// All nodes, also those with rights of their own.
+    /// All nodes, also those with rows of their own.
     Everyone,
-    /// One node, in its present life.
+    /// One node, in its present incarnation.
     Node(NodeId),
 }
 
@@ -21,13 +21,13 @@ impl From<NodeId> for Grantee {
 }
 
 impl Grantee {
-    /// Whether that node is meant.
+    /// Returns true if the change concerns that node.
     pub(crate) fn includes(self, node: NodeId) -> bool {
         self == Self::Everyone || self == Self::Node(node)
     }
 }
 
-/// The rows. The master's rights are not in them: it has all.
+/// The rows. The master's rights are not in them: it has all rights.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     everyone: Permissions,
@@ -39,12 +39,12 @@ impl Rights {
         Self { everyone, nodes: BTreeMap::new() }
     }
 
-    /// What a node may have.
+    /// Returns the rights of a node.
     pub(crate) fn of(&self, node: NodeId) -> Permissions {
         self.nodes.get(&node).copied().unwrap_or(self.everyone)
     }
 
-    /// Whether somebody may have `right`.
+    /// Returns true if some node has `right`.
     pub(crate) fn give(&self, right: Permissions) -> bool {
         self.everyone.contains(right) || self.nodes.values().any(|row| row.contains(right))
     }
@@ -70,7 +70,8 @@ impl Rights {
         }
     }
 
-    /// A life of a node has ended: what was granted to it alone ends, what was taken from it does not.
+    /// Handles the end of an incarnation: rights that were granted to the node alone end; rights that were
+    /// revoked stay revoked.
     pub(crate) fn forget(&mut self, node: NodeId) {
         if let Some(row) = self.nodes.get_mut(&node) {
             *row &= self.everyone;
@@ -98,7 +99,8 @@ mod tests {
         assert_eq!((rights.of(a), rights.of(b), rights.of(NodeId(3))), (R | W | share, share, R | share));
         rights.revoke(Grantee::Everyone, R);
         assert_eq!((rights.of(a), rights.of(NodeId(3))), (W | share, share));
-        // A new life of a node has no more than everyone, and a new life of one that was denied has less.
+        // A new incarnation of a node has no more rights than everyone, and one of a node that was denied
+        // has fewer.
         rights.grant(Grantee::Everyone, Permissions::ATOMIC);
         rights.revoke(b.into(), Permissions::ATOMIC);
         rights.forget(a);

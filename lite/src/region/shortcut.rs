@@ -1,36 +1,37 @@
-//! What a handle keeps of its mapping alone: its number, and where the region lay when it was mapped.
+//! The part of a handle that belongs to its mapping alone: the mapping's number, and the address of the
+//! region when it was mapped.
 
 use super::stamp::{STAMP_BITS, StampId};
 use platform::IoAddr;
 
-/// Addresses are kept in pages of so many bytes.
+/// The logarithm of the page size in which addresses are kept.
 const PAGE_BITS: u32 = 12;
 const ADDR_BITS: u32 = u64::BITS - STAMP_BITS;
 
-/// In 8 bytes: with what it shares with others a handle has 16.
+/// Number and address in 8 bytes: together with the shared part a handle has 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shortcut(u64);
 
 impl Shortcut {
-    /// Of a region whose address does not matter.
+    /// Returns the number only, for a region whose address does not matter.
     pub(super) fn without_address(stamp: StampId) -> Self {
         Self(u64::from(stamp.number()))
     }
 
-    /// `None` for a region that begins within a page, or beyond 2^48.
+    /// Returns `None` for a region that does not begin at a page, or that begins beyond 2^48.
     pub(super) fn new(stamp: StampId, addr: IoAddr) -> Option<Self> {
         let page = addr.0.is_multiple_of(1 << PAGE_BITS).then_some(addr.0 >> PAGE_BITS)?;
         (page >> ADDR_BITS == 0).then_some(Self(page << STAMP_BITS | u64::from(stamp.number())))
     }
 
-    /// Where the byte at `offset` was, if the region has it.
+    /// Returns the address of the byte at `offset`, if the region has it.
     #[inline]
     pub(super) fn at(self, offset: u64) -> IoAddr {
         // Nothing overflows: a page has fewer bits.
         IoAddr((self.0 >> STAMP_BITS << PAGE_BITS) + offset)
     }
 
-    /// Of the mapping.
+    /// Returns the number of the mapping's stamp.
     #[inline]
     pub(super) fn stamp(self) -> StampId {
         StampId::from_number(self.0 as u32 & ((1 << STAMP_BITS) - 1))

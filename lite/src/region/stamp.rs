@@ -1,5 +1,6 @@
-//! Stamps: one bit for each mapping of a node says whether the mapping is still as it was when it was made. A handle that
-//! keeps what it was mapped with need look at nothing else, however many there are.
+//! Stamps: one bit for each mapping of a node tells whether the mapping is still valid, that is, as it was
+//! when it was made. A handle that caches what it was mapped with reads nothing else, however many mappings
+//! exist.
 
 use super::chunks::Chunks;
 use crate::Error;
@@ -8,15 +9,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Of the number of a mapping.
+/// The number of bits of a mapping's number.
 pub(super) const STAMP_BITS: u32 = 28;
 
-/// Names a mapping among those that its node has.
+/// The number of a mapping within its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StampId(u32);
 
 impl StampId {
-    /// No mapping's.
+    /// The number of no mapping.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     pub(super) fn number(self) -> u32 {
@@ -41,14 +42,14 @@ pub(crate) struct Stamps {
     numbers: Mutex<Numbers>,
 }
 
-/// The stamp of one mapping, which has its number until this is dropped.
+/// The stamp of one mapping. Dropping this frees its number.
 pub(crate) struct Stamp {
     stamps: Arc<Stamps>,
     id: StampId,
 }
 
 impl Stamps {
-    /// A stamp for a new mapping. Fails with `Refused` if the node has 2^28 of them.
+    /// Returns a stamp for a new mapping. Fails with `Refused` if the node has 2^28 of them.
     pub(crate) fn stamp(self: &Arc<Self>) -> Result<Stamp, Error> {
         let number = {
             let mut numbers = self.numbers.lock();
@@ -66,20 +67,20 @@ impl Stamps {
         Ok(Stamp { stamps: self.clone(), id })
     }
 
-    /// Whether that mapping is as it was when it was made.
+    /// Returns true if that mapping is still as it was when it was made.
     #[inline]
-    pub(crate) fn is_fresh(&self, id: StampId) -> bool {
+    pub(crate) fn is_valid(&self, id: StampId) -> bool {
         self.words.get(id.0 / 64).is_some_and(|word| word.load(Ordering::SeqCst) & bit(id) != 0)
     }
 
-    fn spoil(&self, id: StampId) {
+    fn invalidate(&self, id: StampId) {
         if let Some(word) = self.words.get(id.0 / 64) {
             word.fetch_and(!bit(id), Ordering::SeqCst);
         }
     }
 }
 
-/// Where it is in its word.
+/// Returns the bit of a stamp within its word.
 #[inline]
 fn bit(id: StampId) -> u64 {
     1 << (id.0 % 64)
@@ -90,15 +91,15 @@ impl Stamp {
         self.id
     }
 
-    /// The mapping changes, or ends.
-    pub(crate) fn spoil(&self) {
-        self.stamps.spoil(self.id);
+    /// Invalidates what handles cache of the mapping, because it changes or ends.
+    pub(crate) fn invalidate(&self) {
+        self.stamps.invalidate(self.id);
     }
 }
 
 impl Drop for Stamp {
     fn drop(&mut self) {
-        self.spoil();
+        self.invalidate();
         self.stamps.numbers.lock().free.push(self.id.0);
     }
 }
@@ -111,16 +112,16 @@ mod tests {
     fn each_stamp_is_spoiled_by_itself_and_a_number_that_is_used_again_is_fresh() {
         let stamps = Arc::<Stamps>::default();
         let mut all: Vec<_> = (0..10_000).map(|_| stamps.stamp().unwrap()).collect();
-        assert!(all.iter().all(|s| stamps.is_fresh(s.id())));
+        assert!(all.iter().all(|s| stamps.is_valid(s.id())));
         for stamp in all.iter().step_by(3) {
-            stamp.spoil();
+            stamp.invalidate();
         }
         for (i, stamp) in all.iter().enumerate() {
-            assert_eq!(stamps.is_fresh(stamp.id()), i % 3 != 0, "{i}");
+            assert_eq!(stamps.is_valid(stamp.id()), i % 3 != 0, "{i}");
         }
         let last = all.pop().unwrap().id();
-        assert!(!stamps.is_fresh(last) && !stamps.is_fresh(StampId::NONE));
+        assert!(!stamps.is_valid(last) && !stamps.is_valid(StampId::NONE));
         let again = stamps.stamp().unwrap();
-        assert!(again.id() == last && stamps.is_fresh(last));
+        assert!(again.id() == last && stamps.is_valid(last));
     }
 }

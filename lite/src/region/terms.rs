@@ -1,5 +1,6 @@
-//! What handles have in common: whose they are, where their regions lie, with what rights they were mapped, how long they are.
-//! It is kept once for all of them, for how many lines of the processor's cache an operation takes decides what it costs at random.
+//! The data that handles share: their issuer, the location and length of their regions, and their rights.
+//! It is kept once for all handles that have it in common, because the number of cache lines that an
+//! operation reads decides the cost of random access.
 
 use crate::Permissions;
 use crate::issuer::Issuer;
@@ -8,14 +9,15 @@ use crate::op::PlaceId;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 
-/// The terms on which regions are operated on by the handles of one [`Issuer`].
+/// The location, rights and length that handles of one [`Issuer`] may have in common.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Where a region in one piece on another node was when it was mapped; `None`: there is no short way to it.
+    /// The node of a region that was in one piece on another node when it was mapped; `None`: the fast path
+    /// does not apply.
     pub(crate) place: Option<PlaceId>,
-    /// Given when it was mapped.
+    /// The rights, as granted when the region was mapped.
     pub(crate) rights: Permissions,
-    /// Bytes.
+    /// The length, in bytes.
     pub(crate) len: u64,
 }
 
@@ -27,18 +29,18 @@ impl Extent {
     }
 }
 
-/// Shared by all handles with the same.
+/// The data shared by all handles that have the same issuer and extent.
 pub(crate) struct Terms {
     pub(crate) by: Arc<Issuer>,
     pub(crate) extent: Extent,
 }
 
-/// The terms of an issuer's handles.
+/// The shared data of an issuer's handles.
 #[derive(Default)]
 pub(crate) struct TermsTable(Mutex<BTreeMap<Key, Weak<Terms>>>);
 
 impl TermsTable {
-    /// How many there are.
+    /// Returns the number of entries.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.0.lock().len()
@@ -46,7 +48,7 @@ impl TermsTable {
 }
 
 impl Terms {
-    /// Those that there are, or new ones.
+    /// Returns the existing entry, or a new one.
     pub(crate) fn of(by: &Arc<Issuer>, extent: Extent) -> Arc<Self> {
         let mut table = by.terms.0.lock();
         let entry = table.entry(extent.key()).or_default();
@@ -61,7 +63,7 @@ impl Terms {
 impl Drop for Terms {
     fn drop(&mut self) {
         let mut table = self.by.terms.0.lock();
-        // Others may have taken the place meanwhile.
+        // Another handle may have made a new entry meanwhile.
         if table.get(&self.extent.key()).is_some_and(|entry| entry.strong_count() == 0) {
             table.remove(&self.extent.key());
         }

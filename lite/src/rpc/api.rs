@@ -1,4 +1,4 @@
-//! Calls and messages as applications make them.
+//! Calls and messages: the public functions.
 
 use super::INTERNAL;
 use super::client::{Request, Sink, Whom};
@@ -29,16 +29,19 @@ impl Lite {
         self.by.node.call(Whom::Node(node), Request { function, data }, sink, deadline).await
     }
 
-    /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once: on
-    /// `Unknown` (and `NodeDown`) it may have run, on all other errors but `TooLarge` for the reply and `Refused` by a
-    /// handler that gave none it has not.
+    /// Calls function `f` of `node`, which may be this one, and returns the reply.
     ///
-    /// A request or reply may be as long as memory is free on both sides. One that is too long for the ring (a quarter of
-    /// [`Config::ring`](crate::Config::ring)), or a `max_reply` beyond the slot ([`Config::reply_slot`](crate::Config)), takes
-    /// memory of that size for the call. Any number of calls may be made at once: those beyond
-    /// [`Config::calls`](crate::Config::calls) to one node wait here in line, within their deadlines. A handler that calls
-    /// back takes a place at its own node; when callers and handlers wait for each other in a circle of full lines, their
-    /// deadlines end it.
+    /// A request or reply may be as long as memory is free on both sides. A request that is too long for
+    /// the ring (a quarter of [`Config::ring`](crate::Config::ring)), or a `max_reply` beyond the slot
+    /// ([`Config::reply_slot`](crate::Config)), needs memory of that size for the duration of the call. Any
+    /// number of calls may be made at once: those beyond [`Config::calls`](crate::Config::calls) to one
+    /// node wait here in order, until their deadlines. A handler that calls back needs a slot at its own
+    /// node; if callers and handlers wait for each other in a circle of full queues, their deadlines end
+    /// it.
+    ///
+    /// # Errors
+    /// The handler runs at most once. `Unknown`, `NodeDown`: it may have run. `TooLarge` (the reply is too
+    /// large), `Refused` (the handler sent no reply): it ran. Any other error: it did not run.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId};
@@ -59,8 +62,9 @@ impl Lite {
         Ok(reply)
     }
 
-    /// As [`call`](Self::call), but the reply is put at the start of `reply`, of which it may have all; gives its length.
-    /// Does not allocate if request and reply are short enough for ring and slot.
+    /// Does the same as [`call`](Self::call), but writes the reply to the start of `reply`, which it may
+    /// fill, and returns the reply's length. Does not allocate if request and reply fit the ring and the
+    /// slot.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId};
@@ -81,8 +85,9 @@ impl Lite {
         self.call_to(node, f, request, Sink::Slice(reply)).await
     }
 
-    /// Calls function `f` of each of `nodes` with the same request, all at once, and gives what each replied, in their
-    /// order. One that is dead or late keeps no other from being heard; all results are there by the deadline.
+    /// Calls function `f` of each of `nodes` with the same request, all at once, and returns each node's
+    /// reply, in the order of `nodes`. A node that is dead or late does not delay the replies of the
+    /// others; all results are there by the deadline.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId};
@@ -103,11 +108,15 @@ impl Lite {
         all(nodes.iter().map(|node| Box::pin(self.call(*node, f, request, max_reply))).collect()).await
     }
 
-    /// Sends a message to mailbox or function `port` of `node`, which may be this one. `Ok`: it is in the queue there,
-    /// once. `Unknown` and `NodeDown`: it may be. All other errors: it is not. While the queue is full this waits, within
-    /// the deadline; a message that is too long for the ring is in the queue when a task has received it.
+    /// Sends a message to mailbox or function `port` of `node`, which may be this one. While the queue
+    /// there is full this waits, until the deadline. A message that is too long for the ring counts as
+    /// queued only when a task has received it.
     ///
-    /// Messages of one task, each sent when the one before was `Ok`, are received in that order.
+    /// The messages of one task, each sent after the one before returned `Ok`, are received in that order.
+    ///
+    /// # Errors
+    /// `Ok`: the message is in the queue, once. `Unknown`, `NodeDown`: it may be in the queue. Any other
+    /// error: it is not.
     pub async fn send(&self, node: NodeId, port: FunctionId, message: &[u8]) -> Result<(), Error> {
         self.by.node.counters.sends.add(1);
         self.call_to(node, port, message, Sink::Nowhere).await.map(drop)

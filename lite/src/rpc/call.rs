@@ -1,4 +1,4 @@
-//! A request on the server's side, from its arrival to its reply.
+//! A request at the server, from its arrival to its reply.
 
 use super::calls::ConnRpc;
 use super::local::LocalReply;
@@ -15,30 +15,31 @@ use core::fmt;
 use core::sync::atomic::AtomicBool;
 use proto::{Incarnation, NodeId};
 
-/// A request that waits for its reply. Dropped without one, it tells the caller so ([`Error::Refused`]).
+/// A request that waits for its reply. If it is dropped without one, the caller's call fails with
+/// [`Error::Refused`].
 pub struct Call {
     /// `None` only while this is dropped.
     record: Option<Box<Record>>,
 }
 
-/// All about one request. Its function keeps it for a later one.
+/// The data of one request. Its function keeps the record for a later request.
 #[derive(Default)]
 pub(crate) struct Record {
-    /// Who asks.
+    /// The caller.
     from: Option<(NodeId, Incarnation)>,
     pub(crate) request: Vec<u8>,
-    /// Where the request lies with the caller, if it is not here.
+    /// The caller's memory that contains the request, if the request is not here.
     pieces: Vec<Piece>,
     one_way: bool,
     to: Option<ReplyTo>,
     charge: Option<Charge>,
-    /// Whose it is.
+    /// The function that the request is for.
     service: Option<Arc<Service>>,
-    /// A task has it.
+    /// True once a task has received it.
     taken: bool,
 }
 
-/// What a request that no task has taken counts for in its connection's backlog.
+/// The part of its connection's backlog that a request counts for, until a task receives it.
 pub(crate) struct Charge {
     pub(crate) conn: Arc<Conn>,
     pub(crate) bytes: usize,
@@ -52,7 +53,7 @@ impl Drop for Charge {
     }
 }
 
-/// Where the reply goes.
+/// The receiver of the reply.
 pub(crate) enum ReplyTo {
     Here { reply: Arc<LocalReply>, max: usize },
     There(RemoteReply),
@@ -65,12 +66,12 @@ pub(crate) struct RemoteReply {
     pub(crate) slot: u32,
     pub(crate) call: u64,
     pub(crate) max: u64,
-    /// Where a reply goes that is too long for the slot.
+    /// The memory for a reply that is too long for the slot.
     pub(crate) pieces: Vec<Piece>,
 }
 
 impl Record {
-    /// What may be kept: nothing but buffers.
+    /// Clears everything but the buffers.
     pub(crate) fn clear(&mut self) {
         let (request, pieces) = (core::mem::take(&mut self.request), core::mem::take(&mut self.pieces));
         *self = Self { request, pieces, ..Self::default() };
@@ -80,7 +81,7 @@ impl Record {
 }
 
 impl Call {
-    /// A call from another node to `service`; `record` holds the request, if it is here.
+    /// Makes a call from another node to `service`; `record` contains the request, if it is here.
     pub(crate) fn there(
         mut record: Box<Record>,
         service: Arc<Service>,
@@ -98,7 +99,7 @@ impl Call {
         Self { record: Some(record) }
     }
 
-    /// A call of the node to itself.
+    /// Makes a call of the node to itself.
     pub(crate) fn here(
         mut record: Box<Record>,
         service: Arc<Service>,
@@ -118,37 +119,39 @@ impl Call {
         self.record.as_ref().and_then(|r| r.from).unwrap_or((NodeId(0), Incarnation(0)))
     }
 
-    /// The caller.
+    /// Returns the caller.
     #[must_use]
     pub fn from(&self) -> NodeId {
         self.peer().0
     }
 
-    /// Which life of the caller.
+    /// Returns the incarnation of the caller.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.peer().1
     }
 
-    /// The request. It is this node's own copy.
+    /// Returns the request, which is this node's own copy.
     #[must_use]
     pub fn request(&self) -> &[u8] {
         self.record.as_ref().map_or(&[], |r| &r.request)
     }
 
-    /// Takes the request out, leaving an empty one. Its buffer then does not serve the function's next requests.
+    /// Takes the request out and leaves an empty one. The function does not reuse its buffer for the next
+    /// requests.
     #[must_use]
     pub fn take_request(&mut self) -> Vec<u8> {
         self.record.as_mut().map_or_else(Vec::new, |r| core::mem::take(&mut r.request))
     }
 
-    /// Whether nobody waits for a reply: a message of [`Lite::send`](crate::Lite::send). A reply to it goes nowhere.
+    /// Returns true if the caller waits for no reply: a message of [`Lite::send`](crate::Lite::send). A
+    /// reply to it is discarded.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.record.as_ref().is_some_and(|r| r.one_way)
     }
 
-    /// A task has it, or has it no more.
+    /// Notes that a task has received the call, or has given it back.
     pub(crate) fn set_taken(&mut self, taken: bool) {
         if let Some(record) = &mut self.record {
             record.charge = None;
@@ -164,12 +167,13 @@ impl Call {
         self.record.as_mut()?.to.take()
     }
 
-    /// Whether the request lies with the caller.
+    /// Returns true if the request is still in the caller's memory.
     pub(crate) fn is_remote(&self) -> bool {
         self.record.as_ref().is_some_and(|r| !r.pieces.is_empty())
     }
 
-    /// Reads a long request out of the caller's memory. On an error the call has been answered, or its caller is gone.
+    /// Reads a long request from the caller's memory. After an error the call has been answered, or its
+    /// caller has departed.
     #[inline]
     pub(crate) async fn fetch(&mut self) -> Result<(), Error> {
         if self.is_remote() { self.fetch_pieces().await } else { Ok(()) }
@@ -208,14 +212,16 @@ impl Call {
         Ok(())
     }
 
-    /// Whom to tell that a message is here, if it is.
+    /// Returns the sender of a message that is here, which must be told so.
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
         if self.is_one_way() && !self.is_remote() { self.take_to() } else { None }
     }
 
-    /// Sends the reply. `Ok` means that it is on its way; whether the caller still waits is not known.
+    /// Sends the reply. `Ok` means that the reply has been sent; the caller may have stopped waiting.
     ///
-    /// Fails with `TooLarge` if the caller takes less (it is told so), `Unknown` if the connection has ended.
+    /// # Errors
+    /// `TooLarge` if the caller accepts less (the caller is told so), `Unknown` if the connection has
+    /// ended.
     pub async fn reply(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let Some(max) = self.to().map(ReplyTo::max) else { return Ok(()) };
@@ -233,7 +239,8 @@ impl Call {
             let mut left = data;
             for piece in &to.pieces {
                 let (now, rest) = left.split_at(left.len().min(piece.len as usize));
-                // If this is dropped midway, `self` tells the caller that there is no reply, behind what is on the wire.
+                // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
+                // everything on the wire.
                 let data = Data::Write(now);
                 to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
                 left = rest;
@@ -244,7 +251,7 @@ impl Call {
         self.reply_now(data)
     }
 
-    /// Replies without waiting; `data` must fit a slot, whose least size is 256.
+    /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes.
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let sent = match self.to() {
@@ -261,7 +268,7 @@ impl Call {
         sent
     }
 
-    /// Ends the call without a reply; `to` is whom [`accepted`](Self::accepted) gave.
+    /// Ends the call without a reply; `to` is the sender that [`accepted`](Self::accepted) returned.
     pub(crate) fn refuse(mut self, to: Option<ReplyTo>, status: ReplyStatus, len: u64) {
         if let Some(to) = to.or_else(|| self.take_to()) {
             to.answer(status, len);
@@ -301,7 +308,7 @@ impl ReplyTo {
         match self {
             Self::Here { reply, .. } => reply.set(status, &[], len),
             Self::There(to) => {
-                // A connection that has ended has no caller.
+                // A connection that has ended has no caller any more.
                 let _ = to.send(status, len, &[]);
             }
         }

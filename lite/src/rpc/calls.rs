@@ -1,4 +1,4 @@
-//! The RPC state of one connection: both rings, the calls under way, and messages that wait for room.
+//! The RPC state of one connection: both rings, the calls in flight, and messages that wait for room.
 
 use super::lent::Lent;
 use super::ring::{RingRx, RingTx};
@@ -6,7 +6,7 @@ use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
 use crate::lock::Mutex;
 use crate::planted::{Bug, planted};
-use crate::wait::{Line, Waiters};
+use crate::wait::{FairQueue, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,29 +14,29 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 
-/// Call slots that only LITE's own questions get: they pass calls of applications whose handlers take long, and may be what
-/// such a handler waits for.
+/// The call slots reserved for LITE's internal calls. Those overtake calls of applications whose handlers
+/// take long, and may be what such a handler waits for.
 pub(crate) const OWN_SLOTS: u32 = 8;
-/// What a waiting request counts for besides its bytes.
+/// The bytes that a waiting request counts for beyond its length.
 const OVERHEAD: usize = 256;
 
-/// RPC on one connection, in both directions.
+/// The state of RPC on one connection, in both directions.
 pub(crate) struct ConnRpc {
-    /// Where this node takes messages.
+    /// The memory in which this node receives messages.
     pub(crate) local: RpcArea,
-    /// Where the peer does.
+    /// The memory in which the peer receives messages.
     pub(crate) remote: RpcArea,
     pub(crate) tx: Mutex<RingTx>,
     pub(crate) rx: Mutex<RingRx>,
     calls: Mutex<Calls>,
-    /// Calls of applications that wait for a slot, and LITE's own.
-    line: Line,
-    own_line: Line,
+    /// The queues for a slot: calls of applications, and LITE's internal calls.
+    slot_queue: FairQueue,
+    internal_queue: FairQueue,
     /// Calls that have a slot and wait for room in the peer's ring.
     pub(crate) room: Waiters,
-    /// Receives that were taken and not posted again.
+    /// The receives that were consumed and not posted again.
     pub(crate) taken: AtomicU32,
-    /// What the peer's requests hold here that no task has taken yet, in bytes.
+    /// The bytes of the peer's requests here that no task has received yet.
     backlog: AtomicUsize,
     /// Replies and credits that found no room on the queue pair.
     pub(crate) outbox: Mutex<VecDeque<Out>>,
@@ -44,13 +44,13 @@ pub(crate) struct ConnRpc {
 
 /// A message that needs no room in a ring.
 pub(crate) enum Out {
-    /// A reply: index of the slot, header, and what follows it.
+    /// A reply: index of the slot, header, and data.
     Reply(u32, ReplyHeader, Vec<u8>),
     /// A credit.
     Credit(u32),
 }
 
-/// Memory that the peer may use for a call: a long request, and the place for a long reply.
+/// Memory that the peer may access for a call: a long request, and the buffer for a long reply.
 pub(crate) type Buffers = Box<(Lent, Lent)>;
 
 #[derive(Clone, Copy)]
@@ -65,11 +65,12 @@ struct Slot {
     generation: u32,
     state: State,
     waker: Option<Waker>,
-    /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself.
+    /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline.
     until: Instant,
-    /// Its time is over.
+    /// True once the deadline has passed.
     late: bool,
-    /// Held until the reply has come or the connection is destroyed, also when nobody waits any more.
+    /// Kept until the reply has arrived or the connection is destroyed, also after the task has stopped
+    /// waiting.
     buffers: Option<Buffers>,
 }
 
@@ -90,18 +91,18 @@ impl Calls {
     }
 }
 
-/// How the wait for a reply ended.
+/// The end of the wait for a reply.
 pub(crate) enum Ended {
-    /// With this header; the buffers are the caller's again.
+    /// The reply has arrived with this header; the buffers are the caller's again.
     Replied(ReplyHeader, Option<Buffers>),
     /// The connection has failed.
     Lost,
-    /// Its time is over.
+    /// The deadline has passed.
     Late,
 }
 
 impl ConnRpc {
-    /// `None` if the peer's area is none that RPC can work with.
+    /// Returns `None` if RPC cannot work with the peer's memory.
     pub(crate) fn new(local: RpcArea, remote: RpcArea) -> Option<Self> {
         let sane = remote.ring_len.is_power_of_two()
             && (16 << 10..=1 << 24).contains(&remote.ring_len)
@@ -127,8 +128,8 @@ impl ConnRpc {
                 free: (0..count).rev().collect(),
                 lost: false,
             }),
-            line: Line::default(),
-            own_line: Line::default(),
+            slot_queue: FairQueue::default(),
+            internal_queue: FairQueue::default(),
             room: Waiters::default(),
             taken: AtomicU32::new(0),
             backlog: AtomicUsize::new(0),
@@ -136,17 +137,17 @@ impl ConnRpc {
         })
     }
 
-    /// The longest record that is put into the peer's ring.
+    /// Returns the length of the longest record for the peer's ring, in bytes.
     pub(crate) fn longest_record(&self) -> usize {
         (self.remote.ring_len / 4).min(LONGEST) as usize
     }
 
-    /// Takes up `bytes` and a request's overhead of what the peer's requests may hold here, `limit` bytes. Gives what is
-    /// to be given back, or `None` if there is no room.
+    /// Counts `bytes` and a request's overhead against the backlog of `limit` bytes. Returns the count for
+    /// [`discharge`](Self::discharge), or `None` if it exceeds the limit.
     pub(crate) fn charge(&self, bytes: usize, limit: usize) -> Option<usize> {
         let charge = bytes + OVERHEAD;
         let before = self.backlog.fetch_add(charge, Ordering::AcqRel);
-        // The first always has room.
+        // The first request always has room.
         if before > 0 && before + charge > limit {
             self.discharge(charge);
             return None;
@@ -154,34 +155,34 @@ impl ConnRpc {
         Some(charge)
     }
 
-    /// Gives back what [`charge`](Self::charge) gave.
+    /// Reverts a [`charge`](Self::charge).
     pub(crate) fn discharge(&self, charge: usize) {
         self.backlog.fetch_sub(charge, Ordering::AcqRel);
     }
 
-    /// The longest reply that fits a slot.
+    /// Returns the length of the longest reply that fits a slot, in bytes.
     pub(crate) fn longest_in_slot(area: &RpcArea) -> usize {
         area.slot_len as usize - ReplyHeader::LEN
     }
 
-    /// The offset of the slot `index` from the first one.
+    /// Returns the offset of slot `index` from the first one.
     pub(crate) fn slot_offset(area: &RpcArea, index: u32) -> Option<u64> {
         (index < area.slot_count).then(|| u64::from(index) * u64::from(area.slot_len))
     }
 
-    /// The address of the slot `index`.
+    /// Returns the address of slot `index`.
     pub(crate) fn slot_addr(area: &RpcArea, index: u32) -> Option<IoAddr> {
         Self::slot_offset(area, index).and_then(|offset| area.slots.checked_add(offset))
     }
 
-    /// Waits for a slot for a call, `own` for one of LITE's. `None`: the connection has failed.
+    /// Waits for a slot for a call; `own` for an internal one. Returns `None` if the connection has failed.
     pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
-        let line = if own { &self.own_line } else { &self.line };
-        line.until(|| self.try_claim(own)).await
+        let queue = if own { &self.internal_queue } else { &self.slot_queue };
+        queue.until(|| self.try_claim(own)).await
     }
 
-    /// A slot for a call of the task of `waker`, which waits until `deadline`, if one is free and nobody is in line for it.
-    /// `earliest` becomes no later than that.
+    /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
+    /// no other call waits for it. Lowers `earliest` to `deadline`.
     pub(crate) fn claim_now(
         &self,
         own: bool,
@@ -189,7 +190,7 @@ impl ConnRpc {
         deadline: Instant,
         earliest: &AtomicU64,
     ) -> Option<CallSlot<'_>> {
-        if !(if own { &self.own_line } else { &self.line }).is_empty() {
+        if !(if own { &self.internal_queue } else { &self.slot_queue }).is_empty() {
             return None;
         }
         let mut calls = self.calls.lock();
@@ -201,14 +202,14 @@ impl ConnRpc {
         let slot = calls.slots.get_mut(index as usize)?;
         slot.state = State::Waiting { abandoned: false };
         (slot.waker, slot.until) = (Some(waker), deadline);
-        // Under the lock: whoever looks for late ones sets it anew before it looks here.
+        // Under the lock: the poller sets `earliest` again before it looks for late calls here.
         if deadline.as_nanos() < earliest.load(Ordering::SeqCst) {
             earliest.fetch_min(deadline.as_nanos(), Ordering::SeqCst);
         }
         Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
     }
 
-    /// Wakes the tasks whose calls are late; gives until when the first of the others waits.
+    /// Wakes the tasks whose calls are late, and returns the earliest deadline of the others.
     pub(crate) fn expire(&self, now: Instant) -> Instant {
         let mut from = 0;
         loop {
@@ -243,7 +244,7 @@ impl ConnRpc {
         Some(Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false }))
     }
 
-    /// A reply has been written to slot `index`. `Err`: it answers no call.
+    /// Handles a reply that has been written to slot `index`. Returns `Err` if no call waits for it.
     pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
         let mut calls = self.calls.lock();
         let slot = calls.slots.get_mut(index as usize).ok_or(super::ring::Violation)?;
@@ -267,19 +268,19 @@ impl ConnRpc {
         Ok(())
     }
 
-    /// Whether no call is under way, and nothing waits to be sent.
+    /// Returns true if no call is in flight, and nothing waits to be sent.
     pub(crate) fn is_quiet(&self) -> bool {
         self.in_use() == 0 && self.outbox.lock().is_empty()
     }
 
-    /// Calls under way, those that nobody waits for any more among them.
+    /// Returns the number of calls in flight, including those without a waiter.
     pub(crate) fn in_use(&self) -> usize {
         let calls = self.calls.lock();
         calls.slots.len() - calls.free.len()
     }
 
-    /// Whether a connection that nothing is posted on any more may be closed. `for_room`: calls whose caller is gone do not
-    /// keep it, nor replies that have come.
+    /// Returns true if a sealed connection may be closed. `for_room`: calls without a waiter and replies
+    /// that have arrived do not keep it open.
     pub(crate) fn is_closable(&self, for_room: bool) -> bool {
         let needed = |slot: &Slot| match slot.state {
             State::Free => false,
@@ -291,11 +292,12 @@ impl ConnRpc {
     }
 
     fn slot_is_free(&self) {
-        self.own_line.wake();
-        self.line.wake();
+        self.internal_queue.wake();
+        self.slot_queue.wake();
     }
 
-    /// The queue pairs are destroyed: no call gets a reply any more, and the peer uses no buffer.
+    /// Ends all calls after the queue pairs have been destroyed: no reply arrives any more, and the peer
+    /// uses no buffer.
     pub(crate) fn lose_all(&self) {
         let mut wakers = Vec::new();
         let mut buffers = Vec::new();
@@ -313,8 +315,8 @@ impl ConnRpc {
         drop(buffers);
         self.outbox.lock().clear();
         self.room.wake_all();
-        self.own_line.wake_all();
-        self.line.wake_all();
+        self.internal_queue.wake_all();
+        self.slot_queue.wake_all();
     }
 }
 
@@ -322,18 +324,18 @@ fn call_number(index: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(index)
 }
 
-/// A call under way, as the caller holds it.
+/// A call in flight, as the caller holds it.
 pub(crate) struct CallSlot<'a> {
     rpc: &'a ConnRpc,
     pub(crate) index: u32,
     generation: u32,
-    /// Whether the peer may know of it.
+    /// True if the peer may know of the call.
     pub(crate) posted: bool,
     ended: bool,
 }
 
 impl CallSlot<'_> {
-    /// The call's number on its connection.
+    /// Returns the call's number on its connection.
     pub(crate) fn number(&self) -> u64 {
         call_number(self.index, self.generation)
     }
@@ -345,7 +347,7 @@ impl CallSlot<'_> {
         }
     }
 
-    /// Ready when the reply is there. The slot stays taken until this is dropped.
+    /// Polls for the reply. The slot stays in use until this is dropped.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(Ended::Lost) };
@@ -388,13 +390,13 @@ impl Drop for CallSlot<'_> {
     }
 }
 
-/// What the caller is told when the handler gave no reply.
+/// Returns the caller's error if the handler sent no reply.
 pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
     use crate::Error;
     match header.status {
         ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy | ReplyStatus::Accepted => None,
         ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
-        ReplyStatus::Dropped => Some(Error::Refused("the handler gave no reply".into())),
+        ReplyStatus::Dropped => Some(Error::Refused("the handler sent no reply".into())),
         ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {
             Some(Error::TooLarge { max: header.len })
         }

@@ -24,18 +24,18 @@ use platform::Instant;
 use proto::{Incarnation, NodeId};
 use verbs::RemoteAddr;
 
-/// First wait after a server said that its queue is full; doubles up to [`LONGEST_BACKOFF`].
+/// The first pause after a server's queue was full; doubles up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_micros(50);
-/// See [`FIRST_BACKOFF`].
+/// The longest pause; see [`FIRST_BACKOFF`].
 const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
 
-/// Where a reply is put.
+/// The destination of a reply.
 pub(crate) enum Sink<'a> {
-    /// The start of this.
+    /// The start of this slice.
     Slice(&'a mut [u8]),
     /// Appended to `into`, at most `max` bytes.
     Vec { into: &'a mut Vec<u8>, max: usize },
-    /// Nobody wants one: a message.
+    /// No reply is wanted: a message.
     Nowhere,
 }
 
@@ -52,7 +52,7 @@ impl Sink<'_> {
         matches!(self, Self::Nowhere)
     }
 
-    /// Place for a reply of `len` bytes, if it takes that many.
+    /// Returns the memory for a reply of `len` bytes, if the destination accepts that many.
     fn place(&mut self, len: usize) -> Option<&mut [u8]> {
         match self {
             Self::Slice(slice) => slice.get_mut(..len),
@@ -67,12 +67,13 @@ impl Sink<'_> {
     }
 }
 
-/// Who is called.
+/// The node to call.
 #[derive(Clone, Copy)]
 pub(crate) enum Whom {
-    /// Whoever is that node when the call is sent.
+    /// The node, in its incarnation at the time the call is sent.
     Node(NodeId),
-    /// That life of a node and no later one, to which what is asked would mean nothing, or something else.
+    /// Exactly this incarnation of the node. A later incarnation would not know the identifiers in the
+    /// request.
     Life(Life),
 }
 
@@ -83,7 +84,7 @@ impl Whom {
         }
     }
 
-    /// `NodeDown` if it is not this life.
+    /// Fails with `NodeDown` if `met` is another incarnation.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
             Self::Life((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
@@ -94,25 +95,26 @@ impl Whom {
     }
 }
 
-/// What is called, and with what.
+/// The function to call, and the request.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) function: FunctionId,
     pub(crate) data: &'a [u8],
 }
 
-/// How one attempt at a call ended, if not with an error.
+/// The result of one attempt at a call, apart from errors.
 enum Attempt {
-    /// The reply is in its place, so long.
+    /// The reply has been stored; its length.
     Reply(usize),
-    /// The server's queue is full; nothing has happened.
+    /// The server's queue is full; the handler has not run.
     Busy,
-    /// The connection ended before the request left; nothing has happened.
+    /// The connection ended before the request was sent; the handler has not run.
     NotSent,
 }
 
 impl Node {
-    /// Calls `whom`, which may be this node; puts the reply into `sink` and gives its length, by `deadline`.
+    /// Calls `whom`, which may be this node, by `deadline`. Stores the reply in `sink` and returns its
+    /// length.
     pub(crate) async fn call(
         self: &Arc<Self>,
         whom: Whom,
@@ -142,7 +144,7 @@ impl Node {
         self.call_long(whom, request, sink, deadline, busy).await
     }
 
-    /// Posts a call at once that needs nothing but a slot, if it can be posted now.
+    /// Posts a call that needs nothing but a slot, if it can be posted now.
     fn begin_call<'c>(
         &self,
         conn: &'c Arc<Conn>,
@@ -175,7 +177,7 @@ impl Node {
         Some(slot)
     }
 
-    /// What a call has come to that was posted.
+    /// Returns the result of a call that was posted.
     fn finish_call(
         &self,
         conn: &Conn,
@@ -204,7 +206,8 @@ impl Node {
         self.collect((conn, rpc), slot, &reply, place, sink).map(Attempt::Reply)
     }
 
-    /// As [`call`](Self::call), however it takes; `busy`: the server's queue was full a moment ago.
+    /// Does the work of [`call`](Self::call) on the slow path. `busy`: the server's queue was full a moment
+    /// ago.
     async fn call_long(
         self: &Arc<Self>,
         whom: Whom,
@@ -251,11 +254,11 @@ impl Node {
                 }
             }
         };
-        // Pinned here: moved on, it would be copied.
+        // Pinned here, because a move would copy the future.
         self.limit(deadline, &issued, pin!(work)).await
     }
 
-    /// Runs `work` until `deadline`; after it, the result is `Unknown` if something was issued.
+    /// Runs `work` until `deadline`; after that, the result is `Unknown` if something was issued.
     pub(crate) async fn limit<T>(
         &self,
         deadline: Instant,
@@ -319,7 +322,7 @@ impl Node {
             max_reply: max_reply as u64,
         };
         let head = header.emit();
-        // Behind the header: the pieces, if there are any, and the request, if it is not in pieces.
+        // The header is followed by the pieces, if there are any, and the request, if it is not in pieces.
         let mut joined = Vec::new();
         if header.pieces_len() > 0 {
             for piece in lent.pieces().chain(place.pieces()) {
@@ -338,7 +341,7 @@ impl Node {
             }
             other => Some(other),
         };
-        // What is missing is room in the ring, or a buffer, a slot, or a place in the queue pair.
+        // The call waits for room in the ring, or for a buffer, a slot, or an entry of the send queue.
         let sent = core::future::poll_fn(|cx| match rpc.room.poll_until(cx, &mut post) {
             Poll::Pending => self.resources.poll_until(cx, &mut post),
             ready => ready,
@@ -359,7 +362,7 @@ impl Node {
         self.finish_call(conn, &slot, ended, sink)
     }
 
-    /// Copies the reply out of slot or buffer.
+    /// Copies the reply from the slot or the buffer.
     fn collect(
         &self,
         (conn, rpc): (&Conn, &ConnRpc),
@@ -368,7 +371,7 @@ impl Node {
         place: Option<&Lent>,
         sink: &mut Sink<'_>,
     ) -> Result<usize, Error> {
-        let nonsense = || Error::Refused("the server's reply makes no sense".into());
+        let nonsense = || Error::Refused("the server's reply is malformed".into());
         if (reply.status == ReplyStatus::Accepted) != sink.is_one_way() {
             return Err(nonsense());
         }
@@ -396,7 +399,7 @@ impl Node {
         head: &[u8],
         data: &[u8],
     ) -> Result<(), NotPosted> {
-        // Records lie in the ring in the order in which they are posted.
+        // Records are in the ring in the order in which they are posted.
         let mut tx = rpc.tx.lock();
         if conn.is_shut() {
             return Err(NotPosted::ConnectionLost);
@@ -412,7 +415,7 @@ impl Node {
         Ok(())
     }
 
-    /// A call of this node to itself: straight into the function's queue, or in line for it.
+    /// Does a call of this node to itself: puts it into the function's queue, or waits for room there.
     async fn call_here(
         self: &Arc<Self>,
         request: Request<'_>,

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use platform::Lent;
 use verbs::RemoteAddr;
 
-/// The pieces that a record in the ring names.
+/// Returns the pieces that a record in the ring lists.
 #[inline]
 fn pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> {
     if count == 0 {
@@ -32,7 +32,8 @@ fn pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> 
 }
 
 impl Node {
-    /// A message has arrived on `conn`. `Err`: the peer breaks the rules, and the connection must end.
+    /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
+    /// then.
     pub(crate) fn deliver(self: &Arc<Self>, conn: &Arc<Conn>, imm: u32) -> Result<(), Violation> {
         let rpc = conn.rpc.as_ref().ok_or(Violation)?;
         match Imm::parse(imm).ok_or(Violation)? {
@@ -61,8 +62,8 @@ impl Node {
         }
     }
 
-    /// Copies a request out of the ring, so that nothing the peer writes later changes it, and hands it on. Gives the credit
-    /// that is then due.
+    /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
+    /// Returns the credit that is due then.
     fn take_record(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
@@ -74,7 +75,7 @@ impl Node {
         let at = u64::from(offset);
         ring.read(at, &mut header).map_err(|_| Violation)?;
         let header = RequestHeader::parse(&header).ok_or(Violation)?;
-        // Checks that the record lies in the ring, and where it must.
+        // Checks that the record is inside of the ring, at the expected position.
         let credit = rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
         let behind = at + RequestHeader::LEN as u64;
         let requested = pieces(&**ring, behind, header.request_pieces)?;
@@ -104,7 +105,7 @@ impl Node {
             return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
         }
         let here = if requested.is_empty() { header.len as usize } else { 0 };
-        // LITE's own questions are few, and pass those of applications.
+        // LITE's internal calls are few, and overtake those of applications.
         let charge = if header.function >= super::INTERNAL {
             None
         } else {
@@ -135,7 +136,7 @@ impl Node {
         data: &[u8],
     ) -> Result<(), Error> {
         let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
-        // The handler may have stood still for longer than the lease.
+        // The handler may have been stopped for longer than the lease.
         self.look_at_lease(self.platform.now());
         {
             let outbox = rpc.outbox.lock();
@@ -165,7 +166,7 @@ impl Node {
         self.try_post(conn, RPC_LANE, verb, remote, None, true).map(drop)
     }
 
-    /// Sends something behind what waits already.
+    /// Sends a message after those that wait already.
     fn send_out(&self, conn: &Arc<Conn>, out: Out) {
         let Some(rpc) = &conn.rpc else { return };
         let mut outbox = rpc.outbox.lock();
@@ -178,7 +179,7 @@ impl Node {
         }
     }
 
-    /// Sends what has waited. Gives whether something went.
+    /// Sends messages that have waited. Returns true if some were sent.
     pub(crate) fn flush_stalled(&self) -> bool {
         let stalled = self.stalled.take();
         let mut any = false;
@@ -196,7 +197,7 @@ impl Node {
         any
     }
 
-    /// Posts from the front while there is room; gives whether nothing is left.
+    /// Posts from the front while there is room; returns true if nothing is left.
     fn flush(&self, conn: &Arc<Conn>, rpc: &ConnRpc, outbox: &mut VecDeque<Out>) -> bool {
         let key = conn.remote_key.rkey;
         while let Some(out) = outbox.front() {

@@ -1,4 +1,5 @@
-//! Questions that somebody must answer: undoing what a lost answer may have done, giving up what was held.
+//! Internal calls that must succeed: the undoing of requests whose answer was lost, and the release of
+//! resources.
 
 use super::internal::{Answer, Ask};
 use crate::Error;
@@ -12,18 +13,18 @@ use alloc::sync::Arc;
 use core::time::Duration;
 use platform::Instant;
 
-/// How long one attempt takes.
+/// The time limit of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Returns whether a question is answered for good: what it asks for is done or refused. A node that is short of memory, or that has no
-/// room for one more connection, has it another time.
+/// Returns true if an outcome is final: the request is done or refused. A node that is short of memory or
+/// permits may serve it later.
 fn stands(outcome: &Result<Result<Answer, Error>, Error>) -> bool {
     !matches!(outcome, Err(_) | Ok(Err(Error::NoMemory { .. })))
 }
 
 impl Node {
-    /// Asks what may be asked twice: again after each connection that breaks, until `deadline`. `Unknown`, whatever comes of the
-    /// last attempt, if one before it may have been heard.
+    /// Repeats a request that may be served twice after each broken connection, until `deadline`. Returns
+    /// `Unknown` for any failure of the last attempt if an earlier one may have arrived.
     pub(crate) async fn ask_until(
         self: &Arc<Self>,
         whom: Life,
@@ -39,15 +40,15 @@ impl Node {
                     perhaps_heard = true;
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }
-                // The asked life is gone, or this one is.
+                // Either the called incarnation or this one has ended.
                 Err(error @ (Error::NodeDown(_) | Error::LinkDown)) => return Err(error),
                 Err(error) => return Err(if perhaps_heard { Error::Unknown } else { error }),
             }
         }
     }
 
-    /// Asks once, by `deadline`. Without an answer that stands a task of its own goes on asking until there is one or the
-    /// asked life is gone; so it does if this future is dropped.
+    /// Asks once, by `deadline`. Without a final answer, and also if this future is dropped, a task goes on
+    /// asking until there is one or the called incarnation has ended.
     pub(crate) async fn ask_for_sure(
         self: &Arc<Self>,
         whom: Life,
@@ -62,7 +63,7 @@ impl Node {
         outcome.flatten()
     }
 
-    /// Asks a life of a node again and again until it has answered or is gone.
+    /// Asks an incarnation of a node again and again until it has answered or has ended.
     pub(crate) async fn insist(self: &Arc<Self>, whom: Life, ask: &Ask) {
         let is_there = || whom == (self.me, self.incarnation) || self.peer_life(whom.0) == Some(whom.1);
         while is_there() && !self.is_fenced() {
@@ -75,15 +76,15 @@ impl Node {
         }
     }
 
-    /// [`insist`](Self::insist), in a task of its own.
+    /// Runs [`insist`](Self::insist) in a task of its own.
     pub(crate) fn spawn_insist(self: &Arc<Self>, whom: Life, ask: Ask) {
         let node = self.clone();
         self.platform.spawn("lite-insist", Box::pin(async move { node.insist(whom, &ask).await }));
     }
 }
 
-/// Asks a node to undo something if dropped while armed: a future that is dropped, or that ends without knowing what became of
-/// its question, leaves nothing behind.
+/// Asks a node to undo something if this is dropped while armed: a future that is dropped, or that ends
+/// without the outcome of its request, leaves nothing behind.
 pub(crate) struct Undo<'a> {
     node: &'a Arc<Node>,
     whom: Life,
@@ -91,12 +92,12 @@ pub(crate) struct Undo<'a> {
 }
 
 impl<'a> Undo<'a> {
-    /// Armed: to be made before the question is asked.
+    /// Makes an armed `Undo`. Must be made before the request is sent.
     pub(crate) fn new(node: &'a Arc<Node>, whom: Life, ask: Ask) -> Self {
         Self { node, whom, ask: Some(ask) }
     }
 
-    /// The question's outcome is known: there is nothing to undo.
+    /// Disarms it: the outcome of the request is known.
     pub(crate) fn disarm(mut self) {
         self.ask = None;
     }

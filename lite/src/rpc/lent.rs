@@ -1,4 +1,4 @@
-//! Memory that a caller lends for one call: a long request lies in it, or it takes a long reply.
+//! Memory that a caller lends for one call: for a long request or a long reply.
 
 use super::wire::{MAX_PIECES, Piece};
 use crate::Error;
@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::Platform;
 
-/// As many runs as needed, for memory is seldom free in one.
+/// As many runs as needed, because free memory is seldom contiguous.
 #[derive(Default)]
 pub(crate) struct Lent(Vec<(Run, u64)>);
 
@@ -35,17 +35,17 @@ impl Lent {
         Ok(Self(runs))
     }
 
-    /// As many as [`pieces`](Self::pieces) gives.
+    /// Returns the number of [`pieces`](Self::pieces).
     pub(crate) fn count(&self) -> u8 {
         self.0.len() as u8
     }
 
-    /// Where it lies.
+    /// Returns the runs as pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
         self.0.iter().map(|(run, len)| Piece { addr: run.addr(), len: *len })
     }
 
-    /// Fills it from `data`.
+    /// Copies `data` into it.
     pub(crate) fn write(&self, mut data: &[u8]) -> Result<(), Error> {
         for (run, len) in &self.0 {
             let (now, rest) = data.split_at(data.len().min(*len as usize));
@@ -55,7 +55,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Reads as much as `into` holds, from the front.
+    /// Copies from its front until `into` is full.
     pub(crate) fn read(&self, mut into: &mut [u8]) -> Result<(), Error> {
         for (run, len) in &self.0 {
             let (now, rest) = into.split_at_mut(into.len().min(*len as usize));

@@ -6,12 +6,12 @@ use crate::wait::Waiters;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Places for replies that are kept for the next calls.
+/// The number of reply buffers that are kept for the next calls.
 const SPARES: usize = 32;
-/// The longest buffer that is kept with one, in bytes.
+/// The length of the longest buffer that is kept with one, in bytes.
 const LONGEST_SPARE: usize = 1 << 16;
 
-/// Where a caller on the same node waits.
+/// The reply that a caller on the same node waits for.
 #[derive(Default)]
 pub(crate) struct LocalReply {
     reply: Mutex<Reply>,
@@ -20,7 +20,7 @@ pub(crate) struct LocalReply {
 
 #[derive(Default)]
 struct Reply {
-    /// Its status, and its length or a limit.
+    /// The status, and the reply's length or a limit.
     status: Option<(ReplyStatus, u64)>,
     bytes: Vec<u8>,
 }
@@ -35,7 +35,7 @@ impl LocalReply {
         self.arrival.wake_all();
     }
 
-    /// Waits for the reply and gives it to `take`.
+    /// Waits for the reply and passes it to `take`.
     pub(crate) async fn wait<T>(&self, mut take: impl FnMut(ReplyStatus, u64, &[u8]) -> T) -> T {
         self.arrival
             .until(|| {
@@ -47,7 +47,7 @@ impl LocalReply {
     }
 }
 
-/// Places for replies that nobody uses.
+/// The reply buffers that are not in use.
 #[derive(Default)]
 pub(crate) struct LocalReplies(Mutex<Vec<Arc<LocalReply>>>);
 
@@ -56,7 +56,7 @@ impl LocalReplies {
         self.0.lock().pop().unwrap_or_default()
     }
 
-    /// Keeps a place whose reply has been taken, unless the server still has it.
+    /// Keeps a buffer whose reply has been taken, unless the server still uses it.
     pub(crate) fn give(&self, mut reply: Arc<LocalReply>) {
         let Some(it) = Arc::get_mut(&mut reply) else { return };
         let it = it.reply.get_mut();

@@ -10,7 +10,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 
-/// The waker of one of the futures: it says which one has something to do.
+/// The waker of one of the futures; it marks the future as ready to be polled.
 struct Flag {
     ready: AtomicBool,
     task: Mutex<Option<Waker>>,
@@ -32,7 +32,7 @@ struct One<F: Future> {
     output: Option<F::Output>,
 }
 
-/// Waits for all, and gives what they give. Only those that were woken are polled.
+/// Waits for all futures and returns their results. Polls only those that were woken.
 pub(crate) async fn all<F: Future>(futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let one = |future| {
         let flag = Arc::new(Flag { ready: AtomicBool::new(true), task: Mutex::new(None) });

@@ -1,11 +1,13 @@
-//! Remote procedure calls: a request into the server's ring, a reply into the caller's slot, both by RDMA WRITE with
-//! immediate. What is too long for ring or slot lies in memory that the caller lends, which the server reads and writes.
+//! Remote procedure calls: RDMA WRITE with immediate puts a request into the server's ring and a reply into
+//! the caller's slot. A request or reply that is too long for ring or slot is in memory that the caller
+//! lends, which the server reads or writes.
 //!
-//! # What it holds
-//! A server holds for each connected peer a ring, the slots for the replies that it wants of that peer
-//! ([`Config::peer_memory`](crate::Config::peer_memory) is both), and at most [`Config::backlog`](crate::Config::backlog)
-//! bytes of requests that no task has taken yet. A peer that has more to say waits, first for the function's queue, then for
-//! credit of the ring; it cannot overrun anything. Long requests and replies lie with the caller.
+//! # Memory
+//! For each connected peer a server holds a ring, the slots for the peer's replies
+//! ([`Config::peer_memory`](crate::Config::peer_memory) is the sum of both), and at most
+//! [`Config::backlog`](crate::Config::backlog) bytes of requests that no task has received yet. A peer with
+//! more requests waits, first for the function's queue, then for credit of the ring; it cannot overrun
+//! anything. Long requests and replies stay in the caller's memory.
 
 mod api;
 mod call;

@@ -3,7 +3,7 @@
 use super::wire::GRAIN;
 use crate::planted::{Bug, planted};
 
-/// The peer has broken the ring's rules; the connection must end.
+/// The peer has broken the ring's protocol; the connection must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation;
 
@@ -15,7 +15,7 @@ fn grains(len: u32) -> u64 {
 pub(crate) struct RingTx {
     len: u64,
     head: u64,
-    /// Everything before it has been consumed.
+    /// The position before which everything has been consumed.
     credited: u64,
 }
 
@@ -24,8 +24,8 @@ impl RingTx {
         Self { len: u64::from(len), head: 0, credited: 0 }
     }
 
-    /// The place of a record of `bytes`, and the position that [`commit`](Self::commit) takes once it is written; `None`
-    /// while there is no room.
+    /// Returns the offset of a record of `bytes`, and the position for [`commit`](Self::commit) once it is
+    /// written; `None` while there is no room.
     pub(crate) fn place(&self, bytes: u32) -> Option<(u32, u64)> {
         let bytes = grains(bytes);
         let at = self.head % self.len;
@@ -39,7 +39,7 @@ impl RingTx {
         self.head = end;
     }
 
-    /// The reader has consumed so many grains in all, modulo 2^24.
+    /// Handles a credit: the reader has consumed `grains` in all, modulo 2^24.
     pub(crate) fn credit(&mut self, grains: u32) -> Result<(), Violation> {
         let grain = u64::from(GRAIN);
         let more = (u64::from(grains)).wrapping_sub(self.credited / grain) & 0xff_ffff;
@@ -64,8 +64,8 @@ impl RingRx {
         Self { len: u64::from(len), consumed: 0, credited: 0 }
     }
 
-    /// A record of `bytes` at `offset` is read. It must be the next one. Gives the credit to tell the writer once it has been,
-    /// when a quarter of the ring has been consumed since the last.
+    /// Notes that a record of `bytes` at `offset`, which must be the next one, is read. Returns the credit
+    /// to send once it has been read, if a quarter of the ring has been consumed since the last credit.
     pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
         let (offset, bytes) = (u64::from(offset), grains(bytes));
         let at = self.consumed % self.len;
@@ -91,11 +91,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes after which a credit begins anew.
+    /// The bytes after which a credit wraps.
     const CREDIT_WRAP: u64 = (1 << 24) * GRAIN as u64;
     const LEN: u32 = 16384;
 
-    /// A position that a connection may have come to: near its beginning, or near where a number goes round.
+    /// A position of a connection: near its beginning, or near one where a number wraps.
     fn position() -> impl Strategy<Value = u64> {
         let wraps = prop_oneof![Just(CREDIT_WRAP), Just(1 << 32), Just(7 * CREDIT_WRAP), Just(1 << 56)];
         let near = (wraps, 0..4 * u64::from(LEN / GRAIN));
@@ -109,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes, however late the reader and wherever they begin: records do not overlap unread ones, and both
-        /// sides go on.
+        /// For all sizes, all delays of the reader and all starting positions, records do not overlap
+        /// unread ones, and both sides make progress.
         #[test]
         fn never_overruns(
             sizes in proptest::collection::vec(1u32..4096, 1..400),
@@ -154,7 +154,7 @@ mod tests {
             start in position(),
         ) {
             prop_assert_eq!(RingRx::new(LEN).consume(offset, bytes), Err(Violation));
-            // More than has been written, which is nothing.
+            // A credit for more than has been written, which is nothing.
             let (mut tx, _) = both_at(start);
             let given = (start / u64::from(GRAIN)) as u32;
             prop_assert_eq!(tx.credit(given.wrapping_add(credit) & 0xff_ffff), Err(Violation));

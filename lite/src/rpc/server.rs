@@ -1,4 +1,4 @@
-//! Functions and mailboxes as their servers hold them.
+//! Functions and mailboxes, as their servers hold them.
 
 use super::call::Call;
 use super::service::{Service, Takes};
@@ -10,15 +10,15 @@ use core::fmt;
 use core::time::Duration;
 use proto::{Incarnation, NodeId};
 
-/// Names a function or mailbox on a node. Those from `0xffff_0000` on are LITE's own.
+/// The number of a function or mailbox on a node. LITE uses the numbers from `0xffff_0000`.
 pub type FunctionId = u32;
 
-/// What a function or mailbox takes.
+/// The limits of a function or mailbox.
 #[derive(Clone, Copy, Debug)]
 pub struct RpcOptions {
-    /// The longest request or message in bytes.
+    /// The length of the longest request or message, in bytes.
     pub max_request: usize,
-    /// Requests that wait for [`RpcServer::receive`]; while there are that many, callers back off.
+    /// The number of requests that may wait for [`RpcServer::receive`]; beyond it, callers try again later.
     pub queue: usize,
 }
 
@@ -28,7 +28,7 @@ impl Default for RpcOptions {
     }
 }
 
-/// A registered function or mailbox. Dropped, it is registered no more.
+/// A registered function or mailbox. Dropping it unregisters it.
 struct Registration {
     node: Arc<Node>,
     function: FunctionId,
@@ -74,10 +74,11 @@ impl Drop for Registration {
 }
 
 impl Lite {
-    /// Serves function `f` on this node, for all nodes and for this one. Any number of tasks may
+    /// Registers function `f` of this node, for callers on all nodes. Any number of tasks may
     /// [`receive`](RpcServer::receive) from it.
     ///
-    /// Fails with `NameTaken` if `f` is registered, `Permission` for LITE's own ids.
+    /// # Errors
+    /// `NameTaken` if `f` is registered, `Permission` for numbers that LITE uses.
     ///
     /// ```
     /// # use lite::{Error, Lite, RpcOptions};
@@ -94,9 +95,11 @@ impl Lite {
         Registration::new(self, f, options, Takes::Calls).map(RpcServer)
     }
 
-    /// Opens mailbox `port` on this node, for messages of all nodes and of this one. Ports and functions are one set of ids.
+    /// Opens mailbox `port` on this node, for senders on all nodes. Ports and functions share one range of
+    /// numbers.
     ///
-    /// Fails with `NameTaken` if `port` is in use, `Permission` for LITE's own ids.
+    /// # Errors
+    /// `NameTaken` if `port` is in use, `Permission` for numbers that LITE uses.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId, RpcOptions};
@@ -113,27 +116,31 @@ impl Lite {
     }
 }
 
-/// A registered function. Dropped, it is unregistered at once; see [`unregister`](Self::unregister).
+/// A registered function. Dropping it unregisters it at once; see [`unregister`](Self::unregister).
 pub struct RpcServer(Registration);
 
 impl RpcServer {
-    /// The next request. Several tasks may receive; each request goes to one of them, once. Waits for as long as the
-    /// function is registered and the node is a member: the absence of work is no error. `NoSuchFunction` and `LinkDown`
-    /// say that these have ended.
+    /// Returns the next request. Several tasks may receive; each request goes to one of them, once. Waits
+    /// without a deadline, because the absence of requests is no error.
     ///
-    /// A long request stays with its caller until a task receives it. A request whose future is dropped before it is
-    /// ready goes to another task. Does not allocate, but for requests longer than all before.
+    /// A long request stays in its caller's memory until a task receives it. If the future is dropped
+    /// before it is ready, another task gets the request. Does not allocate unless a request is longer than
+    /// all before.
+    ///
+    /// # Errors
+    /// `NoSuchFunction` once the function is unregistered, `LinkDown` once this node is no longer a member.
     pub async fn receive(&self) -> Result<Call, Error> {
         self.0.receive().await
     }
 
-    /// As [`receive`](Self::receive), with `Deadline` if none comes for so long.
+    /// Does the same as [`receive`](Self::receive), but fails with `Deadline` if no request comes within
+    /// `limit`.
     pub async fn receive_within(&self, limit: Duration) -> Result<Call, Error> {
         self.0.within(limit).await
     }
 
-    /// Replies to `call`, then receives the next. That a caller is gone is no error; that the reply is too large for it is
-    /// one, and nothing is received.
+    /// Replies to `call`, then receives the next request. The departure of the caller is no error. If the
+    /// reply is too large for the caller, this fails and receives nothing.
     pub async fn reply_and_receive(&self, call: Call, reply: &[u8]) -> Result<Call, Error> {
         match call.reply(reply).await {
             Err(too_large @ Error::TooLarge { .. }) => Err(too_large),
@@ -141,9 +148,12 @@ impl RpcServer {
         }
     }
 
-    /// Ends the function, and waits until each call that a task has received is answered or dropped. What waits in the
-    /// queue and later calls get [`Error::NoSuchFunction`], as do tasks that receive; the id is free at once. `Deadline`:
-    /// a task still has a call.
+    /// Unregisters the function, and waits until each call that a task has received is answered or dropped.
+    /// Requests in the queue, later calls, and tasks that receive fail with [`Error::NoSuchFunction`]; the
+    /// number is free at once.
+    ///
+    /// # Errors
+    /// `Deadline` if a task still has a call.
     pub async fn unregister(&self) -> Result<(), Error> {
         self.0.close().await
     }
@@ -155,16 +165,17 @@ impl fmt::Debug for RpcServer {
     }
 }
 
-/// An open mailbox. Dropped, it is closed, and the messages in it are lost.
+/// An open mailbox. Dropping it closes it; the messages in it are lost.
 pub struct Mailbox(Registration);
 
 impl Mailbox {
-    /// The next message; as [`RpcServer::receive`].
+    /// Returns the next message, as [`RpcServer::receive`] does.
     pub async fn receive(&self) -> Result<Message, Error> {
         self.0.receive().await.map(Message)
     }
 
-    /// As [`receive`](Self::receive), with `Deadline` if none comes for so long.
+    /// Does the same as [`receive`](Self::receive), but fails with `Deadline` if no message comes within
+    /// `limit`.
     pub async fn receive_within(&self, limit: Duration) -> Result<Message, Error> {
         self.0.within(limit).await.map(Message)
     }
@@ -184,25 +195,25 @@ impl fmt::Debug for Mailbox {
 pub struct Message(Call);
 
 impl Message {
-    /// The sender.
+    /// Returns the sender.
     #[must_use]
     pub fn from(&self) -> NodeId {
         self.0.from()
     }
 
-    /// Which life of the sender.
+    /// Returns the incarnation of the sender.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.0.incarnation()
     }
 
-    /// What it says.
+    /// Returns the data of the message.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         self.0.request()
     }
 
-    /// The data on their own.
+    /// Returns the data without the message.
     #[must_use]
     pub fn into_data(mut self) -> Vec<u8> {
         self.0.take_request()

@@ -1,4 +1,4 @@
-//! A function's queue: requests that wait for a task, and buffers that requests are read into.
+//! A function's queue: the requests that wait for a task, and the buffers that requests are read into.
 
 use super::call::{Call, Record};
 use super::server::{FunctionId, RpcOptions};
@@ -6,19 +6,20 @@ use super::wire::{LONGEST, ReplyStatus};
 use crate::Error;
 use crate::lock::Mutex;
 use crate::node::Node;
-use crate::wait::{Line, Waiters};
+use crate::wait::{FairQueue, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Records that a function keeps for its next requests, each with a buffer of at most [`LONGEST`] bytes.
+/// The number of records that a function keeps for its next requests, each with a buffer of at most
+/// [`LONGEST`] bytes.
 const SPARES: usize = 16;
 
-/// What a function serves.
+/// The kinds of requests that a function serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
-    /// Calls, and messages as calls whose reply nobody waits for.
+    /// Calls; messages are calls without a waiting caller.
     Calls,
     /// Messages only.
     Messages,
@@ -29,9 +30,9 @@ pub(crate) struct Service {
     options: RpcOptions,
     takes: Takes,
     queue: Mutex<Queue>,
-    /// Callers of this node that wait for a place.
-    room: Line,
-    arrival: Line,
+    /// Callers of this node that wait for room in the queue.
+    room: FairQueue,
+    arrival: FairQueue,
     idle: Waiters,
 }
 
@@ -39,17 +40,17 @@ pub(crate) struct Service {
 struct Queue {
     calls: VecDeque<Call>,
     closed: bool,
-    /// Places that are taken or about to be.
+    /// The number of entries that are in use or reserved.
     reserved: usize,
-    /// Requests that tasks have taken and not answered.
+    /// The number of requests that tasks have received and not answered.
     under_way: usize,
-    /// For the next requests.
+    /// Records for the next requests.
     #[allow(clippy::vec_box, reason = "a record moves as a pointer, here and in its call")]
     spares: Vec<Box<Record>>,
 }
 
 impl Queue {
-    /// Takes one of `most` places, if one is free; gives a record that is left over, if there is one.
+    /// Reserves one of `most` entries, if one is free; returns a spare record, if there is one.
     fn reserve(&mut self, most: usize) -> Option<Option<Box<Record>>> {
         (self.reserved < most).then_some(())?;
         self.reserved += 1;
@@ -63,8 +64,8 @@ impl Service {
             options,
             takes,
             queue: Mutex::default(),
-            room: Line::default(),
-            arrival: Line::default(),
+            room: FairQueue::default(),
+            arrival: FairQueue::default(),
             idle: Waiters::default(),
         }
     }
@@ -73,14 +74,14 @@ impl Service {
         self.options.max_request
     }
 
-    /// Whether it serves such a request.
+    /// Returns true if the function serves such a request.
     pub(crate) fn takes(&self, one_way: bool) -> bool {
         one_way || self.takes == Takes::Calls
     }
 
-    /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows. Gives
-    /// what the request is put into, with a buffer for `len` bytes, or what to tell the caller: it is the caller who says how
-    /// many bytes, and there may be no memory for them.
+    /// Reserves an entry of the queue, if one is free. [`enqueue`](Self::enqueue) or
+    /// [`unreserve`](Self::unreserve) must follow. Returns a record with a buffer for `len` bytes, or the
+    /// status for the caller: the caller chooses `len`, and there may not be enough memory.
     pub(crate) fn reserve(&self, len: usize) -> Result<Box<Record>, ReplyStatus> {
         let spare = self.queue.lock().reserve(self.options.queue).ok_or(ReplyStatus::Busy)?;
         let mut record = spare.unwrap_or_default();
@@ -92,7 +93,8 @@ impl Service {
         Ok(record)
     }
 
-    /// As [`reserve`](Self::reserve), once there is a place. [`enqueue`](Self::enqueue) finds out if the function has ended.
+    /// Does the work of [`reserve`](Self::reserve) once an entry is free. [`enqueue`](Self::enqueue)
+    /// handles the end of the function.
     pub(crate) async fn place(&self, len: usize) -> Box<Record> {
         let free = || {
             let mut queue = self.queue.lock();
@@ -109,7 +111,7 @@ impl Service {
         self.room.wake();
     }
 
-    /// Puts a call into the place that was reserved.
+    /// Puts a call into the reserved entry.
     pub(crate) fn enqueue(&self, mut call: Call) {
         let sender = call.accepted();
         let mut queue = self.queue.lock();
@@ -126,7 +128,7 @@ impl Service {
         }
     }
 
-    /// Gives a call back that was taken and not looked at.
+    /// Puts a call back that a task received and did not use.
     fn put_back(&self, mut call: Call) {
         call.set_taken(false);
         let mut queue = self.queue.lock();
@@ -168,26 +170,26 @@ impl Service {
         Some(Ok(call))
     }
 
-    /// The next call as it has come: the request may still lie with its caller.
+    /// Returns the next call unfetched: the request may still be in its caller's memory.
     pub(crate) async fn next_as_is(&self, node: &Node) -> Result<Call, Error> {
         self.arrival.until(|| self.take(node)).await
     }
 
-    /// The next call. Dropped before it is ready, it leaves the call to others.
+    /// Returns the next call. If this is dropped before it is ready, another task gets the call.
     pub(crate) async fn next(&self, node: &Node) -> Result<Call, Error> {
         loop {
             let mut held = Held { service: self, call: Some(self.next_as_is(node).await?) };
             let Some(call) = &mut held.call else { continue };
             let fetched = call.fetch().await;
             let call = held.call.take();
-            // Without its request, the call has been answered or its caller is gone.
+            // Without its request, the call has been answered or its caller has departed.
             if let (Ok(()), Some(call)) = (fetched, call) {
                 return Ok(call);
             }
         }
     }
 
-    /// A call that a task had taken is no more; its record is.
+    /// Handles the end of a received call and keeps its record.
     pub(crate) fn ended(&self, mut record: Box<Record>) {
         record.clear();
         let mut queue = self.queue.lock();
@@ -206,7 +208,7 @@ impl Service {
         }
     }
 
-    /// Nothing is taken any more: what waits, and who waits, is told.
+    /// Closes the queue, and tells the callers and tasks that wait.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut queue = self.queue.lock();
@@ -221,7 +223,7 @@ impl Service {
         self.room.wake_all();
     }
 
-    /// Waits until no task has a call of it.
+    /// Waits until no task has a call of the function.
     pub(crate) async fn idle(&self) {
         self.idle.until(|| (self.queue.lock().under_way == 0).then_some(())).await;
     }
@@ -250,7 +252,7 @@ impl ServiceTable {
         self.0.lock().get(&function).cloned()
     }
 
-    /// Adds a function; `false` if it is there already.
+    /// Adds a function; returns `false` if the number is in use.
     pub(crate) fn add(&self, function: FunctionId, service: Arc<Service>) -> bool {
         let mut table = self.0.lock();
         if table.contains_key(&function) {
@@ -270,17 +272,17 @@ impl ServiceTable {
         service.close();
     }
 
-    /// Ends all functions: what waits in their queues, and would keep the node, goes.
+    /// Ends all functions and drops the calls in their queues, which would keep the node alive.
     pub(crate) fn close_all(&self) {
         self.all(FunctionId::MAX).iter().for_each(|service| service.close());
     }
 
-    /// Those with ids up to `last`.
+    /// Returns the functions with numbers up to `last`.
     fn all(&self, last: FunctionId) -> Vec<Arc<Service>> {
         self.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
-    /// Ends the functions of applications, and waits until no task has a call of theirs.
+    /// Ends the functions of applications, and waits until no task has a call of them.
     pub(crate) async fn end_all(&self) {
         let all = self.all(super::INTERNAL - 1);
         all.iter().for_each(|service| service.close());

@@ -1,17 +1,17 @@
-//! The bytes of RPC: headers in ring and slot, and the immediate.
+//! The wire format of RPC: headers in ring and slot, and the immediate.
 
 use platform::IoAddr;
 
-/// Ring records start and end at multiples of this.
+/// The unit of the ring, in bytes: records start and end at multiples of it.
 pub(crate) const GRAIN: u32 = 64;
-/// The longest record or reply that is written in one piece.
+/// The length of the longest record or reply that is written at once, in bytes.
 pub(crate) const LONGEST: u32 = 65536;
 
-/// The most pieces of memory that one request or one reply may lie in.
+/// The most pieces of memory of one request or one reply.
 pub(crate) const MAX_PIECES: usize = 63;
 
-/// A run of the caller's memory that holds a part of a long request, or takes a part of a long reply. On the wire: address,
-/// then length, 8 bytes each.
+/// A run of the caller's memory that contains a part of a long request, or receives a part of a long reply.
+/// On the wire: address, then length, 8 bytes each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) addr: IoAddr,
@@ -19,7 +19,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Bytes of one.
+    /// The length on the wire, in bytes.
     pub(crate) const LEN: usize = 16;
 
     pub(crate) fn emit(&self) -> [u8; Self::LEN] {
@@ -35,25 +35,26 @@ impl Piece {
     }
 }
 
-/// In front of a request in the ring; all integers little-endian. The pieces follow: those of the request, then those for
-/// the reply. After them the request, if it does not lie in pieces.
+/// The header of a request in the ring; all integers are little-endian. The pieces follow: those of the
+/// request, then those for the reply. After them comes the request, if it is not in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestHeader {
     /// Bytes 0..4.
     pub(crate) function: u32,
-    /// 4..6: index of the caller's slot.
+    /// Bytes 4..6: index of the caller's slot.
     pub(crate) slot: u16,
-    /// Bit 0 of 6..8: nobody waits for the handler's reply, only for word that the request is in the function's queue.
+    /// Bit 0 of bytes 6..8: the caller waits only until the request is in the function's queue, not for a
+    /// reply.
     pub(crate) one_way: bool,
-    /// Bits 4..=9 of 6..8: pieces that the request lies in.
+    /// Bits 4..=9 of bytes 6..8: the number of pieces of the request.
     pub(crate) request_pieces: u8,
-    /// Bits 10..=15 of 6..8: pieces for a reply that is too long for the slot.
+    /// Bits 10..=15 of bytes 6..8: the number of pieces for a reply that is too long for the slot.
     pub(crate) reply_pieces: u8,
-    /// 8..16: the caller's number of the call, given back in the reply.
+    /// Bytes 8..16: the caller's number of the call, which the reply repeats.
     pub(crate) call: u64,
-    /// 16..24: bytes of the request.
+    /// Bytes 16..24: the length of the request, in bytes.
     pub(crate) len: u64,
-    /// 24..32: the longest reply that the caller takes.
+    /// Bytes 24..32: the length of the longest reply that the caller accepts, in bytes.
     pub(crate) max_reply: u64,
 }
 
@@ -62,7 +63,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl RequestHeader {
-    /// Bytes of it.
+    /// The length on the wire, in bytes.
     pub(crate) const LEN: usize = 32;
 
     pub(crate) fn emit(&self) -> [u8; Self::LEN] {
@@ -94,12 +95,12 @@ impl RequestHeader {
         })
     }
 
-    /// Bytes of the pieces that follow.
+    /// Returns the length of the pieces that follow, in bytes.
     pub(crate) fn pieces_len(&self) -> usize {
         (usize::from(self.request_pieces) + usize::from(self.reply_pieces)) * Piece::LEN
     }
 
-    /// Bytes of the whole record. `None` if there are no rings for such records.
+    /// Returns the length of the whole record in bytes; `None` if no ring is large enough for it.
     pub(crate) fn record_len(&self) -> Option<u32> {
         let request = if self.request_pieces > 0 { 0 } else { u32::try_from(self.len).ok()? };
         let head = (Self::LEN + self.pieces_len()) as u32;
@@ -107,7 +108,7 @@ impl RequestHeader {
     }
 }
 
-/// How a call went, as its server says.
+/// The result of a call, as its server reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum ReplyStatus {
@@ -117,33 +118,33 @@ pub(crate) enum ReplyStatus {
     InBuffer = 1,
     /// The server's queue is full; the handler has not run.
     Busy = 2,
-    /// The handler has not run.
+    /// The function does not exist; the handler has not run.
     NoSuchFunction = 3,
-    /// The handler took the call and let it go without a reply.
+    /// The handler received the call and dropped it without a reply.
     Dropped = 4,
     /// The request is longer than `len`, the server's limit; the handler has not run.
     RequestTooLarge = 5,
-    /// The reply was longer than the caller takes.
+    /// The reply was longer than the caller accepts.
     ReplyTooLarge = 6,
     /// The server has no memory for the request; the handler has not run.
     NoMemory = 7,
-    /// The request wants no reply, and is in the function's queue or taken from it.
+    /// The message is in the function's queue, or a task has received it.
     Accepted = 8,
 }
 
-/// In front of a reply in the slot; all integers little-endian.
+/// The header of a reply in the slot; all integers are little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReplyHeader {
-    /// 0..8: the caller's number.
+    /// Bytes 0..8: the caller's number of the call.
     pub(crate) call: u64,
-    /// 8..12; 12..16 are zero.
+    /// Bytes 8..12; bytes 12..16 are zero.
     pub(crate) status: ReplyStatus,
-    /// 16..24: bytes of the reply, or the limit.
+    /// Bytes 16..24: the length of the reply, or the limit, in bytes.
     pub(crate) len: u64,
 }
 
 impl ReplyHeader {
-    /// Bytes of it.
+    /// The length on the wire, in bytes.
     pub(crate) const LEN: usize = 24;
 
     pub(crate) fn emit(&self) -> [u8; Self::LEN] {
@@ -172,12 +173,12 @@ impl ReplyHeader {
     }
 }
 
-/// What the 32 bits of immediate data say: the kind in the top two, a number in the low 24.
+/// The 32 bits of immediate data: the kind in the top two, a number in the low 24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Imm {
     /// A request was written at that many grains from the ring's start.
     Request(u32),
-    /// A reply was written in that slot.
+    /// A reply was written to that slot.
     Reply(u32),
     /// The receiver of the ring has consumed that many grains in all, modulo 2^24.
     Credit(u32),

@@ -1,8 +1,9 @@
-//! Barriers: the nodes of a group wait for each other, by name.
+//! Barriers: the nodes of a group wait for each other, by the name of the barrier.
 //!
-//! The home of a group is its lowest id, which does not change. All who wait are released together, or all fail: when a
-//! node of the group leaves or dies, or when one of them stops waiting. Nodes outside of the group do not matter. After
-//! it has opened or failed a name can be used again.
+//! The home of a barrier is the node with the lowest number in the group, which does not change. All
+//! waiting nodes are released together, or all fail: when a node of the group leaves or dies, or when one
+//! of them stops waiting. Nodes outside of the group do not matter. A name can be used again after the
+//! barrier has opened or failed.
 
 use super::LONGEST_NAME;
 use super::waiting::Outcome;
@@ -38,7 +39,7 @@ impl Barriers {
         self.0.values().flat_map(|meeting| &meeting.here).filter(|(by, _)| which(*by)).count()
     }
 
-    /// A node has left: gives who waits in its groups.
+    /// Removes the barriers of a node that has left, and returns the waits to end.
     pub(super) fn forget(&mut self, node: NodeId) -> Vec<(Life, u64)> {
         let of_it = self.0.extract_if(.., |_, meeting| meeting.group.contains(&node));
         of_it.flat_map(|(_, meeting)| meeting.here).collect()
@@ -46,7 +47,7 @@ impl Barriers {
 }
 
 impl Node {
-    /// As a home: one more waits. `group` is ascending.
+    /// Serves, as a home, a node that comes to a barrier. `group` is ascending.
     pub(crate) fn enter_barrier(
         self: &Arc<Self>,
         by: Life,
@@ -56,12 +57,12 @@ impl Node {
     ) -> Result<Answer, Error> {
         let refuse = |why: &str| Err(Error::Refused(why.into()));
         if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
-            return refuse("that is no group of the barrier's home and of who asks");
+            return refuse("the group does not contain the barrier's home and the caller");
         }
         let mut objects = self.lock_for(&self.objects, by)?;
         let by = objects.life();
         let barriers = &mut objects.barriers.0;
-        // Under the lock, so that the death of another one is seen here or ends the wait.
+        // The lock makes sure that the death of another node is seen here or ends the wait later.
         if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
             sometimes!("a node came to a barrier of a dead node");
             let failed = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
@@ -82,13 +83,14 @@ impl Node {
         if meeting.here.len() + usize::from(planted(Bug::PartialBarrier)) >= group.len() {
             let released = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
             drop(objects);
-            // The last one too: an answer can be lost, this is said until it is heard.
+            // The last node is told as well: its answer can be lost, and this message is repeated until it
+            // is acknowledged.
             self.tell_barrier(released, &Ok(Outcome::Open));
         }
         Ok(Answer::Queued)
     }
 
-    /// As a home: one who waited does not any more, so the others wait for nothing.
+    /// Serves, as a home, a node that stops waiting: all others fail, because the barrier cannot open.
     pub(crate) fn leave_barrier(self: &Arc<Self>, by: Life, name: &str, token: u64) {
         let mut objects = self.objects.lock();
         let barriers = &mut objects.barriers.0;
@@ -110,10 +112,14 @@ impl Node {
 }
 
 impl Lite {
-    /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All name the same group,
-    /// in any order. Either all are released or all fail: with `NodeDown` if a node of the group is dead or leaves
-    /// meanwhile, with `Deadline` or `Unknown` if one of them waits no longer. Only if the lowest of them, which keeps the barrier,
-    /// dies while it opens may some be released and others get `NodeDown` of it.
+    /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All must
+    /// give the same group, in any order. Either all are released or all fail. There is one exception: if
+    /// the home, which is the node with the lowest number, dies while the barrier opens, some may be
+    /// released while others get `NodeDown`.
+    ///
+    /// # Errors
+    /// `NodeDown` if a node of the group is dead or leaves meanwhile; `Deadline` or `Unknown` if one of
+    /// them stops waiting.
     pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
         let deadline = self.deadline();
         let node = &self.by.node;
@@ -133,9 +139,9 @@ impl Lite {
         let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
         let ask = Ask::BarrierEnter { name: name.into(), group, token };
         let result = match node.ask_node(life, &ask, deadline).await {
-            // If the answer is lost, it may still wait there.
+            // If the answer is lost, this node may still be waiting at the home.
             Ok(Answer::Queued) | Err(Error::Unknown) => {
-                // Past the deadline it may have opened without this node's hearing of it.
+                // After the deadline the barrier may have opened without this node's knowledge.
                 let ended = node.wait_until(&waiting, deadline).await;
                 ended.unwrap_or(Err(Error::Unknown)).map(drop)
             }

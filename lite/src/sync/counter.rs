@@ -1,4 +1,4 @@
-//! [`Counter`]: a number that all nodes change in one step.
+//! [`Counter`]: a number that all nodes change by RDMA atomics.
 
 use crate::sometimes::sometimes;
 use crate::{Error, Lite, Lmr, Permissions};
@@ -6,8 +6,8 @@ use alloc::boxed::Box;
 use core::time::Duration;
 use proto::NodeId;
 
-/// A 64-bit number in the memory of some node, changed by the RNICs alone: an operation costs one atomic and nobody's
-/// processor. It is a region of 8 bytes, and lives and ends as one.
+/// A 64-bit number in the memory of a node, changed by the RNICs alone: an operation costs one atomic and
+/// no processor time at the node. The counter is a region of 8 bytes, and is freed as one.
 ///
 /// ```
 /// # use lite::{Error, Lite};
@@ -23,8 +23,8 @@ pub struct Counter {
     cell: Lmr,
 }
 
-/// The region of a counter whose maker may not hear that its name is bound: dropped, it is freed, so that no name is bound to what
-/// nobody has.
+/// The region of a counter whose creator may not learn that its name is bound. Dropping this frees the
+/// region, so that no name is bound to a region without a user.
 struct Unsure(Option<Lmr>);
 
 impl Drop for Unsure {
@@ -43,8 +43,10 @@ impl Drop for Unsure {
 }
 
 impl Lite {
-    /// Makes a counter on `home`, which may be this node, at 0, and publishes it as `name`. Fails with
-    /// `NameTaken`.
+    /// Creates a counter with the value 0 on `home`, which may be this node, and publishes it as `name`.
+    ///
+    /// # Errors
+    /// `NameTaken` if something is published under that name.
     pub async fn create_counter(&self, home: NodeId, name: &str) -> Result<Counter, Error> {
         let cell = self.alloc(home, 8, Permissions::ATOMIC | Permissions::SHARE).await?;
         let mut unsure = Unsure(Some(cell.clone()));
@@ -53,7 +55,7 @@ impl Lite {
         Ok(Counter { cell })
     }
 
-    /// The counter that is published as `name`.
+    /// Opens the counter that is published as `name`.
     pub async fn open_counter(&self, name: &str) -> Result<Counter, Error> {
         let cell = self.map(name, Permissions::ATOMIC).await?;
         if cell.len() != 8 {
@@ -67,28 +69,28 @@ impl Lite {
 }
 
 impl Counter {
-    /// The same counter; its operations have `d` from their call on.
+    /// Returns a handle of the counter whose operations end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
         Self { cell: self.cell.with_deadline(d) }
     }
 
-    /// Its value.
+    /// Returns the value.
     pub async fn get(&self) -> Result<u64, Error> {
         self.cell.fetch_add(0, 0).await
     }
 
-    /// Adds `n`, wrapping; gives the value before.
+    /// Adds `n`, wrapping, and returns the value before.
     pub async fn add(&self, n: u64) -> Result<u64, Error> {
         self.cell.fetch_add(0, n).await
     }
 
-    /// Makes it `to` if it is `from`; gives the value before.
+    /// Sets the value to `to` if it is `from`, and returns the value before.
     pub async fn compare_swap(&self, from: u64, to: u64) -> Result<u64, Error> {
         self.cell.compare_swap(0, from, to).await
     }
 
-    /// Ends the counter, as [`Lmr::free`] does a region. For whoever made it.
+    /// Ends the counter, as [`Lmr::free`] frees a region. For the node that created it.
     pub async fn destroy(self) -> Result<(), Error> {
         self.cell.free().await
     }

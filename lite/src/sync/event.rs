@@ -1,4 +1,4 @@
-//! [`Event`]: something that has happened so often.
+//! [`Event`]: a count of signals that tasks can wait for.
 
 use super::object::{Kind, Place};
 use super::waiting::Outcome;
@@ -11,8 +11,8 @@ use core::fmt;
 use core::time::Duration;
 use proto::NodeId;
 
-/// A count that only grows, on some node, with tasks that wait for it to pass a value. Whoever remembers the last count it saw
-/// misses nothing, however late it asks.
+/// A count on some node that only grows, and that tasks can wait for. A task that remembers the last count
+/// it saw misses no signal, however late it waits again.
 ///
 /// ```
 /// # use lite::{Error, Lite};
@@ -35,7 +35,10 @@ pub struct Event {
 }
 
 impl Lite {
-    /// Makes an event on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
+    /// Creates an event on `home`, which may be this node, and publishes it as `name`.
+    ///
+    /// # Errors
+    /// `NameTaken` if something is published under that name.
     pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
         self.by.scope.check()?;
         let place = self.by.node.new_object(Kind::Event, home, name, self.deadline()).await?;
@@ -43,7 +46,7 @@ impl Lite {
         Ok(self.event(place))
     }
 
-    /// The event that is published as `name`.
+    /// Opens the event that is published as `name`.
     pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
         let place = self.by.node.find_object(Kind::Event, name, self.deadline()).await?;
         Ok(self.event(place))
@@ -55,7 +58,7 @@ impl Lite {
     }
 }
 
-/// Tells the home that nobody waits any more, unless the wait has ended.
+/// Tells the home that the task has stopped waiting, unless the wait has ended.
 struct Listening<'a> {
     event: &'a Event,
     token: u64,
@@ -71,26 +74,27 @@ impl Drop for Listening<'_> {
 }
 
 impl Event {
-    /// The same event; its operations have `d` from their call on.
+    /// Returns a handle of the event whose operations end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
         Self { patience: d, ..self.clone() }
     }
 
-    /// The node that keeps it.
+    /// Returns the node that keeps the event.
     #[must_use]
     pub fn home(&self) -> NodeId {
         self.place.home
     }
 
-    /// Counts up by one and wakes whoever waits for that; gives the count. On `Unknown` it may have been counted.
+    /// Increments the count, wakes the tasks that wait for the new count, and returns it. On `Unknown` the
+    /// signal may have been counted.
     pub async fn signal(&self) -> Result<u64, Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;
         count(self.node.ask_node(self.place.home(), &Ask::Signal { place: self.place }, deadline).await?)
     }
 
-    /// Waits until the count is above `past`; gives it.
+    /// Waits until the count is above `past`, and returns it.
     pub async fn wait(&self, past: u64) -> Result<u64, Error> {
         let (node, place) = (&self.node, self.place);
         let deadline = node.platform.now() + self.patience;
@@ -103,7 +107,7 @@ impl Event {
                 let ended = node.wait_until(&waiting, deadline).await;
                 ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Answer::Ended(outcome)))
             }
-            // It only waited: nothing has happened.
+            // The operation only waited, so nothing has happened.
             Err(Error::Unknown) => return Err(Error::Deadline),
             other => other.and_then(count),
         };
@@ -111,8 +115,8 @@ impl Event {
         ended
     }
 
-    /// Ends the event: whoever waits for it gets [`Error::Freed`], as does whoever asks later. On errors, and if the future is
-    /// dropped, it is being ended, which goes on until its home has heard of it.
+    /// Ends the event: tasks that wait for it, and later operations, get [`Error::Freed`]. On errors, and
+    /// if the future is dropped, a background task goes on until the home has ended it.
     pub async fn destroy(self) -> Result<(), Error> {
         self.scope.forget_object(self.place.secret);
         self.node.end_object(&self.place, self.node.platform.now() + self.patience).await

@@ -2,14 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A number that grows with each time a lock is granted: the field's *fencing token*, Chubby's *sequencer*.
+/// A number that grows with each grant of a lock: the field's *fencing token*, Chubby's *sequencer*.
 ///
-/// A holder that was paused, or whose lock's home has died, may not know that another one holds the lock by now. Whatever the lock
-/// protects can tell: it remembers the largest token it has seen, and refuses who comes with a smaller one.
+/// A holder that was paused, or whose lock's home has died, may not know that another task holds the lock
+/// by now. The resource that the lock protects can tell the two apart: it remembers the largest token it
+/// has seen, and refuses a smaller one.
 ///
-/// Tokens of one name only grow, on whichever node a lock of that name is made, also after its home has died or it was
-/// destroyed. The first part is the number that the manager gave when the name was bound, which is larger for each later binding
-/// and over restarts of the manager; the second counts the grants of the lock since.
+/// The tokens of one name only grow, on whichever node a lock of that name is created, also after its home
+/// has died or the lock was destroyed. The first part is the number that the manager gave to the binding of
+/// the name: later bindings get larger numbers, also after a restart of the manager. The second part counts
+/// the grants of the lock since.
 ///
 /// ```
 /// # use lite::{Error, Lite, FencingToken};
@@ -28,19 +30,19 @@ use serde::{Deserialize, Serialize};
 pub struct FencingToken {
     /// The number of the binding of the lock's name.
     binding: u64,
-    /// Grants of this lock up to that one.
+    /// The number of grants of this lock, up to and including this one.
     grant: u64,
 }
 
 impl FencingToken {
-    /// Smaller than all that are granted.
+    /// A token that is smaller than all that are granted.
     pub(super) const NONE: Self = Self { binding: 0, grant: 0 };
 
     pub(crate) const fn new(binding: u64, grant: u64) -> Self {
         Self { binding, grant }
     }
 
-    /// The token as one number, in the same order.
+    /// Returns the token as one number, in the same order.
     #[must_use]
     pub const fn to_u128(self) -> u128 {
         (self.binding as u128) << 64 | self.grant as u128

@@ -18,14 +18,15 @@ use proto::NodeId;
 
 /// A lock on some node, held by one task exclusively or by many shared.
 ///
-/// Fair: tasks get it in the order in which their requests reach its home, whichever way they want it. A holder that dies loses
-/// it, and the next ones are [told](LockGuard::after_death); what the dead node sent before is refused by every node from the
-/// moment the next one holds it. A lock ends when it is destroyed or its home leaves; a former holder may not know that yet when
-/// another lock of that name is made and taken: [`fencing_token`](LockGuard::fencing_token) tells the two apart. It is not
-/// re-entrant.
+/// The lock is fair: tasks get it in the order in which their requests reach its home, in either mode. A
+/// holder that dies loses it, and the next holders are [told](LockGuard::after_death); from the moment the
+/// next one holds it, every node refuses what the dead node sent before. A lock ends when it is destroyed
+/// or its home leaves. A former holder may not know that yet when another lock of the same name is created
+/// and taken: [`fencing_token`](LockGuard::fencing_token) tells the two apart. The lock is not re-entrant.
 ///
-/// Taking a free lock costs a round trip to its home, giving it back one message that nobody waits for. What this node wrote
-/// while it held the lock is at its end before the lock is given back, also what it has given up.
+/// Taking a free lock costs a round trip to its home; releasing it costs one message, for which no task
+/// waits. The release waits until the fate of everything that this node wrote while it held the lock is
+/// decided, also of writes that it has given up.
 ///
 /// ```
 /// # use lite::{Error, Lite};
@@ -34,7 +35,7 @@ use proto::NodeId;
 /// let lock = lite.create_lock(NodeId(2), "table").await?;
 /// let held = lock.lock().await?;
 /// if held.after_death() {
-///     // Whoever held it before died: what it protects may be half changed.
+///     // The last holder has died: the data that the lock protects may be half changed.
 /// }
 /// held.unlock().await?;
 /// # Ok(())
@@ -49,7 +50,10 @@ pub struct Lock {
 }
 
 impl Lite {
-    /// Makes a lock on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
+    /// Creates a lock on `home`, which may be this node, and publishes it as `name`.
+    ///
+    /// # Errors
+    /// `NameTaken` if something is published under that name.
     pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
         self.by.scope.check()?;
         let place = self.by.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
@@ -57,7 +61,7 @@ impl Lite {
         Ok(self.lock(place))
     }
 
-    /// The lock that is published as `name`.
+    /// Opens the lock that is published as `name`.
     pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
         let place = self.by.node.find_object(Kind::Lock, name, self.deadline()).await?;
         Ok(self.lock(place))
@@ -70,35 +74,38 @@ impl Lite {
 }
 
 impl Lock {
-    /// The same lock; its operations have `d` from their call on.
+    /// Returns a handle of the lock whose operations end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
         Self { patience: d, ..self.clone() }
     }
 
-    /// The node that keeps it.
+    /// Returns the node that keeps the lock.
     #[must_use]
     pub fn home(&self) -> NodeId {
         self.place.home
     }
 
-    /// Waits until this task holds the lock alone. On `Deadline` it does not, and waits no more.
+    /// Waits until this task holds the lock exclusively. On `Deadline` it does not hold it and has stopped
+    /// waiting.
     pub async fn lock(&self) -> Result<LockGuard, Error> {
         self.claim(Mode::Exclusive, true).await?.ok_or(Error::Deadline)
     }
 
-    /// Waits until this task holds the lock, with others who hold it shared.
+    /// Waits until this task holds the lock, shared with others.
     pub async fn lock_shared(&self) -> Result<LockGuard, Error> {
         self.claim(Mode::Shared, true).await?.ok_or(Error::Deadline)
     }
 
-    /// Holds the lock alone if nobody holds it or waits for it now, and the lock is not still being made.
+    /// Takes the lock exclusively if no task holds it or waits for it, and its creation has ended; returns
+    /// `None` otherwise.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.claim(Mode::Exclusive, false).await
     }
 
-    /// Ends the lock: whoever waits for it gets [`Error::Freed`], as does whoever asks later. Its holders are not told. On errors,
-    /// and if the future is dropped, it is being ended, which goes on until its home has heard of it.
+    /// Ends the lock: tasks that wait for it, and later operations, get [`Error::Freed`]. Its holders are
+    /// not told. On errors, and if the future is dropped, a background task goes on until the home has
+    /// ended it.
     pub async fn destroy(self) -> Result<(), Error> {
         self.scope.forget_object(self.place.secret);
         self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
@@ -109,7 +116,8 @@ impl Lock {
         let deadline = node.platform.now() + self.patience;
         node.check_home(&place)?;
         let waiting = node.begin_wait(place.home())?;
-        // From here on the home may hold it for this token: the guard gives it back, whatever happens.
+        // From here on the home may hold the lock for this token: dropping the guard releases it in any
+        // case.
         let mut guard = LockGuard {
             node: node.clone(),
             place,
@@ -131,7 +139,7 @@ impl Lock {
                 return Ok(None);
             }
             Ok(_) => return Err(Error::Refused("unexpected answer".into())),
-            // Whatever became of the claim, it is given back.
+            // The outcome of the claim is not known, so dropping the guard releases it.
             Err(Error::Unknown) => return Err(Error::Deadline),
             Err(error) => {
                 guard.stage = Stage::Over;
@@ -143,7 +151,8 @@ impl Lock {
         };
         (guard.after_death, guard.fencing) = (after_death, token);
         guard.since = (!planted(Bug::UnlockedUnsettled)).then(|| node.moment());
-        // The answer may have lain here while its home died, and another lock of that name was made.
+        // While the answer waited here, the lock's home may have died and another lock of that name may
+        // exist.
         node.check_home(&place)?;
         guard.stage = Stage::Held;
         Ok(Some(guard))
@@ -156,7 +165,7 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A lock that is held. Dropped, it is given back.
+/// The lock while it is held. Dropping this releases it.
 #[must_use = "the lock is given back when this is dropped"]
 pub struct LockGuard {
     node: Arc<Node>,
@@ -164,49 +173,53 @@ pub struct LockGuard {
     patience: Duration,
     token: u64,
     after_death: bool,
-    /// When it was granted.
+    /// The time of the grant.
     since: Option<Moment>,
     fencing: FencingToken,
     stage: Stage,
 }
 
-/// The claim of a guard, which gives back what it stands for.
+/// The state of a guard's claim, which is released when the guard is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The home may hold the lock for it, or have it wait: nobody here has the lock.
+    /// The home may hold the lock for this claim, or keep it waiting; the task does not have the lock.
     Claimed,
-    /// The lock.
+    /// The task holds the lock.
     Held,
-    /// Nothing.
+    /// Nothing is left to release.
     Over,
 }
 
 impl LockGuard {
-    /// The last one to hold the lock exclusively died with it, and nobody has held it exclusively since: what it protects may
-    /// be half changed.
+    /// Returns true if the last exclusive holder died with the lock, and no task has held it exclusively
+    /// since: the data that it protects may be half changed.
     #[must_use]
     pub const fn after_death(&self) -> bool {
         self.after_death
     }
 
-    /// The number of this grant: larger than that of every grant before, of this lock and of former ones of its name. Whatever
-    /// the lock protects can refuse who comes with a smaller one: see [`FencingToken`].
+    /// Returns the number of this grant: larger than that of every earlier grant, of this lock and of
+    /// former locks of its name. The resource that the lock protects can refuse a smaller one: see
+    /// [`FencingToken`].
     #[must_use]
     pub const fn fencing_token(&self) -> FencingToken {
         self.fencing
     }
 
-    /// Whether the lock protects nothing any more: its home is gone, or this node is no longer a member.
+    /// Returns true if the lock protects nothing any more: its home has departed, or this node is no longer
+    /// a member.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.node.check_home(&self.place).is_err()
     }
 
-    /// Gives the lock back, with the deadline of the [`Lock`] it came from; on `Ok` its home has it. Otherwise as if dropped: the home is told as soon as it can be.
+    /// Releases the lock, with the deadline of the [`Lock`] that it came from. On `Ok` the home has
+    /// released it. On an error a background task tells the home as soon as possible, as after a drop.
     ///
-    /// The home is not told before each write and atomic of this node has come to its end that was given up or lost while the
-    /// lock was held ([`Error::Unknown`], a deadline, a dropped future): the next holder finds what stays. It takes as long
-    /// as [`Lite::settled`] does, and only if there are some.
+    /// Writes and atomics of this node that were given up or lost while the lock was held
+    /// ([`Error::Unknown`], a deadline, a dropped future) may still happen. The home is told only after
+    /// each of them has ended, so that the next holder finds the final data. If there are any, this takes
+    /// as long as [`Lite::settled`].
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;

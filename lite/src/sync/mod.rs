@@ -1,11 +1,12 @@
-//! What nodes wait for each other with: locks, barriers, events, counters.
+//! Synchronisation between nodes: locks, barriers, events, counters.
 //!
-//! Each object lives on a home node, which alone decides: who is next, who is let go. Who waits holds nothing at the home but a
-//! line in a queue: the home answers at once, and tells later ([`Ask::Woken`](crate::rpc::Ask)) how the wait has ended. So any
-//! number of tasks can wait, and none of them keeps another one's message from being sent.
+//! Each object lives on a home node, which alone decides on its order. A waiter occupies one entry in the
+//! home's queue and keeps no call open: the home acknowledges at once, and sends a second message
+//! ([`Ask::Woken`](crate::rpc::Ask)) when the wait ends. So any number of tasks can wait, and none of them
+//! delays another task's message.
 //!
-//! An object ends when it is destroyed or its home leaves; whoever waits then is told so. A waiter that gives up, is dropped
-//! or dies leaves its queue.
+//! An object ends when it is destroyed or its home leaves; its waiters are told. A waiter that gives up, is
+//! dropped or dies leaves the queue.
 
 mod barrier;
 mod counter;
@@ -24,5 +25,5 @@ pub(crate) use object::{Kind, Objects, Place};
 pub(crate) use queue::Mode;
 pub(crate) use waiting::{Outcome, Waits};
 
-/// Bytes of the longest name of an object or barrier.
+/// The length of the longest name of an object or barrier, in bytes.
 const LONGEST_NAME: usize = 256;

@@ -1,4 +1,4 @@
-//! Objects as their home keeps them, and their names.
+//! Locks and events as their home keeps them, and their names.
 
 use super::queue::{Claim, Grant, Mode, Queue};
 use super::waiting::Outcome;
@@ -19,10 +19,10 @@ use platform::Instant;
 use proto::{Incarnation, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// How long the directory may take to bind a name.
+/// The time that the directory may take to bind a name.
 const BIND_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Lock,
@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// Where an object is, and the secret without which its home does nothing.
+/// The home of an object and the secret that each request for it must carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) kind: Kind,
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// Tasks that wait until an event has been signalled more often than so.
+/// A task that waits until an event's count exceeds `past`.
 struct Listener {
     by: Life,
     token: u64,
@@ -72,7 +72,7 @@ struct Object {
     state: State,
 }
 
-/// The objects whose home this node is, and the barriers.
+/// The locks and events whose home this node is, and the barriers.
 #[derive(Default)]
 pub(crate) struct Objects {
     last: u64,
@@ -81,13 +81,13 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Locks and events, and barriers that somebody waits at.
+    /// Returns the number of locks and events, and of barriers with waiters.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.objects.len(), self.barriers.len())
     }
 
-    /// How many hold or wait here whose lives are among `which`.
+    /// Returns the number of holders and waiters whose incarnations `which` selects.
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
         let at = |object: &Object| match &object.state {
@@ -111,9 +111,9 @@ impl Objects {
 }
 
 impl Node {
-    // ---- As a home ----
+    // ---- At the home ----
 
-    /// Makes an object and binds its name, then answers.
+    /// Creates an object, binds its name, and then answers.
     pub(crate) fn create_object(self: &Arc<Self>, call: Call, kind: Kind, secret: u64, name: String) {
         let state = match kind {
             Kind::Lock => State::Lock(Queue::default()),
@@ -136,7 +136,7 @@ impl Node {
             let bound = node.bind_named(&name, &Named::Object(place), deadline).await;
             match &bound {
                 Ok(binding) => node.object_bound(number, *binding),
-                // It has no name of its own to give back.
+                // The object has no name of its own to free.
                 Err(_) => {
                     let removed = node.objects.lock().objects.remove(&number);
                     node.tell_freed(removed);
@@ -147,7 +147,7 @@ impl Node {
         self.platform.spawn("lite-create", Box::pin(task));
     }
 
-    /// The name of an object is bound. Others may have found it already, and wait.
+    /// Opens an object whose name has been bound. Other nodes may have found it already, and wait.
     fn object_bound(self: &Arc<Self>, number: u64, binding: u64) {
         let mut objects = self.objects.lock();
         let grants = match objects.objects.get_mut(&number).map(|o| &mut o.state) {
@@ -158,7 +158,7 @@ impl Node {
         self.tell_granted(grants);
     }
 
-    /// Ends the object that was made under `secret`, if there is one: whoever waits is told.
+    /// Removes the object that was made under `secret`, if there is one, and tells its waiters.
     pub(crate) fn destroy_object(self: &Arc<Self>, secret: u64) {
         let removed = {
             let mut objects = self.objects.lock();
@@ -176,7 +176,7 @@ impl Node {
         self.platform.spawn("lite-unbind", Box::pin(task));
     }
 
-    /// Tells whoever waits for an object that it is no more; gives its name.
+    /// Tells the waiters of an object that it has ended, and returns its name.
     fn tell_freed(self: &Arc<Self>, removed: Option<Object>) -> Option<String> {
         let Object { name, state, .. } = removed?;
         let waiting: Vec<(Life, u64)> = match state {
@@ -189,7 +189,7 @@ impl Node {
         Some(name)
     }
 
-    /// A claim on a lock.
+    /// Serves a claim on a lock.
     pub(crate) fn claim_lock(
         &self,
         by: Life,
@@ -207,7 +207,7 @@ impl Node {
         })
     }
 
-    /// Counts an event up by one.
+    /// Increments an event's count.
     pub(crate) fn signal_event(self: &Arc<Self>, by: Life, place: &Place) -> Result<Answer, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
@@ -221,7 +221,7 @@ impl Node {
         Ok(Answer::Ended(Outcome::Count(now)))
     }
 
-    /// Someone waits until an event's count is above `past`.
+    /// Serves a task that waits until an event's count is above `past`.
     pub(crate) fn await_event(
         &self,
         by: Life,
@@ -240,7 +240,7 @@ impl Node {
         Ok(Answer::Queued)
     }
 
-    /// Someone waits no more, or holds no more. `held`: it was a lock, and whoever asked for it has had it.
+    /// Removes a waiter or holder. `held`: the object is a lock, and the task has had it.
     pub(crate) fn leave_object(self: &Arc<Self>, by: Life, place: &Place, token: u64, held: bool) {
         let mut objects = self.objects.lock();
         let grants = match objects.find(place) {
@@ -255,7 +255,7 @@ impl Node {
         self.tell_granted(grants);
     }
 
-    /// A life has ended: it neither waits nor holds any more.
+    /// Removes the waits and holds of an incarnation that has ended.
     pub(crate) fn end_waits_of(self: &Arc<Self>, life: Life) {
         let mut objects = self.objects.lock();
         let mut grants = Vec::new();
@@ -271,7 +271,7 @@ impl Node {
         self.tell_barrier(failed, &Err(Error::NodeDown(life.0)));
     }
 
-    /// All have heard of the end of a life: what it held exclusively can go on.
+    /// Unblocks the locks that an ended incarnation held exclusively, once all nodes know of its end.
     pub(crate) fn unblock_locks(self: &Arc<Self>, life: Life) {
         let mut grants = Vec::new();
         for object in self.objects.lock().objects.values_mut() {
@@ -288,9 +288,9 @@ impl Node {
         }
     }
 
-    // ---- As a user ----
+    // ---- At the user ----
 
-    /// Makes an object on `home`.
+    /// Creates an object on `home`.
     pub(crate) async fn new_object(
         self: &Arc<Self>,
         kind: Kind,
@@ -328,7 +328,8 @@ impl Node {
         }
     }
 
-    /// Ends an object. On `Ok` whoever waits is being told. Otherwise its home is told as soon as it can be.
+    /// Ends an object. On `Ok` its waiters are being told. On an error its home is told as soon as
+    /// possible.
     pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
         self.check_home(place)?;
         let ask = Ask::Destroy { secret: place.secret };
@@ -340,7 +341,7 @@ impl Node {
         ended.map(drop)
     }
 
-    /// Whether the object's home is still the one it was made on.
+    /// Fails unless the object's home is still the incarnation that created it.
     pub(crate) fn check_home(&self, place: &Place) -> Result<(), Error> {
         if place.home() == (self.me, self.incarnation) {
             return if self.is_fenced() { Err(Error::LinkDown) } else { Ok(()) };
@@ -348,9 +349,11 @@ impl Node {
         self.gone(place.home, place.life).map_or(Ok(()), Err)
     }
 
-    /// Tells an object's home that a task waits or holds no more, however long that takes. `held`: the task has had the lock.
+    /// Tells an object's home that a task has stopped waiting or holding, and repeats that until it is
+    /// acknowledged. `held`: the task has had the lock.
     pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64, held: bool) {
-        // Also where the home is this node: the claim or the wait may lie unserved in its queue, and this has to come behind it.
+        // A home on this node is told by a message, too: the claim or the wait may not have been served
+        // yet, and this must follow it.
         self.spawn_insist(place.home(), Ask::Leave { place, token, held });
     }
 }

@@ -1,6 +1,6 @@
-//! The queue of a lock: who holds it and who is next. Logic only.
+//! The queue of a lock: its holders and waiters. Logic only.
 //!
-//! Fair: whoever asks waits behind everybody who asked before, so neither readers nor writers starve.
+//! The queue is fair: each claim waits behind all earlier ones, so neither readers nor writers starve.
 
 use super::FencingToken;
 use crate::membership::Life;
@@ -10,16 +10,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// With others who hold it so.
+    /// Held together with other shared holders.
     Shared,
-    /// Alone.
+    /// Held by one task alone.
     Exclusive,
 }
 
-/// A task that waits for a lock, or holds it: its node in one life, and the number it chose.
+/// A task that waits for a lock or holds it: its node's incarnation, and the number that the task chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) by: Life,
@@ -33,40 +33,41 @@ impl Claim {
     }
 }
 
-/// A claim that has become a hold.
+/// A claim that has been granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) claim: Claim,
-    /// The last one to have it exclusively died with it.
+    /// True if the last exclusive holder died with the lock.
     pub(crate) after_death: bool,
-    /// Larger than those of all grants before.
+    /// The token, larger than those of all grants before.
     pub(crate) token: FencingToken,
 }
 
 /// Holders and waiters of a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The number of the binding of the lock's name. Until it is known nobody holds the lock.
+    /// The number of the binding of the lock's name. No claim is granted until it is known.
     binding: Option<u64>,
-    /// How many claims have become holds.
+    /// The number of grants so far.
     granted: u64,
     holders: Vec<Grant>,
     waiting: VecDeque<Claim>,
-    /// Lives that held it exclusively when they ended, and that others may not have heard of yet.
+    /// The incarnations that held the lock exclusively when they ended, and whose end some nodes may not
+    /// know yet.
     unsettled: Vec<Life>,
-    /// An exclusive holder has died, and no exclusive one has had the lock since.
+    /// True if an exclusive holder has died and no exclusive holder has had the lock since.
     died: bool,
 }
 
 impl Queue {
-    /// The lock's name is bound, as the binding of that number; gives who holds the lock because of that.
+    /// Sets the number of the binding of the lock's name, and returns the claims that are granted by that.
     pub(crate) fn bound(&mut self, binding: u64) -> Vec<Grant> {
         self.binding = Some(binding);
         self.advance()
     }
 
-    /// Puts a claim in line; gives whether it may hold at once. If it may not and `wait` is false, it is not put in line. A
-    /// claim made twice is one.
+    /// Adds a claim, and returns its grant if it can be granted at once. If it cannot and `wait` is false,
+    /// the claim is not added. A claim made twice counts once.
     pub(crate) fn claim(&mut self, claim: Claim, wait: bool) -> Option<Grant> {
         if let Some(held) = self.holders.iter().find(|g| g.claim.is(claim.by, claim.token)) {
             return Some(*held);
@@ -85,8 +86,9 @@ impl Queue {
         None
     }
 
-    /// A claim is given up, whether it holds or waits; gives who holds because of that. Unknown ones change nothing.
-    /// `held`: whoever made the claim has had the lock, and so knows who died. Others were granted it too late, and know nothing.
+    /// Removes a claim, granted or not, and returns the claims that are granted by that. Unknown claims
+    /// change nothing. `held`: the task has had the lock and so knows of a death; a grant that came too
+    /// late told nobody.
     pub(crate) fn release(&mut self, by: Life, token: u64, held: bool) -> Vec<Grant> {
         if held && self.holders.iter().any(|g| g.claim.is(by, token) && g.claim.mode == Mode::Exclusive) {
             self.died = false;
@@ -99,8 +101,9 @@ impl Queue {
         self.advance()
     }
 
-    /// A life has ended; gives who holds because of that. What it held exclusively stays blocked until
-    /// [`settled`](Self::settled): some node may not yet refuse what that life sent.
+    /// Removes the claims of an incarnation that has ended, and returns the claims that are granted by
+    /// that. If it held the lock exclusively, the lock stays blocked until [`settled`](Self::settled): some
+    /// node may still accept what that incarnation sent.
     pub(crate) fn end(&mut self, life: Life) -> Vec<Grant> {
         self.waiting.retain(|claim| claim.by != life);
         let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
@@ -115,25 +118,26 @@ impl Queue {
         self.advance()
     }
 
-    /// Everybody has heard of the end of a life; gives who holds because of that.
+    /// Unblocks the lock once all nodes know of the end of an incarnation, and returns the claims that are
+    /// granted by that.
     pub(crate) fn settled(&mut self, life: Life) -> Vec<Grant> {
         self.unsettled.retain(|l| *l != life);
         self.advance()
     }
 
-    /// How many hold or wait whose lives are among `which`.
+    /// Returns the number of holders and waiters whose incarnations `which` selects.
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
         let claims = self.holders.iter().map(|g| &g.claim).chain(&self.waiting);
         claims.filter(|claim| which(claim.by)).count()
     }
 
-    /// Everybody who waits, to be told that the lock is no more.
+    /// Returns all waiters of a lock that has ended, to be told so.
     pub(crate) fn into_waiting(self) -> impl Iterator<Item = Claim> {
         self.waiting.into_iter()
     }
 
-    /// Whether one more may hold it so; gives the number of the binding.
+    /// Returns the number of the binding if one more claim can be granted in that mode.
     fn fits(&self, mode: Mode) -> Option<u64> {
         let fits = self.unsettled.is_empty()
             && match mode {
@@ -215,14 +219,14 @@ mod tests {
         assert_eq!(tokens(&q.release(life(2), 2, true)), [3]);
         assert!(q.claim(claim(2, 6, Shared), true).is_none());
         assert_eq!(tokens(&q.release(life(3), 3, true)), [4, 6]);
-        // Asked twice, it is in line once.
+        // A claim made twice is in the queue once.
         assert!(
             q.claim(claim(3, 7, Exclusive), true).is_none()
                 && q.claim(claim(3, 7, Exclusive), true).is_none()
         );
         assert_eq!(q.claim(claim(1, 4, Shared), true).map(|g| g.claim.token), Some(4));
         assert!(q.release(life(3), 7, true).is_empty() && q.waiting.is_empty());
-        // Another node's token means nothing, nor does one given up before.
+        // Another node's token changes nothing, nor does a claim that was given up before.
         assert!(q.release(life(9), 4, true).is_empty() && q.release(life(3), 3, true).is_empty());
     }
 
@@ -255,7 +259,8 @@ mod tests {
         let is_told =
             |grants: Vec<Grant>| grants.iter().map(|g| (g.claim.token, g.after_death)).collect::<Vec<_>>();
         assert_eq!(is_told(q.settled(life(1))), [(2, true)]);
-        // The second had given up when it was granted the lock; the third reads, and may not know how to mend what is half changed.
+        // The second had given up when it was granted the lock. The third only reads, and may not repair
+        // what is half changed.
         assert_eq!(is_told(q.release(life(2), 2, false)), [(3, true)]);
         assert_eq!(is_told(q.release(life(3), 3, true)), [(4, true)]);
         assert_eq!(q.claim(claim(4, 4, Exclusive), true).map(|g| g.after_death), Some(true), "asked again");
@@ -263,7 +268,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: one writer or only readers, nobody is forgotten, and all who wait are served in order.
+        /// After any steps there is one writer or only readers, no waiter is forgotten, and waiters are
+        /// served in order.
         #[test]
         fn holders_never_conflict(steps in proptest::collection::vec((0u8..4, 1u16..5, 0u64..8, any::<bool>()), 0..200)) {
             let mut q = queue();

@@ -1,4 +1,4 @@
-//! The waiting side: what tasks of this node wait for, and how the home ends a wait.
+//! The waiting side: the waits of this node's tasks, and their end by a message of the home.
 
 use super::FencingToken;
 use crate::Error;
@@ -16,12 +16,13 @@ use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// How a wait has ended, if well.
+/// The successful end of a wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// The lock is held; whether the last one to hold it exclusively died with it, and the number of the grant.
+    /// The lock is held. `after_death`: the last exclusive holder died with it; `token`: the number of the
+    /// grant.
     Granted { after_death: bool, token: FencingToken },
-    /// The event has been signalled so often.
+    /// The event's count.
     Count(u64),
     /// The barrier is open.
     Open,
@@ -30,7 +31,6 @@ pub(crate) enum Outcome {
 struct Wait {
     home: Life,
     ended: Option<Result<Outcome, Error>>,
-    /// Of the task that waits.
     waker: Option<Waker>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Waits {
     table: Mutex<BTreeMap<u64, Wait>>,
 }
 
-/// One wait. Dropped, it is forgotten here; the home must be told by whoever began it.
+/// One wait. Dropping it removes it here; the task that began it must tell the home.
 pub(crate) struct Waiting<'a> {
     waits: &'a Waits,
     pub(crate) token: u64,
@@ -54,13 +54,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl Waits {
-    /// Tasks that wait.
+    /// Returns the number of waits.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
     }
 
-    /// A home says how a wait has ended. One that nobody waits for any more is ignored, and so is a second end.
+    /// Ends a wait, as a home has said. An unknown wait is ignored, and so is a second end.
     pub(crate) fn end(&self, from: Life, token: u64, outcome: Result<Outcome, Error>) {
         let waker = {
             let mut table = self.table.lock();
@@ -72,7 +72,7 @@ impl Waits {
         }
     }
 
-    /// A home is gone.
+    /// Ends all waits at a home that has departed.
     pub(crate) fn forget(&self, home: Life) {
         self.end_some(|wait| wait.home == home, &Error::NodeDown(home.0));
     }
@@ -93,7 +93,7 @@ impl Waits {
 
     fn poll_ended(&self, token: u64, cx: &Context<'_>) -> Poll<Result<Outcome, Error>> {
         let mut table = self.table.lock();
-        // A wait is in the table for as long as its `Waiting`.
+        // A wait is in the table for as long as its `Waiting` exists.
         let Some(wait) = table.get_mut(&token) else { return Poll::Pending };
         if let Some(ended) = wait.ended.take() {
             return Poll::Ready(ended);
@@ -104,7 +104,7 @@ impl Waits {
 }
 
 impl Wait {
-    /// Ends it, unless it has ended; gives whom to wake.
+    /// Ends the wait, unless it has ended, and returns the waker of its task.
     fn end(&mut self, outcome: Result<Outcome, Error>) -> Option<Waker> {
         self.ended.get_or_insert(outcome);
         self.waker.take()
@@ -112,15 +112,15 @@ impl Wait {
 }
 
 impl Waiting<'_> {
-    /// Waits until the home has said how it ended.
+    /// Waits until the home has ended the wait.
     pub(crate) async fn ended(&self) -> Result<Outcome, Error> {
         poll_fn(|cx| self.waits.poll_ended(self.token, cx)).await
     }
 }
 
 impl Node {
-    /// Begins a wait for something at `home`. To be called before the home is asked, which may end it at once. Fails with
-    /// `NodeDown` if that life has ended.
+    /// Begins a wait at `home`. Must be called before the home is asked, because the home may end the wait
+    /// at once. Fails with `NodeDown` if that incarnation has ended.
     pub(crate) fn begin_wait(&self, home: Life) -> Result<Waiting<'_>, Error> {
         let waits = &self.waits;
         let token = waits.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -131,7 +131,7 @@ impl Node {
         Ok(Waiting { waits, token })
     }
 
-    /// Which life of a node objects there belong to.
+    /// Returns the present incarnation of a node, which new objects there belong to.
     pub(crate) fn life_of(&self, node: NodeId) -> Result<Life, Error> {
         if self.is_fenced() {
             return Err(Error::LinkDown);
@@ -146,7 +146,8 @@ impl Node {
         }
     }
 
-    /// As a home: ends the wait `token` of a task of that life, however long it takes to say so.
+    /// Ends, as a home, the wait `token` of a task of that incarnation; repeats the message until it is
+    /// acknowledged.
     pub(crate) fn wake(self: &Arc<Self>, by: Life, token: u64, outcome: Result<Outcome, Error>) {
         if by == (self.me, self.incarnation) {
             return self.waits.end(by, token, outcome);
@@ -154,7 +155,7 @@ impl Node {
         self.spawn_insist(by, Ask::Woken { token, outcome });
     }
 
-    /// Waits by `deadline` for how a wait ends. `None`: the deadline has passed.
+    /// Waits until `deadline` for the end of a wait. Returns `None` if the deadline has passed.
     pub(crate) async fn wait_until(
         &self,
         waiting: &Waiting<'_>,

@@ -1,20 +1,20 @@
-//! What a node holds for work that is under way: nothing, once all has ended.
+//! The resources that a node holds for work in progress: none, once all work has ended.
 
 use crate::Lite;
-use crate::conn::Seat;
+use crate::conn::PeerPermit;
 use alloc::string::String;
 use alloc::vec::Vec;
 use proto::{Incarnation, NodeId};
 
 impl Lite {
-    /// What is still held, by kind and count; empty if nothing is.
+    /// Returns the resources that are still held, by kind and count; empty if there are none.
     #[must_use]
     pub fn audit(&self) -> Vec<(&'static str, usize)> {
         let node = &self.by.node;
         let (objects, barriers) = node.objects.lock().len();
-        let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
+        let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_qp.lock().len());
         let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
-        // Of lives that have ended: nothing, once that is settled.
+        // Nothing of an ended incarnation is left once all members have seen its end.
         let ended = |life| !node.is_live(life);
         let departed = node.objects.lock().places_of(&ended)
             + node.regions.places_of(&ended)
@@ -43,20 +43,21 @@ impl Lite {
         held.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The queue pairs of the connections that are open, that of the node with itself included.
+    /// Returns the number of queue pairs of open connections, including the loop-back connection.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
         let conns = self.by.node.by_qp.lock().values().map(|conn| conn.lanes().len()).sum::<usize>();
         conns + self.by.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.lanes().len())
     }
 
-    /// The lives that have ended, and of whose end this node knows that all members have seen it.
+    /// Returns the incarnations that have ended and whose end all members have seen, as far as this node
+    /// knows.
     #[must_use]
     pub fn settled_lives(&self) -> Vec<(NodeId, Incarnation)> {
         self.by.node.settled.lock().clone()
     }
 
-    /// The regions whose owner this node is, a line each.
+    /// Returns one line for each region whose owner this node is.
     #[must_use]
     pub fn describe_regions(&self) -> Vec<String> {
         self.by.node.regions.describe()

@@ -1,5 +1,5 @@
-//! An RNIC that has done its work when the call that posts it returns, as fast as that can be said: no queue, no
-//! allocation, one lock. What runs over it and takes longer, takes it for itself.
+//! An RNIC that has done its work when the posting call returns, at the least cost: no queue, no
+//! allocation, one lock. Costs measured above it are those of the code above it.
 
 use super::words::Words;
 use alloc::collections::VecDeque;
@@ -16,7 +16,7 @@ use verbs::{
 
 const MAX_INLINE: u32 = 128;
 const KEY: RemoteKey = RemoteKey(0x4c49_5445);
-/// Bytes that are copied at once.
+/// The bytes that are copied at once.
 const PIECE: usize = 4096;
 const CLOSED: &str = "a queue pair that is there";
 
@@ -39,7 +39,7 @@ struct State {
     doorbells: u64,
 }
 
-/// What connects the RNICs of a process.
+/// The network that connects the RNICs of a process.
 pub struct DirectFabric {
     state: Mutex<State>,
     still: AtomicBool,
@@ -52,20 +52,20 @@ pub struct DirectRnic {
 }
 
 impl DirectFabric {
-    /// Without RNICs.
+    /// Returns a network without RNICs.
     #[must_use]
     pub fn new() -> Arc<Self> {
         let state = State { ports: Vec::new(), posts: 0, doorbells: 0 };
         Arc::new(Self { state: Mutex::new(state), still: AtomicBool::new(false) })
     }
 
-    /// From now on WRITEs and READs move no bytes, and end as if they had: what moves them in a machine is not its
-    /// processor. Messages do not arrive then.
+    /// Makes WRITEs and READs complete without moving bytes, because in a machine the processor does not
+    /// move them. Messages do not arrive then.
     pub fn hold_still(&self) {
         self.still.store(true, Ordering::Relaxed);
     }
 
-    /// An RNIC at `address`, whose GID is its alone.
+    /// Returns a new RNIC at `address`, whose GID must be unique.
     #[must_use]
     pub fn rnic(self: &Arc<Self>, address: PortAddress, memory: Arc<Words>) -> Arc<DirectRnic> {
         let mut state = self.state.lock();
@@ -86,7 +86,7 @@ impl Port {
     }
 }
 
-/// Copies between the pieces at `sges` and `far`, the one way or the other.
+/// Copies between the pieces at `sges` and `far`, in one of the two directions.
 fn copy(near: &Words, sges: &[Sge], far: &Words, mut at: IoAddr, out: bool) -> Option<u32> {
     let mut total = 0;
     for sge in sges {

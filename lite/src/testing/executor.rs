@@ -1,4 +1,4 @@
-//! A deterministic executor: one thread, virtual time, tasks in an order that the seed decides.
+//! A deterministic executor: one thread, virtual time, and tasks in an order that the seed decides.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -11,11 +11,12 @@ use core::time::Duration;
 use platform::{Arena, Instant, IoAddr, Memory, Platform, Task};
 use spin::Mutex;
 
-/// Something that works when polled: an RNIC with its LITE, a wire.
+/// Something that works when it is polled: an RNIC with its LITE, or a wire.
 pub trait Device: Send + Sync {
-    /// Does what is due; gives whether there was something.
+    /// Does the work that is due; returns true if there was some.
     fn poll(&self, now: Instant) -> bool;
-    /// When it must be polled again even if nothing else happens; as its host's clock shows it, if it has one.
+    /// Returns the time of its next poll even if nothing else happens, by its host's clock if it has a
+    /// host.
     fn next_deadline(&self) -> Option<Instant>;
 }
 
@@ -51,7 +52,7 @@ impl Shared {
         });
         let mut jobs = self.jobs.lock();
         if jobs.len() == jobs.capacity() {
-            // Before it grows.
+            // Ended tasks are removed before the list grows.
             jobs.retain(|j| j.strong_count() > 0);
         }
         jobs.push(Arc::downgrade(&job));
@@ -60,7 +61,7 @@ impl Shared {
     }
 }
 
-/// A task and the host that it runs on; none if it is the test's own.
+/// A task and the host that it runs on; `None` for a task of the test itself.
 struct Job {
     shared: Weak<Shared>,
     host: Option<Arc<Host>>,
@@ -88,9 +89,9 @@ pub struct Host {
     memory: Arc<Arena>,
     paused: AtomicBool,
     dead: AtomicBool,
-    /// The names of tasks that do not run.
+    /// The names of the tasks that do not run.
     held: Mutex<Vec<&'static str>>,
-    /// By how many millionths its clock is fast.
+    /// The rate by which its clock is fast, in millionths.
     drift: AtomicI64,
 }
 
@@ -100,7 +101,8 @@ impl Host {
         self.paused.store(paused, Ordering::SeqCst);
     }
 
-    /// Keeps the tasks of that name from running, or lets them go on. Everything else on the machine goes on meanwhile.
+    /// Stops the tasks with that name, or lets them go on. Everything else on the machine goes on
+    /// meanwhile.
     pub fn hold(&self, task: &'static str, held: bool) {
         let mut names = self.held.lock();
         names.retain(|name| *name != task);
@@ -109,24 +111,24 @@ impl Host {
         }
     }
 
-    /// Whether tasks of that name run.
+    /// Returns true if tasks with that name run.
     fn lets(&self, task: &'static str) -> bool {
         !self.paused.load(Ordering::SeqCst) && !self.held.lock().contains(&task)
     }
 
-    /// Makes its clock fast by so many millionths of the time since the start; slow if negative. To be called before it has
-    /// looked at its clock.
+    /// Makes its clock fast by that many millionths of the time since the start; slow if negative. Must be
+    /// called before it has read its clock.
     pub fn drift(&self, millionths: i32) {
         self.drift.store(i64::from(millionths).clamp(-500_000, 500_000), Ordering::SeqCst);
     }
 
-    /// The time of the world, which its own clock may not show.
+    /// Returns the true time, which its own clock may not show.
     #[must_use]
     pub fn true_time(&self) -> Instant {
         self.shared.now()
     }
 
-    /// The first true time at which its clock shows `local` or later.
+    /// Returns the first true time at which its clock shows `local` or later.
     fn when(&self, local: Instant) -> Instant {
         let drift = self.drift.load(Ordering::SeqCst);
         if drift == 0 {
@@ -142,19 +144,19 @@ impl Host {
         self.dead.store(true, Ordering::SeqCst);
     }
 
-    /// Its memory, for its RNIC.
+    /// Returns its memory, for its RNIC.
     #[must_use]
     pub fn arena(&self) -> Arc<Arena> {
         self.memory.clone()
     }
 
-    /// Whether it is dead.
+    /// Returns true if it is dead.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Whether its tasks and devices run.
+    /// Returns true if its tasks and devices run.
     #[must_use]
     pub fn runs(&self) -> bool {
         !self.paused.load(Ordering::SeqCst) && !self.is_dead()
@@ -194,23 +196,24 @@ impl Platform for Host {
 
 type Attached = (Option<Arc<Host>>, Arc<dyn Device>);
 
-/// Rounds of work at one virtual time after which the world runs in circles. Real work of one instant takes some thousand.
+/// The number of rounds of work at one virtual time after which the world is in an endless loop. Real work
+/// of one instant takes some thousand rounds.
 const CIRCLES: u32 = 1_000_000;
 
 /// The executor.
 pub struct World {
     shared: Arc<Shared>,
-    /// What is polled; with a host, only while that runs.
+    /// The devices; one with a host is polled only while the host runs.
     devices: Vec<Attached>,
-    /// Tasks of paused hosts, and tasks that are held.
+    /// The tasks of paused hosts, and tasks that are held.
     frozen: Vec<Arc<Job>>,
 }
 
 impl Drop for World {
-    /// Drops all tasks: they hold what they wait for, and that holds their wakers.
+    /// Drops all tasks: they hold the objects that they wait for, and those hold their wakers.
     fn drop(&mut self) {
         loop {
-            // What is dropped may begin something.
+            // Dropping a task may start another one.
             let jobs = core::mem::take(&mut *self.shared.jobs.lock());
             if jobs.is_empty() {
                 break;
@@ -225,7 +228,7 @@ impl Drop for World {
 }
 
 impl World {
-    /// At time zero.
+    /// Returns a world at time zero.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let shared = Shared {
@@ -237,7 +240,7 @@ impl World {
         Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
     }
 
-    /// A machine with `memory` bytes from `base` on.
+    /// Returns a new machine with `memory` bytes from `base`.
     #[must_use]
     pub fn host(&self, base: IoAddr, memory: u64) -> Arc<Host> {
         Arc::new_cyclic(|me| Host {
@@ -261,19 +264,19 @@ impl World {
         self.devices.push((None, device));
     }
 
-    /// The time.
+    /// Returns the time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    /// A number that the seed decides.
+    /// Returns a number that the seed decides.
     #[must_use]
     pub fn random(&self) -> u64 {
         self.shared.random()
     }
 
-    /// Runs `task` as the test's own until it ends; gives its result.
+    /// Runs `task` as the test's own until it ends, and returns its result.
     ///
     /// # Panics
     /// If it has not ended after `limit` of virtual time.
@@ -292,16 +295,16 @@ impl World {
         value.expect("the task has ended")
     }
 
-    /// Runs everything until `end`.
+    /// Runs everything for `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now() + time;
         self.run_until(end, || false);
     }
 
-    /// Runs everything until `done` or `end`; gives whether it is done.
+    /// Runs everything until `done` or `end`; returns true if it is done.
     ///
     /// # Panics
-    /// If there is ever more to do at one time, so that it never ends.
+    /// If there is work without end at one time.
     pub fn run_until(&mut self, end: Instant, done: impl Fn() -> bool) -> bool {
         let mut rounds = 0;
         loop {
@@ -324,7 +327,7 @@ impl World {
                 continue;
             }
             rounds = 0;
-            // Nothing happens any more at this time.
+            // Nothing more happens at this time.
             let runs = |d: &&Attached| d.0.as_ref().is_none_or(|h| h.runs());
             let due = |(host, device): &Attached| {
                 let at = device.next_deadline()?;
@@ -340,7 +343,7 @@ impl World {
         }
     }
 
-    /// Runs ready tasks in random order, as many as were ready; gives whether there were any.
+    /// Runs the ready tasks in random order, as many as were ready; returns true if there were any.
     fn run_tasks(&mut self) -> bool {
         let thawed = self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| h.lets(j.name)));
         self.shared.ready.lock().extend(thawed);

@@ -1,5 +1,5 @@
-//! A manager that only admits, passes on, and keeps names. It ends no lease by itself, and acknowledges no heartbeat unless it
-//! is told to.
+//! A manager that only admits nodes, forwards messages and keeps names. It ends no lease by itself, and
+//! acknowledges no heartbeat unless it is told to.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -11,7 +11,7 @@ use proto::{Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToMan
 use spin::Mutex;
 use verbs::Rnic;
 
-/// The lease that nodes are given unless another is set: a day, for nobody renews it.
+/// The lease that nodes get unless another is set: a day, because nothing renews it.
 const LEASE_MS: u32 = 86_400_000;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Inbox {
     messages: VecDeque<Vec<u8>>,
     waker: Option<Waker>,
     down: bool,
-    /// What the member's link says of its lease, once it has been renewed.
+    /// The end of the member's lease, once it has been renewed.
     lease_until: Option<Instant>,
 }
 
@@ -30,12 +30,12 @@ struct State {
     departures: Departures,
     free: BTreeMap<NodeId, u64>,
     lease_ms: Option<u32>,
-    /// The last number given, to a life or to the binding of a name.
+    /// The last number given to an incarnation or to the binding of a name.
     last: u64,
 }
 
 impl State {
-    /// Ends a membership; gives the member's inbox.
+    /// Ends a membership and returns the member's inbox.
     fn remove(&mut self, node: NodeId, reason: &str) -> Option<Arc<Mutex<Inbox>>> {
         let (member, inbox) = self.members.remove(&node)?;
         self.names.retain(|_, (owner, _)| *owner != node);
@@ -91,16 +91,16 @@ fn hang_up(inbox: &Mutex<Inbox>) {
 }
 
 impl Hub {
-    /// Without members.
+    /// Returns a manager without members.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Admits a node under the lowest free id.
+    /// Admits a node under the lowest free number.
     ///
     /// # Panics
-    /// If all ids are taken.
+    /// If all numbers are in use.
     #[must_use]
     pub fn join(self: &Arc<Self>, rnic: &dyn Rnic) -> (Arc<dyn ControlLink>, Welcome) {
         let mut state = self.0.lock();
@@ -134,12 +134,12 @@ impl Hub {
         )
     }
 
-    /// The lease in milliseconds that those who join from now on are given.
+    /// Sets the lease, in milliseconds, of nodes that join from now on.
     pub fn set_lease(&self, ms: u32) {
         self.0.lock().lease_ms = Some(ms);
     }
 
-    /// Acknowledges a heartbeat of a member by which its lease lasts until `until`.
+    /// Acknowledges a heartbeat of a member, which extends its lease to `until`.
     pub fn renew(&self, node: NodeId, until: Instant) {
         let inbox = self.0.lock().members.get(&node).map(|(_, inbox)| inbox.clone());
         if let Some(inbox) = inbox {
@@ -148,7 +148,7 @@ impl Hub {
         }
     }
 
-    /// Declares a member dead. It is told nothing; its own link stays up.
+    /// Declares a member dead. The member is not told, and its own link stays up.
     pub fn declare_dead(&self, node: NodeId) {
         let _ = self.0.lock().remove(node, "lease expired");
     }
@@ -171,7 +171,7 @@ impl Hub {
 
     fn handle(&self, from: NodeId, via: &Arc<Mutex<Inbox>>, message: ToManager) {
         let mut state = self.0.lock();
-        // A former life has no say.
+        // Messages of a former incarnation are ignored.
         if !state.members.get(&from).is_some_and(|(_, inbox)| Arc::ptr_eq(inbox, via)) {
             return;
         }

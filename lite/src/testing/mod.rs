@@ -1,5 +1,5 @@
-//! What tests and benchmarks of LITE need, all in one process and decided by one seed: an executor under virtual time,
-//! an RNIC that does its work at once, and a manager that only brokers.
+//! The means for tests and benchmarks of LITE, all in one process and decided by one seed: an executor
+//! under virtual time, an RNIC that does its work at once, and a manager that only forwards messages.
 
 mod audit;
 mod direct;
@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 use platform::{Instant, IoAddr, Platform};
 use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
-/// An RNIC and the LITE over it, as the core that owns them polls them.
+/// An RNIC and the LITE above it, polled as by the core that owns them.
 pub struct Poller {
     /// The RNIC.
     pub rnic: Arc<dyn Rnic>,
@@ -63,13 +63,13 @@ pub struct Cluster {
     pub fabric: Arc<Fabric>,
     /// The manager.
     pub hub: Arc<Hub>,
-    /// Host and LITE of each node; the first has node id 1.
+    /// The host and the LITE of each node; the first has node number 1.
     pub nodes: Vec<(Arc<Host>, Lite)>,
     rate: Option<u64>,
 }
 
 impl Cluster {
-    /// `count` nodes of `memory` bytes each, joined.
+    /// Returns `count` joined nodes of `memory` bytes each.
     ///
     /// # Panics
     /// If a node cannot start.
@@ -78,7 +78,8 @@ impl Cluster {
         Self::paced(seed, count, memory, config, None)
     }
 
-    /// The same; with `rate`, each node's link carries so many bytes in a second.
+    /// Does the same as [`new`](Self::new); with `rate`, each node's link carries that many bytes per
+    /// second.
     ///
     /// # Panics
     /// If a node cannot start.
@@ -90,24 +91,24 @@ impl Cluster {
         for i in 1..=count {
             cluster.join(i, memory, config);
         }
-        // All hear of all.
+        // All nodes learn of each other.
         cluster.world.run_for(core::time::Duration::from_millis(1));
         cluster
     }
 
-    /// One more node, whose address ends in `i`.
+    /// Adds a node, whose address ends in `i`.
     ///
     /// # Panics
-    /// If it cannot start.
+    /// If the node cannot start.
     pub fn join(&mut self, i: u8, memory: u64, config: &Config) -> &Lite {
         let host = self.world.host(IoAddr(u64::from(i) << 32), memory);
         self.join_as(i, &host.clone(), host, config)
     }
 
-    /// One more node, which runs on `host`, and for which the machine is `platform`.
+    /// Adds a node that runs on `host`, with `platform` as its machine.
     ///
     /// # Panics
-    /// If it cannot start.
+    /// If the node cannot start.
     pub fn join_as(
         &mut self,
         i: u8,
@@ -128,7 +129,7 @@ impl Cluster {
         &self.nodes[self.nodes.len() - 1].1
     }
 
-    /// The LITE of node `i`, counted from 1.
+    /// Returns the LITE of node `i`, counted from 1.
     #[must_use]
     pub fn lite(&self, i: usize) -> Lite {
         self.nodes[i - 1].1.clone()

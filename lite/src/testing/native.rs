@@ -1,5 +1,5 @@
-//! Nodes in one thread, over an RNIC that completes at once and with as little around them as can be: for figures of
-//! what LITE itself costs.
+//! Nodes in one thread, over an RNIC that completes at once, with as little around them as possible: for
+//! measurements of the cost of LITE itself.
 
 use super::direct::{DirectFabric, DirectRnic};
 use super::hub::Hub;
@@ -18,10 +18,10 @@ use platform::{Instant, IoAddr, Memory, Platform, Task};
 use spin::Mutex;
 use verbs::{Gid, MacAddr, PortAddress};
 
-/// A clock: nanoseconds since some time before.
+/// A clock: nanoseconds since some time in the past.
 pub type Clock = fn() -> u64;
 
-/// How often the nodes may be polled in a row without anything to do.
+/// The number of times that the nodes may be polled in a row without work.
 const IDLE: u32 = 1_000_000;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Wake for Job {
 }
 
 impl Queue {
-    /// Runs what is ready; gives whether there was something.
+    /// Runs the ready tasks; returns true if there were some.
     fn run(&self) -> bool {
         let mut any = false;
         loop {
@@ -76,7 +76,7 @@ impl Platform for NativeHost {
     }
 
     fn fill_random(&self, buf: &mut [u8]) {
-        // splitmix64: the same numbers in every run.
+        // splitmix64 yields the same numbers in every run.
         for chunk in buf.chunks_mut(8) {
             let state = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
             let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -102,17 +102,17 @@ impl Platform for NativeHost {
 
 /// A node.
 pub struct NativeNode {
-    /// Its machine.
+    /// The machine of the node.
     pub host: Arc<NativeHost>,
-    /// Its RNIC.
+    /// The RNIC of the node.
     pub rnic: Arc<DirectRnic>,
-    /// Its LITE.
+    /// The LITE of the node.
     pub lite: Lite,
 }
 
 /// Nodes in one thread.
 pub struct Native {
-    /// The first has node id 1.
+    /// The nodes; the first has node number 1.
     pub nodes: Vec<NativeNode>,
     /// The network.
     pub fabric: Arc<DirectFabric>,
@@ -132,7 +132,7 @@ impl Wake for Main {
 }
 
 impl Native {
-    /// `memory`: bytes of each node.
+    /// Returns joined nodes; `memory` is the bytes of each node.
     ///
     /// # Panics
     /// If a node cannot start.
@@ -172,20 +172,20 @@ impl Native {
         self.run_on(self.nodes.len(), task)
     }
 
-    /// Runs `task` until it ends, while only the first `polled` nodes are polled: one-sided operations need no more of
-    /// the others than their RNICs.
+    /// Runs `task` until it ends, while only the first `polled` nodes are polled: one-sided operations need
+    /// only the RNICs of the others.
     ///
     /// # Panics
-    /// If the task waits for something that does not come.
+    /// If the task waits for something that does not happen.
     pub fn run_on<T>(&self, polled: usize, task: impl Future<Output = T>) -> T {
         let nodes = self.nodes.get(..polled).expect("so many nodes");
         self.run_polled(|now| nodes.iter().fold(false, |any, n| n.lite.poll(now) | any), task)
     }
 
-    /// Runs `task` until it ends, and `poll` in turn with it, which gives whether there was something to do.
+    /// Runs `task` until it ends, in turn with `poll`, which returns true if it had work.
     ///
     /// # Panics
-    /// If the task waits for something that does not come.
+    /// If the task waits for something that does not happen.
     pub fn run_polled<T>(&self, mut poll: impl FnMut(Instant) -> bool, task: impl Future<Output = T>) -> T {
         let main = Arc::new(Main(AtomicBool::new(true)));
         let waker = Waker::from(main.clone());

@@ -1,5 +1,5 @@
-//! An RNIC whose link takes time: work is done at once by the RNIC below, but its completions come when the link would have
-//! carried it. Queue pairs take turns, one work request each, as they do in a card.
+//! An RNIC whose link takes time: the RNIC below does the work at once, but the completions come when the
+//! link would have carried the bytes. Queue pairs take turns, one work request each, as in a card.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -11,22 +11,22 @@ use verbs::{
     SendWr, VerbsError, WorkKind,
 };
 
-/// What one work request takes besides its bytes.
+/// The time that one work request takes apart from its bytes.
 const EACH: Duration = Duration::from_nanos(500);
 
 #[derive(Default)]
 struct State {
-    /// By queue pair, what the link has still to carry.
+    /// The work that the link has still to carry, by queue pair.
     waiting: BTreeMap<u32, VecDeque<Completion>>,
-    /// Whose turn was last.
+    /// The queue pair that had the last turn.
     turn: u32,
-    /// What the link carries, and until when.
+    /// The work that the link carries, and the time at which it ends.
     carried: Option<(Instant, Completion)>,
     ended: VecDeque<Completion>,
 }
 
 impl State {
-    /// Who is next after the last.
+    /// Returns the next work request after the last turn.
     fn next(&mut self) -> Option<Completion> {
         let after = self.waiting.range(self.turn + 1..).find(|(_, q)| !q.is_empty()).map(|(n, _)| *n);
         let first = || self.waiting.iter().find(|(_, q)| !q.is_empty()).map(|(n, _)| *n);
@@ -44,7 +44,7 @@ pub struct PacedRnic {
 }
 
 impl PacedRnic {
-    /// Over `below`, with a link of that rate.
+    /// Returns an RNIC over `below`, with a link of that rate.
     #[must_use]
     pub fn new(below: Arc<dyn Rnic>, bytes_per_second: u64) -> Arc<Self> {
         Arc::new(Self { below, bytes_per_second, state: Mutex::default() })

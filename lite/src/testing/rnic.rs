@@ -1,4 +1,4 @@
-//! An RNIC without a wire: work is done in the call that posts it, or, while the fabric holds it back, later.
+//! An RNIC without a wire: work is done by the call that posts it, or later if the fabric holds it back.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -23,7 +23,7 @@ struct Qp {
     held: VecDeque<(WrId, Work)>,
 }
 
-/// A work request whose payload is still where it was, but for inline ones.
+/// A work request; its payload stays in place unless it is inline.
 enum Work {
     Write { data: Result<Vec<(IoAddr, u32)>, Vec<u8>>, remote: RemoteAddr, imm: Option<u32> },
     Read { into: Vec<(IoAddr, u32)>, remote: RemoteAddr },
@@ -38,16 +38,16 @@ struct Port {
     qps: BTreeMap<QpNum, Qp>,
     next_qp: u32,
     cut: bool,
-    /// Queue pairs are not destroyed.
+    /// True if queue pairs cannot be destroyed.
     keeps: bool,
 }
 
-/// What becomes of work of one port on another, if it is not done at once.
+/// The effect of the fabric on work of one port for another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// It waits.
+    /// The work waits.
     Held,
-    /// It fails as after too many retries, but what it has sent is on its way.
+    /// The work fails as after too many retries, but its packets arrive later.
     Slow,
 }
 
@@ -55,16 +55,16 @@ enum Gap {
 struct State {
     ports: BTreeMap<[u8; 16], Port>,
     holding: bool,
-    /// By the port that sends and the one that it sends to.
+    /// By sending port and receiving port.
     gaps: BTreeMap<[[u8; 16]; 2], Gap>,
-    /// What is on its way: to which queue pair, and what it does there.
+    /// The packets that arrive later: the queue pair that they go to, and their effect there.
     slow: Vec<((Gid, QpNum), RemoteAddr, Vec<u8>)>,
     posts: u64,
-    /// While they are recorded: the immediate and length of each write that was done.
+    /// The immediate and length of each write that was done; `None` while they are not recorded.
     writes: Option<Vec<(Option<u32>, u32)>>,
 }
 
-/// What connects the RNICs of a process.
+/// The network that connects the RNICs of a process.
 #[derive(Default)]
 pub struct Fabric(Mutex<State>);
 
@@ -75,13 +75,13 @@ pub struct InstantRnic {
 }
 
 impl Fabric {
-    /// Without RNICs.
+    /// Returns a network without RNICs.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// An RNIC at `port`, whose GID is its alone.
+    /// Returns a new RNIC at `port`, whose GID must be unique.
     #[must_use]
     pub fn rnic(self: &Arc<Self>, port: PortAddress, platform: Arc<dyn Platform>) -> Arc<InstantRnic> {
         let mut random = [0; 8];
@@ -100,25 +100,27 @@ impl Fabric {
         Arc::new(InstantRnic { fabric: self.clone(), port })
     }
 
-    /// Holds work back as it is posted, or lets it go: it is then done at the next `progress` of its RNIC.
+    /// Holds posted work back, or releases it: it is then done at the next `progress` of its RNIC.
     pub fn hold(&self, holding: bool) {
         self.0.lock().holding = holding;
     }
 
-    /// Separates a port from all others, or joins it again. Work over the gap fails as after too many retries.
+    /// Separates a port from all others, or connects it again. Work over the gap fails as after too many
+    /// retries.
     pub fn cut(&self, gid: Gid, cut: bool) {
         if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
             port.cut = cut;
         }
     }
 
-    /// Holds back work of one port on another, or lets it go: it is then done at the next `progress` of its RNIC.
+    /// Holds work of one port for another back, or releases it: it is then done at the next `progress` of
+    /// its RNIC.
     pub fn hold_between(&self, from: Gid, to: Gid, holding: bool) {
         self.set_gap(from, to, holding.then_some(Gap::Held));
     }
 
-    /// Has work of one port on another fail for its sender as after too many retries, while its packets are still on their way,
-    /// until [`arrive`](Self::arrive).
+    /// Makes work of one port for another fail at the sender as after too many retries, while its packets
+    /// arrive only at [`arrive`](Self::arrive).
     pub fn delay_between(&self, from: Gid, to: Gid, delaying: bool) {
         self.set_gap(from, to, delaying.then_some(Gap::Slow));
     }
@@ -131,8 +133,8 @@ impl Fabric {
         }
     }
 
-    /// Lets WRITEs arrive that were delayed, each at its queue pair, if that is still there. Gives how many there were, and how
-    /// many were taken.
+    /// Lets delayed WRITEs arrive, each at its queue pair, if that still exists. Returns the number of
+    /// WRITEs, and the number of those accepted.
     pub fn arrive(&self) -> (usize, usize) {
         let mut state = self.0.lock();
         let slow = core::mem::take(&mut state.slow);
@@ -145,7 +147,7 @@ impl Fabric {
         (sent, taken)
     }
 
-    /// Has a port refuse to let go of queue pairs, which it goes on to serve, or lets it.
+    /// Makes a port refuse to destroy queue pairs, which it goes on to serve, or stop refusing.
     pub fn keep_queue_pairs(&self, gid: Gid, keeps: bool) {
         if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
             port.keeps = keeps;
@@ -157,25 +159,25 @@ impl Fabric {
         self.0.lock().writes = Some(Vec::new());
     }
 
-    /// The immediate and length of each write that was done since, in order.
+    /// Returns the immediate and length of each write that was done since, in order.
     #[must_use]
     pub fn writes(&self) -> Vec<(Option<u32>, u32)> {
         self.0.lock().writes.clone().unwrap_or_default()
     }
 
-    /// Queue pairs that exist at a port.
+    /// Returns the number of queue pairs of a port.
     #[must_use]
     pub fn queue_pairs(&self, gid: Gid) -> usize {
         self.0.lock().ports.get(&gid.0).map_or(0, |port| port.qps.len())
     }
 
-    /// Completion queues that exist at a port.
+    /// Returns the number of completion queues of a port.
     #[must_use]
     pub fn completion_queues(&self, gid: Gid) -> usize {
         self.0.lock().ports.get(&gid.0).map_or(0, |port| port.cqs.iter().flatten().count())
     }
 
-    /// Work requests posted so far.
+    /// Returns the number of work requests posted so far.
     #[must_use]
     pub fn posts(&self) -> u64 {
         self.0.lock().posts
@@ -190,7 +192,7 @@ impl Port {
     }
 }
 
-/// What became of a work request.
+/// The result of a work request.
 enum Fate {
     Done(Status, u32),
     /// The peer has no receive posted.
@@ -198,7 +200,8 @@ enum Fate {
 }
 
 impl State {
-    /// Does what `qp` has queued, in order, as far as it goes. Gives whether something was done.
+    /// Does the work that `qp` has queued, in order, as far as possible. Returns true if something was
+    /// done.
     fn work(&mut self, gid: Gid, number: QpNum) -> bool {
         let mut any = false;
         loop {
@@ -236,7 +239,7 @@ impl State {
         }
     }
 
-    /// Work whose packets arrive after its sender has given it up.
+    /// Makes the packets of a work request arrive after its sender has given it up.
     fn send_slowly(&mut self, from: Gid, to: (Gid, QpNum), work: &Work) -> Fate {
         if let Work::Write { data, remote, imm: None } = work
             && let Some(here) = self.ports.get(&from.0)
@@ -299,15 +302,7 @@ impl State {
                 if far.read(remote.addr, &mut bytes).is_err() {
                     return access;
                 }
-                let mut at = 0;
-                for (addr, n) in into {
-                    let end = at + *n as usize;
-                    if local.write(*addr, &bytes[at..end]).is_err() {
-                        return lost;
-                    }
-                    at = end;
-                }
-                Fate::Done(Status::Success, total)
+                if scatter(local, into, &bytes) { Fate::Done(Status::Success, total) } else { lost }
             }
             Work::FetchAdd { result, add, .. } => match far.fetch_add(remote.addr, *add) {
                 Ok(before) => store(local, *result, before),
@@ -334,6 +329,15 @@ impl State {
             Completion { byte_len, imm: Some(imm), ..Completion::new(id, number, status, kind) },
         );
     }
+}
+
+/// Writes `bytes` to the pieces; returns false if one of them is outside of the memory.
+fn scatter(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)], mut bytes: &[u8]) -> bool {
+    pieces.iter().all(|(addr, len)| {
+        let (now, rest) = bytes.split_at(*len as usize);
+        bytes = rest;
+        memory.write(*addr, now).is_ok()
+    })
 }
 
 fn gather(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)]) -> Option<Vec<u8>> {

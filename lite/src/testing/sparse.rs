@@ -1,4 +1,5 @@
-//! A [`Memory`] that takes of the heap only what has been written: a machine with far more memory than this one has.
+//! A [`Memory`] that uses the heap only for bytes that have been written: for machines with far more memory
+//! than this one has.
 
 use super::Host;
 use alloc::boxed::Box;
@@ -11,8 +12,8 @@ use spin::Mutex;
 
 type Page = Box<[u8; PAGE as usize]>;
 
-/// Memory whose pages exist once they are written; the others are zero. Every access takes one lock.
-/// Clones are the same memory.
+/// Memory whose pages exist once they are written; the others are zero. Every access takes one lock. Clones
+/// share the memory.
 #[derive(Clone)]
 pub struct Sparse {
     base: u64,
@@ -22,13 +23,13 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// `len` zero bytes, a multiple of 4096, whose first has the address `base`.
+    /// Returns `len` zero bytes, a multiple of 4096, from the address `base`.
     #[must_use]
     pub fn new(base: IoAddr, len: u64) -> Self {
         Self { base: base.0, len, pages: Arc::default(), runs: Arc::new(Mutex::new(Runs::new(len))) }
     }
 
-    /// Bytes of the heap that the written pages take.
+    /// Returns the bytes of the heap that the written pages use.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.pages.lock().len() as u64 * PAGE
@@ -47,7 +48,7 @@ impl Sparse {
         offset.filter(fits).ok_or(MemoryError::OutOfRange)
     }
 
-    /// The part of each page that the bytes lie in: number of the page, first byte there, and how many.
+    /// Returns the part of each page that the bytes are in: number of the page, first byte, and length.
     fn parts(mut offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
         let end = offset + len;
         core::iter::from_fn(move || {
@@ -157,13 +158,13 @@ pub struct SparseHost {
 }
 
 impl SparseHost {
-    /// That host with that memory.
+    /// Returns that host with that memory.
     #[must_use]
     pub fn new(host: Arc<Host>, memory: Sparse) -> Arc<Self> {
         Arc::new(Self { host, memory })
     }
 
-    /// Its memory.
+    /// Returns the memory.
     #[must_use]
     pub fn sparse(&self) -> &Sparse {
         &self.memory

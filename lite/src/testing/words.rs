@@ -1,4 +1,4 @@
-//! A [`Memory`] of words that are accessed one by one, without a lock: what a native benchmark runs on.
+//! A [`Memory`] of words that are accessed one by one, without a lock, for native benchmarks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,8 +9,7 @@ use spin::Mutex;
 
 const WORD: u64 = 8;
 
-/// One block of memory, in 8-byte words. A copy is a load or store for each word.
-/// Clones are the same memory.
+/// One run of memory, in 8-byte words. A copy is a load or store for each word. Clones share the memory.
 #[derive(Clone)]
 pub struct Words {
     base: u64,
@@ -19,7 +18,8 @@ pub struct Words {
     runs: Arc<Mutex<Runs>>,
 }
 
-/// The part of one word that a range covers: the index of the word, the first byte in it, and how many.
+/// The part of one word that a range covers: the index of the word, the first byte in it, and the number of
+/// bytes.
 struct Part {
     word: usize,
     first: usize,
@@ -27,7 +27,7 @@ struct Part {
 }
 
 impl Words {
-    /// Memory of `len` zero bytes (rounded up to 4096) whose first has the address `base`.
+    /// Returns memory of `len` zero bytes (rounded up to 4096) from the address `base`.
     ///
     /// # Panics
     /// If `base` is not a multiple of 4096, or the heap has no room.
@@ -43,7 +43,7 @@ impl Words {
         self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
-    /// The offset of `len` bytes at `addr`.
+    /// Returns the offset of `len` bytes at `addr`.
     fn offset(&self, addr: IoAddr, len: u64) -> Result<u64, MemoryError> {
         if len == 0 {
             return Ok(0);
@@ -53,7 +53,7 @@ impl Words {
         fits.then_some(start).ok_or(MemoryError::OutOfRange)
     }
 
-    /// Whole words from `offset` on, if `offset` and `len` are whole.
+    /// Returns whole words from `offset`, if `offset` and `len` are multiples of a word.
     fn whole(&self, offset: u64, len: usize) -> Option<&[AtomicU64]> {
         let even = offset.is_multiple_of(WORD) && len.is_multiple_of(WORD as usize);
         let first = (offset / WORD) as usize;
@@ -78,7 +78,7 @@ impl Words {
     }
 
     fn store(&self, part: &Part, bytes: &[u8]) {
-        // The bytes beside it may be written by another processor meanwhile.
+        // Another processor may write the adjacent bytes meanwhile.
         let put = |word: u64| {
             let mut all = word.to_ne_bytes();
             all[part.first..part.first + part.len].copy_from_slice(bytes);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     proptest! {
-        /// It does what an [`Arena`] does, at the end of its memory too.
+        /// This memory behaves as an [`Arena`], also at its end.
         #[test]
         fn as_an_arena(ops in proptest::collection::vec(op(), 1..60), end in any::<bool>()) {
             let (words, arena) = (Words::new(BASE, LEN), Arena::new(BASE, LEN));

@@ -1,16 +1,18 @@
-//! A gate: operations pass while it is open. It can be closed for ever, or for a while: then whatever operations relied on
-//! may be changed once all are out, and an operation that looked before the change does not get in after it.
+//! A gate: operations pass while it is open. It can be closed for ever, or paused: the state that
+//! operations rely on may be changed once all are out, and an operation that looked before the change
+//! cannot enter after it.
 
 use super::Waiters;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const CLOSED: u64 = 1 << 63;
 const PAUSED: u64 = 1 << 62;
-/// Who is inside is counted in the low half, how often the gate was opened again in the bits between.
+/// The low half counts the operations inside; the bits between count the times that the gate was opened
+/// again.
 const INSIDE: u64 = (1 << 32) - 1;
 const REOPENED: u64 = 1 << 32;
 
-/// Counts who is inside, and lets nobody in who has not seen its present state.
+/// Counts the operations inside, and lets only those in that have seen its present state.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: AtomicU64,
@@ -21,12 +23,12 @@ pub(crate) struct Gate {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Epoch(u64);
 
-/// Why nobody gets in.
+/// The reason for which the gate cannot be entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shut {
     /// The gate is closed for ever.
     Closed,
-    /// It is shut for a while, or was meanwhile: look again when it is [open](Gate::opened).
+    /// The gate is paused, or was since: look again when it is [open](Gate::opened).
     Changed,
 }
 
@@ -35,19 +37,19 @@ fn shut(state: u64) -> Shut {
 }
 
 impl Gate {
-    /// The present state, if it is open.
+    /// Returns the present state, if the gate is open.
     pub(crate) fn epoch(&self) -> Result<Epoch, Shut> {
         let state = self.state.load(Ordering::SeqCst);
         if state & (CLOSED | PAUSED) == 0 { Ok(Epoch(state & !INSIDE)) } else { Err(shut(state)) }
     }
 
-    /// Whether the gate is as it was `seen`.
+    /// Fails unless the gate's state is still `seen`.
     pub(crate) fn check(&self, seen: Epoch) -> Result<(), Shut> {
         let state = self.state.load(Ordering::SeqCst);
         if state & !INSIDE == seen.0 { Ok(()) } else { Err(shut(state)) }
     }
 
-    /// Goes in, unless the gate has been shut since `seen`. Each `Ok` needs one [`exit`](Self::exit).
+    /// Enters, unless the gate has been shut since `seen`. Each `Ok` needs one [`exit`](Self::exit).
     pub(crate) fn enter(&self, seen: Epoch) -> Result<(), Shut> {
         let state = self.state.fetch_add(1, Ordering::SeqCst);
         if state & !INSIDE == seen.0 {
@@ -57,7 +59,7 @@ impl Gate {
         Err(shut(state))
     }
 
-    /// Goes out.
+    /// Leaves the gate.
     pub(crate) fn exit(&self) {
         let state = self.state.fetch_sub(1, Ordering::SeqCst);
         if state & (CLOSED | PAUSED) != 0 && state & INSIDE == 1 {
@@ -71,7 +73,7 @@ impl Gate {
         self.change.wake_all();
     }
 
-    /// Whether it is closed for ever.
+    /// Returns true if the gate is closed for ever.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.load(Ordering::SeqCst) & CLOSED != 0
     }
@@ -89,7 +91,7 @@ impl Gate {
         }
     }
 
-    /// Waits while the gate is paused; `false` if it is closed for ever.
+    /// Waits while the gate is paused; returns `false` if it is closed for ever.
     pub(crate) async fn opened(&self) -> bool {
         let opened = || match self.epoch() {
             Ok(_) => Some(true),
@@ -99,18 +101,18 @@ impl Gate {
         self.change.until(opened).await
     }
 
-    /// Whether nobody is inside.
+    /// Returns true if no operation is inside.
     pub(crate) fn is_empty(&self) -> bool {
         self.state.load(Ordering::SeqCst) & INSIDE == 0
     }
 
-    /// Waits until nobody is inside. Only while the gate is shut does that stay so.
+    /// Waits until no operation is inside. That stays true only while the gate is shut.
     pub(crate) async fn drained(&self) {
         self.change.until(|| self.is_empty().then_some(())).await;
     }
 }
 
-/// The state after a pause: the same but for the number of times, which goes round after 2^30.
+/// Returns the state after a pause: only the count of pauses differs, which wraps after 2^30.
 fn reopened(state: u64) -> u64 {
     let count = (state & (PAUSED - 1) & !INSIDE).wrapping_add(REOPENED) & (PAUSED - 1);
     state & (CLOSED | INSIDE) | count
@@ -160,7 +162,7 @@ mod tests {
         let after = gate.epoch().unwrap();
         gate.enter(after).unwrap();
         gate.exit();
-        // It was not paused: nothing changes.
+        // The gate was not paused, so nothing changes.
         gate.reopen();
         assert_eq!(gate.epoch(), Ok(after));
     }

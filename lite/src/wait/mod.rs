@@ -1,11 +1,11 @@
-//! Waiting: wakers of all who wait, lines, gates that close, and lists that the poller looks at.
+//! Waiting: wakers of all waiters, fair queues, gates, and lists for the poller.
 
+mod deferred_list;
+mod fair_queue;
 mod gate;
-mod line;
-mod tray;
 mod waiters;
 
+pub(crate) use deferred_list::DeferredList;
+pub(crate) use fair_queue::FairQueue;
 pub(crate) use gate::{Epoch, Gate, Shut};
-pub(crate) use line::Line;
-pub(crate) use tray::Tray;
 pub(crate) use waiters::Waiters;

@@ -5,8 +5,9 @@ use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
-/// Wakers of tasks that wait for some condition. Each change wakes them all; each looks again for itself, so a dropped
-/// waiter loses nobody's wake-up. Allocates only while the queue grows beyond its longest so far.
+/// The wakers of tasks that wait for some condition. Each change wakes them all, and each checks for
+/// itself, so that a dropped waiter loses no other's wake-up. Allocates only when the list grows beyond its
+/// longest length so far.
 #[derive(Default)]
 pub(crate) struct Waiters {
     count: AtomicUsize,
@@ -14,7 +15,8 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Ready as soon as `condition` gives something; tried before and after queueing.
+    /// Returns ready as soon as `condition` returns something; checks before and after it registers the
+    /// waker.
     pub(crate) fn poll_until<T>(
         &self,
         cx: &mut Context<'_>,
@@ -27,7 +29,7 @@ impl Waiters {
         condition().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits until `condition` gives something.
+    /// Waits until `condition` returns something.
     pub(crate) async fn until<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         core::future::poll_fn(|cx| self.poll_until(cx, &mut condition)).await
     }
@@ -40,7 +42,7 @@ impl Waiters {
         self.count.store(queue.len(), Ordering::SeqCst);
     }
 
-    /// Wakes all that wait now.
+    /// Wakes all tasks that wait now.
     #[inline]
     pub(crate) fn wake_all(&self) {
         let count = self.count.load(Ordering::SeqCst);

@@ -12,7 +12,7 @@ fn clock() -> u64 {
     NOW.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Each kind of operation on each length once.
+/// Does each kind of operation on each length once.
 async fn operations(lmr: &Lmr, data: &mut [u8]) {
     for len in [0, 1, 64, 128, 129, 4096, 65536, data.len()] {
         lmr.write(8, &data[..len]).await.unwrap();
@@ -29,7 +29,7 @@ fn one_sided_operations_allocate_nothing() {
     let mut data = vec![3; 300_000];
     for node in [NodeId(2), NodeId(1)] {
         let lmr = native.run(lite.alloc(node, 1 << 20, RIGHTS)).unwrap();
-        // The first use opens connections and grows what grows once.
+        // The first use opens connections and grows all buffers.
         native.run(operations(&lmr, &mut data));
         let allocated = measure(|| {
             native.run_on(2, async {
@@ -38,14 +38,15 @@ fn one_sided_operations_allocate_nothing() {
                 }
             });
         });
-        // The executor of the test makes one waker.
+        // The test's executor makes one waker.
         assert_eq!(allocated.count_total, 1, "{allocated:?}, {node}");
     }
-    // What is measured is what is allocated.
+    // The result is the number of allocations.
     assert_eq!(measure(|| drop(std::hint::black_box(vec![0u8; 10]))).count_total, 1);
 }
 
-/// A call of each length that ring and slot hold, and a message; all of them to `to`, by `server`'s tasks there.
+/// Makes a call of each length that fits ring and slot, and sends a message, all to `to`; tasks of `server`
+/// serve them there.
 async fn calls(lite: &Lite, to: NodeId, reply: &mut [u8]) {
     let request = [5; 4096];
     for len in [0, 1, 64, 100, 1000, 4000] {
@@ -92,7 +93,7 @@ fn calls_and_messages_allocate_nothing() {
                 }
             });
         });
-        // The executor of the test makes one waker.
+        // The test's executor makes one waker.
         assert_eq!(allocated.count_total, 1, "{allocated:?}, {to}");
         assert_eq!(served.load(Ordering::Relaxed) - before, 10 * 5165);
     }

@@ -1,4 +1,5 @@
-//! Connections that are closed because another is wanted, or because they are idle: nobody notices but by the time it takes.
+//! Connections that are closed because another one is wanted, or because they are idle: the only visible
+//! effect is the time that this takes.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement, RpcOptions};
@@ -26,7 +27,7 @@ fn counter(lite: &Lite, name: &str) -> u64 {
     value.expect("a known counter")
 }
 
-/// Adds up what it is told, and replies with it; after `pause`.
+/// Adds up the numbers that it receives, and replies with the sum; after `pause`.
 fn serve(lite: &Lite, sum: Arc<AtomicU64>, pause: Duration) {
     let server = lite.register(1, RpcOptions::default()).unwrap();
     let l = lite.clone();
@@ -37,13 +38,13 @@ fn serve(lite: &Lite, sum: Arc<AtomicU64>, pause: Duration) {
             if !pause.is_zero() {
                 l.sleep(pause).await;
             }
-            // Its caller may have gone.
+            // The caller may have departed.
             let _ = call.reply(&number.to_le_bytes()).await;
         }
     });
 }
 
-/// No connection is open anywhere, and nothing is held.
+/// Checks that no connection is open anywhere, and nothing is held.
 fn all_closed(c: &Cluster) {
     for (i, (_, lite)) in c.nodes.iter().enumerate() {
         assert_eq!(c.fabric.queue_pairs(Gid::from_ipv4([10, 0, 0, i as u8 + 1])), 0, "node {}", i + 1);
@@ -61,8 +62,8 @@ async fn call(lite: &Lite, to: u16, number: u64) -> Result<(), Error> {
     lite.call_into(NodeId(to), 1, &number.to_le_bytes(), &mut reply).await.map(drop)
 }
 
-/// Seventy nodes, all of which call one and add to its memory, and are called by it; it has room for two. Each call is served
-/// once, each sum is right.
+/// Seventy nodes all call one node, add to its memory, and are called by it; it has permits for two. Each
+/// call is served once, and each sum is right.
 #[test]
 fn far_more_peers_than_places() {
     const NODES: u8 = 70;
@@ -128,7 +129,7 @@ fn far_more_peers_than_places() {
     assert!(counter(&c.lite(1), "lite_closed") > 60);
 }
 
-/// The connection that gives way is the one that was not used for longest, by this node or by its peer.
+/// The connection that is closed is the one that was not used for longest, by this node or by its peer.
 #[test]
 fn the_least_recently_used_gives_way() {
     let mut c = cluster(5, 3);
@@ -141,7 +142,7 @@ fn the_least_recently_used_gives_way() {
             call(&a, to, 1).await.unwrap();
         }
         a.sleep(400 * MS).await;
-        // One is used from here, one from the other end, one not.
+        // One connection is used from here, one from the other end, one not at all.
         call(&a, 4, 1).await.unwrap();
         call(&three, 1, 1).await.unwrap();
         a.sleep(400 * MS).await;
@@ -151,8 +152,8 @@ fn the_least_recently_used_gives_way() {
     assert_eq!(closed, [1, 1, 0, 0, 0]);
 }
 
-/// While a call is under way its connection stays; who wants another peer waits, as long as its deadline lets it. A call
-/// whose caller has gone keeps nobody.
+/// While a call is in flight its connection stays; a task that wants another peer waits until its deadline.
+/// A call without a waiter keeps no connection open.
 #[test]
 fn what_is_in_use_stays() {
     let mut c = cluster(4, 2);
@@ -191,7 +192,7 @@ fn what_is_in_use_stays() {
     assert!(c.lite(1).audit().is_empty(), "{:?}", c.lite(1).audit());
 }
 
-/// An idle connection is closed at both ends. Handles, locks, functions and mappings stay what they are.
+/// An idle connection is closed at both ends. Handles, locks, functions and mappings stay valid.
 #[test]
 fn idle_connections_are_closed_and_all_goes_on() {
     let config = Config { idle: Some(20 * MS), ..Config::default() };
@@ -238,7 +239,7 @@ fn idle_connections_are_closed_and_all_goes_on() {
         lmr.free().await.unwrap();
     });
     assert_eq!(sum.load(Ordering::SeqCst), 3);
-    // What is used is not idle.
+    // A connection in use is not idle.
     let before = counter(&a, "lite_closed");
     let user = a.clone();
     c.world.run(LIMIT, async move {
@@ -253,7 +254,8 @@ fn idle_connections_are_closed_and_all_goes_on() {
     assert!(counter(&a, "lite_closed") <= before + 1);
 }
 
-/// A write or memset of which a part is here, and the rest where nobody answers: it is not said that nothing has happened.
+/// A part of a write or memset is on this node, and the rest on a node that does not answer: the error
+/// allows that something has happened.
 #[test]
 fn what_is_done_in_part_is_not_called_undone() {
     let config = Config { idle: Some(20 * MS), ..Config::default() };
@@ -266,7 +268,7 @@ fn what_is_done_in_part_is_not_called_undone() {
     c.world.run_for(200 * MS);
     c.nodes[1].0.pause(true);
     let hasty = lmr.with_deadline(50 * MS);
-    // No memory for a connection.
+    // The node has no memory for a connection.
     let host = c.nodes[0].0.clone();
     let mut taken = Vec::new();
     while let free @ 1.. = host.memory().largest_free() {
@@ -287,7 +289,8 @@ fn what_is_done_in_part_is_not_called_undone() {
     });
 }
 
-/// Polls `future` at most `polls` times, `apart` from each other, then drops it. `true`: it ended before.
+/// Polls `future` at most `polls` times, `apart` from each other, then drops it. Returns `true` if it ended
+/// before.
 async fn cut<F: Future>(lite: Lite, future: F, polls: usize, apart: Duration) -> bool {
     let mut future = Box::pin(future);
     for _ in 0..polls {
@@ -308,7 +311,8 @@ async fn all_kinds(a: Lite, lmrs: Vec<Lmr>) {
     }
 }
 
-/// Futures are dropped wherever they wait for a connection that is being closed or opened; nothing stays behind.
+/// Futures are dropped wherever they wait for a connection that is being closed or opened; nothing stays
+/// behind.
 #[test]
 fn futures_may_be_dropped_while_connections_close() {
     for polls in 1.. {
@@ -328,7 +332,7 @@ fn futures_may_be_dropped_while_connections_close() {
         let work = all_kinds(a.clone(), lmrs.clone());
         let ended = c.world.run(LIMIT, cut(a.clone(), work, polls, MS / 2));
         c.world.run(LIMIT, async move {
-            // And whatever was dropped keeps nobody from either.
+            // A dropped future does not keep other tasks from their connections either.
             for (lmr, to) in lmrs.into_iter().zip([2, 3, 4]) {
                 call(&a, to, 1).await.unwrap();
                 lmr.free().await.unwrap();
@@ -345,8 +349,8 @@ fn futures_may_be_dropped_while_connections_close() {
     }
 }
 
-/// A peer that stands still does not answer: another connection gives way. If there is no other, the wait is for the peer,
-/// until it goes on, or is dead.
+/// A peer that is stopped does not answer: another connection is closed instead. If there is no other, the
+/// task waits for the peer until it goes on or is dead.
 #[test]
 fn a_peer_that_stands_still() {
     for dies in [false, true] {
@@ -400,7 +404,7 @@ fn a_peer_that_stands_still() {
     }
 }
 
-/// All nodes have two places, and all want all others: circles of waiting nodes come loose.
+/// All nodes have two permits, and all want all others: circles of waiting nodes resolve.
 #[test]
 fn circles_come_loose() {
     for seed in 1..=20 {

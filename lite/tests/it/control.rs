@@ -1,4 +1,4 @@
-//! The control connection: what nobody takes from it keeps nothing else waiting.
+//! The control connection: a message that no task takes delays no other message.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions};
@@ -12,7 +12,7 @@ fn piece(number: u64, len: usize) -> ToNode {
     ToNode::JobInput { job: JobId(1), file: 0, offset: number, bytes: vec![0; len], end_of_split: false }
 }
 
-/// Asks the manager something that has to be answered on the control connection.
+/// Sends the manager a request that must be answered on the control connection.
 async fn publish(lite: Lite, name: &'static str) -> Result<(), Error> {
     let lmr = lite.alloc(lite.node_id(), 100, Permissions::all()).await?;
     lmr.publish(name).await
@@ -39,7 +39,7 @@ fn job_messages_that_nobody_takes_hold_nothing_up() {
 fn a_manager_that_sends_more_than_a_node_was_ready_to_take_is_left() {
     let mut c = Cluster::new(2, 2, 16 << 20, &Config::default());
     let (node, len) = (NodeId(1), 48 << 10);
-    // As much as a node may ever have promised, twice: a job that was cancelled, and the next.
+    // Twice as much as a node may ever have promised: a job that was cancelled, and the next one.
     let promised = 2 * ToNode::INPUT_WINDOW / len as u64;
     for number in 0..promised {
         c.hub.send(node, &piece(number, len));

@@ -1,5 +1,5 @@
-//! Nothing is installed for a life of a node that has ended, and nothing is done in its name, however late its questions and
-//! the answers to it are looked at.
+//! No entry is made for an ended incarnation of a node, and nothing is done on its behalf, however late its
+//! requests and the answers to it are handled.
 
 use lite::testing::{Cluster, Host};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement};
@@ -14,11 +14,11 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const RWS: Permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::SHARE);
 const MIB: u64 = 1 << 20;
-/// Bytes of the regions that are asked for and about.
+/// The length of the regions that are asked for, in bytes.
 const LEN: u64 = 64 << 10;
-/// Bytes of memory of each node.
+/// The memory of each node, in bytes.
 const MEMORY: u64 = 8 << 20;
-/// Bytes that are written in the name of a dead node: some steps of what nodes do at once.
+/// The bytes that are written on behalf of a dead node: several steps of the work that nodes do at once.
 const WRITTEN: u64 = 4 * MIB;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -27,7 +27,7 @@ fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }
 
-/// Runs `task` on `host`, but stops it after so many polls, until the tasks called `held` are let go on.
+/// Runs `task` on `host`, but stops it after that many polls, until the tasks called `held` go on.
 fn spawn_held(host: &Arc<Host>, polls: usize, mut task: Work) {
     let (keeper, mut left) = (host.clone(), polls);
     host.hold("held", polls == 0);
@@ -42,13 +42,13 @@ fn spawn_held(host: &Arc<Host>, polls: usize, mut task: Work) {
     host.spawn("held", Box::pin(counted));
 }
 
-/// A LITE that takes little memory, for there are many runs.
+/// Starts a LITE that uses little memory, because there are many runs.
 fn small() -> Config {
     let bounce = [(256, 32), (4096, 16), (65_536, 4)];
     Config { bounce, ring: 16 << 10, calls: 4, ..Config::default() }
 }
 
-/// `count` nodes that are all connected, and have all heard of each other.
+/// Returns `count` nodes that are all connected and know each other.
 fn cluster(count: u8) -> Cluster {
     let mut c = Cluster::new(1, count, MEMORY, &small());
     let lites: Vec<Lite> = c.nodes.iter().map(|(_, lite)| lite.clone()).collect();
@@ -62,15 +62,16 @@ fn cluster(count: u8) -> Cluster {
     c
 }
 
-/// Node `i` stops for ever, all others hear of it, and all that follows from that happens.
+/// Stops node `i` for ever; all others learn of it, and all effects of that happen.
 fn die(c: &mut Cluster, i: u16) {
     c.nodes[usize::from(i) - 1].0.kill();
     c.hub.declare_dead(NodeId(i));
     c.world.run_for(Duration::from_millis(5));
 }
 
-/// A task of node 1 asks for a mapping of a region of node 2 whose bytes lie on node 3, and does not run from some point on. Node 2
-/// dies, node 3 uses the memory for itself. Whatever the task finds when it runs again, it reaches none of that memory.
+/// A task of node 1 asks for a mapping of a region of node 2 whose bytes are on node 3, and is stopped at
+/// some point. Node 2 dies, and node 3 uses the memory for itself. Whatever the task finds when it runs
+/// again, it reaches none of that memory.
 #[test]
 fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
     let mut refused = 0;
@@ -101,7 +102,7 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
             c.world.run_for(Duration::from_millis(1));
             let in_time = result.lock().unwrap().is_some();
             die(&mut c, 2);
-            // What node 3 held is free, and it takes all there is for itself.
+            // The memory that node 3 held is free, and node 3 takes it all for itself.
             let there = c.nodes[2].0.clone();
             let memory = Platform::memory(&*there);
             let mut private = Vec::new();
@@ -145,10 +146,10 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
     assert!(refused > 4, "only {refused} points were looked at");
 }
 
-/// What a node does with others, and what that is called.
+/// A name, and the operations of a node with others.
 type Question = (&'static str, fn(Lite) -> Work);
 
-/// What node 2 does with the others before it dies.
+/// Returns the operations of node 2 with the others before it dies.
 fn questions() -> Vec<Question> {
     async fn hold(lite: Lite, placement: Placement) {
         if let Ok(region) = lite.alloc(placement, LEN, RWS).await {
@@ -196,11 +197,11 @@ fn questions() -> Vec<Question> {
     ]
 }
 
-/// What nodes 1 and 3 hold, and how much memory they have free together.
+/// Returns what nodes 1 and 3 hold, and the sum of their free memory.
 type Left = (Vec<(&'static str, usize)>, Vec<(&'static str, usize)>, u64);
 
-/// What is left after node 2 has asked something and died, while the tasks of node `at` called `task` did not run: not from
-/// the `from`th round of work on.
+/// Returns what is left after node 2 has sent a request and died, while the tasks of node `at` called
+/// `task` did not run from the `from`th round of work on.
 fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: u32) -> Left {
     let mut c = cluster(3);
     let (a, d) = (c.lite(1), c.lite(3));
@@ -228,7 +229,7 @@ fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: 
     die(&mut c, 2);
     host.hold(task, false);
     c.world.run_for(Duration::from_secs(30));
-    // The lock is free for those who live; whoever holds it is among what is left.
+    // The lock is free for live nodes; a hold of another one is part of the result.
     c.world.run(LIMIT, {
         let d = d.clone();
         async move {
@@ -242,7 +243,8 @@ fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: 
     (a.audit(), d.audit(), free(0) + free(2))
 }
 
-/// Questions of a node that has died, and the answers to them, lie in queues of the others when they clean up after it.
+/// Requests of a node that has died, and the answers to them, are in queues of the other nodes when they
+/// clean up after it.
 #[test]
 fn nothing_is_left_of_what_a_dead_node_has_asked() {
     const HELD: [(usize, &str); 8] = [
@@ -272,7 +274,8 @@ fn nothing_is_left_of_what_a_dead_node_has_asked() {
     assert!(wrong.is_empty(), "expected {expected:?}, but\n{}", wrong.join("\n"));
 }
 
-/// A node comes to a barrier and dies; its next life comes to the same barrier. What the first has said is heard last.
+/// A node comes to a barrier and dies; its next incarnation comes to the same barrier. The message of the
+/// first incarnation is handled last.
 #[test]
 fn a_former_life_stands_at_no_barrier() {
     let mut c = cluster(3);
@@ -302,8 +305,8 @@ fn a_former_life_stands_at_no_barrier() {
     assert_eq!(passed.load(Ordering::SeqCst), 2);
 }
 
-/// A node grants a right to another one that dies before the region's owner hears of it: the next life of that node has not
-/// got it.
+/// A node grants a right to another node that dies before the region's owner receives the request: the next
+/// incarnation of that node does not have the right.
 #[test]
 fn a_right_that_was_granted_to_a_former_life_is_not_the_next_ones() {
     let mut c = cluster(3);
@@ -337,11 +340,12 @@ fn a_right_that_was_granted_to_a_former_life_is_not_the_next_ones() {
     });
 }
 
-/// What a node does to memory for a holder of a lock: it writes `0xee` to a region of node 1 for some time.
+/// Work that a node does on memory for a holder of a lock: it writes `0xee` to a region of node 1 for some
+/// time.
 type Errand = fn(Lite) -> Work;
 
-/// Node 2 holds a lock and has others write what the lock protects; it dies when that has begun, or before. Once the lock has
-/// passed on, nothing of it is written any more.
+/// Node 2 holds a lock and makes others write the data that the lock protects; it dies when that has begun,
+/// or before. Once the lock has passed on, nothing of it is written any more.
 fn writes_for_a_dead_holder(errand: Errand, doer: usize, from_the_first: bool) {
     let mut c = cluster(3);
     let (a, b, d) = (c.lite(1), c.lite(2), c.lite(3));

@@ -1,4 +1,5 @@
-//! What is given up for good is ended, although whoever keeps it cannot be asked at once, and although nobody here waits for it.
+//! Objects that are given up are ended in the end, although their keeper cannot be asked at once, and no
+//! task here waits for it.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, LockGuard, NodeId, Permissions};
@@ -16,7 +17,7 @@ fn cluster(count: u8) -> Cluster {
     Cluster::new(1, count, 16 << 20, &Config::default())
 }
 
-/// Has a node do something; gives the place of its result.
+/// Runs something on a node; returns the place of its result.
 fn begin<T: Send + 'static>(
     lite: &Lite,
     task: impl Future<Output = T> + Send + 'static,
@@ -35,7 +36,8 @@ fn taken<T>(place: &Mutex<Option<T>>) -> Option<T> {
     place.lock().unwrap().take()
 }
 
-/// Node 1 cannot connect to another one: its connections are broken, and it has no memory for a new one.
+/// Keeps node 1 from connecting to another node: its connections are broken, and it has no memory for a new
+/// one.
 struct Cut(Vec<Box<dyn Lent>>);
 
 impl Cut {
@@ -52,7 +54,7 @@ impl Cut {
         Self(held)
     }
 
-    /// It can again.
+    /// Lets it connect again.
     fn end(self, c: &mut Cluster) {
         drop(self.0);
         c.fabric.cut(Gid::from_ipv4([10, 0, 0, 1]), false);
@@ -60,9 +62,9 @@ impl Cut {
     }
 }
 
-/// The end of something, once it is awaited.
+/// A future that ends something.
 struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
-/// Makes something on node 2; gives its end.
+/// Makes something on node 2; returns the future that ends it.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;
 
 fn kinds() -> Vec<(&'static str, Make)> {
@@ -95,9 +97,9 @@ fn kinds() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// Gives all that is left on node 2.
+/// Returns what is left on node 2.
 fn left(c: &mut Cluster, lite: &Lite) -> Vec<(&'static str, usize)> {
-    // Its end of the broken connection is found when it is used.
+    // The peer's end of the broken connection is found when it is used.
     let from = c.lite(2);
     c.world.run(LIMIT, async move { drop(from.alloc(NodeId(1), 8, RWS).await.unwrap()) });
     c.world.run_for(Duration::from_secs(5));
@@ -119,7 +121,7 @@ fn what_its_node_could_not_be_asked_to_end_is_ended_later() {
     }
 }
 
-/// The same where nobody waits for the end until it comes.
+/// Checks the same if no task waits for the end.
 #[test]
 fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     for (what, make) in kinds() {
@@ -136,8 +138,8 @@ fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     }
 }
 
-/// The right to free a region is taken from a node that frees it at that moment: its handle is dropped as any other, and does
-/// not keep the region there for ever.
+/// The right to free a region is revoked while the node frees it: its handle is dropped as any other, and
+/// does not keep the region for ever.
 #[test]
 fn a_handle_that_may_not_free_its_region_any_more_is_dropped() {
     let mut c = cluster(2);
@@ -151,7 +153,7 @@ fn a_handle_that_may_not_free_its_region_any_more_is_dropped() {
             (region, mapped)
         }
     });
-    // Node 1 does not hear of it at first.
+    // Node 1 does not learn of it at first.
     c.nodes[0].0.hold("lite-rpc", true);
     let revoking = region.clone();
     let revoked = begin(&c.lite(2), async move { revoking.revoke(NodeId(1), Permissions::ADMIN).await });
@@ -166,7 +168,8 @@ fn a_handle_that_may_not_free_its_region_any_more_is_dropped() {
     c.world.run(LIMIT, region.free()).unwrap();
 }
 
-/// A lock's home has heard of a claim, but the answer is lost, and nothing can be asked anew by the deadline.
+/// A lock's home has received a claim, but the answer is lost, and nothing can be asked again by the
+/// deadline.
 #[test]
 fn a_claim_that_may_have_been_heard_is_given_back() {
     let mut c = cluster(2);
@@ -196,8 +199,8 @@ fn a_claim_that_may_have_been_heard_is_given_back() {
     assert!(is_free(&mut c, &there), "nobody has the lock");
 }
 
-/// A holder of a lock dies. The next one in line has given its claim up when it is granted the lock, but the home does not know
-/// that yet.
+/// A holder of a lock dies. The next waiter has given its claim up when it is granted the lock, and the
+/// home does not know that yet.
 #[test]
 fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     let mut c = cluster(3);
@@ -221,7 +224,7 @@ fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     c.world.run(LIMIT, async move {
         let lock = a.open_lock("lock").await.unwrap();
         let after_death = |guard: &LockGuard| guard.after_death();
-        // Readers are told, and so is whoever comes behind them to mend what the dead one has left.
+        // Readers are told, and so is the next writer, which must repair what the dead holder has left.
         for _ in 0..2 {
             assert!(after_death(&lock.lock_shared().await.unwrap()));
         }
@@ -230,7 +233,7 @@ fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     });
 }
 
-/// A task that has its node leave is ended before that is done.
+/// A task that makes its node leave is dropped before that is done.
 #[test]
 fn a_node_that_gives_up_waiting_for_its_leave_has_left() {
     let mut c = cluster(2);
@@ -243,7 +246,7 @@ fn a_node_that_gives_up_waiting_for_its_leave_has_left() {
     c.world.run(LIMIT, {
         let a = a.clone();
         async move {
-            // A call that is not answered keeps the node from leaving at once.
+            // A call without a reply keeps the node from leaving at once.
             let call = server.receive().await.unwrap();
             let mut leave = Box::pin(a.leave());
             let once =

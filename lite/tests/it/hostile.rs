@@ -1,5 +1,5 @@
-//! A member that answers with anything and asks anything: no node panics or takes memory without bound for it, and what the others
-//! do with each other goes on.
+//! A member that sends random answers and requests: no node panics or takes memory without bound because of
+//! it, and the work of the others with each other goes on.
 
 use allocation_counter::measure;
 use lite::testing::{Cluster, Hostile};
@@ -15,20 +15,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 const EVIL: NodeId = NodeId(3);
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const RWS: Permissions = RW.union(Permissions::SHARE).union(Permissions::ATOMIC);
-/// Bytes of the heap that all nodes together may take at once for what they keep of the hostile one and of their own work.
+/// The bytes of the heap that all nodes together may use at once for the hostile node and for their own
+/// work.
 const MOST_HEAP: u64 = 2 << 20;
-/// How long an operation with the hostile node may take.
+/// The deadline of an operation with the hostile node.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How much later than that it may end.
+/// The time after its deadline by which an operation must have ended.
 const GRACE: Duration = Duration::from_millis(1);
-/// Memory of each honest node that may be written by anybody.
+/// Memory of each honest node that any member may write.
 const SPARE: u64 = 64 << 10;
 
 fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }
 
-/// What the honest nodes do with each other, counted.
+/// The counted work of the honest nodes with each other.
 struct Honest {
     going: AtomicBool,
     done: AtomicU64,
@@ -36,7 +37,7 @@ struct Honest {
 }
 
 impl Honest {
-    /// One round is done; gives whether there is to be another, a moment later.
+    /// Counts a round; returns true if there should be another, a moment later.
     async fn goes_on(&self, lite: &Lite) -> bool {
         self.done.fetch_add(1, Ordering::SeqCst);
         lite.sleep(Duration::from_micros(50)).await;
@@ -44,7 +45,8 @@ impl Honest {
     }
 }
 
-/// Reads, writes and atomics of a region of another node that nobody else writes, memsets, and moves within it.
+/// Reads, writes and atomics of a region of another node that no other node writes, memsets, and moves
+/// within it.
 async fn memory(lite: Lite, lmr: Lmr, honest: Arc<Honest>) {
     let len = lmr.len();
     let mut round = 0u64;
@@ -108,7 +110,7 @@ async fn events(lite: Lite, event: Event, signals: bool, honest: Arc<Honest>) {
     honest.tasks.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// One thing that is done with the hostile node, however that ends.
+/// Does one thing with the hostile node, with any outcome.
 type Dealing = fn(Lite) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 async fn use_region(region: Result<Lmr, Error>) {
@@ -178,9 +180,9 @@ fn dealings() -> Vec<Dealing> {
     ]
 }
 
-/// Deals with the hostile node again and again; each part of it ends in time.
+/// Works with the hostile node again and again; each part of the work ends in time.
 async fn deal(lite: Lite, dealing: Dealing, honest: Arc<Honest>) {
-    /// Operations of one dealing, each of which has its own deadline.
+    /// The operations of one round, each with its own deadline.
     const MOST: u32 = 14;
     let patient = lite.with_deadline(PATIENCE);
     while honest.going.load(Ordering::SeqCst) {
@@ -193,7 +195,7 @@ async fn deal(lite: Lite, dealing: Dealing, honest: Arc<Honest>) {
     honest.tasks.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The seed of this run: another one each time, unless `LITE_SEED` says which.
+/// Returns the seed of this run: a new one each time, unless `LITE_SEED` sets it.
 fn seed() -> u64 {
     let chosen = std::env::var("LITE_SEED").ok().and_then(|seed| seed.parse().ok());
     chosen.unwrap_or_else(|| RandomState::new().hash_one(0))
@@ -206,7 +208,7 @@ fn run(seed: u64, time: Duration) {
     let honest = Arc::new(Honest { going: AtomicBool::new(true), done: 0.into(), tasks: 0.into() });
     let spares = [0, 1].map(|i| {
         let memory = Platform::memory(&*c.nodes[i].0);
-        // It stays taken.
+        // The memory stays allocated.
         let run = std::mem::ManuallyDrop::new(memory.lend(SPARE).unwrap());
         (NodeId(i as u16 + 1), run.addr(), SPARE)
     });
@@ -277,14 +279,14 @@ fn run(seed: u64, time: Duration) {
     let end: Instant = c.world.now() + Duration::from_secs(20);
     let ended = c.world.run_until(end, || honest.tasks.load(Ordering::SeqCst) == 0);
     assert!(ended, "{} tasks go on", honest.tasks.load(Ordering::SeqCst));
-    // Both took the lock as often as both have counted.
+    // The number of grants to both is the number that both have counted.
     let counts = c.world.run(LIMIT, async move {
         let mut counts = [0; 16];
         word.read(0, &mut counts).await.unwrap();
         counts
     });
     assert_eq!(counts[..8], counts[8..]);
-    // It dies, and nothing of it is left.
+    // The hostile node dies, and nothing of it is left.
     c.nodes[2].0.kill();
     c.hub.declare_dead(EVIL);
     c.world.run_for(Duration::from_secs(30));

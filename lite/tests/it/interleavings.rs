@@ -1,6 +1,6 @@
-//! Work of several processors in one thread, in orders that chance decides: a processor goes on until it takes a lock, touches
-//! memory or calls its RNIC, where another may take over. `shuttle` runs the schedules; each failing one is printed with its seed
-//! and replayed by it (`FERROLITE_INTERLEAVINGS_SEED`).
+//! Work of several processors in one thread, in random orders: a processor goes on until it takes a lock,
+//! accesses memory or calls its RNIC, where another one may take over. `shuttle` runs the schedules; each
+//! failing one is printed with its seed and replayed by it (`FERROLITE_INTERLEAVINGS_SEED`).
 
 use lite::testing::{Fabric, Hub, on_lock};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
@@ -18,22 +18,22 @@ use verbs::{
     QpOptions, RecvWr, Rnic, SendWr, VerbsError,
 };
 
-/// Schedules of each test.
+/// The schedules of each test.
 const SCHEDULES: usize = 400;
-/// Which seed they begin with; by the clock if it is not set.
+/// The variable with the first seed; the clock decides if it is not set.
 const SEED: &str = "FERROLITE_INTERLEAVINGS_SEED";
 
-/// At one of so many places another processor goes on, on average: one that is stopped in the middle of something stays so
-/// while others come far.
+/// Another processor goes on at one of that many places on average: a processor that is stopped in the
+/// middle of something stays so while others advance far.
 const STAYS: u64 = 8;
 
 std::thread_local! {
-    /// Whether this thread runs schedules: other tests take the same locks.
+    /// True while this thread runs schedules: other tests take the same locks.
     static SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static CHANCE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number by chance (splitmix64).
+/// Returns a random number (splitmix64).
 fn chance() -> u64 {
     let state = CHANCE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
     CHANCE.set(state);
@@ -42,7 +42,7 @@ fn chance() -> u64 {
     z ^ (z >> 31)
 }
 
-/// Another processor may go on here.
+/// Lets another processor go on here.
 fn switch() {
     if SCHEDULED.get() && chance().is_multiple_of(STAYS) {
         thread::yield_now();
@@ -65,7 +65,7 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
     SCHEDULED.set(false);
 }
 
-/// Tasks that are ready, and the time.
+/// The ready tasks, and the time.
 #[derive(Default)]
 struct Shared {
     ready: Mutex<VecDeque<Arc<Job>>>,
@@ -89,10 +89,10 @@ impl Wake for Job {
 }
 
 impl Shared {
-    /// Runs one task that is ready, if there is one.
+    /// Runs one ready task, if there is one.
     fn run_one(&self) -> bool {
         let Some(job) = self.ready.lock().unwrap().pop_front() else { return false };
-        // Whoever runs it meanwhile is told to do so once more.
+        // The processor that runs it meanwhile must do so once more.
         let Ok(mut task) = job.task.try_lock() else {
             self.ready.lock().unwrap().push_back(job.clone());
             return true;
@@ -174,7 +174,7 @@ impl Memory for Machine {
     }
 }
 
-/// A run of it: another processor may go on before each access.
+/// A run of the machine's memory: another processor may go on before each access.
 struct SwitchingRun(Box<dyn Lent>);
 
 impl Lent for SwitchingRun {
@@ -194,7 +194,7 @@ impl Lent for SwitchingRun {
     }
 }
 
-/// What an RNIC has for a platform: its memory, where nobody else goes on.
+/// The platform of an RNIC: its memory, where no other processor goes on.
 struct Direct(Arc<Machine>);
 
 impl Platform for Direct {
@@ -277,7 +277,7 @@ fn gid(i: u8) -> Gid {
     Gid::from_ipv4([10, 0, 0, i])
 }
 
-/// Nodes whose tasks and pollers are run by threads of a schedule.
+/// Nodes whose tasks and pollers run in threads of a schedule.
 struct Cluster {
     shared: Arc<Shared>,
     fabric: Arc<Fabric>,
@@ -318,7 +318,7 @@ impl Cluster {
         rnic.progress(now, 64) | lite.poll(now)
     }
 
-    /// Nothing is to be done now: the time goes on to when there is.
+    /// Advances the time to the next deadline, because no work is due now.
     fn advance(&self) {
         let now = Instant::from_nanos(self.shared.now.load(Ordering::SeqCst));
         let next = self.nodes.iter().filter_map(|(_, lite)| lite.next_deadline()).min();
@@ -327,7 +327,7 @@ impl Cluster {
         self.shared.now.store(next.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Runs all by this thread alone, until `task` has ended.
+    /// Runs everything in this thread alone, until `task` has ended.
     fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> T {
         let result = Arc::new(Mutex::new(None));
         let place = result.clone();
@@ -343,7 +343,7 @@ impl Cluster {
         value
     }
 
-    /// All that can be done now, by this thread alone.
+    /// Does all work that can be done now, in this thread alone.
     fn turn(&self) {
         let mut worked = false;
         while self.shared.run_one() {
@@ -361,8 +361,8 @@ impl Cluster {
         self.nodes[0].1.platform().spawn("test", Box::pin(task));
     }
 
-    /// Runs all in threads of the schedule: two that run tasks, one that polls the first node, one the others, and `beside`,
-    /// until all of `tasks` have ended.
+    /// Runs everything in threads of the schedule: two that run tasks, one that polls the first node, one
+    /// the others, and `beside`, until all of `tasks` have ended.
     fn run_interleaved(
         self: &Arc<Self>,
         tasks: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -407,7 +407,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Tasks hold the nodes, which hold what the tasks wait for.
+        // Tasks hold the nodes, which hold the objects that the tasks wait for.
         let _ = &self.hub;
         while let Some(job) = self.shared.ready.lock().unwrap().pop_front() {
             let task = job.task.lock().unwrap().take();
@@ -419,7 +419,7 @@ impl Drop for Cluster {
 const LEN: usize = 1000;
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// Regions of `bytes` on nodes 2 and 3; node 2 echoes.
+/// Allocates regions of `bytes` on nodes 2 and 3; node 2 echoes calls.
 fn prepared(cluster: &Cluster) -> [Lmr; 2] {
     let server = cluster.lite(2).register(1, RpcOptions::default()).unwrap();
     cluster.spawn(async move {
@@ -441,8 +441,8 @@ fn prepared(cluster: &Cluster) -> [Lmr; 2] {
     })
 }
 
-/// Calls go to a node whose connection breaks at any moment, while other tasks use what comes free: whoever reads gets what
-/// it reads, and nobody's memory changes but by who writes there.
+/// Calls go to a node whose connection breaks at any moment, while other tasks use the resources that
+/// become free: each reader gets the right data, and memory changes only by its writers.
 #[test]
 fn messages_reads_and_the_end_of_a_connection() {
     explore(|| {
@@ -491,24 +491,24 @@ fn messages_reads_and_the_end_of_a_connection() {
         let a = cluster.lite(1);
         cluster.run(async move {
             a.sleep(Duration::from_millis(50)).await;
-            // An end that has broken only there is found when it is used.
+            // A connection that has broken only at the peer is found when it is used.
             lmrs[0].write(0, &[1; LEN]).await.unwrap();
             let mut bytes = [0; LEN];
             lmrs[1].read(0, &mut bytes).await.unwrap();
             assert!(bytes == [3; LEN], "another's memory has changed: {:02x?}", &bytes[..8]);
         });
-        // What was mapped is given up in the background.
+        // Mappings are released in the background.
         let a = cluster.lite(1);
         cluster.run(async move { a.sleep(Duration::from_millis(50)).await });
         assert_eq!(cluster.lite(1).audit(), []);
     });
 }
 
-/// A node's membership ends while the first atomic on its own memory makes the connection that it goes over: what is made is
-/// destroyed.
+/// A node's membership ends while the first atomic on its own memory makes its connection: that connection
+/// is destroyed.
 #[test]
 fn the_end_of_a_membership_and_the_connection_with_oneself() {
-    /// The moment is short: it is tried so often in each schedule.
+    /// The window is short, so each schedule tries it that many times.
     const ROUNDS: usize = 8;
     explore(|| {
         for _ in 0..ROUNDS {

@@ -11,14 +11,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const GIB: u64 = 1 << 30;
 const STEP: u64 = 16 << 20;
 
-/// Node 1 with little memory, node 2 with 200 GiB from a high address on.
+/// Returns node 1 with little memory and node 2 with 200 GiB from a high address.
 fn cluster() -> (Cluster, Arc<SparseHost>) {
     let mut c = Cluster::new(1, 1, 16 << 20, &Config::default());
     let host = c.world.host(IoAddr(2 << 32), 4096);
     let large = SparseHost::new(host.clone(), Sparse::new(IoAddr(1 << 40), 200 * GIB));
     c.join_as(2, &host, large.clone(), &Config::default());
     c.world.run_for(Duration::from_millis(1));
-    // Connected, so that rings and slots are taken already.
+    // Connected, so that rings and slots are allocated already.
     let a = c.lite(1);
     c.world.run(LIMIT, async move { a.alloc(NodeId(2), 1, RW).await.unwrap().free().await.unwrap() });
     (c, large)
@@ -28,7 +28,7 @@ fn stats(host: &SparseHost) -> MemoryStats {
     host.sparse().stats()
 }
 
-/// Writes a word at each of some places, then reads all of them.
+/// Writes a word at each of some offsets, then reads all of them.
 async fn mark(lite: &Lite, placement: Placement, len: u64) {
     let lmr = lite.alloc(placement, len, RW).await.unwrap();
     assert_eq!(lmr.shares().iter().map(|(_, len)| len).sum::<u64>(), len);
@@ -45,7 +45,7 @@ async fn mark(lite: &Lite, placement: Placement, len: u64) {
     lmr.free().await.unwrap();
 }
 
-/// Asked for by another node, by the node itself, and as memory of its own that becomes a region.
+/// Allocated by another node, by the node itself, and as memory of its own that becomes a region.
 #[test]
 fn a_share_of_a_hundred_gigabytes_is_had() {
     let (mut c, large) = cluster();
@@ -56,7 +56,7 @@ fn a_share_of_a_hundred_gigabytes_is_had() {
         mark(&b, NodeId(2).into(), 100_000_000_000).await;
         mark(&a, Placement::Shares(vec![(NodeId(1), 8), (NodeId(2), 100_000_000_000)]), 100_000_000_008)
             .await;
-        // What other nodes hold for a region is told to be free after the region is.
+        // Memory that other nodes hold for a region is freed after the region.
         b.sleep(Duration::from_millis(1)).await;
         let memory = b.local_memory(150 * GIB).await.unwrap();
         memory.write(149 * GIB, b"far away").unwrap();
@@ -74,12 +74,12 @@ fn a_share_of_a_hundred_gigabytes_is_had() {
     assert!(large.sparse().written() < 8 << 20, "{} bytes were written", large.sparse().written());
 }
 
-/// Memory that lies in too many pieces: what is said to be had can be had.
+/// Memory in too many pieces: the free memory that the error reports can be had.
 #[test]
 fn a_refusal_says_how_much_can_be_had() {
     let (mut c, large) = cluster();
     let memory = large.sparse();
-    // Each piece is followed by a page that is not free.
+    // A page that is not free follows each piece.
     let mut fences = Vec::new();
     let mut holes = Vec::new();
     while let Some(hole) = memory.lend(STEP) {
@@ -100,20 +100,20 @@ fn a_refusal_says_how_much_can_be_had() {
             assert_eq!(free, 4096 * STEP);
             mark(lite, NodeId(2).into(), free).await;
         }
-        // As two shares it is had.
+        // Two shares can be had.
         let half = 35_000_000_000;
         mark(&a, Placement::Shares(vec![(NodeId(2), half), (NodeId(2), half)]), 2 * half).await;
     });
     assert_eq!(stats(&large), before, "what was refused takes nothing");
 }
 
-/// A region of several nodes may not lie in more pieces than its users take.
+/// A region of several nodes may not have more pieces than its users accept.
 #[test]
 fn a_region_in_too_many_pieces_is_refused_with_what_can_be_had() {
     let (mut c, large) = cluster();
     let memory = large.sparse();
     let mut pages: Vec<_> = (0..160_000).map(|_| memory.lend(4096)).collect();
-    // The rest in one run, so that single pages are what is left.
+    // The rest in one run, so that single pages are left.
     let rest = memory.largest_free();
     let rest = memory.lend(rest).unwrap();
     pages.iter_mut().step_by(2).for_each(|page| drop(page.take()));

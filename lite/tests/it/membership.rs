@@ -15,7 +15,7 @@ fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }
 
-/// Leases last a day here: whoever had to wait for one would be seen.
+/// Leases last a day here, so that a wait for one would be seen.
 #[test]
 fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     let config = Config::default();
@@ -52,7 +52,7 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
         let b = b.clone();
         let (caller, waiter, place) = (a.clone(), d.clone(), log.clone());
         async move {
-            // What it has elsewhere, what others have with it, and what it holds.
+            // Its objects on other nodes, other nodes' use of its memory, and its locks.
             for home in [1, 3] {
                 let lmr = b.alloc(NodeId(home), 1 << 20, RWS).await.unwrap();
                 lmr.publish(&format!("on {home}")).await.unwrap();
@@ -102,10 +102,11 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
         "{change:?}"
     );
     assert_eq!(a.members().iter().map(|m| m.node.0).collect::<Vec<_>>(), [1, 3]);
-    // What it held is free, and so is what its connections took.
+    // The memory that it held is free, and so is that of its connections.
     assert_eq!((free(&a), free(&d)), (before.0 + config.peer_memory(), before.1 + config.peer_memory()));
 
-    // Its machine is set up anew, and joins again: another life under the same number, for that is the lowest free.
+    // Its machine is set up again and joins: another incarnation with the same number, because that is the
+    // lowest free one.
     c.nodes[1].0.kill();
     let again = c.join(2, 16 << 20, &config).clone();
     let (first, second) = (b.incarnation(), again.incarnation());
@@ -127,7 +128,7 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
             let lmr = l.alloc(NodeId(2), 8, RWS).await.unwrap();
             lmr.write(0, &[1; 8]).await.unwrap();
         }
-        // Its names are free.
+        // The names of the node are free.
         let lmr = again.alloc(NodeId(3), 8, RWS).await.unwrap();
         lmr.publish("on 1").await.unwrap();
         drop(lmr);
@@ -135,8 +136,9 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
-/// A node hears in one breath that a peer has died and that another has joined under its number: what it was about to ask of
-/// the first is not asked of the second, which would keep what it gives for one that is dead.
+/// A node hears at the same time that a peer has died and that another node has joined under its number. A
+/// request meant for the old incarnation must not be sent to the new one, which would allocate memory for a
+/// caller that no longer exists.
 #[test]
 fn a_question_to_one_life_is_not_put_to_the_next() {
     let config = Config::default();
@@ -159,11 +161,12 @@ fn a_question_to_one_life_is_not_put_to_the_next() {
     c.world.run_for(Duration::from_secs(1));
     assert_eq!(*result.lock().unwrap(), Some(Err(Error::NodeDown(NodeId(2)))));
     assert_eq!(again.describe_regions(), [""; 0]);
-    // Its next question is for whoever is there.
+    // The next request is for the new incarnation.
     c.world.run(LIMIT, async move { a.alloc(NodeId(2), 100, RWS).await.unwrap().free().await.unwrap() });
 }
 
-/// A handler that takes longer than the node waits is cut off; the node has left, and its caller does not know.
+/// A handler that takes longer than the node waits is cut off; the node has left, and its caller does not
+/// know the outcome.
 #[test]
 fn what_outlasts_the_deadline_is_cut_off() {
     let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
@@ -189,7 +192,7 @@ fn what_outlasts_the_deadline_is_cut_off() {
     assert!(matches!(result, Some(Err(Error::Unknown | Error::NodeDown(_)))), "{result:?}");
 }
 
-/// A machine that is in the cluster now and then.
+/// A machine that joins and leaves repeatedly.
 struct Guest {
     rnic: Arc<dyn Rnic>,
     lite: Mutex<Option<Lite>>,
@@ -206,7 +209,8 @@ impl Device for Guest {
     }
 }
 
-/// A machine leaves and joins again, with the same RNIC: once its handles are dropped, nothing of that life is left in it.
+/// A machine leaves and joins again, with the same RNIC: once its handles are dropped, nothing of the
+/// former incarnation is left in it.
 #[test]
 fn a_former_life_leaves_nothing_in_the_rnic() {
     let mut c = Cluster::new(1, 1, 16 << 20, &Config::default());
@@ -227,7 +231,7 @@ fn a_former_life_leaves_nothing_in_the_rnic() {
             let own = lite.alloc(NodeId(2), 8, RWS | Permissions::ATOMIC).await.unwrap();
             own.fetch_add(0, 1).await.unwrap();
             drop((lmr, own));
-            // One in two goes without a word.
+            // Every second node stops without leaving.
             if round % 2 == 0 {
                 lite.leave().await.unwrap();
             }

@@ -1,4 +1,5 @@
-//! Dropped futures, failing connections, deadlines: nothing leaks, nothing hangs, nothing is claimed that is not so.
+//! Dropped futures, failing connections, deadlines: nothing leaks, nothing hangs, and no error claims too
+//! much.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};
@@ -27,13 +28,13 @@ fn counter(lite: &Lite, name: &str) -> u64 {
     value.expect("a known counter")
 }
 
-/// A name that nothing has had before.
+/// Returns a name that was not used before.
 fn fresh(what: &str) -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     format!("{what}-{}", LAST.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Polls `future` at most `polls` times, then drops it. `true`: it ended before.
+/// Polls `future` at most `polls` times, then drops it. Returns `true` if it ended before.
 async fn cut<F: Future>(future: F, polls: usize) -> bool {
     let mut future = Box::pin(future);
     let mut left = polls;
@@ -181,7 +182,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
     ]
 }
 
-/// Every future is dropped at every await point, and all memory comes back.
+/// Every future is dropped at every await point, and all memory is free again.
 #[test]
 fn futures_may_be_dropped_anywhere() {
     for (what, operation) in operations() {
@@ -197,7 +198,7 @@ fn futures_may_be_dropped_anywhere() {
                 }
             };
             b.platform().spawn("echo", Box::pin(echo));
-            // Connected, so that rings and slots are taken already.
+            // Connected, so that rings and slots are allocated already.
             c.world.run(LIMIT, {
                 let (a, b) = (a.clone(), b.clone());
                 async move {
@@ -211,7 +212,7 @@ fn futures_may_be_dropped_anywhere() {
             let before = free(&c);
             let ended = c.world.run(LIMIT, cut(operation(a.clone()), polls));
             c.world.run_for(Duration::from_secs(30));
-            // What is published and never freed stays.
+            // Regions that are published and never freed stay.
             let unpublished = async move { drop(a.unpublish("name").await) };
             c.world.run(LIMIT, unpublished);
             let lost = before - free(&c);
@@ -227,7 +228,7 @@ fn futures_may_be_dropped_anywhere() {
     }
 }
 
-/// Abandoned operations keep their buffers until they are done, and then give them back.
+/// Abandoned operations keep their buffers until they have completed, and then release them.
 #[test]
 fn abandoned_operations_are_in_quarantine() {
     let config = Config { operations: 16, bounce: [(256, 4), (4096, 4), (65536, 4)], ..Config::default() };
@@ -242,7 +243,7 @@ fn abandoned_operations_are_in_quarantine() {
     c.world.run(LIMIT, async move {
         assert_eq!(hasty.write(0, &[1; 300_000]).await, Err(Error::Unknown));
         assert_eq!(hasty.read(0, &mut [1; 300_000]).await, Err(Error::Deadline));
-        // Nothing is left to issue a write with.
+        // No buffer is left for a write.
         for _ in 0..30 {
             let result = hasty.write(0, &[2; 1000]).await;
             assert!(matches!(result, Err(Error::Unknown | Error::Deadline)), "{result:?}");
@@ -260,7 +261,7 @@ fn abandoned_operations_are_in_quarantine() {
     });
 }
 
-/// A call that never left gives its place back.
+/// A call that was never sent releases its slot.
 #[test]
 fn calls_given_up_before_they_left_hold_nothing() {
     let config = Config { send_depth: 8, calls: 32, ..Config::default() };
@@ -279,7 +280,7 @@ fn calls_given_up_before_they_left_hold_nothing() {
     c.fabric.hold(true);
     let hasty = a.with_deadline(Duration::from_millis(1));
     c.world.run(LIMIT, async move {
-        // The first ones are under way, and leave nothing to send the others with.
+        // The first ones are in flight, and leave no resources for the others.
         let results = futures_util::future::join_all((0..32).map(|_| call(hasty.clone()))).await;
         assert!(
             results.contains(&Err(Error::Unknown)) && results.contains(&Err(Error::Deadline)),
@@ -291,7 +292,7 @@ fn calls_given_up_before_they_left_hold_nothing() {
     assert_eq!(a.audit(), []);
 }
 
-/// Freed memory waits for abandoned operations.
+/// Memory is freed only after abandoned operations have completed.
 #[test]
 fn free_waits_for_what_is_on_the_wire() {
     let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
@@ -365,7 +366,8 @@ fn reads_and_writes_survive_a_connection_and_others_tell() {
     assert_eq!(served.load(Ordering::SeqCst), 1);
 }
 
-/// The connection breaks under the question for a mapping, before it is answered or after: the mapping is had all the same, once.
+/// The connection breaks during the request for a mapping, before or after the answer: the mapping is
+/// granted all the same, once.
 #[test]
 fn mapping_and_allocating_survive_a_connection() {
     for (what, answered) in [("alloc", false), ("alloc", true), ("map", false), ("map", true)] {

@@ -1,4 +1,5 @@
-//! Vectors, asynchronous operations, fences, copies between any regions: as documented, here and there alike.
+//! Vectors, asynchronous operations, fences, and copies between any regions: as documented, on this and on
+//! other nodes.
 
 use lite::testing::{Cluster, Native};
 use lite::{Completed, Config, Error, Lmr, NodeId, Op, OpKind, Permissions};
@@ -32,14 +33,14 @@ fn vectors_scatter_and_gather() {
         for node in [NodeId(1), NodeId(2)] {
             let lmr = a.alloc(node, 1 << 20, RIGHTS).await.unwrap();
             let mut model = vec![0; 1 << 20];
-            // More than are under way at once, of all lengths, one over many chunks.
+            // More pieces than are in flight at once, of all lengths, one over many chunks.
             let data: Vec<_> = (0..20).map(|i| pattern([0, 1, 64, 200, 5000, 200_000][i % 6], i)).collect();
             let pieces: Vec<_> = data.iter().enumerate().map(|(i, d)| (i as u64 * 40_000, &d[..])).collect();
             for (offset, data) in &pieces {
                 model[*offset as usize..][..data.len()].copy_from_slice(data);
             }
             for piece in &pieces {
-                // One by one: they overlap.
+                // One by one, because they overlap.
                 lmr.write_vectored(&[*piece]).await.unwrap();
             }
             assert_eq!(all_of(&lmr).await, model);
@@ -122,7 +123,7 @@ fn completions_come_for_all_that_was_posted() {
             assert_eq!(queue.post(&atomics[2..]).await, Ok(1));
             assert_eq!(queue.next(&mut word).await.unwrap().result, Ok(8));
             assert_eq!(u64::from_ne_bytes(word), 9);
-            // The same refusals here and there; nothing is posted then.
+            // The same refusals on this and on other nodes; nothing is posted then.
             let at = |offset, kind| Op { tag: 1, lmr, offset, kind };
             for (bad, why) in [
                 (at(65_530, OpKind::Read(8)), Error::OutOfBounds),
@@ -133,12 +134,12 @@ fn completions_come_for_all_that_was_posted() {
                 assert!(queue.is_empty());
             }
         }
-        // Freed: refused from then on.
+        // A freed region is refused from then on.
         let gone = regions.remove(1);
         gone.clone().free().await.unwrap();
         let op = Op { tag: 1, lmr: &gone, offset: 0, kind: OpKind::Read(1) };
         assert_eq!(queue.post(&[op]).await, Err(Error::Freed));
-        // A full queue takes no more until something is taken out.
+        // A full queue accepts no more until a completion is taken.
         let small = a.completion_queue(2);
         let op = Op { tag: 1, lmr: &regions[1], offset: 0, kind: OpKind::Write(&[1]) };
         assert_eq!(small.post(&[op; 5]).await, Ok(2));
@@ -161,12 +162,12 @@ fn what_is_late_or_cut_off_ends_too() {
         let first = hasty.next(&mut [0; 8]).await.unwrap();
         let second = hasty.next(&mut [0; 8]).await.unwrap();
         assert_eq!([first.result, second.result], [Err(Error::Deadline), Err(Error::Unknown)]);
-        // The short way of a plain operation ends on time as well.
+        // The fast path of a plain operation ends on time as well.
         let impatient = lmr.with_deadline(Duration::from_millis(5));
         assert_eq!(impatient.read(0, &mut [0; 8]).await, Err(Error::Deadline));
         assert_eq!(impatient.write(0, &[1]).await, Err(Error::Unknown));
         fabric.hold(false);
-        // What is dropped leaves nothing behind: the queue works on.
+        // A dropped operation leaves nothing behind: the queue goes on.
         drop(hasty);
         let queue = a.completion_queue(8);
         assert_eq!(queue.post(&[op(OpKind::Read(8))]).await, Ok(1));
@@ -244,14 +245,14 @@ fn copies_between_any_regions() {
             for (offset, to_offset, len) in [(0, 0, 0), (5, 9, 1), (100, 7, 200_000), (0, 0, LEN)] {
                 let before = bytes_of(&a);
                 source.memcpy(offset as u64, &target, to_offset as u64, len as u64).await.unwrap();
-                // Through this node only if it holds one of the two.
+                // The bytes pass through this node only if it holds one of the two regions.
                 if from != 1 && to != 1 {
                     assert_eq!(bytes_of(&a), before, "{from} to {to}");
                 }
                 model[to_offset..to_offset + len].copy_from_slice(&there[offset..offset + len]);
                 assert_eq!(all_of(&target).await, model, "{from} to {to}");
             }
-            // Within a region, over each other, both ways.
+            // Within a region, overlapping, in both directions.
             let mut model = there;
             for (offset, to_offset, len) in [(0, 1000, 250_000), (1000, 0, 250_000), (10, 10, 100)] {
                 source.memmove(offset as u64, &source, to_offset as u64, len as u64).await.unwrap();

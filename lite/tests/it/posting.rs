@@ -1,5 +1,6 @@
-//! What happens while an operation is being posted: another processor may poll, end connections and use what comes free
-//! between any two steps of the poster. Here that happens inside of the poster's own copies.
+//! Events while an operation is being posted: another processor may poll, end connections and use resources
+//! that become free between any two steps of the poster. Here that happens inside of the poster's own
+//! copies.
 
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
@@ -16,7 +17,7 @@ const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 
 type Hook = Box<dyn FnMut() + Send>;
 
-/// A host whose memory calls a hook before it is written.
+/// A host that calls a hook before its memory is written.
 struct Hooked {
     host: Arc<Host>,
     hooks: Arc<Hooks>,
@@ -25,9 +26,9 @@ struct Hooked {
 /// A hook for the writes of LITE, and their number.
 #[derive(Default)]
 struct Hooks {
-    /// So many writes from now on, and then the hook, once.
+    /// The number of writes until the hook runs, once.
     hook: Mutex<Option<(u32, Hook)>>,
-    /// Writes of LITE so far.
+    /// The number of writes of LITE so far.
     writes: Mutex<u32>,
 }
 
@@ -144,11 +145,11 @@ struct Three {
     hooked: Arc<Hooked>,
     rnic: Arc<dyn Rnic>,
     a: Lite,
-    /// On nodes 2 and 3, with a pattern.
+    /// The regions on nodes 2 and 3, with a pattern.
     lmrs: [Lmr; 2],
 }
 
-/// How long the regions are, and what is in each.
+/// The length of the regions, and the byte in each.
 const LEN: usize = 1000;
 const HELD: [u8; 2] = [0xaa, 0xbb];
 
@@ -159,7 +160,7 @@ fn three() -> Three {
         let host = world.host(IoAddr(u64::from(i) << 32), 16 << 20);
         let hooked = Arc::new(Hooked { host: host.clone(), hooks: Arc::default() });
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid: gid(i), lid: 0 };
-        // The RNIC has the memory as it is.
+        // The RNIC accesses the memory without the hook.
         let rnic: Arc<dyn Rnic> = fabric.rnic(port, host.clone());
         let (link, welcome) = hub.join(&*rnic);
         let lite = Lite::start(hooked.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
@@ -196,7 +197,7 @@ fn three() -> Three {
     Three { world, fabric, hooked, rnic, a, lmrs }
 }
 
-/// What another processor does: it polls until nothing is left to do.
+/// The work of another processor: it polls until nothing is left to do.
 fn poll(rnic: &dyn Rnic, lite: &Lite, now: Instant) {
     for _ in 0..100 {
         if !(rnic.progress(now, 64) | lite.poll(now)) {
@@ -208,7 +209,7 @@ fn poll(rnic: &dyn Rnic, lite: &Lite, now: Instant) {
 
 type Reading = Pin<Box<dyn Future<Output = (Result<(), Error>, Vec<u8>)> + Send>>;
 
-/// What the poster does, and whether it is to know that it was cut off.
+/// The poster's work, and true if the poster must learn that it was cut off.
 #[derive(Clone, Copy, Debug)]
 enum Posts {
     Call,
@@ -226,8 +227,9 @@ impl Posts {
     }
 }
 
-/// A task copies what it posts while another processor sees its connection end, and gives the memory that comes free to the
-/// next one, who reads. For every copy of the poster: the reader gets what it reads, and nothing else changes on the way.
+/// A task copies the data that it posts while another processor sees its connection end, and gives the
+/// memory that becomes free to the next task, which reads. For every copy of the poster: the reader gets
+/// the right data, and nothing else changes on the way.
 #[test]
 fn what_is_being_posted_keeps_its_buffer_while_its_connection_ends() {
     for posts in [Posts::Call, Posts::Message, Posts::Write] {
@@ -242,7 +244,7 @@ fn what_is_being_posted_keeps_its_buffer_while_its_connection_ends() {
                 move || {
                     *fired.lock() = true;
                     let mut cx = Context::from_waker(Waker::noop());
-                    // The connection to node 2 ends: an operation on it fails.
+                    // The connection to node 2 ends, because an operation on it fails.
                     fabric.cut(gid(2), true);
                     // Short, so that it is not copied, which would call the hook.
                     let mut fails = Box::pin(lmrs[0].write(0, b"fails"));
@@ -250,7 +252,7 @@ fn what_is_being_posted_keeps_its_buffer_while_its_connection_ends() {
                     drop(fails);
                     poll(&*rnic, &a, host.now());
                     fabric.cut(gid(2), false);
-                    // Another task takes what has come free.
+                    // Another task takes the resources that have become free.
                     let lmr = lmrs[1].clone();
                     let mut read: Reading = Box::pin(async move {
                         let mut bytes = vec![0; LEN];

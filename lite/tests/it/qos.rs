@@ -15,14 +15,14 @@ fn cluster(queue_pairs: usize) -> Cluster {
     Cluster::paced(1, 2, 64 << 20, &Config { queue_pairs, ..Config::default() }, Some(RATE))
 }
 
-/// What high priority got beside a flood of low priority.
+/// The service that high priority got beside a flood of low priority.
 #[derive(Debug)]
 struct Got {
-    /// Mean time of a write of 64 bytes.
+    /// The mean time of a write of 64 bytes.
     latency: Duration,
-    /// Of the bytes that 4 writers of high priority and 8 of low have written, the share of the former.
+    /// The share of high priority in the bytes that 4 writers of high priority and 8 of low have written.
     share: f64,
-    /// Bytes of low priority meanwhile.
+    /// The bytes of low priority meanwhile.
     low: u64,
 }
 
@@ -79,9 +79,9 @@ fn high_priority_gets_its_way() {
     assert!(apart.share > 0.45, "{apart:?}");
     assert!(yields.latency * 3 < none.latency * 2, "{none:?} {yields:?}");
     assert!(yields.share > none.share + 0.1, "{none:?} {yields:?}");
-    // Nobody starves.
+    // No priority starves.
     assert!(apart.low > 0 && yields.low > 0);
-    // With two queue pairs the other is that of RPC, and it does as well.
+    // With two queue pairs the other one is that of RPC, and it does as well.
     let two = beside_a_flood(Scheme::HwSep, 2);
     assert!(two.latency * 2 < none.latency, "{two:?}");
 }
@@ -124,7 +124,7 @@ fn limits_hold_and_accounts_are_kept() {
             (free.usage().outstanding, free.usage().delayed, free.usage().bytes),
             (0, 0, free.usage().operations * 1000)
         );
-        // What would come too late is refused, and has not happened.
+        // An operation that would come too late is refused, and has not happened.
         let lmr = a
             .for_app(&slow)
             .with_deadline(Duration::from_millis(1))
@@ -135,7 +135,7 @@ fn limits_hold_and_accounts_are_kept() {
         lmr.write(0, &[7; 20_000]).await.unwrap();
         assert_eq!(lmr.write(0, &[7; 20_000]).await, Err(Error::Deadline));
         assert!(slow.usage().refused > refused);
-        // Outstanding: of many at once two are under way.
+        // Outstanding: of many at once two are in flight.
         let narrow = App::new("narrow", Limits { outstanding: Some(2), ..Limits::default() });
         let most = Arc::new(AtomicU64::new(0));
         let lmr = a.for_app(&narrow).alloc(NodeId(2), 1 << 20, RW).await.unwrap();
@@ -150,7 +150,7 @@ fn limits_hold_and_accounts_are_kept() {
         let usage = narrow.usage();
         assert_eq!((usage.operations, usage.outstanding, usage.bytes), (10, 0, 100_000));
         assert!(usage.delayed >= 8 && most.load(Ordering::Relaxed) <= 2, "{usage:?}");
-        // A completion queue takes as many as may be under way, and goes on when they are taken.
+        // A completion queue accepts as many as may be in flight, and goes on when they are taken.
         let queue = a.completion_queue(8);
         let op = Op { tag: 1, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 100]) };
         assert_eq!(queue.post(&[op; 5]).await, Ok(2));
@@ -159,7 +159,7 @@ fn limits_hold_and_accounts_are_kept() {
         assert_eq!(queue.post(&[op; 5]).await, Ok(1));
         drop(queue);
         assert_eq!(narrow.usage().outstanding, 0);
-        // Memory: counted until the handle goes.
+        // Memory: counted until the handle is dropped.
         let small = App::new("small", Limits { memory: Some(10_000), ..Limits::default() });
         let mine = a.for_app(&small);
         let one = mine.alloc(NodeId(2), 6000, RW).await.unwrap();

@@ -14,16 +14,16 @@ fn cluster(count: u8) -> Cluster {
     Cluster::new(1, count, 64 << 20, &Config::default())
 }
 
-/// A region may take all memory of a node, whatever runs it lies in; and gives it all back.
+/// A region may take all memory of a node, in any runs; and all of it is free again afterwards.
 #[test]
 fn a_region_takes_all_that_is_free() {
     let mut c = cluster(2);
     let a = c.lite(1);
     let host = c.nodes[1].0.clone();
     c.world.run(LIMIT, async move {
-        // Connected, so that rings and slots are taken already.
+        // Connected, so that rings and slots are allocated already.
         a.alloc(NodeId(2), 1, RW).await.unwrap().free().await.unwrap();
-        // Every second page of a stretch is taken by others.
+        // Every second page of a range is taken by others.
         let memory = platform::Platform::memory(&*host);
         let mut pages: Vec<_> = (0..401).map(|_| memory.lend(PAGE)).collect();
         pages.iter_mut().step_by(2).for_each(|page| drop(page.take()));
@@ -53,7 +53,7 @@ fn a_region_takes_all_that_is_free() {
         lmr.read(0, &mut got).await.unwrap();
         let (from, to) = (PAGE as usize - 1, 10 * PAGE as usize - 1);
         assert!(got[from..to].iter().all(|b| *b == 0x77));
-        // Up to what was written last.
+        // Up to the last write.
         assert!(
             got[..from - 2] == data[..from - 2] && got[to..free as usize - 9] == data[to..free as usize - 9]
         );
@@ -64,8 +64,9 @@ fn a_region_takes_all_that_is_free() {
     });
 }
 
-/// Handles of regions of many lengths, with clones, and clones of other patience: each knows its own region, each region is
-/// unmapped with its last handle, and what handles share is shared and goes with them.
+/// Handles of regions of many lengths, with clones, and clones with other deadlines: each uses its own
+/// region, each region is unmapped with its last handle, and shared data is shared and freed with the
+/// handles.
 #[test]
 fn handles_share_what_they_have_in_common() {
     let mut c = cluster(2);
@@ -103,12 +104,12 @@ fn handles_share_what_they_have_in_common() {
     });
 }
 
-/// Free bytes of each node.
+/// Returns the free bytes of each node.
 fn free(c: &Cluster) -> Vec<u64> {
     c.nodes.iter().map(|(host, _)| platform::Platform::memory(&**host).stats().free).collect()
 }
 
-/// All are connected to all, so that rings and slots are taken already.
+/// All are connected to all, so that rings and slots are allocated already.
 fn connect(c: &mut Cluster) {
     let lites: Vec<Lite> = c.nodes.iter().map(|(_, lite)| lite.clone()).collect();
     c.world.run(LIMIT, async move {
@@ -120,7 +121,7 @@ fn connect(c: &mut Cluster) {
     });
 }
 
-/// Does to a region and to a flat array what chance says, and compares.
+/// Does random operations on a region and on a flat array, and compares them.
 async fn as_an_array(lmr: &Lmr, seed: u64, steps: u32) {
     let len = lmr.len();
     let mut state = seed;
@@ -189,7 +190,7 @@ fn everywhere_a_region_is_a_flat_array() {
             assert_eq!(got, expected, "{placement:?}");
             assert_eq!(lmr.owner().0, expected[0].0);
             as_an_array(&lmr, i as u64, 100).await;
-            // Whoever maps it sees the same.
+            // Another node that maps the region sees the same.
             lmr.publish("region").await.unwrap();
             as_an_array(&a.map("region", RW | Permissions::ATOMIC).await.unwrap(), 7, 30).await;
             lmr.free().await.unwrap();
@@ -228,7 +229,7 @@ fn anywhere_is_where_memory_is_free() {
         for lmr in [big, other, lmr, spread] {
             lmr.free().await.unwrap();
         }
-        // What was freed is told as well.
+        // Freed memory is reported as well.
         a.sleep(Duration::from_millis(1)).await;
         a.alloc(Placement::Anywhere, 50 << 20, RW).await.unwrap();
     });
@@ -279,7 +280,7 @@ fn rights_are_granted_and_revoked_at_run_time() {
         writer.write(0, b"one").await.unwrap();
         writer.memset(10, 5, 1).await.unwrap();
         assert_eq!(reader.grant(Grantee::Everyone, write).await, Err(Error::Permission));
-        // Of one node.
+        // Revoked from one node.
         lmr.revoke(NodeId(2), write | Permissions::ATOMIC).await.unwrap();
         assert_eq!(writer.write(0, b"two").await, Err(Error::Permission));
         assert_eq!(writer.memset(0, 1, 1).await, Err(Error::Permission));
@@ -289,12 +290,12 @@ fn rights_are_granted_and_revoked_at_run_time() {
         writer.read(0, &mut got).await.unwrap();
         assert_eq!(&got, b"one");
         assert_eq!(b.map("r", RW).await.unwrap_err(), Error::Permission);
-        // Of all, but never of the master.
+        // Revoked from all nodes, but never from the master.
         lmr.revoke(Grantee::Everyone, read).await.unwrap();
         assert_eq!(reader.read(0, &mut got).await, Err(Error::Permission));
         assert_eq!(writer.read(0, &mut got).await, Err(Error::Permission));
         lmr.read(0, &mut got).await.unwrap();
-        // Who may not share does not map, and what nobody may share is not published.
+        // A node without SHARE cannot map, and a region that grants SHARE to no node cannot be published.
         lmr.grant(Grantee::Everyone, RW).await.unwrap();
         lmr.revoke(NodeId(3), share).await.unwrap();
         assert_eq!(d.map("r", read).await.unwrap_err(), Error::Permission);
@@ -305,7 +306,8 @@ fn rights_are_granted_and_revoked_at_run_time() {
     });
 }
 
-/// What is under way when a right is taken ends before that returns, and nothing passes after it.
+/// Operations in flight when a right is revoked end before the revocation returns, and none passes after
+/// it.
 #[test]
 fn revoking_waits_for_what_is_under_way() {
     let mut c = cluster(3);
@@ -319,7 +321,7 @@ fn revoking_waits_for_what_is_under_way() {
             (lmr, b.map("r", RW).await.unwrap())
         }
     });
-    // Posted, and abandoned: it may still land.
+    // Posted, and abandoned: it may still arrive.
     c.fabric.hold(true);
     let hasty = writer.with_deadline(Duration::from_millis(1));
     let result = c.world.run(LIMIT, async move { hasty.write(0, &[1; 300_000]).await });
@@ -359,7 +361,7 @@ fn a_secret_is_checked_at_the_owner() {
             assert_eq!(b.map_secret("cave", RW, wrong).await.unwrap_err(), Error::Permission);
         }
         let there = b.map_secret("cave", RW, b"sesame").await.unwrap();
-        // A change is for those who come.
+        // The change applies to later mappings.
         lmr.set_secret(b"").await.unwrap();
         drop(b.map("cave", RW).await.unwrap());
         there.write(0, b"x").await.unwrap();
@@ -427,11 +429,11 @@ fn whoever_has_admin_publishes_hands_over_and_frees() {
     });
     drop(lmr);
     c.world.run_for(Duration::from_secs(1));
-    // The connections to the dead node have gone with it.
+    // The connections to the dead node have ended with it.
     assert!(free(&c)[1..].iter().zip(&before[1..]).all(|(now, then)| now >= then));
 }
 
-/// Some nodes count in a region and write to it while it is moved about: nothing is lost, nobody fails.
+/// Some nodes count in a region and write to it while it is moved: nothing is lost, and no operation fails.
 #[test]
 fn a_region_moves_while_it_is_in_use() {
     for seed in 1..6 {
@@ -477,7 +479,7 @@ fn a_region_moves_while_it_is_in_use() {
                 Placement::Anywhere,
             ] {
                 late.sleep(Duration::from_micros(300)).await;
-                // Somebody maps it in the middle.
+                // Another node maps it in the middle.
                 let mapper = late.clone();
                 let map = async move { drop(mapper.map("moves", RW).await.unwrap()) };
                 late.platform().spawn("maps", Box::pin(map));
@@ -487,7 +489,7 @@ fn a_region_moves_while_it_is_in_use() {
                 }
             }
             assert_eq!(mover.owner(), NodeId(2));
-            // No room there: it stays where it is.
+            // There is no room on that node, so the region stays where it is.
             let before = mover.shares();
             let big = Placement::Shares(vec![(NodeId(9), 400_000)]);
             assert_eq!(mover.move_to(big).await, Err(Error::NoSuchNode));

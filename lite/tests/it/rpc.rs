@@ -35,13 +35,14 @@ fn echo(lite: &Lite, server: Arc<RpcServer>, pause: Duration, served: Arc<Atomic
                 l.sleep(pause).await;
             }
             let request = call.take_request();
-            // Its caller may have left.
+            // The caller may have departed.
             let _ = call.reply(&request).await;
         }
     });
 }
 
-/// Any number of calls at once, many tasks that serve, on another node and on the own one: each is served once.
+/// Any number of calls at once, many tasks that serve, on another node and on the own one: each is served
+/// once.
 #[test]
 fn any_number_of_calls_and_many_servers() {
     const CALLS: u32 = 10_000;
@@ -78,11 +79,11 @@ fn any_number_of_calls_and_many_servers() {
         assert_eq!((seen.lock().unwrap().len(), twice.load(Ordering::SeqCst)), (CALLS as usize, 0));
         assert_eq!(by.lock().unwrap().len(), 8, "all tasks serve");
     }
-    // Nobody had to be put off: those without a place waited in line.
+    // No call was told to try again: those without a slot waited in the queue.
     assert_eq!(counter(&a, "lite_busy"), 0);
 }
 
-/// Those who wait for a place get it in the order in which they came, whatever becomes of others in the line.
+/// Waiters for a slot get it in the order in which they came, whatever the others in the queue do.
 #[test]
 fn the_line_is_fair_and_survives_who_leaves_it() {
     let config = Config { calls: 1, ..Config::default() };
@@ -111,7 +112,7 @@ fn the_line_is_fair_and_survives_who_leaves_it() {
     c.world.run_for(Duration::from_secs(1));
     let order = order.lock().unwrap();
     assert_eq!(order.len(), 30);
-    // The seed has tasks run in any order: those that were woken together may change places, no more.
+    // The seed runs tasks in any order: waiters that were woken together may change places, no more.
     let expected = (0..40).filter(|i| i % 4 != 3);
     for (at, i) in expected.enumerate() {
         let got = order.iter().position(|o| *o == i).unwrap();
@@ -120,7 +121,8 @@ fn the_line_is_fair_and_survives_who_leaves_it() {
     assert_eq!(served.load(Ordering::SeqCst), 1 + 30);
 }
 
-/// Calls of applications hold all their places, and their handlers wait for what only LITE's own messages bring.
+/// Calls of applications hold all their slots, and their handlers wait for events that only LITE's internal
+/// messages bring.
 #[test]
 fn lites_own_questions_pass_calls_of_applications() {
     let mut c = cluster(2, &Config::default());
@@ -157,7 +159,8 @@ fn lites_own_questions_pass_calls_of_applications() {
     assert_eq!(done.load(Ordering::SeqCst), 100);
 }
 
-/// Requests and replies of half a node's memory, which is free only in parts; and all of it comes back.
+/// Requests and replies of half a node's memory, which is free only in parts; and all of it is free again
+/// afterwards.
 #[test]
 fn requests_and_replies_need_no_memory_in_one_piece() {
     let mut c = cluster(2, &Config::default());
@@ -191,7 +194,7 @@ fn requests_and_replies_need_no_memory_in_one_piece() {
         let mut reply = vec![0; LEN];
         assert_eq!(lite.call_into(TWO, 1, &request, &mut reply).await, Ok(LEN));
         assert!(reply == request);
-        // A short reply to a caller that takes a long one.
+        // A short reply to a caller that accepts a long one.
         assert_eq!(lite.call(TWO, 1, b"short", LEN).await.unwrap(), b"short");
         assert_eq!(lite.call(TWO, 1, b"short", 4).await, Err(Error::TooLarge { max: 4 }));
         assert_eq!(lite.call(TWO, 1, &request, 9).await, Err(Error::TooLarge { max: 9 }));
@@ -204,7 +207,8 @@ fn requests_and_replies_need_no_memory_in_one_piece() {
     assert_eq!(a.platform().memory().stats(), before);
 }
 
-/// A client sends as much as it can to functions that nobody serves: what it holds at the server is bounded.
+/// A client sends as much as it can to functions that no task serves: the memory for it at the server is
+/// bounded.
 #[test]
 fn the_memory_that_a_client_holds_is_bounded() {
     let config = Config { calls: 4000, ring: 1 << 18, backlog: 1 << 18, ..Config::default() };
@@ -219,7 +223,7 @@ fn the_memory_that_a_client_holds_is_bounded() {
             let (hasty, failed) = (a.with_deadline(Duration::from_millis(50)), failed.clone());
             spawn(&a, async move {
                 let request = vec![1; [10, 1000, 30_000, 500_000][i % 4]];
-                // Long ones stay here; most are put off.
+                // Long requests stay here; most others must try again.
                 let error = hasty.call(TWO, (i / 4 % 4) as u32, &request, 10).await.unwrap_err();
                 assert!(
                     matches!(error, Error::Deadline | Error::Unknown | Error::NoMemory { .. }),
@@ -233,14 +237,15 @@ fn the_memory_that_a_client_holds_is_bounded() {
     assert_eq!(failed.load(Ordering::SeqCst), 3000);
     assert_eq!(before - b.platform().memory().stats().free, config.peer_memory());
     assert!(counter(&a, "lite_busy") > 0);
-    // What is still held is what the server holds: the rest has been dropped with its tasks.
+    // Only the server's share is still held: the rest has been dropped with its tasks.
     assert!(flood.bytes_current < 4 << 20, "{flood:?}");
     let held = allocation_counter::measure(|| drop(servers));
     assert!(-held.bytes_current <= i64::from(config.backlog) + (64 << 10), "{held:?}");
     assert!(-held.bytes_current > 100_000, "the test sees nothing: {held:?}");
 }
 
-/// Messages are received once and in order, also when the mailbox is full for long, and short and long ones mix.
+/// Messages are received once and in order, also when the mailbox is full for long, and short and long ones
+/// mix.
 #[test]
 fn messages_come_once_and_in_order() {
     let mut c = cluster(2, &Config::default());
@@ -282,7 +287,7 @@ fn messages_come_once_and_in_order() {
             assert_eq!(hasty.send(id, 5, b"five").await, Err(Error::Deadline));
             mailbox.close();
             assert_eq!(hasty.send(id, 5, b"late").await, Err(Error::NoSuchFunction));
-            // A function takes messages too.
+            // A function accepts messages too.
             let server = to.register(5, RpcOptions::default()).unwrap();
             a.send(id, 5, b"to a function").await.unwrap();
             let call = server.receive().await.unwrap();
@@ -341,7 +346,7 @@ fn unregister_waits_for_what_is_under_way() {
             let mut results = results.lock().unwrap().clone();
             results.sort_by_key(|r| r.clone().unwrap_or_default());
             assert_eq!(results, [Err(Error::NoSuchFunction), Ok(vec![50]), Ok(vec![50]), Ok(vec![150])]);
-            // The old one's end is not the new one's.
+            // The end of the old function does not end the new one.
             let hasty = lite.with_deadline(Duration::from_millis(5));
             assert_eq!(hasty.call(id, 3, &[0], 1).await, Err(Error::Unknown));
             drop(again);
@@ -350,7 +355,8 @@ fn unregister_waits_for_what_is_under_way() {
     }
 }
 
-/// Each target has its own result, in order; one that is cut off or slow holds up nobody beyond the deadline.
+/// Each target has its own result, in order; one that is cut off or slow delays no other beyond the
+/// deadline.
 #[test]
 fn one_call_to_many_has_a_result_of_each() {
     let mut c = cluster(5, &Config::default());
@@ -384,8 +390,8 @@ fn one_call_to_many_has_a_result_of_each() {
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
-/// A handler leaves its long reply midway, and its caller takes its memory back when it is told so: what is on the wire
-/// lands before.
+/// A handler drops its long reply midway, and its caller takes its memory back when it is told so: the
+/// bytes on the wire arrive before.
 #[test]
 fn no_part_of_a_reply_lands_behind_the_verdict() {
     let mut c = cluster(2, &Config { queue_pairs: 4, ..Config::default() });
@@ -424,8 +430,8 @@ fn no_part_of_a_reply_lands_behind_the_verdict() {
     assert!(last_chunk < verdict, "{writes:?}");
 }
 
-/// Over a connection that fails again and again, a call is served at most once, and exactly once if it succeeded; so is a
-/// message.
+/// Over a connection that fails again and again, a call is served at most once, and exactly once if it
+/// succeeded; so is a message.
 #[test]
 fn at_most_once_across_connections() {
     for seed in 0..10 {

@@ -21,15 +21,15 @@ fn gid(i: u8) -> Gid {
     Gid::from_ipv4([10, 0, 0, i])
 }
 
-/// Two nodes with short leases; the second's is renewed for good.
+/// Two nodes with short leases; the second node's lease is renewed once for the whole test.
 struct Pair {
     c: Cluster,
     a: Lite,
     b: Lite,
-    /// A region of the second's, as the first and as the second have it.
+    /// A region of the second node, as the first and as the second map it.
     far: Lmr,
     near: Lmr,
-    /// Calls and messages that the second has served.
+    /// The calls and messages that the second node has served.
     served: Arc<AtomicU64>,
 }
 
@@ -52,7 +52,7 @@ impl Pair {
             Box::pin(async move {
                 while let Ok(call) = server.receive().await {
                     count.fetch_add(1, Ordering::SeqCst);
-                    // A message has nobody who waits for a reply.
+                    // No caller waits for a reply to a message.
                     let _ = call.reply(b"counted").await;
                 }
             }),
@@ -63,7 +63,7 @@ impl Pair {
                 let near = b.alloc(NodeId(2), 1 << 20, ALL).await.unwrap();
                 near.publish("region").await.unwrap();
                 let far = a.map("region", ALL).await.unwrap();
-                // Connected.
+                // The nodes are connected.
                 far.write(0, &[1]).await.unwrap();
                 a.call(NodeId(2), COUNT, b"", 10).await.unwrap();
                 (far, near)
@@ -73,13 +73,13 @@ impl Pair {
         Self { c, a, b, far, near, served }
     }
 
-    /// Nothing is heard of the manager until the lease of the first node has passed, and some time beyond.
+    /// Keeps the manager silent until the lease of the first node has passed, and for some time beyond.
     fn silence(&mut self) {
         self.c.world.run_for(LEASE + Duration::from_millis(300));
         assert!(self.a.is_suspended() && self.a.is_member());
     }
 
-    /// The manager acknowledges a heartbeat of the first node.
+    /// Acknowledges a heartbeat of the first node, as the manager.
     fn answer(&mut self) {
         let until = self.c.world.now() + LEASE;
         self.c.hub.renew(NodeId(1), until);
@@ -87,7 +87,7 @@ impl Pair {
         assert!(!self.a.is_suspended() && self.a.is_member());
     }
 
-    /// Has the first node do something; gives the place of its result.
+    /// Runs something on the first node; returns the place of its result.
     fn begin<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -102,7 +102,7 @@ impl Pair {
         place
     }
 
-    /// The first bytes of the region, as its node sees them.
+    /// Returns the first bytes of the region, as its node sees them.
     fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let near = self.near.clone();
         self.c.world.run(LIMIT, async move {
@@ -123,7 +123,7 @@ fn taken<T>(place: &Mutex<Option<T>>) -> Option<T> {
 
 type Operation = (&'static str, fn(Lite, Lmr) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
 
-/// One of each kind.
+/// One operation of each kind.
 fn operations() -> Vec<Operation> {
     vec![
         ("write", |_, r| Box::pin(async move { r.write(0, &[7; 8]).await })),
@@ -169,7 +169,7 @@ fn operations_wait_for_the_managers_answer_and_then_succeed() {
         assert_eq!(taken(&result), None, "{what} does not wait");
         assert_eq!(p.bytes(), [1, 0, 0, 0, 0, 0, 0, 0], "{what} changes memory of another node");
         assert_eq!(p.served.load(Ordering::SeqCst), 0, "{what} reaches another node");
-        // Nothing is torn down.
+        // Nothing has been torn down.
         assert_eq!((free(&p), p.a.incarnation()), (before, life), "{what}");
         p.answer();
         p.c.world.run_for(Duration::from_millis(10));
@@ -256,7 +256,8 @@ fn what_is_on_the_wire_when_the_lease_passes_ends() {
     assert_eq!(p.bytes(), [5; 8]);
 }
 
-/// Without the manager no connection can be made: whoever needs one waits, and asks once the manager answers.
+/// Without the manager no connection can be made: a task that needs one waits, and asks once the manager
+/// answers.
 #[test]
 fn a_connection_that_breaks_meanwhile_is_made_anew_later() {
     let mut p = Pair::new(&Config::default());
@@ -275,7 +276,8 @@ fn a_connection_that_breaks_meanwhile_is_made_anew_later() {
     assert_eq!(p.bytes(), [6; 8]);
 }
 
-/// The manager is back, and has given the node up: it ends the node's connection, as it does to those it declares dead.
+/// The manager is back, and has given the node up: it ends the node's connection, as it does to nodes that
+/// it declares dead.
 #[test]
 fn a_node_that_was_declared_dead_meanwhile_is_told_so_and_ends() {
     let mut p = Pair::new(&Config::default());
@@ -307,7 +309,7 @@ fn a_manager_that_is_silent_for_too_long_is_given_up() {
     assert!(!p.a.is_member());
     assert_eq!(taken(&written), Some(Err(Error::LinkDown)));
 
-    // Without a limit it waits for ever.
+    // Without a limit the node waits for ever.
     let mut p = Pair::new(&Config { silence: None, ..Config::default() });
     p.silence();
     p.c.world.run_for(Duration::from_secs(100_000));
@@ -323,7 +325,7 @@ fn a_suspended_node_may_leave() {
     assert!(!p.a.is_member());
 }
 
-/// Something that a test opens, also while the machine that waits for it stands still.
+/// A gate that a test opens, also while the machine that waits for it is stopped.
 #[derive(Default)]
 struct Door {
     open: AtomicBool,
@@ -347,8 +349,8 @@ impl Door {
     }
 }
 
-/// A machine stands still for longer than its lease, as a virtual one that is stopped. When it goes on, its tasks run before
-/// its poller has looked at anything, as they do on the processors beside that of the poller.
+/// A machine is stopped for longer than its lease, as a virtual machine can be. When it goes on, its tasks
+/// run before its poller has looked at anything, as tasks do on the other processors.
 #[test]
 fn a_machine_that_stood_still_begins_nothing_before_it_has_looked_at_its_lease() {
     let mut p = Pair::new(&Config::default());

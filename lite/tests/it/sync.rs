@@ -8,7 +8,7 @@ use std::time::Duration;
 use verbs::Gid;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// More than calls to one peer can be outstanding: waits must not take their places.
+/// More than the calls that can be outstanding to one peer: waits must not use their slots.
 const TASKS: u64 = 100;
 
 fn cluster(count: u8) -> Cluster {
@@ -19,7 +19,7 @@ fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }
 
-/// Counts that tasks share, where the lock is to keep them right.
+/// Counts that tasks share, which the lock keeps right.
 #[derive(Default)]
 struct Shared {
     writers: AtomicU64,
@@ -69,7 +69,7 @@ fn many_tasks_of_many_nodes_share_a_lock() {
         while s.done.load(Ordering::SeqCst) < 3 * TASKS {
             lites[0].sleep(Duration::from_micros(50)).await;
         }
-        // Nothing is left behind, so it is free.
+        // Nothing is left behind, so the lock is free.
         assert!(lock.try_lock().await.unwrap().is_some());
     });
     assert!(shared.most_readers.load(Ordering::SeqCst) > 1, "readers share");
@@ -89,7 +89,7 @@ fn a_lock_is_waited_for_as_long_as_asked_and_ends_when_destroyed() {
         assert_eq!(brief.lock_shared().await.unwrap_err(), Error::Deadline);
         held.unlock().await.unwrap();
         b.sleep(Duration::from_millis(1)).await;
-        // Those who gave up are not in the queue.
+        // Waiters that gave up are not in the queue.
         let held = there.try_lock().await.unwrap().unwrap();
         let waiter = lock.clone();
         let end = Arc::new(AtomicU64::new(0));
@@ -105,7 +105,7 @@ fn a_lock_is_waited_for_as_long_as_asked_and_ends_when_destroyed() {
         drop(held);
         assert_eq!(lock.lock().await.unwrap_err(), Error::Freed);
         assert_eq!(b.open_lock("x").await.unwrap_err(), Error::NoSuchName);
-        // The name can be used again, for something else.
+        // The name can be used again, for another kind of object.
         let event = b.create_event(NodeId(2), "x").await.unwrap();
         assert!(matches!(a.open_lock("x").await, Err(Error::Refused(why)) if why.contains("is an event")));
         event.destroy().await.unwrap();
@@ -141,7 +141,7 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
         hub.declare_dead(NodeId(4));
         lites[0].sleep(Duration::from_millis(5)).await;
         assert_eq!(got.load(Ordering::SeqCst), 2);
-        // The home dies: holders see it, and nobody hangs.
+        // The home dies: holders see it, and no task hangs.
         let held = lock.lock().await.unwrap();
         hub.declare_dead(NodeId(1));
         lites[1].sleep(Duration::from_millis(1)).await;
@@ -153,8 +153,8 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
     });
 }
 
-/// Each grant has a larger token than all before: of shared holders and of exclusive ones, after a death, and of a lock that is made
-/// anew under the name, on whichever node, after its home has died or it was destroyed.
+/// Each grant has a larger token than all before: of shared and exclusive holders, after a death, and of a
+/// lock that is created again under the name, on any node, after its home has died or it was destroyed.
 #[test]
 fn fencing_tokens_only_grow() {
     let mut c = cluster(4);
@@ -167,7 +167,8 @@ fn fencing_tokens_only_grow() {
             newest = Some(token);
             token
         };
-        // The last to join is the first home, so that the number of a later home's life is smaller.
+        // The node that joins last is the first home, so that the number of a later home's incarnation is
+        // smaller.
         let lock = lites[0].create_lock(NodeId(4), "x").await.unwrap();
         for lite in &lites[..3] {
             let there = lite.open_lock("x").await.unwrap();
@@ -183,7 +184,8 @@ fn fencing_tokens_only_grow() {
             grows(held.fencing_token());
             held.unlock().await.unwrap();
         }
-        // Its home dies while it is held: the holder does not know it, and another one holds a lock of that name.
+        // The home dies while the lock is held: the holder does not know it, and another task holds a lock
+        // of that name.
         let stale = lock.lock().await.unwrap();
         let former = grows(stale.fencing_token());
         hub.declare_dead(NodeId(4));
@@ -201,7 +203,8 @@ fn fencing_tokens_only_grow() {
     });
 }
 
-/// The answer that grants a lock lies there, its home dies, and then the task looks at it: it has no lock.
+/// The answer that grants a lock has arrived, its home dies, and then the task reads the answer: it does
+/// not have the lock.
 #[test]
 fn a_lock_that_is_granted_by_a_home_that_has_died_is_none() {
     let mut c = cluster(3);
@@ -305,7 +308,7 @@ fn many_barriers_are_waited_at_at_once() {
     assert_eq!(passed.load(Ordering::SeqCst), 2 * TASKS);
 }
 
-/// A claim whose connection breaks is made anew; what became of the first one blocks nobody.
+/// A claim whose connection breaks is made again; the first one blocks no other claim.
 #[test]
 fn claims_and_waits_outlive_a_connection() {
     let mut c = cluster(2);

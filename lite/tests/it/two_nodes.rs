@@ -82,7 +82,7 @@ fn calls_of_any_size() {
             reply.reverse();
             assert_eq!(reply, request, "{len}");
         }
-        // More than the ring and the slots hold.
+        // More than fits the ring and the slots.
         let calls = (0..1000u32).map(|i| {
             let a = a.clone();
             async move {
@@ -167,7 +167,7 @@ fn barriers_open_together_or_fail_together() {
         all.push(hasty.barrier("b", &group));
         let results = join_all(all).await;
         assert_eq!(results, [Err(Error::Deadline), Err(Error::Deadline), Err(Error::Unknown)]);
-        // Who is not in the group does not wait, and a part of the nodes is a group.
+        // A node outside of the group does not wait, and a part of the nodes is a group.
         for group in [&[][..], &[NodeId(2), NodeId(3)]] {
             assert!(matches!(lites[0].barrier("b", group).await, Err(Error::Refused(_))));
         }
@@ -211,9 +211,9 @@ fn a_full_queue_makes_callers_wait() {
         let (results, ()) = join(join_all(calls), serve).await;
         assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 3, "{results:?}");
         let failed = results.iter().position(|r| r.is_err()).unwrap();
-        // Turned away until its deadline: it has not happened, and the others were served once each.
+        // Refused until its deadline: it has not happened, and the others were served once each.
         assert_eq!((failed, results[failed].clone()), (3, Err(Error::Deadline)));
-        // A handler that lets a call go.
+        // A handler that drops a call.
         let (result, ()) = join(a.call(NodeId(2), 1, b"", 0), async { drop(server.receive().await) }).await;
         assert!(matches!(result, Err(Error::Refused(_))));
         drop(server);

@@ -1,4 +1,5 @@
-//! Operations that end without a result may still happen: what they could change is not given to others before they no longer can.
+//! Operations that end without a result may still happen: memory that they could change is not reused
+//! before they no longer can.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, LockGuard, NodeId, Op, OpKind, Permissions};
@@ -23,20 +24,21 @@ fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }
 
-/// Bytes of the regions here on their second node: more than all that its connections have of its memory.
+/// The length of the regions on their second node, in bytes: more than all memory of its connections.
 const LARGE: u64 = 4 << 20;
 
 fn free(c: &Cluster, i: usize) -> u64 {
     c.nodes[i - 1].0.memory().stats().free
 }
 
-/// Whether a region's memory on node `i` is free, where so much was before it was.
+/// Returns whether a region's memory on node `i` is free again; `before` bytes were free while it was
+/// allocated.
 fn is_freed(c: &Cluster, i: usize, before: u64) -> bool {
     free(c, i) > before + LARGE / 2
 }
 
-/// A region of node `owner`, most of it on node `at`, published and mapped by node `by`, who has written to it and so is
-/// connected.
+/// Allocates a region of node `owner`, most of it on node `at`, published and mapped by node `by`, which
+/// has written to it and so is connected.
 fn shared(c: &mut Cluster, owner: usize, at: u16, by: usize) -> (Lmr, Lmr) {
     let (a, b) = (c.lite(owner), c.lite(by));
     c.world.run(LIMIT, async move {
@@ -49,7 +51,7 @@ fn shared(c: &mut Cluster, owner: usize, at: u16, by: usize) -> (Lmr, Lmr) {
     })
 }
 
-/// The bytes of a region from 4096 on.
+/// Returns the bytes of a region from 4096.
 fn look(c: &mut Cluster, lmr: &Lmr) -> [u8; 64] {
     let lmr = lmr.clone();
     c.world.run(LIMIT, async move {
@@ -59,7 +61,7 @@ fn look(c: &mut Cluster, lmr: &Lmr) -> [u8; 64] {
     })
 }
 
-/// Posts one write that is not repeated, and gives how it has ended.
+/// Posts one write that is not repeated, and returns its end.
 async fn write_once(lite: &Lite, lmr: &Lmr, data: &[u8]) -> Result<u64, Error> {
     let queue = lite.completion_queue(1);
     let op = Op { tag: 0, lmr, offset: 4096, kind: OpKind::Write(data) };
@@ -67,14 +69,14 @@ async fn write_once(lite: &Lite, lmr: &Lmr, data: &[u8]) -> Result<u64, Error> {
     queue.next(&mut []).await.unwrap().result
 }
 
-/// A write is lost with its connection, but its packet is only late: until the node where it would arrive has ended its end of
-/// the connection, the memory is not used for anything else.
+/// A write is lost with its connection, but its packet is only late: until the node where it would arrive
+/// has ended its end of the connection, the memory is not reused.
 #[test]
 fn freed_memory_waits_for_the_other_end_of_a_broken_connection() {
     let mut c = cluster(3);
     let (lmr, mapped) = shared(&mut c, 1, 3, 2);
     let before = free(&c, 3);
-    // The node that is to end the connection does not hear of it yet.
+    // The node that must end the connection does not learn of it yet.
     c.fabric.delay_between(gid(2), gid(3), true);
     let b = c.lite(2);
     c.nodes[2].0.pause(true);
@@ -97,12 +99,12 @@ fn freed_memory_waits_for_the_other_end_of_a_broken_connection() {
     c.nodes[2].0.pause(false);
     c.world.run_for(100 * MS);
     assert!(done.load(Ordering::SeqCst) && is_freed(&c, 3, before));
-    // Whoever has the memory now keeps what is its own.
+    // The next user of the memory keeps its own data.
     assert_eq!(c.fabric.arrive(), (1, 0));
     assert!(!c.lite(2).audit().iter().any(|(what, _)| *what == "operations that may still happen"));
 }
 
-/// The same while nobody stands still: by the time that the memory is free, the late packet finds no queue pair.
+/// No node is stopped here: by the time that the memory is free, the late packet finds no queue pair.
 #[test]
 fn a_late_packet_finds_no_queue_pair_once_memory_is_free() {
     let mut c = cluster(3);
@@ -116,7 +118,7 @@ fn a_late_packet_finds_no_queue_pair_once_memory_is_free() {
     assert_eq!(c.fabric.arrive(), (1, 0));
 }
 
-/// Takes a lock of node 2 and writes to memory on node 3 in a way that has no result; gives the guard.
+/// Takes a lock of node 2 and does a write to memory on node 3 that has no result; returns the guard.
 fn write_under_lock(c: &mut Cluster, lmr: &Lmr, drops: bool) -> LockGuard {
     let (a, lmr) = (c.lite(1), lmr.clone());
     c.world.run(LIMIT, async move {
@@ -136,7 +138,7 @@ fn write_under_lock(c: &mut Cluster, lmr: &Lmr, drops: bool) -> LockGuard {
     })
 }
 
-/// Node 2 waits for the lock, writes to the same place and gives it back; tells when it has.
+/// Node 2 waits for the lock, writes to the same location and releases the lock; reports when it has.
 fn next_holder(c: &Cluster) -> Arc<AtomicBool> {
     let (b, done) = (c.lite(2), Arc::new(AtomicBool::new(false)));
     let told = done.clone();
@@ -151,7 +153,8 @@ fn next_holder(c: &Cluster) -> Arc<AtomicBool> {
     done
 }
 
-/// A write that its task has given up is not seen by the next holder of the lock, wherever it was held up.
+/// The next holder of the lock does not see a write that its task has given up, wherever the write was
+/// delayed.
 #[test]
 fn a_lock_is_given_back_after_the_writes_that_were_given_up() {
     for (drops, unlocks, breaks) in [
@@ -193,7 +196,7 @@ fn a_lock_is_given_back_after_the_writes_that_were_given_up() {
     }
 }
 
-/// What was given up before the lock was taken, or that only reads, keeps nobody from giving it back.
+/// Operations that were given up before the lock was taken, or that only read, do not delay its release.
 #[test]
 fn a_lock_waits_only_for_writes_of_its_time() {
     let mut c = cluster(3);
@@ -207,7 +210,7 @@ fn a_lock_waits_only_for_writes_of_its_time() {
         let held = lock.lock().await.unwrap();
         assert_eq!(hasty.read(4096, &mut [0; 64]).await, Err(Error::Deadline));
         held.unlock().await.unwrap();
-        // One of its time does, and then the lock is given back in the background.
+        // A later one does, and then the lock is released in the background.
         let held = lock.lock().await.unwrap();
         assert_eq!(hasty.write(4096, &[8; 64]).await, Err(Error::Unknown));
         assert_eq!(held.unlock().await, Err(Error::Deadline));
@@ -222,7 +225,8 @@ fn a_lock_waits_only_for_writes_of_its_time() {
     });
 }
 
-/// A peer that is dead says nothing any more, and nobody waits for it; neither does a node that is no member.
+/// A dead peer sends no confirmation, and no task waits for it; the same holds for a node that is no
+/// member.
 #[test]
 fn nobody_waits_for_the_dead() {
     for dead in [3, 1] {
@@ -246,15 +250,16 @@ fn nobody_waits_for_the_dead() {
     }
 }
 
-/// An RNIC that does not let go of a queue pair may still change memory: the end of the peer is not seen, and no memory is used
-/// again, before it has.
+/// An RNIC that does not destroy a queue pair may still change memory: until it does, the end of the peer
+/// is not acknowledged, and no memory is reused.
 #[test]
 fn what_an_rnic_still_serves_is_not_used_again() {
     let mut c = cluster(3);
     let (lmr, mapped) = shared(&mut c, 1, 3, 2);
     let before = free(&c, 3);
     c.fabric.keep_queue_pairs(gid(3), true);
-    // Node 2 dies. Node 3 has a queue pair with it that lives on, and holds memory that node 2 has mapped.
+    // Node 2 dies. Node 3 has a queue pair to it that is not destroyed, and holds memory that node 2 has
+    // mapped.
     c.fabric.delay_between(gid(2), gid(3), true);
     let b = c.lite(2);
     c.world.run(LIMIT, async move {
@@ -272,7 +277,7 @@ fn what_an_rnic_still_serves_is_not_used_again() {
     assert_eq!(c.fabric.arrive(), (1, 0));
 }
 
-/// The same for a connection that breaks while both ends live: the word that it is at its end waits for the RNIC.
+/// A connection breaks while both ends live: the acknowledgement of its end waits for the RNIC.
 #[test]
 fn the_end_of_a_connection_is_not_told_while_the_rnic_serves_it() {
     let mut c = cluster(3);

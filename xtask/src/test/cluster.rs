@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Case> {
         }),
         case("lite-pools", |log| {
             // The machine has 64 MiB.
-            refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209715200 bytes asked", log)
+            refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209750016 bytes asked", log)
         }),
         case("lite-peers", lite_peers),
         case("job-outlasts-a-stopped-manager", stopped_manager),
@@ -183,7 +183,7 @@ fn lite_peers(log: &Path) -> Result<()> {
     tool::run_ok(&mut count_words(&cluster, &input, &output), log, LIMIT)?;
     compare(&expected, &output, log)?;
     for n in 0..4 {
-        wait_for_console(n, "all 2 places for peers are taken", log)?;
+        wait_for_console(n, "all 2 connection permits are in use", log)?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ fn serve(cluster: &Cluster, name: &str, port: usize) -> thread::JoinHandle<runti
     thread::spawn(move || node.serve(vec![Box::new(echo::Echo)]))
 }
 
-/// Runs a demonstration to its good end.
+/// Runs a demonstration to its successful end.
 fn run(cluster: &Cluster, command: &mut Command, name: &str, more: &[&str]) {
     command.arg(&cluster.address).arg(cluster.key_file()).arg(name);
     command.arg(format!("softroce={}", cluster.fabric.socket(2).display()));

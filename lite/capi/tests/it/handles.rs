@@ -10,8 +10,8 @@ use std::time::Instant;
 /// The function of `handles.c` that is called while its node leaves.
 const SERVED: u32 = 200;
 
-/// Starts a program as the node `name` of the cluster, with an allocator that keeps nothing back and overwrites what is freed: a
-/// use of freed memory finds nonsense.
+/// Starts a program as the node `name` of the cluster, with an allocator that keeps nothing back and
+/// overwrites freed memory: a use of freed memory finds nonsense.
 fn start(cluster: &Cluster, command: &mut Command, name: &str) -> Child {
     command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").env("MALLOC_PERTURB_", "165");
     command.arg(&cluster.address).arg(cluster.key_file()).arg(name).arg(cluster.fabric.socket(1));

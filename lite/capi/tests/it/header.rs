@@ -1,5 +1,5 @@
-//! The header that is checked in is the one that the crate makes. `FERROLITE_WRITE_HEADER=1 cargo test -p ferrolite --test
-//! header` writes it.
+//! The checked-in header is the one that the crate generates. `FERROLITE_WRITE_HEADER=1 cargo test -p
+//! ferrolite --test it header` writes it.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The library for C and Python: its header, its examples as programs, and its handles under threads that close them.
+//! The library for C and Python: its header, its examples as programs, and its handles under threads that
+//! close them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 #[path = "../../../node/tests/support/mod.rs"]

@@ -1,4 +1,5 @@
-//! What the tests of programs in C and Python share: the library, the compiler, and nodes in this process.
+//! The common part of the tests of programs in C and Python: the library, the compiler, and nodes in this
+//! process.
 
 use crate::support::{Cluster, LIMIT};
 use lite_node::{Clock, Nic, Node, Options};
@@ -11,7 +12,7 @@ pub fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Joins as a node in this process, on a port of the cluster's fabric; it takes jobs of `echo`.
+/// Joins as a node in this process, on a port of the cluster's fabric; the node accepts jobs of `echo`.
 pub fn join(cluster: &Cluster, name: &str, port: usize) -> Node {
     let clock = Clock::start();
     let nic = Nic::softroce(cluster.fabric.socket(port), 32 << 20).unwrap();
@@ -28,21 +29,21 @@ pub fn join(cluster: &Cluster, name: &str, port: usize) -> Node {
     Node::join(clock, nic, options).unwrap()
 }
 
-/// Where cargo has put the library: beside this test or one up.
+/// Returns the directory of the library: that of this test or its parent.
 pub fn library(name: &str) -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let places = exe.ancestors().skip(1).take(2);
     places.map(|dir| dir.join(name)).find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// What the linker needs for the shared library.
+/// Returns the linker's arguments for the shared library.
 pub fn shared() -> [String; 3] {
     let library = library("libferrolite.so");
     let dir = library.parent().unwrap().display();
     [format!("-L{dir}"), format!("-Wl,-rpath,{dir}"), "-lferrolite".into()]
 }
 
-/// Compiles a program in C without a warning.
+/// Compiles a program in C and fails on warnings.
 pub fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<str>]) -> PathBuf {
     let program = cluster.dir.path().join(name);
     let mut cc = Command::new("cc");
@@ -52,7 +53,7 @@ pub fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<
     program
 }
 
-/// Python with the module, for a script.
+/// Returns Python with the module, for a script.
 pub fn python(script: &Path) -> Command {
     let mut python = Command::new("python3");
     python.arg(script).env("PYTHONPATH", source("python"));

@@ -21,7 +21,7 @@ fn three(cluster: &Cluster) -> Vec<Process> {
     processes
 }
 
-/// The job on all nodes.
+/// Submits the job to all nodes.
 pub fn word_count() -> Job {
     Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }
 }
@@ -40,7 +40,7 @@ fn three_processes_count_words_and_leave() {
         assert_eq!(done.reports.len(), 3);
         assert!(std::fs::read(&path).unwrap() == reference(&input), "round {round}: another result");
     }
-    // One by a signal, the others by the manager.
+    // A signal ends one node, the manager the others.
     let mut processes = processes.into_iter();
     let first = processes.next().unwrap();
     first.signal("-TERM");
@@ -71,7 +71,7 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
     let watch = |update: Update<'_>| {
         if let Update::Accepted { .. } = update {
-            // Told once.
+            // The node is told once.
             let _ = running.send(());
         }
     };
@@ -81,7 +81,7 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     assert!(!path.exists());
     assert!(!killer.join().unwrap().0.success());
     cluster.wait_members(&["host0", "host2"]);
-    // The others take the next job.
+    // The other nodes accept the next job.
     let input = cluster.file("in2", &text(100_000));
     let mut output = Output::create(&path).unwrap();
     let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
@@ -91,8 +91,8 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     assert!(std::fs::read(&path).unwrap() == reference(&input));
 }
 
-/// Longer than a lease: with its only thread for applications computing, a node sends heartbeats, takes their
-/// acknowledgements and serves reads of its memory.
+/// Runs for longer than a lease: while its only thread for applications computes, a node sends heartbeats,
+/// reads their acknowledgements and serves reads of its memory.
 #[test]
 fn membership_and_reads_go_on_while_an_application_computes() {
     let cluster = Cluster::start(2);
@@ -141,7 +141,7 @@ fn the_example_runs_against_two_processes() {
     assert_eq!(job.join().unwrap().unwrap(), 2);
 }
 
-/// What a daemon that must not start says: one line.
+/// Returns the one line that a daemon prints which must not start.
 pub fn refusal(command: &mut Command) -> String {
     let (status, said) = Process::start(command).wait();
     assert!(!status.success(), "it started");
@@ -163,14 +163,14 @@ fn refusals_are_one_line() {
     let said = refusal(daemon(&cluster, "b", 1).arg("--key-file").arg(cluster.dir.path().join("none")));
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
     let nowhere = cluster.dir.path().join("no.sock");
-    // Whatever is wrong besides, the key comes first.
+    // The key is checked before all other errors.
     let whole = manager::key::load(&cluster.key_file()).unwrap();
     let clients = cluster.dir.path().join("client.key");
     manager::key::make_for_role(&clients, &whole, proto::channel::Role::Client).unwrap();
     let said = refusal(
         daemon(&cluster, "b", 1).arg("--key-file").arg(&clients).arg("--fabric-socket").arg(&nowhere),
     );
-    assert!(said.contains("the key is one for a client"), "{said}");
+    assert!(said.contains("this is the key of a client"), "{said}");
     let said = refusal(daemon(&cluster, "b", 1).arg("--fabric-socket").arg(&nowhere));
     assert!(said.contains("no.sock"), "{said}");
 }

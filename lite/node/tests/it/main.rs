@@ -1,4 +1,5 @@
-//! `lite-node` as processes on this host: a fabric and a manager beside them, no machines.
+//! `lite-node` as processes on this host, with a fabric and a manager beside them, and without virtual
+//! machines.
 #![allow(clippy::unwrap_used, reason = "also the helpers of these tests may fail them")]
 
 mod daemon;

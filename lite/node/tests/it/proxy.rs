@@ -1,19 +1,19 @@
-//! Something between nodes and their manager that can fall silent: it takes bytes and passes none on, while its connections
-//! stay.
+//! A proxy between nodes and their manager that can become silent: it accepts bytes and forwards none,
+//! while its connections stay open.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// Which way.
+/// The direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToManager,
     ToNodes,
 }
 
-/// Each way, whether it passes nothing on.
+/// For each direction, true if nothing is forwarded.
 #[derive(Default)]
 struct Silence {
     ways: Mutex<[bool; 2]>,
@@ -21,22 +21,22 @@ struct Silence {
 }
 
 impl Silence {
-    /// Waits until that way is silent no more.
+    /// Waits until that direction is no longer silent.
     fn wait(&self, way: Way) {
         let ways = self.ways.lock().unwrap();
         drop(self.change.wait_while(ways, |ways| ways[way as usize]).unwrap());
     }
 }
 
-/// Connections to it go on to the manager. Its threads end with their connections.
+/// A proxy whose connections lead to the manager. Its threads end with their connections.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub address: String,
     silence: Arc<Silence>,
 }
 
 impl Proxy {
-    /// In front of the manager at `manager`.
+    /// Starts a proxy for the manager at `manager`.
     pub fn start(manager: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -56,7 +56,7 @@ impl Proxy {
         Self { address, silence }
     }
 
-    /// Passes nothing on that way, or what has come meanwhile and all that follows.
+    /// Stops forwarding in that direction, or forwards the bytes held back and all that follow.
     pub fn silent(&self, way: Way, silent: bool) {
         self.silence.ways.lock().unwrap()[way as usize] = silent;
         self.silence.change.notify_all();
@@ -71,7 +71,7 @@ fn pass(way: Way, mut from: TcpStream, mut to: TcpStream, silence: &Silence) {
             break;
         }
     }
-    // The end is not told before its time either. The other way ends as well.
+    // The end is not forwarded before its time either. The other direction ends as well.
     silence.wait(way);
     let _ = to.shutdown(std::net::Shutdown::Both);
     let _ = from.shutdown(std::net::Shutdown::Both);

@@ -1,10 +1,10 @@
-//! LITE's settings as options of the daemon: each of these tests sees what one does.
+//! LITE's settings as options of the daemon: each of these tests observes the effect of one.
 
 use crate::daemon::{daemon, refusal, word_count};
 use crate::support::{Cluster, Process, reference, text};
 use manager::client::{ClientError, Inputs, Output};
 
-/// Runs word count on nodes with these options; gives what came of it and whether the result is right.
+/// Runs word count on nodes with these options; returns its outcome and whether the result is right.
 fn count_with(options: &[&str], nodes: usize) -> (Result<bool, ClientError>, Vec<Process>, Cluster) {
     let cluster = Cluster::start(nodes);
     let start =
@@ -27,9 +27,9 @@ fn count_with(options: &[&str], nodes: usize) -> (Result<bool, ClientError>, Vec
 fn peers_bound_the_connections() {
     let (right, processes, _cluster) = count_with(&["--peers", "2"], 4);
     assert!(right.unwrap(), "another result");
-    // Each has three peers.
+    // Each node has three peers.
     for mut process in processes {
-        process.says("all 2 places for peers are taken");
+        process.says("all 2 connection permits are in use");
     }
 }
 
@@ -40,7 +40,7 @@ fn pools_take_the_memory_that_they_say() {
     let mut command = daemon(&cluster, "host", 0);
     let (status, said) = Process::start(command.args(["--bounce", "256x8,4Kx8,1Mx100"])).wait();
     assert!(!status.success(), "it started");
-    // All three lie in one run: a page, 32 KiB and 100 MiB.
+    // All three are in one run: a page, 32 KiB and 100 MiB.
     assert!(said.contains("104894464 bytes asked"), "{said}");
 }
 

@@ -14,20 +14,20 @@ const SUSPENDED: &str = "posts nothing until it answers";
 /// Two nodes that reach the manager through a proxy.
 fn two(cluster: &Cluster) -> (Proxy, Vec<Process>) {
     let proxy = Proxy::start(&cluster.address);
-    // The last one counts.
+    // The last value of an option counts.
     let start = |n: usize| {
         Process::start(daemon(cluster, &format!("host{n}"), n).args(["--manager", &proxy.address]))
     };
     let mut processes: Vec<_> = (0..2).map(start).collect();
     cluster.wait_nodes(2);
-    // The manager's welcome is through the proxy before that falls silent.
+    // The manager's welcome has passed the proxy before that becomes silent.
     for process in &mut processes {
         process.says("joined as");
     }
     (proxy, processes)
 }
 
-/// The manager hears the nodes, and they hear nothing of it.
+/// The manager hears the nodes, and they do not hear the manager.
 #[test]
 fn a_job_outlasts_a_manager_that_is_silent() {
     let cluster = Cluster::with_lease(2, LEASE);
@@ -71,7 +71,8 @@ fn a_job_outlasts_a_manager_that_is_silent() {
     }
 }
 
-/// Neither hears the other: the manager gives the nodes up after a lease, and they learn of it when they hear it again.
+/// Neither side hears the other: the manager gives the nodes up after a lease, and they learn of it when
+/// they hear it again.
 #[test]
 fn a_process_that_is_cut_off_for_too_long_is_dead_and_ends() {
     let cluster = Cluster::with_lease(2, LEASE);

@@ -1,4 +1,5 @@
-//! A cluster without machines: the manager's daemon and a fabric in this process, nodes beside or in it.
+//! A cluster without virtual machines: the manager's daemon and a fabric in this process, nodes in it or
+//! beside it.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test's own means may fail it")]
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Longest wait for anything.
+/// The longest wait for anything.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
@@ -29,14 +30,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A manager, and a fabric with so many ports.
+    /// Starts a manager, and a fabric with that many ports.
     pub fn start(ports: usize) -> Self {
         Self::with_lease(ports, Config::default().lease)
     }
 
-    /// The same; a node that the manager does not hear for `lease` is dead.
+    /// Does the same as [`new`](Self::new); a node that the manager does not hear for `lease` is dead.
     pub fn with_lease(ports: usize, lease: Duration) -> Self {
-        // Short, because of the sockets in it.
+        // The path is short, because of the sockets in it.
         let dir = TempDir::with_prefix("lite-").unwrap();
         let (key, _) = key::load_or_make(&dir.path().join("cluster.key")).unwrap();
         let options = Options {
@@ -86,7 +87,7 @@ impl Cluster {
         path
     }
 
-    /// Waits until there are so many members.
+    /// Waits until there are that many members.
     pub fn wait_nodes(&self, count: u16) {
         self.client().wait_nodes(count, LIMIT).unwrap();
     }
@@ -119,9 +120,9 @@ impl Drop for Cluster {
 /// A process, killed at the end of the test.
 pub struct Process {
     child: Child,
-    /// Lines of its standard error.
+    /// The lines of its standard error.
     lines: Receiver<String>,
-    /// Those that have been read, each with its line feed.
+    /// The lines that have been read, each with its line feed.
     said: String,
 }
 
@@ -132,14 +133,14 @@ impl Process {
         let (told, lines) = channel();
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                // It is read on when nobody listens any more: a full pipe would stop the process.
+                // The output is read on without a listener: a full pipe would stop the process.
                 let _ = told.send(line);
             }
         });
         Self { child, lines, said: String::new() }
     }
 
-    /// Waits until it says something that contains `text`, unless it has before.
+    /// Waits until the process prints a line that contains `text`, unless it has before.
     pub fn says(&mut self, text: &str) {
         while !self.said.contains(text) {
             match self.lines.recv_timeout(LIMIT) {
@@ -154,7 +155,7 @@ impl Process {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end; gives its status and its standard error.
+    /// Waits for the end of the process; returns its status and its standard error.
     pub fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + LIMIT;
         let status = loop {
@@ -178,7 +179,7 @@ impl Drop for Process {
     }
 }
 
-/// The reference of the design for word count.
+/// The reference implementation of word count.
 pub fn reference(input: &Path) -> Vec<u8> {
     const PIPELINE: &str = r#"export LC_ALL=C
 tr -cs A-Za-z '\n' <"$1" | tr A-Z a-z | sed '/^$/d' | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' |
@@ -188,13 +189,13 @@ sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
     done.stdout
 }
 
-/// Some text of about so many bytes, always the same.
+/// Returns a text of about that many bytes, always the same.
 pub fn text(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut text = Vec::with_capacity(bytes + 16);
     while text.len() < bytes {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Small numbers more often.
+        // Small numbers are more frequent.
         let word = (state >> 33) % (1 + (state >> 50) % 5000);
         let mut rest = word;
         loop {

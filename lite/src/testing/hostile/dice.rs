@@ -1,5 +1,5 @@
-//! What a hostile member says: messages of LITE with fields that chance chooses, most of them such that they mean something to
-//! whoever hears them.
+//! The messages of a hostile member: messages of LITE with random fields, most of which make sense to their
+//! receiver.
 
 use crate::conn::{End, Envelope, Message, RpcArea, VERSION};
 use crate::membership::Life;
@@ -14,9 +14,9 @@ use platform::IoAddr;
 use proto::{Incarnation, NodeId};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
-/// Most numbers that are remembered.
+/// The most numbers that are remembered.
 const KNOWN: usize = 64;
-/// Numbers at which arithmetic goes wrong.
+/// Numbers at the edges of arithmetic.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -34,7 +34,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Memory of a node that may be written by anybody.
+/// Memory of a node that any member may write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spare {
     pub(super) at: Life,
@@ -42,13 +42,14 @@ pub(super) struct Spare {
     pub(super) len: u64,
 }
 
-/// Chance, and what makes sense.
+/// Random numbers, and numbers that make sense.
 pub(super) struct Dice {
     state: u64,
     me: Life,
-    /// Memory that pieces may lie in: nothing else of other nodes is ever named, for a member could write it itself.
+    /// Memory that pieces may name. No other memory of other nodes is ever named, because a member could
+    /// write it itself.
     spares: Vec<Spare>,
-    /// Numbers of mappings, waits, holdings, objects, attempts that others have named.
+    /// Numbers of mappings, waits, holdings, objects and attempts that other nodes have named.
     known: Vec<u64>,
     places: Vec<Place>,
 }
@@ -79,7 +80,7 @@ impl Dice {
         from.get(at).cloned()
     }
 
-    /// Remembers a number that means something.
+    /// Remembers a number that makes sense.
     pub(super) fn learn(&mut self, number: u64) {
         if self.known.len() >= KNOWN {
             let at = self.below(KNOWN as u64) as usize;
@@ -104,7 +105,7 @@ impl Dice {
         }
     }
 
-    /// Bytes: few, or so many that something overflows.
+    /// Returns a length: small, or large enough to overflow.
     fn len(&mut self) -> u64 {
         match self.below(4) {
             0 => self.pick(&EDGES).unwrap_or(0),
@@ -139,12 +140,12 @@ impl Dice {
         }
         let at = self.life();
         let addr = match self.below(3) {
-            // Nobody's memory lies there.
+            // No node has memory there.
             0 => 1 << 52 | self.below(1 << 40),
             1 => u64::MAX - self.below(10_000),
             _ => self.below(100),
         };
-        // None that begins below all memory reaches into it.
+        // A piece that begins below all memory does not reach into it.
         let len = if addr < 100 { self.below(10_000) } else { self.len() };
         Piece { at, addr: IoAddr(addr), len }
     }
@@ -246,7 +247,7 @@ impl Dice {
         }
     }
 
-    /// An answer to that question, most of them of the right kind.
+    /// Returns an answer to that request, mostly of the right kind.
     pub(super) fn answer(&mut self, ask: &Ask) -> Result<Answer, Error> {
         match self.below(10) {
             0 => return Err(self.error()),
@@ -262,7 +263,7 @@ impl Dice {
             Ask::Reserve { len, .. } => {
                 let mut shape = self.shape();
                 if self.one_in(2) {
-                    // Memory of this node's, as was asked, or said to be.
+                    // Memory of this node, as was asked, or claimed to be.
                     shape.first = alloc::vec![Piece { at: self.me, addr: IoAddr(1 << 52), len: *len }];
                     shape.count = 1;
                 }
@@ -276,7 +277,7 @@ impl Dice {
         })
     }
 
-    /// A question about anything.
+    /// Returns a random request.
     pub(super) fn ask(&mut self) -> Ask {
         let (mapping, holding, token) = (self.number(), self.number(), self.number());
         let (name, rights, len) = (self.name(), self.rights(), self.len());
@@ -332,7 +333,7 @@ impl Dice {
         if self.one_in(2) { Grantee::Everyone } else { Grantee::Node(self.node()) }
     }
 
-    /// A message about connections.
+    /// Returns a random message about connections.
     pub(super) fn envelope(&mut self) -> Envelope {
         let message = match self.below(8) {
             0 => Message::Request(self.end()),
@@ -371,8 +372,8 @@ impl Dice {
         }
     }
 
-    /// Bytes of a message: as they should be, or changed, cut short, or any.
-    pub(super) fn spoil(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+    /// Returns the bytes of a message: correct, changed, cut short, or random.
+    pub(super) fn corrupt(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
         match self.below(8) {
             0 => {
                 let len = self.below(200);
@@ -391,7 +392,7 @@ impl Dice {
         bytes
     }
 
-    /// A record for a ring as no LITE writes it, and the immediate that announces something.
+    /// Returns a ring record that LITE never writes, and a random immediate.
     pub(super) fn record(&mut self) -> (Vec<u8>, u32) {
         let header = RequestHeader {
             function: if self.one_in(2) { crate::rpc::INTERNAL } else { self.below(12) as u32 },

@@ -1,8 +1,10 @@
-//! A member that keeps none of LITE's rules: it answers other nodes' internal questions with anything, and asks anything of them.
+//! A member that breaks LITE's rules: it sends random answers to internal requests of other nodes, and
+//! random requests to them.
 //!
-//! It is a node like the others below that, so what it says arrives: its connections are set up as they should be (among messages
-//! about connections that make no sense), and its questions name mappings, waits and objects that exist. It knows of others' memory
-//! only what it is told it may have written: a member could write any memory of the others by its RNIC, and LITE trusts it not to.
+//! Below that it is a node like the others, so its messages arrive: its connections are set up correctly
+//! (among senseless messages about connections), and its requests name mappings, waits and objects that
+//! exist. It only names memory of other nodes that it was told it may write: a member could write any
+//! memory of the others by its RNIC, and LITE trusts it not to.
 
 mod dice;
 
@@ -27,9 +29,9 @@ use proto::{NodeId, ToManager};
 use spin::Mutex;
 use verbs::RemoteAddr;
 
-/// The longest question that it takes, in bytes.
+/// The length of the longest request that it accepts, in bytes.
 const MAX_ASK: usize = 64 << 10;
-/// Names that it binds: of a region, a lock, an event that do not exist, and of nothing.
+/// The names that it binds: to a region, a lock and an event that do not exist, and to nonsense.
 const NAMES: [&str; 4] = ["hostile-region", "hostile-lock", "hostile-event", "hostile-nothing"];
 
 /// The hostile member.
@@ -41,11 +43,11 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Makes `lite`'s node hostile from now on, as `seed` decides. `spares` is memory of other nodes that it may have written: node,
-    /// first address, and bytes.
+    /// Makes `lite`'s node hostile from now on, as `seed` decides. `spares` is memory of other nodes that
+    /// it may write: node, first address, and bytes.
     ///
     /// # Panics
-    /// If a node of `spares` is no member.
+    /// If a node of `spares` is not a member.
     #[must_use]
     pub fn start(lite: &Lite, seed: u64, spares: &[(NodeId, IoAddr, u64)]) -> Arc<Self> {
         let node = lite.by.node.clone();
@@ -66,19 +68,19 @@ impl Hostile {
         it
     }
 
-    /// Questions, messages about connections and records that it has sent.
+    /// Returns the number of requests, messages about connections and records that it has sent.
     #[must_use]
     pub fn questions(&self) -> u64 {
         self.questions.load(Ordering::Relaxed)
     }
 
-    /// Questions of others that it has answered in some way.
+    /// Returns the number of requests of other nodes that it has answered in some way.
     #[must_use]
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// Takes the place of LITE's own function.
+    /// Replaces LITE's internal function.
     fn serve(self: &Arc<Self>) {
         if let Some(own) = self.node.services.get(INTERNAL) {
             self.node.services.remove(INTERNAL, &own);
@@ -106,7 +108,7 @@ impl Hostile {
                 }
                 Err(_) => Err(Error::Unknown),
             };
-            let bytes = dice.spoil(proto::encode(&answer));
+            let bytes = dice.corrupt(proto::encode(&answer));
             let pause = if dice.one_in(8) { dice.below(60_000_000) } else { dice.below(100_000) };
             (bytes, pause)
         };
@@ -120,7 +122,7 @@ impl Hostile {
         self.node.timers.until(self.node.platform.now() + Duration::from_nanos(nanos)).await;
     }
 
-    /// Binds names to what is not there.
+    /// Binds names to objects that do not exist.
     fn bind_names(&self) {
         let mut dice = self.dice.lock();
         let place = |dice: &mut Dice, kind| Place {
@@ -142,7 +144,7 @@ impl Hostile {
         }
     }
 
-    /// Asks and tells one node anything, for as long as there is time.
+    /// Sends random requests and messages to one node until the membership ends.
     async fn attack(&self, victim: Life) {
         while !self.node.is_fenced() {
             let (what, pause) = {
@@ -164,7 +166,7 @@ impl Hostile {
             let mut dice = self.dice.lock();
             let ask = dice.ask();
             let function = if dice.one_in(20) { dice.below(12) as u32 } else { INTERNAL };
-            (dice.spoil(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
+            (dice.corrupt(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
         };
         let mut reply = vec![0; 4000];
         let request = Request { function, data: &data };
@@ -180,11 +182,12 @@ impl Hostile {
     fn relay(&self, victim: Life) {
         let mut dice = self.dice.lock();
         let envelope = dice.envelope();
-        let body = dice.spoil(proto::encode(&envelope));
+        let body = dice.corrupt(proto::encode(&envelope));
         self.node.control.post(&ToManager::Relay { to: victim.0, incarnation: victim.1, body });
     }
 
-    /// Writes into the ring for requests what no LITE writes, or announces what is not there. That ends the connection.
+    /// Writes records into the ring that LITE never writes, or announces records that do not exist. That
+    /// ends the connection.
     fn write_record(&self, victim: Life) {
         let Some(conn) = self.node.connected(victim.0) else { return };
         let (bytes, imm) = self.dice.lock().record();
@@ -198,12 +201,12 @@ impl Hostile {
         let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
         let verb = Verb::Write { head: bytes, tail: &[], imm: Some(imm) };
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        // Where there is no room for it now, something else is sent later.
+        // If there is no room for it now, something else is sent later.
         let _ = self.node.try_post(conn, RPC_LANE, verb, remote, None, true);
     }
 }
 
-/// Remembers the numbers that a question names.
+/// Remembers the numbers that a request names.
 fn learn(dice: &mut Dice, ask: &Ask) {
     match ask {
         Ask::Alloc { mapping, .. }

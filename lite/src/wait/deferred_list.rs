@@ -1,36 +1,36 @@
-//! A list that is empty as a rule, which one load tells.
+//! A list that is usually empty; one load tells whether it is.
 
 use crate::lock::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is to be looked at later.
-pub(crate) struct Tray<T> {
-    /// As many as the list is long, once its lock is given back.
+/// Things that the poller looks at later.
+pub(crate) struct DeferredList<T> {
+    /// The length of the list, stored before its lock is released.
     count: AtomicUsize,
     list: Mutex<Vec<T>>,
 }
 
-impl<T> Default for Tray<T> {
+impl<T> Default for DeferredList<T> {
     fn default() -> Self {
         Self { count: AtomicUsize::new(0), list: Mutex::default() }
     }
 }
 
-impl<T> Tray<T> {
+impl<T> DeferredList<T> {
     pub(crate) fn push(&self, thing: T) {
         let mut list = self.list.lock();
         list.push(thing);
         self.count.store(list.len(), Ordering::SeqCst);
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Takes them all out.
+    /// Takes all entries.
     #[cold]
     pub(crate) fn take(&self) -> Vec<T> {
         let mut list = self.list.lock();

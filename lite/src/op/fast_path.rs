@@ -1,5 +1,5 @@
-//! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
-//! one lock and without a timer of its own. Whatever is in its way is left to the long one.
+//! The fast path of an operation that fits one work request: it is posted at once if its connection exists
+//! and has room, under one lock and without a timer of its own. In all other cases the slow path does it.
 
 use super::{OpId, PlaceId, Touch, Verb};
 use crate::node::Node;
@@ -10,8 +10,8 @@ use core::task::Waker;
 use platform::{Instant, IoAddr};
 use verbs::RemoteAddr;
 
-/// The short way: where an operation goes if the mapping of `stamp` is as it was when it was made.
-pub(crate) struct Way {
+/// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
+pub(crate) struct FastRoute {
     pub(crate) place: PlaceId,
     pub(crate) addr: IoAddr,
     pub(crate) stamp: StampId,
@@ -19,40 +19,48 @@ pub(crate) struct Way {
 }
 
 impl Node {
-    /// Posts at once, with the waker of the task that waits, or not at all: then nothing has happened, and the long way finds out why.
+    /// Posts at once, with the waker of the task that waits. Otherwise returns `None` and nothing has
+    /// happened; the slow path finds the reason.
     #[inline(always)]
-    pub(crate) fn depart(&self, way: &Way, verb: Verb<'_>, deadline: Instant, waker: Waker) -> Option<OpId> {
+    pub(crate) fn depart(
+        &self,
+        route: &FastRoute,
+        verb: Verb<'_>,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<OpId> {
         if !self.lease.may_begin() {
             return None;
         }
         let bytes = self.bounce_len(verb);
         let to = {
             let mut ops = self.ops.lock();
-            // Under this lock, where who changes a mapping then looks for what came before.
-            if !self.stamps.is_fresh(way.stamp) {
+            // Checked under this lock: a task that changes a mapping then finds the operations posted
+            // before under this lock.
+            if !self.stamps.is_valid(route.stamp) {
                 return None;
             }
             let waits = (waker, deadline);
-            let touch = Touch { stamp: way.stamp, changes: verb.changes() };
-            let to = ops.depart(way.place, way.share, touch, bytes, self.config.send_depth, waits)?;
-            ops.quick.count(verb);
+            let touch = Touch { stamp: route.stamp, changes: verb.changes() };
+            let to = ops.depart(route.place, route.share, touch, bytes, self.config.send_depth, waits)?;
+            ops.fast_path.count(verb);
             self.note_deadline(deadline);
             to
         };
         self.trace(|| super::post::posted(to.id, verb, to.peer, to.lane));
-        let remote = RemoteAddr { addr: way.addr, key: to.key };
+        let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
     }
 
-    /// An operation has that deadline. To be called under the table's lock.
+    /// Notes the deadline of an operation. Must be called under the table's lock.
     pub(super) fn note_deadline(&self, deadline: Instant) {
         if deadline.as_nanos() < self.earliest_op.load(Ordering::Relaxed) {
             self.earliest_op.store(deadline.as_nanos(), Ordering::Release);
         }
     }
 
-    /// Wakes the tasks whose operations on the short way are late; gives whether there were any.
-    pub(crate) fn expire_quick(&self, now: Instant) -> bool {
+    /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
+    pub(crate) fn expire_fast_path(&self, now: Instant) -> bool {
         if now.as_nanos() < self.earliest_op.load(Ordering::Acquire) {
             return false;
         }

@@ -1,30 +1,32 @@
-//! A line: tasks that wait for one of several equal things, the first come first.
+//! A fair queue: tasks that wait for one of several equal resources, first come, first served.
 
 use crate::lock::Mutex;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
-/// How many are woken for one thing that comes free. More than one, because a future that was woken may lie unpolled while its
-/// task waits for something else.
+/// The number of waiters that are woken for one resource that becomes free. More than one, because a future
+/// that was woken may stay unpolled while its task waits for something else.
 const WOKEN: usize = 2;
 
-/// How far from the front one is looked for that has been woken.
+/// The number of waiters at the head of the queue that are checked for a pending wake-up.
 const NEAR: usize = 16;
 
-/// Tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
-/// [`Waiters`](super::Waiters), a thing that comes free does not wake them all.
+/// Tasks that wait for a resource of which each takes one, in the order in which they came. Unlike
+/// [`Waiters`](super::Waiters), a resource that becomes free does not wake them all.
 ///
-/// What `take` looks at must be behind a lock that whoever [wakes](Self::wake) has taken before: then either `take` sees it, or
-/// the one who wakes sees who waits. The counts change under the queue's lock only.
+/// The state that `take` reads must be behind a lock that the caller of [`wake`](Self::wake) has held
+/// before: then either `take` sees the change, or the caller sees the waiter. The counts change only under
+/// the queue's lock.
 ///
-/// Whoever finds something free while one before it has been woken and not looked yet, lets others run once before it
-/// takes it. So the order holds among tasks that run, and a future that nobody polls holds up nobody.
+/// A task that finds a free resource, while a waiter before it has been woken and has not looked yet,
+/// yields once before it takes the resource. So the order holds among tasks that run, and a future that is
+/// not polled delays nobody.
 #[derive(Default)]
-pub(crate) struct Line {
-    /// How many wait and have not been woken.
+pub(crate) struct FairQueue {
+    /// The number of waiters that have not been woken.
     asleep: AtomicUsize,
-    /// How many have been woken and have not left the line or waited again.
+    /// The number of waiters that have been woken and have neither left the queue nor waited again.
     woken: AtomicUsize,
     queue: Mutex<Queue>,
 }
@@ -32,47 +34,48 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Queue {
     last: u64,
-    /// By number, ascending. Those without a waker have been woken.
+    /// By number, ascending. Waiters without a waker have been woken.
     waiting: VecDeque<(u64, Option<Waker>)>,
 }
 
-/// A place in the line. Dropped, it lets the next one look: there may be more than it took.
-struct Place<'a> {
-    line: &'a Line,
+/// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
+/// this one took.
+struct Waiter<'a> {
+    fair_queue: &'a FairQueue,
     number: Option<u64>,
     has_yielded: bool,
 }
 
-/// One more or less, under the lock.
+/// Adds `by` to a count. The queue's lock must be held.
 fn change(count: &AtomicUsize, by: isize) {
     count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
 }
 
-impl Line {
-    /// Whether nobody is in it.
+impl FairQueue {
+    /// Returns true if the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until `take` gives something.
+    /// Waits until `take` returns something.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place { line: self, number: None, has_yielded: false };
+        let mut waiter = Waiter { fair_queue: self, number: None, has_yielded: false };
         core::future::poll_fn(|cx| {
-            if place.yields() {
+            if waiter.yields() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if let Some(v) = take() {
                 return Poll::Ready(v);
             }
-            place.wait(cx);
-            // It may have come free in between.
+            waiter.wait(cx);
+            // A resource may have become free meanwhile.
             take().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 
-    /// One more is free.
+    /// Tells the queue that one more resource is free.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) > 0 {
@@ -80,7 +83,7 @@ impl Line {
         }
     }
 
-    /// Something has changed for all.
+    /// Wakes all waiters, because something has changed for all.
     pub(crate) fn wake_all(&self) {
         self.wake_some(usize::MAX);
     }
@@ -108,15 +111,15 @@ impl Line {
     }
 }
 
-impl Place<'_> {
-    /// Whether others are to look first: those who came before and have been woken.
+impl Waiter<'_> {
+    /// Returns true if waiters that came before and have been woken should look first.
     fn yields(&mut self) -> bool {
-        // One with a place may be the only one that has been woken.
-        let woken = self.line.woken.load(Ordering::SeqCst);
+        // If this waiter has an entry, it may be the only one that has been woken.
+        let woken = self.fair_queue.woken.load(Ordering::SeqCst);
         if self.has_yielded || woken <= usize::from(self.number.is_some()) {
             return false;
         }
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let number = self.number.unwrap_or(u64::MAX);
         let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
         let yields = before.any(|(_, waker)| waker.is_none());
@@ -126,14 +129,14 @@ impl Place<'_> {
             self.number = Some(queue.last);
             let last = queue.last;
             queue.waiting.push_back((last, None));
-            change(&self.line.woken, 1);
+            change(&self.fair_queue.woken, 1);
         }
         yields
     }
 
     fn wait(&mut self, cx: &Context<'_>) {
         self.has_yielded = false;
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let number = *self.number.get_or_insert_with(|| {
             queue.last += 1;
             queue.last
@@ -142,34 +145,34 @@ impl Place<'_> {
             Ok(at) => {
                 let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
                 if waker.is_none() {
-                    change(&self.line.woken, -1);
-                    change(&self.line.asleep, 1);
+                    change(&self.fair_queue.woken, -1);
+                    change(&self.fair_queue.asleep, 1);
                 }
                 if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
                 }
             }
-            // Only ever at the end.
+            // New numbers are the largest, so this inserts at the end.
             Err(at) => {
                 queue.waiting.insert(at, (number, Some(cx.waker().clone())));
-                change(&self.line.asleep, 1);
+                change(&self.fair_queue.asleep, 1);
             }
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let mut queue = self.line.queue.lock();
+        let mut queue = self.fair_queue.queue.lock();
         let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
         let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
         let was_woken = waker.is_none();
-        let count = if was_woken { &self.line.woken } else { &self.line.asleep };
+        let count = if was_woken { &self.fair_queue.woken } else { &self.fair_queue.asleep };
         change(count, -1);
         drop(queue);
         if was_woken {
-            self.line.wake_some(1);
+            self.fair_queue.wake_some(1);
         }
     }
 }
@@ -202,10 +205,10 @@ mod tests {
 
     #[test]
     fn the_first_come_is_the_first_woken_and_a_dropped_place_is_nobodys_loss() {
-        let (line, free) = (Line::default(), Cell::new(0));
+        let (fair_queue, free) = (FairQueue::default(), Cell::new(0));
         let take = || (free.get() > 0).then(|| free.set(free.get() - 1));
         let wakers: Vec<_> = (0..8).map(|_| Arc::new(Woken(AtomicU32::new(0)))).collect();
-        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(line.until(take)))).collect();
+        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(fair_queue.until(take)))).collect();
         let poll = |futures: &mut Vec<Option<Pinned<'_>>>, i: usize| {
             let waker = Waker::from(wakers[i].clone());
             let future = futures[i].as_mut().unwrap();
@@ -220,27 +223,28 @@ mod tests {
             assert!(!poll(&mut futures, i));
         }
         free.set(1);
-        line.wake();
+        fair_queue.wake();
         assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
-        // The second lets the first go before; that one lies unpolled, so the second takes it, and lets the next one look.
+        // The second lets the first go before it. The first is not polled, so the second takes the resource
+        // and lets the next one look.
         assert!(!poll(&mut futures, 1));
         assert_eq!(woken(1), 2);
         assert!(poll(&mut futures, 1));
         assert_eq!((woken(2), woken(3)), (1, 0));
-        // One that came before has been woken and not looked yet; then nothing is left.
+        // A waiter before it has been woken and has not looked yet; then nothing is left.
         assert!(!poll(&mut futures, 2));
         assert!(!poll(&mut futures, 2));
         free.set(1);
-        // A place that was woken and is dropped lets the next one look.
+        // An entry that was woken and is dropped lets the next waiter look.
         futures[0] = None;
         assert_eq!((woken(2), woken(3)), (3, 0));
         assert!(poll(&mut futures, 2));
         assert_eq!((woken(3), woken(4)), (1, 0));
-        // One that waits and is dropped was not looking.
+        // An entry that waits and is dropped was not looking.
         futures[7] = None;
         assert_eq!(woken(4), 0);
-        // Whoever comes while others look lets them.
-        let mut late = pin!(line.until(|| Some(())));
+        // A newcomer lets waiters that are looking go first.
+        let mut late = pin!(fair_queue.until(|| Some(())));
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
