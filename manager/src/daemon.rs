@@ -17,7 +17,7 @@ mod log;
 mod outbox;
 mod store;
 
-pub use keeper::{Keep, Trouble};
+pub use keeper::{Keep, SaveError};
 pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
@@ -84,7 +84,7 @@ pub enum DaemonError {
     Store(#[from] StoreError),
     /// The state could not be saved at the end.
     #[error("the last changes are not saved: {0}")]
-    Unsaved(Trouble),
+    Unsaved(SaveError),
     /// The key is not the whole key of the cluster.
     #[error(transparent)]
     Key(#[from] WrongRole),

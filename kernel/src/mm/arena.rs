@@ -25,7 +25,7 @@ impl Arena {
     /// Takes a run of `len` bytes, rounded down to 2 MiB, for the arena. Returns `None` if none is free.
     pub fn take(len: u64) -> Option<Self> {
         let len = len - len % ALIGN;
-        let base = lent::lend_as_it_is(len, ALIGN).filter(|_| len > 0)?.as_u64();
+        let base = lent::lend_unzeroed(len, ALIGN).filter(|_| len > 0)?.as_u64();
         Some(Self { base, len, runs: Arc::new(IrqMutex::new(Runs::new(len))) })
     }
 }

@@ -316,7 +316,7 @@ pub fn stats_among(ranges: &[Range<u64>]) -> Stats {
 }
 
 /// The number of frames to count under the lock at a time: a few microseconds with interrupts masked.
-const AT_ONCE: u64 = 1 << 17;
+const COUNT_STEP: u64 = 1 << 17;
 
 /// Counts frames, a part at a time, so that other processors can take the lock in between. Frames that they
 /// allocate or free meanwhile may be counted or not.
@@ -327,7 +327,7 @@ fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
         // The number of free frames right before `at`.
         let (mut at, mut run) = (range.start, 0);
         while at < range.end {
-            let end = (at + AT_ONCE).min(range.end);
+            let end = (at + COUNT_STEP).min(range.end);
             let frames = FRAMES.lock();
             while at < end {
                 let taken = next(frames.taken, at, true).min(end);

@@ -112,7 +112,7 @@ pub fn lend(bytes: u64) -> Option<PhysAddr> {
 
 /// Lends as [`lend`] does, aligned to `align` and not zeroed: for memory that is allocated, and zeroed, piece
 /// by piece.
-pub fn lend_as_it_is(bytes: u64, align: u64) -> Option<PhysAddr> {
+pub fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
     let at = frames::alloc_among(bytes, align, &covered().ranges)?;
     mark(at.as_u64(), bytes, true);
     Some(at)

@@ -139,14 +139,14 @@ struct Counter {
     /// The first number that is not reserved in the store.
     reserved: u64,
     /// The value of `reserved` once all requested reservations are saved.
-    asked: u64,
+    requested: u64,
 }
 
 impl Counter {
     /// Returns a counter whose first block is reserved.
     fn new(next: u64) -> Self {
         let next = if planted(Bug::NumbersBeginAnew) { 1 } else { next };
-        Self { next, reserved: next + BLOCK, asked: next + BLOCK }
+        Self { next, reserved: next + BLOCK, requested: next + BLOCK }
     }
 
     fn take(&mut self, record: fn(u64) -> Record, save: &mut Vec<Record>) -> Option<u64> {
@@ -155,9 +155,9 @@ impl Counter {
         }
         let number = self.next;
         self.next += 1;
-        if self.asked - self.next < BLOCK / 2 {
-            self.asked += BLOCK;
-            save.push(record(self.asked));
+        if self.requested - self.next < BLOCK / 2 {
+            self.requested += BLOCK;
+            save.push(record(self.requested));
         }
         Some(number)
     }

@@ -160,7 +160,7 @@ impl Core {
             job.enter(Phase::Loading, now);
             let (client, nodes) = (job.client, job.nodes());
             self.tell_client(client, ToClient::Accepted { job: id, nodes });
-            self.end_input_if_all_is_out(id);
+            self.end_input_if_all_sent(id);
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The reason why records cannot be saved. It is one line for people.
-pub type Trouble = Box<dyn Error + Send + Sync>;
+pub type SaveError = Box<dyn Error + Send + Sync>;
 
 /// A store of the manager's state.
 pub trait Keep: Send + 'static {
@@ -22,7 +22,7 @@ pub trait Keep: Send + 'static {
     ///
     /// # Errors
     /// Fails if the records cannot be saved. The same records come again later, followed by more.
-    fn keep(&mut self, records: &[Record]) -> Result<(), Trouble>;
+    fn keep(&mut self, records: &[Record]) -> Result<(), SaveError>;
 }
 
 /// A report of the thread.
@@ -39,7 +39,7 @@ pub(super) enum Kept {
 pub(super) struct Keeper {
     records: Sender<Record>,
     /// The result of the thread, once it has ended.
-    ended: oneshot::Receiver<Result<(), Trouble>>,
+    ended: oneshot::Receiver<Result<(), SaveError>>,
 }
 
 impl Keeper {
@@ -60,7 +60,7 @@ impl Keeper {
     }
 
     /// Waits until all records are saved or cannot be, for at most `timeout`.
-    pub(super) async fn finish(self, timeout: Duration) -> Result<(), Trouble> {
+    pub(super) async fn finish(self, timeout: Duration) -> Result<(), SaveError> {
         drop(self.records);
         match tokio::time::timeout(timeout, self.ended).await {
             Ok(Ok(saved)) => saved,
@@ -74,13 +74,13 @@ fn save_all(
     mut store: impl Keep,
     queue: &Receiver<Record>,
     tell: &UnboundedSender<Kept>,
-) -> Result<(), Trouble> {
+) -> Result<(), SaveError> {
     let mut unsaved = Vec::new();
     while let Ok(record) = queue.recv() {
         unsaved.push(record);
         unsaved.extend(queue.try_iter());
-        while let Err(trouble) = store.keep(&unsaved) {
-            let _ = tell.send(Kept::Failed(trouble.to_string()));
+        while let Err(error) = store.keep(&unsaved) {
+            let _ = tell.send(Kept::Failed(error.to_string()));
             if !gather(queue, &mut unsaved, Instant::now() + RETRY) {
                 // This is the last attempt.
                 store.keep(&unsaved)?;
@@ -113,7 +113,7 @@ mod tests {
     struct Memory(Arc<Mutex<(usize, Vec<Vec<Record>>)>>);
 
     impl Keep for Memory {
-        fn keep(&mut self, records: &[Record]) -> Result<(), Trouble> {
+        fn keep(&mut self, records: &[Record]) -> Result<(), SaveError> {
             let (failures, batches) = &mut *self.0.lock().unwrap();
             if *failures > 0 {
                 *failures -= 1;

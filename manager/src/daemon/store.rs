@@ -1,6 +1,6 @@
 //! The state that the manager keeps across restarts, in a file of the embedded database redb.
 
-use super::keeper::{Keep, Trouble};
+use super::keeper::{Keep, SaveError};
 use crate::core::{Record, Saved};
 use proto::NodeId;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
@@ -97,7 +97,7 @@ impl<M: Medium> Store<M> {
 }
 
 impl<M: Medium> Keep for Store<M> {
-    fn keep(&mut self, records: &[Record]) -> Result<(), Trouble> {
+    fn keep(&mut self, records: &[Record]) -> Result<(), SaveError> {
         let database = match self.database.take() {
             Some(database) => database,
             None => open(&self.medium)?,

@@ -5,7 +5,7 @@ use crate::strangers::acknowledged;
 use crate::support::{self, Harness};
 use manager::client::{Client, ClientError, Connection, Inputs, Job, Output};
 use manager::core::{Config, Event, Record, Saved};
-use manager::daemon::{Keep, Options, Trouble};
+use manager::daemon::{Keep, Options, SaveError};
 use proto::channel::{ClusterKey, Role};
 use proto::{FromClient, Hello, Join, NodeId, ToClient, ToNode};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -64,7 +64,7 @@ struct Hanging {
 }
 
 impl Keep for Hanging {
-    fn keep(&mut self, _: &[Record]) -> Result<(), Trouble> {
+    fn keep(&mut self, _: &[Record]) -> Result<(), SaveError> {
         let _ = self.begun.send(());
         self.go.recv().map_err(|_| "the disk is gone".into())
     }

@@ -99,7 +99,7 @@ impl Core {
         for rank in ranks {
             self.feed(id, rank);
         }
-        self.end_input_if_all_is_out(id);
+        self.end_input_if_all_sent(id);
         self.regulate(id);
     }
 
@@ -123,7 +123,7 @@ impl Core {
         if credit > part.feed.credit {
             (part.feed.credit, part.feed.stalled) = (credit, now);
             self.feed(id, rank);
-            self.end_input_if_all_is_out(id);
+            self.end_input_if_all_sent(id);
             self.regulate(id);
         }
     }
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    pub(super) fn end_input_if_all_is_out(&mut self, id: JobId) {
+    pub(super) fn end_input_if_all_sent(&mut self, id: JobId) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
         if job.phase != Phase::Loading || !job.cutter.finished() || job.queued().1 > 0 {
