@@ -111,7 +111,7 @@ impl Lite {
         config: Config,
     ) -> Result<Self, Error> {
         let patience = config.deadline;
-        let node = Arc::new(Node::new(platform, rnic, &welcome, config)?);
+        let node = Arc::new(Node::new(platform, rnic, (&welcome, link.lease_until()), config)?);
         for member in welcome.members {
             node.on_joined(member);
         }

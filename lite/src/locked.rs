@@ -10,6 +10,7 @@ use crate::Error;
 use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use core::ops::{Deref, DerefMut};
 use spin::MutexGuard;
@@ -49,7 +50,7 @@ impl Node {
     pub(crate) fn lock_for<'a, T>(&self, table: &'a Mutex<T>, life: Life) -> Result<LockedFor<'a, T>, Error> {
         let table = table.lock();
         // The check must follow the lock: see the top of this file.
-        if self.is_live(life) {
+        if self.is_live(life) || planted(Bug::InstalledForTheDead) {
             return Ok(LockedFor { table, life });
         }
         sometimes!("a life that had ended was to install something");

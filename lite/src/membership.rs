@@ -3,6 +3,7 @@
 use crate::conn::{Peer, PeerLink};
 use crate::lock::Mutex;
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
@@ -121,7 +122,9 @@ impl Node {
             }
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
-        self.retire(link);
+        if !planted(Bug::QueuePairsKept) {
+            self.retire(link);
+        }
         let life = (node, incarnation);
         self.forget_lost(life);
         let unused = self.mappings.forget(life);
@@ -130,11 +133,14 @@ impl Node {
         }
         self.waits.forget(life);
         self.end_waits_of(life);
+        if planted(Bug::FreedBeforeSettled) {
+            self.free_memory_of(life);
+        }
         // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
         // behalf: the manager may rely on that.
         let seen = ToManager::LeftSeen { node, incarnation };
         if unused.iter().all(|mapping| self.is_drained(mapping))
-            && !self.is_served(life)
+            && (!self.is_served(life) || planted(Bug::QueuePairsKept))
             && self.has_no_errand(life)
         {
             self.control.post(&seen);
@@ -160,6 +166,12 @@ impl Node {
         #[cfg(feature = "testing")]
         self.settled.lock().push(life);
         self.unblock_locks(life);
+        self.free_memory_of(life);
+    }
+
+    /// Frees the memory of an incarnation that has ended, because no node accesses memory on its behalf any
+    /// more.
+    fn free_memory_of(self: &Arc<Self>, life: Life) {
         self.holdings.settle(life);
         for region in self.regions.settle(life) {
             self.spawn_fence(region);

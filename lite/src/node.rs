@@ -130,7 +130,7 @@ impl Node {
     pub(crate) fn new(
         platform: Arc<dyn Platform>,
         rnic: Arc<dyn Rnic>,
-        welcome: &Welcome,
+        (welcome, lease_until): (&Welcome, Instant),
         config: Config,
     ) -> Result<Self, Error> {
         let config = config.checked();
@@ -152,7 +152,7 @@ impl Node {
             key: rnic.memory_key(),
             cq,
             chunk: config.bounce[2].0 as usize,
-            lease: Lease::new(platform.now() + lease, config.silence),
+            lease: Lease::new(lease_until.min(platform.now() + lease), config.silence),
             resumption: Waiters::default(),
             buffers,
             ends: ops.ends(),

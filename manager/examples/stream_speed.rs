@@ -1,5 +1,6 @@
-//! Measures how fast a daemon streams a job's input from a client to nodes, and its output back, over 127.0.0.1:
-//! `cargo run --release -p manager --example stream_speed [MEGABYTES]`. All run in this one process.
+//! Measures the speed of a daemon that streams a job's input from a client to nodes, and its output back,
+//! over 127.0.0.1: `cargo run --release -p manager --example stream_speed [MEGABYTES]`. All of them run in
+//! this one process.
 use anyhow::{Result, bail};
 use manager::client::{Client, Connection, Inputs, Job, Output};
 use manager::core::Config;
@@ -81,7 +82,7 @@ fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
     }
 }
 
-/// Takes its input and drops it; the first node then gives as much output as the whole input had bytes.
+/// Receives its input and drops it. Then the first node sends as many bytes of output as the whole input had.
 fn serve(mut connection: Connection, index: u16, total: usize) -> Result<()> {
     let window_of_input = ToNode::INPUT_WINDOW;
     let (mut window, mut left) = (ToManager::OUTPUT_WINDOW, if index == 0 { total } else { 0 });

@@ -1,4 +1,4 @@
-//! The command line: what its words mean, and one function for each command.
+//! The command line: its arguments, and one function for each command.
 
 mod progress;
 mod report;
@@ -28,15 +28,16 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the manager until SIGINT or SIGTERM; logs each membership and job event as a line on standard error.
+    /// Runs the manager until SIGINT or SIGTERM. Logs each membership and job event as a line on standard
+    /// error.
     Daemon(DaemonArgs),
     /// Lists the nodes of the cluster.
     Nodes(NodesArgs),
     /// Runs a job: streams the input files to the nodes and writes the output file.
     Submit(SubmitArgs),
-    /// Lists the jobs under way, and those that are ending.
+    /// Lists the jobs that run, and those that are ending.
     Jobs(JobsArgs),
-    /// Ends a job. Its submission fails with that reason; its nodes are idle when they have ended their part.
+    /// Ends a job. Its submission fails with that reason. Its nodes are idle once they have ended their part.
     Cancel {
         #[command(flatten)]
         manager: ManagerArgs,
@@ -44,26 +45,27 @@ enum Command {
         #[arg(value_parser = job_id)]
         job: JobId,
     },
-    /// Has all nodes leave the cluster and power off.
+    /// Makes all nodes leave the cluster and power off.
     Shutdown {
         #[command(flatten)]
         manager: ManagerArgs,
     },
-    /// Makes the cluster key if there is none, and says in which file it is. With --role, also makes a file with the key of
-    /// that role alone. Never prints a key.
+    /// Makes the cluster key if there is none, and prints the name of its file. With --role, also makes a
+    /// file with the key of that role alone. Never prints a key.
     Key {
         #[command(flatten)]
         key: KeyArgs,
-        /// The role: a client can submit jobs, list the nodes and shut the cluster down, but not join; a node can only join.
+        /// The role: a client can submit jobs, list the nodes and shut the cluster down, but cannot join; a
+        /// node can only join.
         #[arg(long, value_enum, requires = "output")]
         role: Option<RoleWord>,
-        /// The new file with the key of the role, for `--key-file` elsewhere.
+        /// The new file with the key of the role, for use with `--key-file` on another host.
         #[arg(long, value_name = "FILE", requires = "role")]
         output: Option<PathBuf>,
     },
 }
 
-/// A role as a word of the command line.
+/// A role, as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum RoleWord {
     Node,
@@ -72,9 +74,8 @@ enum RoleWord {
 
 #[derive(Debug, Args)]
 struct KeyArgs {
-    /// The file with the cluster key, 64 hexadecimal digits (behind `client:` or `node:` if it is the key of one role alone),
-    /// readable by its owner only
-    /// [default: cluster.key in the state directory].
+    /// The file with the cluster key: 64 hexadecimal digits, after `client:` or `node:` if it is the key of
+    /// one role alone. Only its owner may have access to it [default: cluster.key in the state directory].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -89,7 +90,7 @@ impl KeyArgs {
     }
 }
 
-/// `$XDG_STATE_HOME/ferrolite`, or `~/.local/state/ferrolite`.
+/// Returns `$XDG_STATE_HOME/ferrolite`, or `~/.local/state/ferrolite`.
 fn default_state() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable("XDG_STATE_HOME")
@@ -116,23 +117,23 @@ impl ManagerArgs {
 
 #[derive(Debug, Args)]
 struct DaemonArgs {
-    /// The address to listen on; port 0 takes a free one.
+    /// The address to listen on. Port 0 chooses a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18500")]
     listen: SocketAddr,
-    /// The directory where node identities are kept over restarts
-    /// [default: ~/.local/state/ferrolite, or ferrolite in $XDG_STATE_HOME].
+    /// The directory that keeps the identities of nodes across restarts [default: ~/.local/state/ferrolite,
+    /// or ferrolite in $XDG_STATE_HOME].
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     #[command(flatten)]
     key: KeyArgs,
-    /// A file to write the address to once the daemon listens.
+    /// The file to which the daemon writes its address once it listens.
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
-    /// How long a node lives without a heartbeat, in milliseconds.
+    /// The lease, in milliseconds: a node without a heartbeat for that long loses its membership.
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = lease_ms)]
     lease_ms: u64,
-    /// Lets processes on hosts and appliances share a cluster: either can then reach all memory of the other that its
-    /// key covers.
+    /// Lets appliances and processes on hosts share a cluster. Either can then reach all memory of the other
+    /// that its key covers.
     #[arg(long)]
     trust_hosts: bool,
 }
@@ -141,13 +142,13 @@ struct DaemonArgs {
 struct NodesArgs {
     #[command(flatten)]
     manager: ManagerArgs,
-    /// Waits until that many nodes have joined.
+    /// Waits until this number of nodes have joined.
     #[arg(long, value_name = "N", value_parser = count)]
     wait: Option<u16>,
-    /// How long to wait, in seconds.
+    /// The longest time to wait, in seconds.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = seconds)]
     timeout: u64,
-    /// Also writes the list to a file, as a JSON object.
+    /// A file to which the list is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -156,7 +157,7 @@ struct NodesArgs {
 struct JobsArgs {
     #[command(flatten)]
     manager: ManagerArgs,
-    /// Also writes the list to a file, as a JSON object.
+    /// A file to which the list is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -165,62 +166,63 @@ struct JobsArgs {
 struct SubmitArgs {
     #[command(flatten)]
     manager: ManagerArgs,
-    /// The application; the nodes have it compiled in (see `nodes`).
+    /// The application. The nodes have it compiled in (see `nodes`).
     #[arg(long, value_name = "NAME")]
     app: String,
-    /// How many nodes take part [default: all that have the application].
+    /// The number of nodes that take part [default: all that have the application].
     #[arg(long, value_name = "N", value_parser = count)]
     nodes: Option<u16>,
-    /// The name of a node that takes part; can be given several times, and then no other does.
+    /// The name of a node that takes part. It can be given several times; then only the named nodes take
+    /// part.
     #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
     on: Vec<String>,
-    /// An input file; can be given several times.
+    /// An input file. It can be given several times.
     #[arg(long, value_name = "FILE", required = true)]
     input: Vec<PathBuf>,
-    /// The output file. It is there only if the job succeeds.
+    /// The output file. It exists only if the job succeeds.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// How long the job may take once its nodes have been told of it, as in 90s, 15m or 2h; then it fails
-    /// [default: as long as it wants].
+    /// The longest time that the job may take, counted from when its nodes are told of it, as in 90s, 15m or
+    /// 2h; then it fails [default: no limit].
     #[arg(long, value_name = "LIMIT")]
     time: Option<TimeLimit>,
-    /// Also writes the summary to a file, as a JSON object.
+    /// A file to which the summary is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Arguments for the application: all that follows.
+    /// The arguments of the application: all words that follow.
     #[arg(long, value_name = "ARG", num_args = 0.., allow_hyphen_values = true)]
     args: Vec<String>,
 }
 
-/// A number from `least` to `most`.
+/// Parses a number from `least` to `most`.
 fn number<T: TryFrom<u64>>(text: &str, least: u64, most: u64) -> Result<T, String> {
     let number = text.parse().ok().filter(|number| (least..=most).contains(number));
     let number = number.and_then(|number: u64| T::try_from(number).ok());
     number.ok_or_else(|| format!("want a number from {least} to {most}"))
 }
 
-/// A number of nodes.
+/// Parses a number of nodes.
 fn count(text: &str) -> Result<u16, String> {
     number(text, 1, 4095)
 }
 
-/// A lease in milliseconds.
+/// Parses a lease, in milliseconds.
 fn lease_ms(text: &str) -> Result<u64, String> {
     number(text, 100, 600_000)
 }
 
-/// A time to wait, in seconds.
+/// Parses a time to wait, in seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     number(text, 0, 1_000_000_000)
 }
 
-/// The number of a job.
+/// Parses the number of a job.
 fn job_id(text: &str) -> Result<JobId, String> {
     text.parse().map(JobId).map_err(|_| format!("{text} is not a number of a job"))
 }
 
 impl Cli {
-    /// Does what the words say.
+    /// Runs the command.
     pub fn run(self) -> Result<()> {
         match self.command {
             Command::Daemon(args) => daemon(args),
@@ -231,7 +233,7 @@ impl Cli {
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
             Command::Key { key, role, output } => {
                 let path = key.path(None)?;
-                // The key of a role is of a cluster that is there already.
+                // The key of a role comes from the key of an existing cluster.
                 let (key, made) =
                     if role.is_some() { (key::load(&path)?, false) } else { key::load_or_make(&path)? };
                 println!("{} {}", if made { "made" } else { "found" }, path.display());
@@ -274,7 +276,7 @@ fn daemon(args: DaemonArgs) -> Result<()> {
     })
 }
 
-/// Writes a file so that nobody sees a part of it.
+/// Writes a file in one step: a reader sees all of it or nothing.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut output = Output::create(path)?;
     output.write(bytes)?;
@@ -305,7 +307,7 @@ fn jobs(args: &JobsArgs) -> Result<()> {
     }
 }
 
-/// The names of all nodes.
+/// Returns the names of all nodes.
 fn names(client: &mut Client) -> Result<report::Names> {
     Ok(client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect())
 }
@@ -341,7 +343,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What the command line says of the value of an argument.
+    /// Returns the message of the command line about the value of an argument.
     fn objection(words: &[&str]) -> String {
         let error = Cli::try_parse_from([&["ferrolite-manager"], words].concat()).unwrap_err().to_string();
         error.lines().next().unwrap().rsplit_once("': ").expect("a value and what is wrong with it").1.into()

@@ -1,4 +1,4 @@
-//! The client's side of the manager's protocol, without threads of its own but while a job runs.
+//! The client's side of the manager's protocol. It has threads of its own only while a job runs.
 
 mod connection;
 mod files;
@@ -17,13 +17,14 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long to wait for the manager where it answers at once.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time to wait for a reply that the manager sends at once.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a shutdown of the cluster may take, above what the manager waits for its nodes.
+/// The time that a shutdown of the cluster may take, beyond the time for which the manager waits for its
+/// nodes.
 const SHUTDOWN: Duration = Duration::from_secs(60);
 
-/// Why a client cannot go on. One line for people.
+/// The reason why a client cannot continue. It is one line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address of the manager cannot be resolved.
@@ -31,55 +32,55 @@ pub enum ClientError {
     Address {
         /// The address as given.
         address: String,
-        /// Why.
+        /// The error of the resolver.
         source: io::Error,
     },
-    /// Nothing listens there, or it cannot be reached.
+    /// Nothing listens at the address, or it cannot be reached.
     #[error("no manager at {address}: {source}")]
     Unreachable {
         /// The address as given.
         address: String,
-        /// Why.
+        /// The error of the connection attempt.
         source: io::Error,
     },
-    /// The manager takes too long.
+    /// The manager has not replied within this time.
     #[error("the manager does not answer within {} s", .0.as_secs())]
     Silent(Duration),
-    /// The channel failed: most likely the key.
+    /// The secure channel failed, most likely because of the key.
     #[error("cannot talk to the manager: {0}")]
     Channel(#[from] ChannelError),
-    /// The key is one for another role.
+    /// The key belongs to another role.
     #[error(transparent)]
     Key(#[from] WrongRole),
     /// The connection broke.
-    #[error("the connection to the manager is lost: {0}")]
+    #[error("the connection to the manager was lost: {0}")]
     Lost(io::Error),
-    /// The manager said something that is not to be expected.
+    /// The manager sent a message that the protocol does not allow here.
     #[error("the manager sent an unexpected message")]
     Unexpected,
-    /// What the manager said cannot be decoded.
+    /// A message of the manager cannot be decoded.
     #[error("the manager sent a {0}")]
     Malformed(#[from] Malformed),
     /// The manager refused, or the job failed.
     #[error("{0}")]
     Failed(Reason),
-    /// An input file.
+    /// An input file cannot be read.
     #[error("input {}: {source}", path.display())]
     Input {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// The output file.
+    /// The output file cannot be written.
     #[error("output {}: {source}", path.display())]
     Output {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// The operating system gives no random bytes.
+    /// The operating system returns no random bytes.
     #[error("no random bytes from the operating system: {0}")]
     Random(#[from] getrandom::Error),
 }
@@ -91,65 +92,65 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address` (`host:port`) within [`PATIENCE`].
+    /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
     pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
         let mut connection = Connection::open(address, key, Role::Client)?;
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
-        match connection.receiving.receive(Some(PATIENCE))? {
+        match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             _ => Err(ClientError::Unexpected),
         }
     }
 
-    /// The members of the cluster.
+    /// Returns the members of the cluster.
     pub fn nodes(&mut self) -> Result<Vec<NodeStatus>, ClientError> {
-        self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, PATIENCE)
+        self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, REPLY_TIMEOUT)
     }
 
-    /// The members, once there are `count`.
-    pub fn wait_nodes(&mut self, count: u16, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
-        let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.list_nodes(&FromClient::WaitNodes { count, timeout_ms }, patience.saturating_add(PATIENCE))
+    /// Returns the members once there are `count`.
+    pub fn wait_nodes(&mut self, count: u16, timeout: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.list_nodes(&FromClient::WaitNodes { count, timeout_ms }, timeout.saturating_add(REPLY_TIMEOUT))
     }
 
     /// Asks for the first page of a list of members, and then for the others.
-    fn list_nodes(&mut self, first: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+    fn list_nodes(&mut self, first: &FromClient, timeout: Duration) -> Result<Vec<NodeStatus>, ClientError> {
         let mut all = Vec::new();
-        let mut answer = self.ask(first, patience)?;
+        let mut answer = self.ask(first, timeout)?;
         loop {
             let ToClient::Nodes { nodes, more } = answer else { return Err(ClientError::Unexpected) };
             all.extend(nodes);
             let Some(last) = all.last().filter(|_| more).map(|status| status.node) else { return Ok(all) };
-            answer = self.ask(&FromClient::Nodes { after: last }, PATIENCE)?;
+            answer = self.ask(&FromClient::Nodes { after: last }, REPLY_TIMEOUT)?;
         }
     }
 
-    /// The jobs under way, those that are ending included.
+    /// Returns the jobs that run, including those that are ending.
     pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
-        match self.ask(&FromClient::Jobs, PATIENCE)? {
+        match self.ask(&FromClient::Jobs, REPLY_TIMEOUT)? {
             ToClient::Jobs(jobs) => Ok(jobs),
             _ => Err(ClientError::Unexpected),
         }
     }
 
-    /// Ends a job, whoever has submitted it. Its nodes are idle when they have ended their part.
+    /// Ends a job, also one of another client. Its nodes are idle once they have ended their part.
     pub fn cancel(&mut self, job: JobId) -> Result<(), ClientError> {
-        match self.ask(&FromClient::Cancel { job }, PATIENCE)? {
+        match self.ask(&FromClient::Cancel { job }, REPLY_TIMEOUT)? {
             ToClient::Cancelled { job: cancelled } if cancelled == job => Ok(()),
             _ => Err(ClientError::Unexpected),
         }
     }
 
-    fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<ToClient, ClientError> {
+    fn ask(&mut self, question: &FromClient, timeout: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
-        match self.connection.receiving.receive(Some(patience))? {
+        match self.connection.receiving.receive(Some(timeout))? {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             answer => Ok(answer),
         }
     }
 
-    /// Has all nodes leave and power off; returns when they have left.
+    /// Makes all nodes leave and power off. Returns once they have left.
     pub fn shutdown(&mut self) -> Result<(), ClientError> {
         match self.ask(&FromClient::Shutdown, SHUTDOWN)? {
             ToClient::Done { .. } => Ok(()),

@@ -1,7 +1,7 @@
 //! The manager without I/O: membership, relay, names and jobs as one state machine.
 //!
-//! Time, connections and messages come in as [`Event`]s; what to do comes out as [`Action`]s, to be done in order.
-//! The daemon drives it with sockets and a clock, the simulator with virtual ones.
+//! Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
+//! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
 
 mod clients;
 mod cut;
@@ -28,32 +28,34 @@ use proto::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A connection, numbered by whoever drives the core; never used again.
+/// A connection, numbered by the driver of the core. A number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
-/// Ticks in a lease, at least. A tick that comes later than that says that the manager was deaf meanwhile.
+/// The least number of ticks in a lease. After a longer time without a tick, the manager has been deaf
+/// meanwhile.
 const TICKS_PER_LEASE: u32 = 8;
 
-/// What the operator chooses.
+/// The options of the operator.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long a member lives without a heartbeat.
+    /// The time after which a member without a heartbeat loses its membership.
     pub lease: Duration,
-    /// How long a new connection may take to say who it is.
+    /// The time that a new connection has for its first message.
     pub hello: Duration,
-    /// How long nodes may take to accept a job, and a client to go on with its input.
-    pub patience: Duration,
-    /// How long nodes may take to leave when told to.
+    /// The time that nodes have to accept a job, and that a client has to continue its input.
+    pub reply_timeout: Duration,
+    /// The time that nodes have to leave when they are told to.
     pub leave: Duration,
-    /// Whether processes on hosts (which publish virtual addresses) and appliances may be in one cluster.
+    /// True if appliances and processes on hosts (which publish virtual addresses) may be in one cluster.
     pub trust_hosts: bool,
-    /// How long nodes may take to end their part of a job that was cancelled before a job that waits for them is refused.
+    /// The time that nodes have to end their part of a cancelled job. After it, a job that waits for them is
+    /// refused.
     pub ending: Duration,
-    /// Input that waits for one node of a job, in [charges](ToNode::input_charge), above which no more is taken from the
-    /// client.
+    /// The limit of the input that waits for one node of a job, in [charges](ToNode::input_charge). Above it
+    /// the manager accepts no more input from the client.
     pub input_window: u64,
-    /// The same for all nodes of a job together.
+    /// The limit of the input that waits for all nodes of a job together, in charges.
     pub job_window: u64,
 }
 
@@ -62,7 +64,7 @@ impl Default for Config {
         Self {
             lease: Duration::from_secs(5),
             hello: Duration::from_secs(5),
-            patience: Duration::from_secs(30),
+            reply_timeout: Duration::from_secs(30),
             leave: Duration::from_secs(10),
             trust_hosts: false,
             ending: Duration::from_secs(20),
@@ -72,56 +74,58 @@ impl Default for Config {
     }
 }
 
-/// What happens to the manager.
+/// An event outside of the core.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// Somebody with the cluster key has connected.
+    /// A peer with the cluster key has connected.
     Opened {
         /// The connection.
         conn: ConnId,
-        /// Where from, for people.
+        /// The address of the peer, for people.
         peer: &'a str,
     },
-    /// A whole message has come.
+    /// A whole message has arrived.
     Received {
         /// The connection.
         conn: ConnId,
         /// The message, encoded.
         bytes: &'a [u8],
     },
-    /// A message of an [`Action::Send`] has been handed to the network. Needed for messages whose
-    /// [`Message::bulk`] is not zero: output is acknowledged by it.
+    /// A message of an [`Action::Send`] has been handed to the network. The core needs this event for
+    /// messages whose [`Message::bulk`] is not zero: it is the acknowledgement of output.
     Sent {
         /// The connection.
         conn: ConnId,
-        /// [`Message::bulk`] of the message.
+        /// The [`Message::bulk`] of the message.
         bulk: usize,
     },
-    /// The connection has ended, not by an [`Action::Close`].
+    /// The connection has ended without an [`Action::Close`].
     Closed {
         /// The connection.
         conn: ConnId,
-        /// Why, for people.
+        /// The reason, for people.
         reason: &'a str,
     },
-    /// The record of an [`Action::Save`] is on the disk. They are saved in order.
+    /// The record of an [`Action::Save`] is on the disk. Records are saved in order.
     Saved {
         /// The record.
         record: &'a Record,
     },
-    /// Nothing can be saved for now; it is tried again. The next [`Event::Saved`] says that it works again.
+    /// Nothing can be saved at present. The driver tries again, and reports success with the next
+    /// [`Event::Saved`].
     SaveFailed {
-        /// Why, for people.
+        /// The reason, for people.
         reason: &'a str,
     },
-    /// Time has passed: ends what is over. Due at [`Core::next_deadline`], or in short intervals. Time in which no tick came
-    /// when it was due is held against nobody: a lease ends because the manager was able to hear and did not.
+    /// Time has passed: the core ends everything whose deadline is over. It is due at
+    /// [`Core::next_deadline`], or in short intervals. If a tick comes late, all deadlines move by the delay:
+    /// a lease ends only after a time in which the manager could have received a heartbeat.
     Tick,
     /// The manager is about to stop.
     Stop,
 }
 
-/// What the manager does.
+/// A request of the core to its driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Queue a message.
@@ -131,29 +135,30 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// End the connection once all that is queued has been sent. No event of it matters any more.
+    /// End the connection once all queued messages have been sent. Later events of the connection are
+    /// ignored.
     Close {
         /// The connection.
         conn: ConnId,
     },
-    /// Stop or go on taking messages from a client: the nodes' queues are long, or short again. A few more that are
-    /// under way do no harm.
+    /// Stop or resume receiving messages from a client, because the nodes' queues are long, or short again. A
+    /// few more messages that are in flight do no harm.
     Reading {
         /// The client's connection.
         conn: ConnId,
-        /// Whether to take messages.
+        /// True to receive messages.
         on: bool,
     },
-    /// Remember this; [`Event::Saved`] says when it is done. Nothing else waits for it.
+    /// Save this record and report [`Event::Saved`]. No other action waits for it.
     Save(Record),
-    /// A line for the operator.
+    /// Log a line for the operator.
     Log(String),
 }
 
-/// What a connection is.
+/// The role of a connection's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// It has not said.
+    /// The peer has not sent its first message.
     New,
     Node(proto::NodeId),
     Client,
@@ -171,24 +176,24 @@ struct Connection {
 pub struct Core {
     config: Config,
     now: Instant,
-    /// When the last tick came.
+    /// The time of the last tick.
     ticked: Instant,
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
-    /// Why nothing can be saved, while that is so.
+    /// The reason why nothing can be saved, if so.
     unsaved: Option<Reason>,
     members: Members,
     departures: Departures,
     names: Directory,
     jobs: Jobs,
     clients: Clients,
-    /// Set while the cluster is shut down.
+    /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
 }
 
 impl Core {
-    /// A manager that knows what it saved and has no members.
+    /// Returns a manager without members that knows what it has saved.
     #[must_use]
     pub fn new(config: Config, saved: Saved) -> Self {
         Self {
@@ -208,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Takes an event and gives what to do, in order. `now` never goes back.
+    /// Handles an event and returns the resulting actions, in order. `now` never decreases.
     #[must_use]
     pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Action> {
         self.now = self.now.max(now);
@@ -228,7 +233,7 @@ impl Core {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Event::Tick`] is due, if nothing else happens.
+    /// Returns the time at which [`Event::Tick`] is due if no other event comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let hello = self
@@ -240,7 +245,7 @@ impl Core {
         let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
         let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
         let next = [hello, leaving, self.members.next_expiry(), clients, jobs].into_iter().flatten().min();
-        // While there is anything to wait for, ticks come often enough to tell when the manager was deaf.
+        // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
 
@@ -253,7 +258,7 @@ impl Core {
         self.expire();
     }
 
-    /// The manager was deaf for `late`: whoever it waits for has that much more time.
+    /// Moves all deadlines by `late`, the time for which the manager was deaf.
     fn forgive(&mut self, late: Duration) {
         let now = self.now;
         let later = |since: &mut Instant| *since = (*since + late).min(now);
@@ -319,7 +324,7 @@ impl Core {
         }
     }
 
-    /// Ends all whose time is over.
+    /// Ends everything whose deadline is over.
     fn expire(&mut self) {
         let late: Vec<ConnId> = self
             .connections
@@ -329,7 +334,7 @@ impl Core {
             .collect();
         for conn in late {
             let peer = self.peer(conn);
-            self.log(format!("{peer}: said nothing in time"));
+            self.log(format!("{peer}: sent no message in time"));
             self.close(conn);
         }
         for node in self.members.expired(self.now) {
@@ -381,21 +386,19 @@ impl Core {
     fn saved(&mut self, record: &Record) {
         self.identities.saved(record);
         if self.unsaved.take().is_some() {
-            self.log("the state is saved again: new nodes and jobs are welcome".into());
+            self.log("the state is saved again: new nodes and jobs are accepted".into());
         }
     }
 
     fn save_failed(&mut self, reason: &str) {
         let reason = proto::printable(reason);
         if self.unsaved.as_ref() != Some(&reason) {
-            self.log(format!(
-                "cannot save the state, and takes no new nodes and jobs until it can: {reason}"
-            ));
+            self.log(format!("cannot save the state, and refuses new nodes and jobs until it can: {reason}"));
             self.unsaved = Some(reason);
         }
     }
 
-    /// Why nothing new begins: what would have to be remembered of it cannot be saved.
+    /// Returns the reason why no new work may begin: its records could not be saved.
     fn store_objection(&self) -> Option<Reason> {
         self.unsaved.as_ref().map(|why| format!("the manager cannot save its state: {why}"))
     }

@@ -1,8 +1,9 @@
 //! The daemon: sockets, a clock and a store around the [core](crate::core).
 //!
-//! One task owns the core and never waits for anything but the next event: not for a peer, a disk, a reader of the log or a
-//! file descriptor, because the leases of all members hang on it. Connections are accepted by a task of its own, and each
-//! has one that does its cryptography, so that a long stream uses all processors; a thread saves, and one writes the log.
+//! One task owns the core and waits for nothing but the next event: not for a peer, a disk, a reader of
+//! the log or a file descriptor, because the leases of all members depend on it. A task of its own accepts
+//! connections, and each connection has a task for its cryptography, so that a long stream uses all
+//! processors. One thread saves, and one writes the log.
 
 mod acceptor;
 mod connection;
@@ -21,7 +22,7 @@ pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
 use acceptor::Acceptor;
-use connection::House;
+use connection::Shared;
 use door::Door;
 use driver::Driver;
 use keeper::Keeper;
@@ -39,27 +40,27 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// How often leases and other deadlines are looked at.
+/// The interval at which leases and other deadlines are checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Events that wait for the core; connections that have more wait themselves.
+/// The number of events that may wait for the core. Connections that have more wait themselves.
 const MAX_EVENTS: usize = 256;
 
-/// How long connections may take to send what is queued when the daemon stops.
+/// The time that connections have to send their queued messages when the daemon stops.
 const STOP: Duration = Duration::from_secs(2);
 
-/// How long the last save may take when the daemon stops.
+/// The time that the last save has when the daemon stops.
 const LAST_SAVE: Duration = Duration::from_secs(10);
 
-/// How long the last lines of the log may take.
+/// The time that the last lines of the log have when the daemon stops.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// How a daemon is set up.
+/// The configuration of a daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// The cluster's key.
+    /// The cluster key.
     pub key: ClusterKey,
     /// The directory of the state.
     pub state: PathBuf,
@@ -67,24 +68,24 @@ pub struct Options {
     pub config: Config,
 }
 
-/// Why a daemon cannot run. One line for people.
+/// The reason why a daemon cannot run. It is one line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The address is taken or not of this host.
+    /// The address is in use, or does not belong to this host.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The state cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state cannot be written any more.
+    /// The state could not be saved at the end.
     #[error("the last changes are not saved: {0}")]
     Unsaved(Trouble),
-    /// The key is not the cluster's whole key.
+    /// The key is not the whole key of the cluster.
     #[error(transparent)]
     Key(#[from] WrongRole),
     /// A thread cannot be started.
@@ -99,12 +100,12 @@ pub struct Daemon<S = Store> {
     keys: RoleKeys,
     store: S,
     core: Core,
-    /// How many files the process may open.
+    /// The limit of the process's open files.
     descriptors: u64,
 }
 
 impl Daemon {
-    /// Opens the port and the state. Raises the process's limit of open files.
+    /// Opens the port and the state, and raises the process's limit of open files.
     pub async fn bind(options: Options) -> Result<Self, DaemonError> {
         let listener = listen(options.listen).await?;
         let (store, saved) = Store::open(&options.state)?;
@@ -113,7 +114,8 @@ impl Daemon {
 }
 
 impl<S: Keep> Daemon<S> {
-    /// As [`bind`](Daemon::bind), but the state is kept in `store`, in which `saved` was found; the directory is not used.
+    /// Does the same as [`bind`](Daemon::bind), but keeps the state in `store`, from which `saved` was read.
+    /// The directory of the state is not used.
     pub async fn bind_with(options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
         Self::new(listen(options.listen).await?, options, store, saved)
     }
@@ -124,12 +126,12 @@ impl<S: Keep> Daemon<S> {
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors() })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the daemon listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done, then fails what is under way, tells those concerned, and returns.
+    /// Serves until `stop` is done. Then fails all jobs that run, tells nodes and clients, and returns.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let writer = Log::start(io::stderr()).map_err(DaemonError::Thread)?;
         let ended = self.serve_with(stop, writer.log()).await;
@@ -142,9 +144,9 @@ impl<S: Keep> Daemon<S> {
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
-        let house = Arc::new(House { keys, core: events, log: log.clone() });
+        let shared = Arc::new(Shared { keys, core: events, log: log.clone() });
         let (open, opened) = oneshot::channel::<()>();
-        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), house).run(opened));
+        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
         let start = std::time::Instant::now();
         let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log };
         let mut tick = interval(TICK);
@@ -178,7 +180,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, DaemonError> {
     TcpListener::bind(address).await.map_err(|source| DaemonError::Listen { address, source })
 }
 
-/// The door for as many connections as there can be file descriptors.
+/// Makes the door for as many connections as the file descriptors allow.
 fn door(descriptors: u64, log: &Log) -> Arc<Door> {
     let limits = Limits::of(descriptors);
     if let Some(complaint) = limits.complaint(descriptors) {

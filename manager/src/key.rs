@@ -1,4 +1,4 @@
-//! The file that holds the cluster key, and randomness from the operating system.
+//! The file that holds the cluster key, and random bytes from the operating system.
 
 use proto::channel::{ClusterKey, Role, WrongRole};
 use std::fs::{self, File, OpenOptions};
@@ -7,10 +7,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Bytes beyond which a file is no key file.
+/// The maximum size of a key file, in bytes.
 const MAX_FILE: u64 = 1024;
 
-/// Why there is no key. One line for people.
+/// The reason why there is no key. It is one line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
@@ -18,7 +18,7 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
     /// The file cannot be made.
@@ -26,30 +26,30 @@ pub enum KeyError {
     Make {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// Others than the owner may read the file.
+    /// Users other than the owner may read the file.
     #[error("the key file {0} is open to other users: chmod 600 {0}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
     },
-    /// The file holds something else.
+    /// The content of the file is no key.
     #[error("{} holds no cluster key: want 64 hexadecimal digits", path.display())]
     Content {
         /// The file.
         path: PathBuf,
     },
-    /// The key is one for another role.
+    /// The key belongs to another role.
     #[error(transparent)]
     Role(#[from] WrongRole),
-    /// The operating system gives no random bytes.
+    /// The operating system returns no random bytes.
     #[error("no random bytes from the operating system: {0}")]
     Random(#[from] getrandom::Error),
 }
 
-/// Fresh random bytes, fit for keys.
+/// Returns new random bytes that are fit for keys.
 pub fn random() -> Result<[u8; 32], getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
@@ -63,13 +63,13 @@ pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
     if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
         return Err(KeyError::Open { path: path.into() });
     }
-    // Room for all of it from the start: a vector that grows leaves copies behind.
+    // The vector has its full capacity from the start: one that grows leaves copies of the key in memory.
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
     file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
     ClusterKey::from_hex(&text).map_err(|_| KeyError::Content { path: path.into() })
 }
 
-/// Reads a key file, or makes one with a new key if there is none; also says whether it did.
+/// Reads a key file. If there is none, makes one with a new key. Returns true if it has made one.
 pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
     match load(path) {
         Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -78,18 +78,18 @@ pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
     let key = ClusterKey::from_bytes(random()?);
     match write_new(path, &key) {
         Ok(()) => Ok((key, true)),
-        // Somebody was quicker.
+        // Another process has made the file first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(path).map(|key| (key, false)),
         Err(source) => Err(KeyError::Make { path: path.into(), source }),
     }
 }
 
-/// Makes a file with the key of one role alone, never over another file.
+/// Makes a file with the key of one role alone. Never replaces a file.
 pub fn make_for_role(path: &Path, key: &ClusterKey, role: Role) -> Result<(), KeyError> {
     write_new(path, &key.only(role)?).map_err(|source| KeyError::Make { path: path.into(), source })
 }
 
-/// Makes the file whole or not at all, and never over another.
+/// Makes the whole file or none, and never replaces another.
 fn write_new(path: &Path, key: &ClusterKey) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;

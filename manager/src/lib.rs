@@ -5,3 +5,4 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod key;
+pub mod planted;

@@ -25,8 +25,8 @@ pub struct Options {
     /// Runs fresh seeds for so long (one minute without this and --seed), until one fails
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     soak: Option<f64>,
-    /// Puts a bug into LITE, which a run must find
-    #[arg(long, value_name = "BUG", value_parser = ["lost-credit", "double-grant", "no-bounds-check", "stale-map"])]
+    /// Puts a bug into LITE or the manager, which a run must find; `help` lists them
+    #[arg(long, value_name = "BUG")]
     planted: Option<String>,
 }
 

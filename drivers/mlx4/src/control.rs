@@ -41,7 +41,7 @@ pub enum Function {
 
 /// The indicator of a card's failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Health {
+pub(crate) enum HealthSource {
     /// There is none.
     Unseen,
     /// A register of BAR 0, which is not 0 once the card has failed.
@@ -62,7 +62,7 @@ pub(crate) struct Card {
     pub(crate) port: Port,
     pub(crate) info: PortInfo,
     pub(crate) keys: Keys,
-    pub(crate) health: Health,
+    pub(crate) health: HealthSource,
     /// The maximum number of queue pairs.
     pub(crate) max_qps: u32,
     /// True if BlueFlame is in use: work requests are written together with their doorbells, where a queue

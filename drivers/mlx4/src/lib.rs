@@ -76,7 +76,7 @@ mod wqe;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use control::{Card, Control, Health};
+use control::{Card, Control, HealthSource};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use cq::Cq;
@@ -99,7 +99,7 @@ pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
 pub use hardware::{Block, Hardware};
-pub use recovery::Condition;
+pub use recovery::Health;
 
 /// The maximum number of completion queues. The firmware's reserved ones reduce it.
 const CQS: usize = 1 << icm::layout::LOG_CQS;
@@ -405,12 +405,12 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
         self.next_health.store((now + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
         match self.card.health {
-            Health::Unseen => {}
-            Health::Register(register) => match self.hw.register(register) {
+            HealthSource::Unseen => {}
+            HealthSource::Register(register) => match self.hw.register(register) {
                 0 => {}
                 error => self.fail(&alloc::format!("its error buffer begins with {error:#010x}")),
             },
-            Health::Channel => {
+            HealthSource::Channel => {
                 if let Some(error) = command::channel_error(&self.hw) {
                     self.fail(&alloc::format!("{error}"));
                 }

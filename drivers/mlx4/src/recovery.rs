@@ -32,13 +32,13 @@ const BACKOFF: Duration = Duration::from_secs(1);
 /// The time without failure after which a card has all its attempts again.
 const STABLE_TIME: Duration = Duration::from_secs(600);
 
-/// The condition of a card.
+/// The health of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Condition {
+pub enum Health {
     /// The card works.
-    Well,
-    /// The card has failed and is being recovered. The owner must call [`Mlx4::mend`] at `next`.
-    Mending {
+    Ok,
+    /// The card has failed and is being recovered. The owner must call [`Mlx4::recover`] at `next`.
+    Recovering {
         /// The time of the next step.
         next: Instant,
     },
@@ -93,17 +93,17 @@ impl Recovery {
 }
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    /// Does the next step for a card that has failed, and returns the card's condition. The owner calls it
+    /// Does the next step for a card that has failed, and returns the card's health. The owner calls it
     /// periodically, but not in an interrupt: it allocates memory, and waits some milliseconds for commands.
     ///
     /// Once the reset has begun, all work requests have completed as flushed, and the existing queue pairs
     /// can only be destroyed. Completion queues and the GID persist. The key of a physical function persists
     /// too; that of a virtual function is its master's choice, so callers must read
     /// [`Rnic::memory_key`](verbs::Rnic::memory_key) again.
-    pub fn mend(&self, now: Instant) -> Condition {
+    pub fn recover(&self, now: Instant) -> Health {
         let mut recovery = self.recovery.lock();
         if !self.has_failed() {
-            return Condition::Well;
+            return Health::Ok;
         }
         if let Step::None = recovery.step {
             if now >= recovery.started_at + STABLE_TIME {
@@ -153,9 +153,9 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             _ => {}
         }
         match recovery.step {
-            Step::None => Condition::Well,
-            Step::Reset { at } | Step::AwaitReset { at, .. } => Condition::Mending { next: at },
-            Step::Lost(error) => Condition::Lost { error },
+            Step::None => Health::Ok,
+            Step::Reset { at } | Step::AwaitReset { at, .. } => Health::Recovering { next: at },
+            Step::Lost(error) => Health::Lost { error },
         }
     }
 

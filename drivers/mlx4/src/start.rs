@@ -4,7 +4,7 @@ use crate::agent;
 use crate::capabilities::{BoardId, Capabilities, first_eq};
 use crate::command::{Command, Commands, Opcode};
 use crate::config::{Config, Layer};
-use crate::control::{Card, Control, Function, Health};
+use crate::control::{Card, Control, Function, HealthSource};
 use crate::eq::Eq;
 use crate::error::Error;
 use crate::firmware::{self, Firmware};
@@ -128,7 +128,7 @@ fn physical<B: Block>(
         port,
         info: PortInfo { max_mtu: mtu, ..info },
         keys,
-        health: firmware.error_buffer.map_or(Health::Unseen, Health::Register),
+        health: firmware.error_buffer.map_or(HealthSource::Unseen, HealthSource::Register),
         max_qps: qpns.capacity(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,
@@ -203,7 +203,7 @@ fn of_virtual<B: Block>(
         port,
         info: PortInfo { max_mtu: mtu, ..info },
         keys,
-        health: Health::Channel,
+        health: HealthSource::Channel,
         max_qps: qpns.capacity(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,

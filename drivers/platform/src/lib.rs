@@ -85,8 +85,8 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// host.spawn("example", Box::pin(task));
 /// assert_eq!(result.recv(), Ok("done"));
 ///
-/// let buffer = host.memory().alloc(100).expect("64 KiB are free");
-/// host.memory().write(buffer, b"hello")?;
+/// let buffer = host.memory().lend(100).expect("64 KiB are free");
+/// buffer.write(0, b"hello")?;
 /// assert!(host.now() > Instant::ZERO);
 /// # Ok::<(), platform::MemoryError>(())
 /// ```

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
-use mlx4::{CardPort, Condition, Config, Identity, Mlx4, Remote};
+use mlx4::{CardPort, Config, Health, Identity, Mlx4, Remote};
 use platform::Instant;
 use verbs::{PortState, Rnic};
 
@@ -105,17 +105,17 @@ impl DrivenCard {
         loop {
             exec::sleep(HEALTH_INTERVAL).await;
             let began = time::now();
-            let mut next = match self.card.mend(began) {
-                Condition::Well => continue,
-                Condition::Mending { next } => next,
-                Condition::Lost { error } => return self.lost(&error),
+            let mut next = match self.card.recover(began) {
+                Health::Ok => continue,
+                Health::Recovering { next } => next,
+                Health::Lost { error } => return self.lost(&error),
             };
             loop {
                 exec::sleep_until(next.min(time::now() + HEALTH_INTERVAL)).await;
-                match self.card.mend(time::now()) {
-                    Condition::Well => break,
-                    Condition::Mending { next: later } => next = later,
-                    Condition::Lost { error } => return self.lost(&error),
+                match self.card.recover(time::now()) {
+                    Health::Ok => break,
+                    Health::Recovering { next: later } => next = later,
+                    Health::Lost { error } => return self.lost(&error),
                 }
             }
             if let Err(why) = turn_messages_on(&self.function, self.message) {

@@ -1,4 +1,5 @@
-//! The arena: one run of RAM, which is all that peers may reach with `remote=arena`. What they are given is allocated in it.
+//! The arena: one run of RAM. With `remote=arena`, peers can reach nothing else. All memory for them is
+//! allocated in it.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -10,10 +11,10 @@ use super::lent;
 use super::memory::{Home, LentMemory, Run};
 use crate::sync::IrqMutex;
 
-/// What it begins at a multiple of, so that a card needs few entries for it.
+/// The alignment of the arena in bytes, so that a card needs few entries for it.
 const ALIGN: u64 = 2 << 20;
 
-/// The arena. Its RAM is never given back.
+/// The arena. Its RAM is never returned.
 pub struct Arena {
     base: u64,
     len: u64,
@@ -21,7 +22,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Takes a run of `len` bytes, rounded down to 2 MiB, for it. `None` if none is free.
+    /// Takes a run of `len` bytes, rounded down to 2 MiB, for the arena. Returns `None` if none is free.
     pub fn take(len: u64) -> Option<Self> {
         let len = len - len % ALIGN;
         let base = lent::lend_as_it_is(len, ALIGN).filter(|_| len > 0)?.as_u64();
@@ -74,10 +75,10 @@ impl Memory for Arena {
     fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
         let (start, rounded) = self.runs.lock().take(len)?;
         let addr = self.base + start;
-        // It lies in RAM, as a whole.
+        // This also checks that all of it lies in RAM.
         LentMemory.fill(IoAddr(addr), rounded, 0).ok()?;
         let home = Home::Arena(self.base, self.runs.clone());
-        // SAFETY: the arena is lent for ever, and the run was just taken from those that are free.
+        // SAFETY: the arena is never taken back, and the run was just taken from those that are free.
         Some(Box::new(unsafe { Run::new(PhysAddr::new_truncate(addr), len, home) }))
     }
 

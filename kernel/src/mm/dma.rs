@@ -1,4 +1,5 @@
-//! Memory that a driver shares with its device: whole frames, as words that either may change at any time.
+//! Memory that a driver shares with its device: whole frames, accessed as words that either side may change
+//! at any time.
 
 use core::ops::Deref;
 use core::slice;
@@ -7,20 +8,20 @@ use x86_64::PhysAddr;
 
 use super::{frames, phys_to_virt};
 
-/// A contiguous run of frames. It goes back when it is dropped, so that the device must have let go of it before.
+/// A contiguous run of frames. It is returned when dropped, so the device must have released it before.
 pub struct Dma {
     at: PhysAddr,
     bytes: u64,
 }
 
 impl Dma {
-    /// At least `bytes` bytes, zeroed, from a multiple of 4096 on. `None` if no such run is free.
+    /// Allocates at least `bytes` bytes, zeroed and aligned to 4096. Returns `None` if no such run is free.
     pub fn zeroed(bytes: u64) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(super::PAGE)?;
         Some(Self { at: frames::alloc_zeroed(bytes)?, bytes })
     }
 
-    /// The physical address of the first byte.
+    /// Returns the physical address of the first byte.
     pub fn addr(&self) -> PhysAddr {
         self.at
     }
@@ -31,8 +32,8 @@ impl Deref for Dma {
 
     fn deref(&self) -> &[AtomicU64] {
         let words = (self.bytes / 8) as usize;
-        // SAFETY: the run is this value's until it is dropped, mapped at the direct map, aligned and zeroed at first. The
-        // device changes it behind the compiler's back, which atomics allow.
+        // SAFETY: the run belongs to this value until it is dropped. It is mapped in the direct map, aligned,
+        // and zeroed at first. The device changes it behind the compiler's back, which atomics allow.
         unsafe { slice::from_raw_parts(phys_to_virt(self.at).cast::<AtomicU64>(), words) }
     }
 }

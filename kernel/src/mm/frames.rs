@@ -1,7 +1,8 @@
-//! The frame allocator: physically contiguous runs of 4 KiB frames, from two bitmaps (taken; first of a run).
+//! The frame allocator: physically contiguous runs of 4 KiB frames, in two bitmaps (used frames; first frames
+//! of runs).
 //!
-//! First fit from the lowest address, a word of 64 frames at a time. A run is given back whole or not at all: the
-//! second bitmap knows where each begins and so where it ends.
+//! It takes the first run that fits, from the lowest address, a word of 64 frames at a time. A run is
+//! freed whole or not at all: the second bitmap knows where each begins and so where it ends.
 
 use core::ops::Range;
 use core::slice;
@@ -11,30 +12,30 @@ use super::{DIRECT_MAP, PAGE};
 use crate::boot::{Region, regions::Regions};
 use crate::sync::IrqMutex;
 
-/// The most frames that one run may be asked for; more is refused (16 TiB).
+/// The maximum length of a run, in frames (16 TiB). Longer ones are refused.
 const MAX_RUN: u64 = 1 << 32;
 
-/// Sizes in bytes.
+/// The state of the allocator; sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// RAM that the allocator manages.
+    /// The RAM that the allocator manages.
     pub total: u64,
-    /// Not handed out now.
+    /// The part that is free.
     pub free: u64,
     /// The longest free run.
     pub largest_free: u64,
 }
 
 struct Frames {
-    /// A bit for each frame from physical address 0: taken, or no RAM.
+    /// A bit for each frame from physical address 0. It is set if the frame is used, or is not RAM.
     taken: &'static mut [u64],
-    /// A bit for each frame: a run that was handed out begins here.
+    /// A bit for each frame. It is set if an allocated run begins there.
     first: &'static mut [u64],
     total: u64,
     free: u64,
-    /// No frame below this one is free.
+    /// A lower bound of the free frames: no frame below it is free.
     hint: u64,
-    /// The ranges of frames that can be lent, and how many frames of these are free.
+    /// The ranges of frames that can be lent, and the number of free frames among them.
     lendable: &'static [Range<u64>],
     lendable_free: u64,
 }
@@ -49,7 +50,7 @@ static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
     lendable_free: 0,
 });
 
-/// RAM, sorted as the loader gave it: what [`ram`] and [`overlaps_ram`] answer from.
+/// The RAM, sorted, as the loader described it. [`ram`] and [`overlaps_ram`] use it.
 static RAM: spin::Once<Regions> = spin::Once::new();
 
 fn get(bits: &[u64], i: u64) -> bool {
@@ -69,7 +70,7 @@ fn set_range(bits: &mut [u64], start: u64, end: u64, value: bool) {
     }
 }
 
-/// The first `i >= from` whose bit is `value`, or the length of `bits`.
+/// Returns the first `i >= from` whose bit is `value`, or the length of `bits`.
 fn next(bits: &[u64], from: u64, value: bool) -> u64 {
     let len = bits.len() as u64 * 64;
     let mut i = from;
@@ -84,7 +85,8 @@ fn next(bits: &[u64], from: u64, value: bool) -> u64 {
 }
 
 impl Frames {
-    /// The first free run of `count` frames that begins at a multiple of `align`, not before `from`, and ends by `below`.
+    /// Returns the first free run of `count` frames that begins at a multiple of `align`, not before `from`,
+    /// and ends at or before `below`.
     fn find(&self, count: u64, align: u64, from: u64, below: u64) -> Option<u64> {
         let mut at = self.hint.max(from);
         loop {
@@ -113,7 +115,7 @@ impl Frames {
         Some(at)
     }
 
-    /// As [`alloc`](Self::alloc), wholly within one of `ranges` of frames.
+    /// Allocates as [`alloc`](Self::alloc) does, wholly within one of `ranges` of frames.
     fn alloc_among(
         &mut self,
         count: u64,
@@ -128,7 +130,7 @@ impl Frames {
         Some(at)
     }
 
-    /// Takes a free run.
+    /// Marks a free run as used.
     fn take(&mut self, at: u64, count: u64) {
         set_range(self.taken, at, at + count, true);
         set_range(self.first, at, at + 1, true);
@@ -136,7 +138,7 @@ impl Frames {
         self.lendable_free -= self.lendable_among(at, count);
     }
 
-    /// Counts the frames of a run that can be lent.
+    /// Returns the number of frames of a run that can be lent.
     fn lendable_among(&self, at: u64, count: u64) -> u64 {
         let common = |range: &Range<u64>| range.end.min(at + count).saturating_sub(range.start.max(at));
         self.lendable.iter().map(common).sum()
@@ -147,8 +149,9 @@ impl Frames {
         if !get(self.first, at) || end > self.first.len() as u64 * 64 {
             return Err("no run begins there");
         }
-        // The run lasts to the next run's first frame or the next frame that is free; RAM that was never handed out
-        // (reserved) has no first bit, so a run that ends right before it is checked only for not being longer.
+        // The run extends to the next run's first frame or to the next free frame. RAM that was never
+        // allocated (reserved) has no first bit, so a run that ends right before such RAM is checked only for
+        // not being longer.
         let length = next(self.first, at + 1, true).min(next(self.taken, at + 1, false)) - at;
         if count > length {
             return Err("the run is shorter");
@@ -164,39 +167,40 @@ impl Frames {
         Ok(())
     }
 
-    /// Whether the taken frame `at` was never handed out.
+    /// Returns whether the used frame `at` was never allocated.
     fn reserved(&self, at: u64) -> bool {
         let addr = at * PAGE;
         !managed(addr, addr + PAGE)
     }
 }
 
-/// Regions that the allocator manages: RAM less what was reserved at the start.
+/// The regions that the allocator manages: RAM without the regions that were reserved at the start.
 static MANAGED: spin::Once<Regions> = spin::Once::new();
 
 fn managed(start: u64, end: u64) -> bool {
     MANAGED.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() <= start && end <= r.end.as_u64()))
 }
 
-/// Whether `start..end` overlaps RAM of the memory map.
+/// Returns whether `start..end` overlaps RAM of the memory map.
 pub fn overlaps_ram(start: u64, end: u64) -> bool {
     RAM.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() < end && start < r.end.as_u64()))
 }
 
-/// The number of the frame after the last one that the bitmaps have a bit for.
+/// Returns the number of frames for which the bitmaps have a bit.
 pub fn end() -> u64 {
     FRAMES.lock().taken.len() as u64 * 64
 }
 
-/// The regions of RAM that runs are handed out from.
+/// Returns the regions of RAM from which runs are allocated.
 pub fn ram() -> impl Iterator<Item = Region> {
     MANAGED.get().into_iter().flat_map(Regions::iter)
 }
 
-/// Takes over all of `ram` but `reserved`. The bitmaps come out of the RAM itself.
+/// Takes over all of `ram` except `reserved`. The bitmaps are placed in that RAM.
 ///
 /// # Safety
-/// Once. `ram` is RAM, and nothing but `reserved` in it is in use. RAM below 4 GiB is mapped at the direct map.
+/// The caller calls this once. `ram` is RAM, and only `reserved` in it is in use. RAM below 4 GiB is mapped
+/// in the direct map.
 pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone) {
     let mut whole = Regions::new();
     let mut top = 0;
@@ -208,7 +212,7 @@ pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone
             top = end.max(top);
         }
     }
-    // What is left of each region once the reserved ones are cut out.
+    // The rest of each region without the reserved ones.
     let mut free = Regions::new();
     for r in whole.iter() {
         let mut at = r.start.as_u64();
@@ -225,13 +229,13 @@ pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone
             at = stop;
         }
     }
-    // The bitmaps: at the first place that has room, mapped already at this point of the boot.
+    // The bitmaps go to the first address with room that is already mapped at this point of the boot.
     let words = (top / PAGE).div_ceil(64);
     let bytes = (words * 16).next_multiple_of(PAGE);
     let place = free.iter().find(|r| r.len() >= bytes && r.start.as_u64() + bytes <= 4 << 30);
     let place = place.expect("no room for the frame bitmaps").start.as_u64();
     let base = (DIRECT_MAP + place) as *mut u64;
-    // SAFETY: `bytes` bytes at `place` are free RAM, mapped and nobody else's.
+    // SAFETY: `bytes` bytes at `place` are free RAM, mapped, and used by nothing else.
     let (taken, first) = unsafe {
         base.write_bytes(0xff, words as usize);
         base.add(words as usize).write_bytes(0, words as usize);
@@ -257,27 +261,29 @@ pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone
     *FRAMES.lock() = Frames { taken, first, total, free: total, hint: 0, lendable: &[], lendable_free: 0 };
 }
 
-/// Takes `bytes` (rounded up to frames) contiguous bytes aligned to 4096. Not zeroed. `None` if no such run is free.
+/// Allocates `bytes` (rounded up to frames) contiguous bytes, aligned to 4096 and not zeroed. Returns `None`
+/// if no such run is free.
 pub fn alloc(bytes: u64) -> Option<PhysAddr> {
     alloc_within(bytes, PAGE, u64::MAX)
 }
 
-/// As [`alloc()`], aligned to `align` (a power of two) and wholly below the physical address `below`.
+/// Allocates as [`alloc()`] does, aligned to `align` (a power of two) and wholly below the physical address
+/// `below`.
 pub fn alloc_within(bytes: u64, align: u64, below: u64) -> Option<PhysAddr> {
     let align = align.max(PAGE) / PAGE;
     let at = FRAMES.lock().alloc(bytes.div_ceil(PAGE), align, below / PAGE)?;
     Some(PhysAddr::new_truncate(at * PAGE))
 }
 
-/// As [`alloc()`], zeroed.
+/// Allocates as [`alloc()`] does, and zeroes the run.
 pub fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
     let at = alloc(bytes)?;
-    // SAFETY: the run is ours alone, and mapped at the direct map.
+    // SAFETY: nothing else uses the run, and it is mapped in the direct map.
     unsafe { super::phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
     Some(at)
 }
 
-/// Gives back a run of exactly the `bytes` it was taken with.
+/// Frees a run. `bytes` must be the length with which it was allocated.
 ///
 /// # Panics
 /// If that run is not allocated.
@@ -289,7 +295,8 @@ pub fn free(at: PhysAddr, bytes: u64) {
     }
 }
 
-/// As [`alloc_within`], of any place in `ranges` of physical addresses, each of which has whole frames.
+/// Allocates as [`alloc_within`] does, anywhere in `ranges` of physical addresses, each of which has whole
+/// frames.
 pub fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<PhysAddr> {
     let align = align.max(PAGE) / PAGE;
     let frames = ranges.iter().map(|range| range.start / PAGE..range.end / PAGE);
@@ -297,27 +304,27 @@ pub fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<Phys
     Some(PhysAddr::new_truncate(at * PAGE))
 }
 
-/// How much of all RAM is free. Takes time in proportion to the memory: not for the data path.
+/// Returns the amount of free RAM. The time is proportional to the memory: not for the data path.
 pub fn stats() -> Stats {
     count(ram().map(|r| r.start.as_u64() / PAGE..r.end.as_u64() / PAGE))
 }
 
-/// Counts the frames in `ranges` of physical addresses, and those of them that are free. Takes time in proportion to the memory: not for
-/// the data path.
+/// Counts the frames in `ranges` of physical addresses, and the free ones among them. The time is
+/// proportional to the memory: not for the data path.
 pub fn stats_among(ranges: &[Range<u64>]) -> Stats {
     count(ranges.iter().map(|range| range.start / PAGE..range.end / PAGE))
 }
 
-/// Frames that are looked at under the lock at a time: a few microseconds with interrupts off.
+/// The number of frames to count under the lock at a time: a few microseconds with interrupts masked.
 const AT_ONCE: u64 = 1 << 17;
 
-/// Counts frames, a part at a time, so that others get at the frames in between: what they take or give back meanwhile may
-/// be counted or not.
+/// Counts frames, a part at a time, so that other processors can take the lock in between. Frames that they
+/// allocate or free meanwhile may be counted or not.
 fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
     let (mut total, mut free, mut largest) = (0, 0, 0);
     for range in ranges {
         total += range.end - range.start;
-        // Free frames right before `at`.
+        // The number of free frames right before `at`.
         let (mut at, mut run) = (range.start, 0);
         while at < range.end {
             let end = (at + AT_ONCE).min(range.end);
@@ -337,13 +344,13 @@ fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
     Stats { total: total * PAGE, free: free * PAGE, largest_free: largest * PAGE }
 }
 
-/// Total and free bytes, at once (without the longest free run).
+/// Returns the total and the free bytes, in constant time (without the longest free run).
 pub fn totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     (frames.total * PAGE, frames.free * PAGE)
 }
 
-/// Says once which frames can be lent: from now on the free ones among them are counted.
+/// Sets, once, the frames that can be lent. From now on the free ones among them are counted.
 pub fn set_lendable(ranges: &'static [Range<u64>]) {
     let mut frames = FRAMES.lock();
     let mut free = 0;
@@ -358,7 +365,7 @@ pub fn set_lendable(ranges: &'static [Range<u64>]) {
     (frames.lendable, frames.lendable_free) = (ranges, free);
 }
 
-/// Total and free bytes of what can be lent, at once (without the longest free run).
+/// Returns the total and the free bytes that can be lent, in constant time (without the longest free run).
 pub fn lendable_totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     let total: u64 = frames.lendable.iter().map(|range| range.end - range.start).sum();

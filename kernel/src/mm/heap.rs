@@ -1,8 +1,9 @@
-//! The heap: an allocator over runs of frames in the direct map, so a heap address is a constant away from its physical one.
-//! Its lock masks interrupts; copies of a reallocation are made outside it.
+//! The heap: an allocator over runs of frames in the direct map, so a heap address and its physical address
+//! differ by a constant. Its lock masks interrupts. A reallocation copies outside of the lock.
 //!
-//! The allocator is a feature of the build: `heap-talc`, which ships, or `heap-linked-list`, which is there to be compared
-//! with it. `cargo xtask bench heaps` measures both in this kernel (docs/performance.md has the figures).
+//! The allocator is a feature of the build: `heap-talc`, which ships, or `heap-linked-list`, which exists
+//! for comparison. `cargo xtask bench heaps` measures both in this kernel (docs/performance.md has the
+//! figures).
 
 #[cfg(feature = "heap-linked-list")]
 mod linked_list;
@@ -27,14 +28,14 @@ compile_error!("the heap has one allocator: either the feature heap-talc or heap
 /// The name of the allocator that this kernel is built with.
 pub const ALLOCATOR: &str = if cfg!(feature = "heap-talc") { "talc" } else { "linked_list_allocator" };
 
-/// Bytes claimed for the heap so far.
+/// The number of bytes claimed for the heap so far.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
-/// Bytes handed out now, as asked for.
+/// The number of allocated bytes, as requested.
 static IN_USE: AtomicU64 = AtomicU64::new(0);
 /// The size of the last allocation that found no memory; 0 when none did.
 static FAILED: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes that the allocator has taken `bytes` more from the frame allocator.
+/// Adds `bytes` that the allocator has taken from the frame allocator.
 fn claimed(bytes: u64) {
     CLAIMED.fetch_add(bytes, Ordering::Relaxed);
 }
@@ -86,21 +87,21 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Sizes in bytes.
+/// The state of the heap; sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
-    /// Taken from the frame allocator for the heap.
+    /// The memory taken from the frame allocator for the heap.
     pub claimed: u64,
-    /// Handed out now.
+    /// The allocated memory.
     pub in_use: u64,
 }
 
-/// How large the heap is.
+/// Returns the size of the heap.
 pub fn stats() -> Stats {
     Stats { claimed: CLAIMED.load(Ordering::Relaxed), in_use: IN_USE.load(Ordering::Relaxed) }
 }
 
-/// The size of the last allocation that found no memory, if any did.
+/// Returns the size of the last allocation that found no memory, if any.
 pub fn last_failure() -> Option<usize> {
     Some(FAILED.load(Ordering::Relaxed)).filter(|size| *size != 0)
 }

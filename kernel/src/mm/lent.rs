@@ -1,8 +1,10 @@
-//! Memory that is lent: what LITE and applications get for devices and peers to reach, and never as Rust's references.
+//! Lent memory: memory of LITE and of applications that devices and peers can reach. It is never a Rust
+//! reference.
 //!
-//! A bit for each frame says whether it is lent now. So an address from a peer or from safe code can reach lent memory and
-//! nothing else: not the heap, a stack, the image, a page table or a device. A ConnectX-3 cannot look at the bits. Its one
-//! key has entries for the pages of [`covered`], and everything that is lent lies there.
+//! A bit for each frame is set while the frame is lent. So an address from a peer or from safe code can
+//! reach lent memory and nothing else: not the heap, a stack, the image, a page table or a device. A
+//! ConnectX-3 cannot check the bits. Its one key has entries for the pages of [`covered`], and all lent
+//! memory lies there.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,11 +27,11 @@ struct Lent {
 
 static LENT: Once<Lent> = Once::new();
 
-/// Settles where memory can be lent: nothing is lent yet. Once, when the page tables are final.
+/// Determines, once, where memory can be lent, when the page tables are final. Nothing is lent yet.
 pub fn init() {
     let words = frames::end().div_ceil(64);
     let run = frames::alloc_zeroed(words * 8).expect("no room for the bitmap of lent frames");
-    // SAFETY: that many zeroed words, aligned, at the direct map, nobody else's and never given back.
+    // SAFETY: that many zeroed words, aligned, in the direct map, are used by nothing else and never freed.
     let bits = unsafe { slice::from_raw_parts(phys_to_virt(run).cast::<AtomicU64>(), words as usize) };
     let mut memory: Vec<_> = frames::ram().map(range_of).collect();
     for kept in [range_of(paging::tables()), range_of(Region::new(run.as_u64(), words * 8))] {
@@ -44,7 +46,7 @@ fn range_of(region: Region) -> Range<u64> {
     region.start.as_u64()..region.end.as_u64()
 }
 
-/// What is left of a range on either side of what is kept, in whole frames.
+/// Returns the whole frames of a range on either side of `kept`.
 fn without(range: &Range<u64>, kept: &Range<u64>) -> [Range<u64>; 2] {
     let before = range.start..range.end.min(kept.start & !(PAGE - 1));
     let after = range.start.max(kept.end.next_multiple_of(PAGE))..range.end;
@@ -58,13 +60,13 @@ fn get() -> &'static Lent {
     LENT.get().expect("memory was lent before the page tables were final")
 }
 
-/// Returns the memory that can be lent: whole pages of RAM of one size, without the first MiB, the image, page tables and the frame
-/// bitmaps.
+/// Returns the memory that can be lent: whole pages of RAM of one size, without the first MiB, the image,
+/// page tables and the frame bitmaps.
 pub fn covered() -> &'static Coverage {
     &get().coverage
 }
 
-/// Whether all of `len` bytes at physical address `addr` are lent, and there are such.
+/// Returns whether all of `len` bytes at physical address `addr` are lent, and `len` is not zero.
 #[inline]
 pub fn is_lent(addr: u64, len: u64) -> bool {
     let Some(last) = len.checked_sub(1).and_then(|more| addr.checked_add(more)) else { return false };
@@ -82,7 +84,7 @@ pub fn is_lent(addr: u64, len: u64) -> bool {
     true
 }
 
-/// Says of whole frames that they are lent from now on, or not any more.
+/// Marks whole frames as lent, or as not lent.
 fn mark(addr: u64, bytes: u64, is_lent: bool) {
     let (mut frame, end) = (addr / PAGE, (addr + bytes).div_ceil(PAGE));
     while frame < end {
@@ -99,28 +101,29 @@ fn mark(addr: u64, bytes: u64, is_lent: bool) {
     }
 }
 
-/// Lends a run of `bytes` bytes (rounded up to frames), zeroed. `None` if none is free.
+/// Lends a run of `bytes` bytes (rounded up to frames), zeroed. Returns `None` if none is free.
 pub fn lend(bytes: u64) -> Option<PhysAddr> {
     let at = frames::alloc_among(bytes, PAGE, &covered().ranges)?;
-    // SAFETY: the run is not lent yet and nobody else's, and is mapped at the direct map.
+    // SAFETY: the run is not lent yet, nothing else uses it, and it is mapped in the direct map.
     unsafe { phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
     mark(at.as_u64(), bytes, true);
     Some(at)
 }
 
-/// As [`lend`], from a multiple of `align` on, and not zeroed: for what is handed out, and zeroed, piece by piece.
+/// Lends as [`lend`] does, aligned to `align` and not zeroed: for memory that is allocated, and zeroed, piece
+/// by piece.
 pub fn lend_as_it_is(bytes: u64, align: u64) -> Option<PhysAddr> {
     let at = frames::alloc_among(bytes, align, &covered().ranges)?;
     mark(at.as_u64(), bytes, true);
     Some(at)
 }
 
-/// Takes back a run of exactly the `bytes` that were lent there.
+/// Ends the loan of a run. `bytes` must be the length with which it was lent.
 ///
 /// # Panics
 /// If that run is not lent.
 pub fn take_back(at: PhysAddr, bytes: u64) {
-    assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are given back, which are not lent");
+    assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are taken back but are not lent");
     mark(at.as_u64(), bytes, false);
     frames::free(at, bytes);
 }

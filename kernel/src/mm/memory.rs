@@ -1,5 +1,5 @@
-//! [`platform::Memory`] over the direct map: every access is checked to be within memory that is lent now. So safe code
-//! cannot change the heap, a stack or a device by way of an address, whatever the address is.
+//! [`platform::Memory`] over the direct map. Every access is checked to be within memory that is lent at the
+//! time. So safe code cannot change the heap, a stack or a device through any address.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,25 +14,25 @@ use crate::sync::IrqMutex;
 
 /// A run of memory that is lent until this is dropped.
 pub(super) struct Run {
-    /// All `size` bytes from here on are lent, and this is the only one that gives them back.
+    /// The address of the first byte. All `size` bytes are lent, and only this value returns them.
     at: PhysAddr,
     size: u64,
     home: Home,
 }
 
-/// The place that a run goes back to.
+/// The allocator to which a run returns.
 pub(super) enum Home {
-    /// To the frames.
+    /// The frame allocator.
     Frames,
-    /// To the free runs of an arena that begins there.
+    /// The free runs of the arena that begins at this address.
     Arena(u64, Arc<IrqMutex<Runs>>),
 }
 
 impl Run {
-    /// The run at `at`, whose `size` bytes are zero, lent, and nobody else's.
+    /// Returns the run at `at`.
     ///
     /// # Safety
-    /// They must be, until this is dropped.
+    /// The `size` bytes must be zero, lent, and used by nothing else until this is dropped.
     pub(super) const unsafe fn new(at: PhysAddr, size: u64, home: Home) -> Self {
         Self { at, size, home }
     }
@@ -55,7 +55,7 @@ impl Lent for Run {
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.bytes(offset, buf.len())?;
-        // SAFETY: that many bytes of this run, which is lent, so that there is no reference to them.
+        // SAFETY: that many bytes of this run are lent, so there is no reference to them.
         unsafe { load(from, buf) };
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Drop for Run {
     }
 }
 
-/// Copies out of lent memory; an aligned word at once.
+/// Copies from lent memory; an aligned word in one access.
 ///
 /// # Safety
 /// `buf.len()` bytes from `from` on are lent memory in the direct map, to which there is no reference.
@@ -92,10 +92,10 @@ unsafe fn load(from: *const u8, buf: &mut [u8]) {
     unsafe { copy::copy(buf.as_mut_ptr(), from, buf.len()) };
 }
 
-/// Copies into lent memory; an aligned word at once, and otherwise the last byte after all others.
+/// Copies to lent memory; an aligned word in one access, otherwise the last byte after all others.
 ///
 /// # Safety
-/// As for [`load`], with `data`.
+/// The same as for [`load`], with `data`.
 #[inline]
 unsafe fn store(to: *mut u8, data: &[u8]) {
     if let (Ok(bytes), true) = (<[u8; 8]>::try_from(data), to.addr().is_multiple_of(8)) {
@@ -104,18 +104,19 @@ unsafe fn store(to: *mut u8, data: &[u8]) {
         return word.store(u64::from_ne_bytes(bytes), Ordering::Release);
     }
     let Some(head) = data.len().checked_sub(1) else { return };
-    // SAFETY: as the caller promises. The last byte goes after all others, which x86 keeps in order.
+    // SAFETY: as the caller promises. The last byte is written after all others; x86 keeps the order.
     unsafe {
         copy::copy(to, data.as_ptr(), head);
         copy::copy(to.add(head), data.as_ptr().add(head), 1);
     }
 }
 
-/// All memory that is lent; addresses are physical.
+/// All lent memory. Addresses are physical.
 pub struct LentMemory;
 
 impl LentMemory {
-    /// The bytes at `addr`, if all `len` of them are lent. Nothing has a reference to them.
+    /// Returns a pointer to the bytes at `addr`, if all `len` of them are lent. There is no reference to
+    /// them.
     #[inline]
     fn at(addr: IoAddr, len: u64) -> Result<*mut u8, MemoryError> {
         if len != 0 && !lent::is_lent(addr.0, len) {
@@ -130,7 +131,7 @@ impl LentMemory {
             return Err(MemoryError::Misaligned);
         }
         let at = Self::at(addr, 8)?.cast::<u64>();
-        // SAFETY: aligned RAM in the direct map, which is there for ever; it is shared as an atomic.
+        // SAFETY: this is aligned RAM in the direct map, which is mapped for ever; it is shared as an atomic.
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 }
@@ -188,7 +189,7 @@ impl Memory for LentMemory {
 
     fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
         let at = lent::lend(len)?;
-        // SAFETY: the run has just been lent, zeroed, and only its `Run` gives it back.
+        // SAFETY: the run has just been lent, zeroed, and only its `Run` returns it.
         Some(Box::new(unsafe { Run::new(at, len, Home::Frames) }))
     }
 

@@ -20,11 +20,11 @@ use x86_64::{PhysAddr, VirtAddr};
 use crate::boot::{BootInfo, Region};
 use paging::Rights;
 
-/// Where physical address 0 is mapped. The boot page tables in `boot/entry.s` rely on it too.
+/// The virtual address of physical address 0. The boot page tables in `boot/entry.s` rely on it too.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
-/// Bytes of physical address space that the direct map has room for.
+/// The physical address space for which the direct map has room, in bytes.
 pub const DIRECT_MAP_BYTES: u64 = 64 << 40;
-/// Bytes in a page and in a frame.
+/// The size of a page and of a frame, in bytes.
 pub const PAGE: u64 = 4096;
 
 unsafe extern "C" {
@@ -34,20 +34,20 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// Addresses (virtual = physical) where the parts of the image begin and end.
+/// The addresses (virtual = physical) at which the parts of the image begin and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
-    /// Start of the image and of the text.
+    /// The start of the image and of the text.
     pub start: u64,
-    /// End of the text, start of read-only data.
+    /// The end of the text and start of read-only data.
     pub text_end: u64,
-    /// End of read-only data, start of data.
+    /// The end of read-only data and start of data.
     pub rodata_end: u64,
-    /// End of the image.
+    /// The end of the image.
     pub end: u64,
 }
 
-/// The kernel image's place.
+/// Returns the addresses of the kernel image.
 pub fn image() -> Image {
     Image {
         start: (&raw const __image_start) as u64,
@@ -57,14 +57,14 @@ pub fn image() -> Image {
     }
 }
 
-/// Where the direct map shows `phys`.
+/// Returns the address of `phys` in the direct map.
 #[inline]
 pub fn phys_to_virt(phys: PhysAddr) -> *mut u8 {
     (DIRECT_MAP + phys.as_u64()) as *mut u8
 }
 
-/// The physical address behind a virtual one of this kernel: image, direct map (so: heap and frames) or stack.
-/// `None` if nothing is mapped there.
+/// Returns the physical address behind a virtual one of this kernel: in the image, the direct map (which
+/// contains the heap and the frames) or a stack. Returns `None` if nothing is mapped there.
 pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
     let addr = virt as u64;
     if (DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES).contains(&addr) {
@@ -77,32 +77,33 @@ pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
     paging::translate(VirtAddr::new_truncate(addr))
 }
 
-/// Hands RAM to the frame allocator. The boot page tables are still in use; the heap works from here on.
+/// Passes RAM to the frame allocator. The boot page tables are still in use. The heap works from here on.
 ///
 /// # Safety
-/// Once, by the boot processor, with the memory map of this machine.
+/// The boot processor calls this once, with the memory map of this machine.
 pub unsafe fn init_frames(boot: &BootInfo) {
     let image = image();
     let low = Region::new(0, 1 << 20);
     let kernel = Region::new(image.start, image.end - image.start);
-    // SAFETY: the loader says that this is RAM, and image, first MiB and modules are taken out of it.
+    // SAFETY: the loader reports this as RAM, and the image, the first MiB and the modules are excluded.
     unsafe { frames::init(&boot.ram, [low, kernel].into_iter().chain(boot.modules.iter())) };
 }
 
-/// Builds the final page tables and switches to them, and settles which memory can be lent.
+/// Builds the final page tables and switches to them, and determines which memory can be lent.
 ///
 /// # Safety
-/// Once, by the boot processor, after [`init_frames`].
+/// The boot processor calls this once, after [`init_frames`].
 pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
     unsafe { paging::init(boot.ram.iter(), cpus as u64) };
     lent::init();
 }
 
-/// Maps `len` bytes of device registers at `phys`, uncached, and gives where. Mapping the same twice is harmless.
+/// Maps `len` bytes of device registers at `phys`, uncached, and returns their address. To map the same range
+/// twice is harmless.
 ///
 /// # Errors
-/// If the range is beyond the direct map, or overlaps RAM.
+/// Fails if the range is beyond the direct map, or overlaps RAM.
 pub fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError> {
     let start = phys.as_u64() & !(PAGE - 1);
     let end = phys.as_u64().checked_add(len).and_then(|e| e.checked_next_multiple_of(PAGE));

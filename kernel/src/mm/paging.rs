@@ -1,8 +1,9 @@
-//! Page tables: built once, W^X, and read-only themselves in the direct map. They are changed with CR0.WP cleared for a
-//! few instructions, under a lock that masks interrupts.
+//! Page tables: built once, W^X, and themselves read-only in the direct map. They are changed with CR0.WP
+//! cleared for a few instructions, under a lock that masks interrupts.
 //!
-//! All tables lie in one run of frames, which is set aside before the first table is made. So no memory turns into a table
-//! later, when other processors may have translations by which it can be written, and peers may have been lent it.
+//! All tables lie in one run of frames, which is reserved before the first table is made. So no memory
+//! becomes a table later, when other processors may still have translations that make it writable, or peers
+//! may have been lent it.
 
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr3, Cr3Flags};
 use x86_64::structures::paging::PhysFrame;
@@ -21,14 +22,16 @@ const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Tables for device registers, large pages that are split, and whatever else the kernel maps.
+/// The number of tables for device registers, for large pages that are split, and for all other mappings of
+/// the kernel.
 const TABLES_OF_KERNEL: u64 = 128;
-/// Tables for the stacks of a processor: it has 4 MiB of addresses, and those of two may be apart.
+/// The number of tables for the stacks of a processor: it has 4 MiB of addresses, and those of two processors
+/// may be apart.
 const TABLES_OF_CPU: u64 = 2;
-/// Tables that mapping one page may take.
+/// The number of tables that mapping one page may need.
 const SPARE: u64 = 8;
 
-/// What may be done with a page.
+/// The access rights of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Read and execute.
@@ -39,7 +42,7 @@ pub enum Rights {
     Data,
     /// Read and write device registers: uncached.
     Device,
-    /// Write to a device, in long writes that the processor makes of several (see [`cpu::init_memory_types`]).
+    /// Write to a device. The processor combines writes to longer ones (see [`cpu::init_memory_types`]).
     Combining,
 }
 
@@ -56,14 +59,14 @@ impl Rights {
     }
 }
 
-/// Why a mapping was refused.
+/// The reason why a mapping was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// Beyond the room of the direct map.
+    /// The range is beyond the direct map.
     OutOfRange,
     /// The range overlaps RAM.
     IsRam,
-    /// No frame for a page table.
+    /// There is no frame for a page table.
     OutOfMemory,
     /// Something else is mapped there.
     Occupied,
@@ -82,31 +85,31 @@ impl core::fmt::Display for MapError {
 
 struct PageTables {
     root: PhysAddr,
-    /// The next frame for a table, and how many there are.
+    /// The next free frame for a table, and the number of free frames.
     next: PhysAddr,
     left: u64,
-    /// 1 GiB pages are available.
+    /// True if 1 GiB pages are available.
     huge: bool,
 }
 
 static TABLES: IrqMutex<PageTables> =
     IrqMutex::new(PageTables { root: PhysAddr::zero(), next: PhysAddr::zero(), left: 0, huge: false });
 
-/// The run of frames that holds page tables: nothing but this module may write there.
+/// The run of frames that holds the page tables. Only this module may write there.
 static RUN: spin::Once<Region> = spin::Once::new();
 
-/// The physical memory that holds page tables. It never changes.
+/// Returns the physical memory that holds the page tables. It never changes.
 ///
 /// # Panics
-/// Before [`init`].
+/// If called before [`init`].
 pub fn tables() -> Region {
     *RUN.get().expect("page tables before their memory was set aside")
 }
 
-/// Runs `f` with write protection off, interrupts masked.
+/// Runs `f` with write protection off and interrupts masked.
 fn writing<R>(f: impl FnOnce() -> R) -> R {
     let on = cpu::interrupts_off();
-    // SAFETY: only page tables are written meanwhile, by `f`.
+    // SAFETY: only `f` runs meanwhile, and it writes only to page tables.
     unsafe { Cr0::update(|flags| flags.remove(Cr0Flags::WRITE_PROTECT)) };
     let result = f();
     // SAFETY: as before.
@@ -132,27 +135,28 @@ fn write(at: *mut u64, value: u64) {
 }
 
 impl PageTables {
-    /// Sets the memory of all tables aside.
+    /// Reserves the memory of all tables.
     fn set_aside(&mut self, count: u64) -> Result<Region, MapError> {
-        // Below 4 GiB: the boot map shows no more, and processors that start load CR3 in 32 bits.
+        // The run is below 4 GiB: the boot page tables map no more, and processors that start load CR3 in 32
+        // bits.
         let run = frames::alloc_within(count * PAGE, PAGE, 4 << 30).ok_or(MapError::OutOfMemory)?;
         (self.next, self.left) = (run, count);
         Ok(Region::new(run.as_u64(), count * PAGE))
     }
 
-    /// A zeroed frame for a table.
+    /// Returns a zeroed frame for a table.
     fn frame(&mut self) -> Result<PhysAddr, MapError> {
         self.left = self.left.checked_sub(1).ok_or(MapError::OutOfMemory)?;
         let frame = self.next;
         self.next += PAGE;
         for i in 0..512 {
-            // SAFETY: the frame was set aside for tables and is not in use.
+            // SAFETY: the frame was reserved for tables and is not in use.
             write(unsafe { phys_to_virt(frame).cast::<u64>().add(i) }, 0);
         }
         Ok(frame)
     }
 
-    /// The entry that maps `virt` at `level`, with tables made and large pages split on the way.
+    /// Returns the entry that maps `virt` at `level`. Makes tables and splits large pages on the way.
     fn descend(&mut self, virt: u64, level: u32) -> Result<*mut u64, MapError> {
         let mut table = self.root;
         for at in (level + 1..4).rev() {
@@ -167,7 +171,7 @@ impl PageTables {
                 let step = PAGE << (9 * (at - 1));
                 let flags = old & !ADDRESS & if at == 1 { !LARGE } else { !0 };
                 for i in 0..512 {
-                    // SAFETY: `new` is a fresh table.
+                    // SAFETY: `new` is a table that is not in use yet.
                     let to = unsafe { phys_to_virt(new).cast::<u64>().add(i as usize) };
                     write(to, ((old & ADDRESS) + i * step) | flags);
                 }
@@ -180,7 +184,7 @@ impl PageTables {
         Ok(entry(table, virt, level))
     }
 
-    /// The largest level (0: 4 KiB, 1: 2 MiB, 2: 1 GiB) of a page that fits.
+    /// Returns the largest level (0: 4 KiB, 1: 2 MiB, 2: 1 GiB) of a page that fits.
     fn level_for(&self, virt: u64, phys: u64, left: u64) -> u32 {
         let top = if self.huge { 2 } else { 1 };
         (1..=top)
@@ -189,7 +193,7 @@ impl PageTables {
             .unwrap_or(0)
     }
 
-    /// Refuses to begin what may run out of tables half-way.
+    /// Refuses an operation that could run out of tables half-way.
     const fn reserve(&self) -> Result<(), MapError> {
         if self.left < SPARE { Err(MapError::OutOfMemory) } else { Ok(()) }
     }
@@ -208,7 +212,7 @@ impl PageTables {
             if old & PRESENT == 0 {
                 write(slot, new);
             } else if level > 0 && old & LARGE == 0 {
-                // A table is there: go on below it, page by page.
+                // A table exists here: continue below it, page by page.
                 self.map_small(virt + done, phys + done, size, rights)?;
             } else if old & !accessed_dirty != new {
                 return Err(MapError::Occupied);
@@ -227,7 +231,7 @@ impl PageTables {
         Ok(())
     }
 
-    /// Changes the rights of what is mapped at `virt` (whole 4 KiB pages).
+    /// Changes the rights of the mapping at `virt` (whole 4 KiB pages).
     fn protect(&mut self, virt: u64, len: u64, rights: Rights) -> Result<(), MapError> {
         for at in (virt..virt + len).step_by(PAGE as usize) {
             let slot = self.descend(at, 0)?;
@@ -242,12 +246,13 @@ impl PageTables {
 /// Builds the final tables for `ram`, the kernel image and the stacks of `cpus` processors, and loads them.
 ///
 /// # Safety
-/// Once, by the boot processor, after the frame allocator's start, with nothing in use outside `ram` and the image.
+/// The boot processor calls this once, after the frame allocator has started, with nothing in use outside of
+/// `ram` and the image.
 pub unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {
     let image = image();
     let mut t = TABLES.lock();
     t.huge = cpu::bit(cpu::cpuid(0x8000_0001, 0).edx, 26);
-    // A table maps 1 GiB by large pages, and each of the two levels above has one for 512 of those.
+    // A table maps 1 GiB with large pages, and each of the two levels above has one table for 512 of those.
     let of_ram: u64 = ram.clone().map(|r| (r.len() >> 30) + (r.len() >> 39) + 6).sum();
     let build = |t: &mut PageTables| -> Result<(), MapError> {
         let run = t.set_aside(of_ram + cpus * TABLES_OF_CPU + TABLES_OF_KERNEL)?;
@@ -269,7 +274,8 @@ pub unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {
     if let Err(e) = build(&mut t) {
         panic!("cannot build page tables: {e}");
     }
-    // SAFETY: the new tables map image, stack (in the image) and all RAM as the old ones did, with fewer rights.
+    // SAFETY: the new tables map the image, the stack (in the image) and all RAM as the old ones did, with
+    // fewer rights.
     unsafe { load(t.root) };
 }
 
@@ -279,18 +285,19 @@ unsafe fn load(root: PhysAddr) {
     unsafe { Cr3::write(PhysFrame::containing_address(root), Cr3Flags::empty()) };
 }
 
-/// Where the root table is: below 4 GiB.
+/// Returns the address of the root table, which is below 4 GiB.
 pub fn root() -> PhysAddr {
     TABLES.lock().root
 }
 
-/// Maps `len` bytes (whole pages). What is there already with the same target and rights stays.
+/// Maps `len` bytes (whole pages). An existing mapping with the same target and rights stays.
 pub fn map(virt: VirtAddr, phys: PhysAddr, len: u64, rights: Rights) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| t.map(virt.as_u64(), phys.as_u64(), len, rights))
 }
 
-/// Changes the rights of `len` mapped bytes (whole pages), on this processor at once, on others when they next flush.
+/// Changes the rights of `len` mapped bytes (whole pages): on this processor at once, on others with their
+/// next flush.
 pub fn protect(virt: VirtAddr, len: u64, rights: Rights) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| {
@@ -299,7 +306,7 @@ pub fn protect(virt: VirtAddr, len: u64, rights: Rights) -> Result<(), MapError>
     })
 }
 
-/// Takes `len` bytes (whole pages) out of the map, on this processor at once, on others when they next flush.
+/// Unmaps `len` bytes (whole pages): on this processor at once, on others with their next flush.
 pub fn unmap(virt: VirtAddr, len: u64) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| {
@@ -313,7 +320,7 @@ pub fn unmap(virt: VirtAddr, len: u64) -> Result<(), MapError> {
     })
 }
 
-/// The physical address that `virt` maps to. Takes no lock: usable in a fault handler.
+/// Returns the physical address to which `virt` maps. Takes no lock, so a fault handler may call it.
 pub fn translate(virt: VirtAddr) -> Option<PhysAddr> {
     let mut table = Cr3::read().0.start_address();
     for level in (0..4).rev() {

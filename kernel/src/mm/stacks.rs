@@ -1,18 +1,19 @@
-//! Stacks: each at the top of a slot of address space whose rest is not mapped, so that an overflow is a page fault.
+//! Stacks: each at the top of a slot of address space whose rest is not mapped, so that an overflow is a page
+//! fault.
 
 use core::fmt;
 use x86_64::VirtAddr;
 
 use super::{PAGE, frames, paging};
 
-/// Where the slots begin.
+/// The address of the first slot.
 const STACKS: u64 = 0xffff_c000_0000_0000;
-/// Address space of one slot.
+/// The address space of one slot, in bytes.
 const SLOT: u64 = 512 << 10;
-/// Slots of one processor: 4 MiB, so that its page tables are its own.
+/// The number of slots of one processor: 4 MiB, so that processors share no page table.
 const SLOTS_PER_CPU: u64 = 8;
 
-/// What a stack is for.
+/// The purpose of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kind {
@@ -20,7 +21,7 @@ pub enum Kind {
     Main = 0,
     /// Interrupts, and pollers that run in them.
     Interrupt = 1,
-    /// Exceptions but for those below.
+    /// Exceptions, except for those below.
     Exception = 2,
     /// NMI and machine check.
     Nmi = 3,
@@ -31,7 +32,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 5] = [Self::Main, Self::Interrupt, Self::Exception, Self::Nmi, Self::DoubleFault];
 
-    /// Usable bytes.
+    /// Returns the number of usable bytes.
     const fn bytes(self) -> u64 {
         match self {
             Self::Main => 256 << 10,
@@ -42,34 +43,34 @@ impl Kind {
     }
 }
 
-/// A stack by its processor and kind.
+/// A stack, identified by its processor and kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
-    /// Processor index.
+    /// The index of the processor.
     pub cpu: u32,
-    /// What it is for.
+    /// The purpose of the stack.
     pub kind: Kind,
 }
 
 impl Stack {
-    /// One past its last byte: the stack pointer to start with.
+    /// Returns the initial stack pointer: one past the last byte.
     pub fn top(self) -> u64 {
         STACKS + (u64::from(self.cpu) * SLOTS_PER_CPU + self.kind as u64 + 1) * SLOT
     }
 
-    /// Its lowest usable byte.
+    /// Returns the lowest usable address.
     pub fn bottom(self) -> u64 {
         self.top() - self.kind.bytes()
     }
 
-    /// The stack in whose slot `addr` is, usable part or guard.
+    /// Returns the stack in whose slot `addr` lies, in the usable part or in the guard.
     pub fn around(addr: u64) -> Option<Self> {
         let slot = addr.checked_sub(STACKS)? / SLOT;
         let cpu = u32::try_from(slot / SLOTS_PER_CPU).ok().filter(|c| *c < 4096)?;
         Kind::ALL.get((slot % SLOTS_PER_CPU) as usize).map(|kind| Self { cpu, kind: *kind })
     }
 
-    /// Whether `addr` is in the guard below the stack.
+    /// Returns whether `addr` lies in the guard below the stack.
     pub fn guards(self, addr: u64) -> bool {
         addr < self.bottom()
     }

@@ -207,6 +207,7 @@ pub async fn join(
         };
     chart::mark("noise");
     let mut sealed = Vec::new();
+    let asked = time::now();
     sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
     stream.write_all(&sealed, deadline).await.map_err(no_manager)?;
     let len = rest.len();
@@ -228,7 +229,7 @@ pub async fn join(
     chart::mark("join");
     let lease = Duration::from_millis(welcome.lease_ms.into());
     stream.outlast(silence.map(|silence| silence + lease));
-    let link = Arc::new(ManagerLink::new(stream, incoming, sealer, lease));
+    let link = Arc::new(ManagerLink::new(stream, incoming, sealer, (asked, lease)));
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
@@ -266,7 +267,13 @@ async fn handshake(
 }
 
 impl ManagerLink {
-    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
+    /// Makes the link of a node that asked for its membership at `asked`. Its first lease counts from then.
+    fn new(
+        stream: TcpStream,
+        incoming: Incoming,
+        sealer: Sealer,
+        (asked, lease): (Instant, Duration),
+    ) -> Self {
         let now = time::now();
         let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
         let heartbeats = Heartbeats { every: lease / 3, next: now + lease / 3, seq: 0, sent };
@@ -284,7 +291,7 @@ impl ManagerLink {
             incoming: spin::Mutex::new(incoming),
             outgoing: IrqMutex::new(outgoing),
             lease,
-            lease_until: AtomicU64::new((now + lease).as_nanos()),
+            lease_until: AtomicU64::new((asked + lease).as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
         }
     }

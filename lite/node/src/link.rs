@@ -71,19 +71,15 @@ impl Link {
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
-        lease: Duration,
+        (asked, lease): (Instant, Duration),
         silence: Option<Duration>,
     ) -> Result<Arc<Self>, ClientError> {
         let Connection { sending, receiving } = connection;
         // A suspended node keeps its connection: the answer that ends the suspension comes on it.
         sending.outlast(silence.map(|silence| silence + lease))?;
         receiving.limit_waiting(SOCKET)?;
-        let incoming = Incoming {
-            queue: VecDeque::new(),
-            receiver: None,
-            down: false,
-            lease_until: clock.now() + lease,
-        };
+        let incoming =
+            Incoming { queue: VecDeque::new(), receiver: None, down: false, lease_until: asked + lease };
         let outgoing = Outgoing {
             queue: VecDeque::new(),
             senders: Vec::new(),

@@ -82,9 +82,9 @@ impl Node {
         let deadline = Instant::now() + join_within;
         let alarm = Alarm::new()?;
         let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
-        let (connection, welcome) = connect(&manager, &key, offer, deadline)?;
+        let (connection, welcome, asked) = connect(&manager, &key, offer, deadline, clock)?;
         let lease = Duration::from_millis(welcome.lease_ms.into());
-        let link = Link::start(clock, connection, lease, config.silence)?;
+        let link = Link::start(clock, connection, (asked, lease), config.silence)?;
         log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
         let Nic { rnic, memory, assign, events, .. } = nic;
@@ -193,7 +193,8 @@ fn connect(
     key: &ClusterKey,
     offer: Join,
     deadline: Instant,
-) -> Result<(Connection, Welcome), JoinError> {
+    clock: Clock,
+) -> Result<(Connection, Welcome, platform::Instant), JoinError> {
     let mut connection = loop {
         match Connection::open(manager, key, Role::Node) {
             Err(ClientError::Unreachable { source, .. })
@@ -207,10 +208,11 @@ fn connect(
             opened => break opened?,
         }
     };
+    let asked = clock.now();
     connection.sending.send(&Hello::Node(offer))?;
     let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
     match connection.receiving.receive(Some(left))? {
-        ToNode::Welcome(welcome) => Ok((connection, welcome)),
+        ToNode::Welcome(welcome) => Ok((connection, welcome, asked)),
         ToNode::Refused { reason } => Err(JoinError::Refused(reason)),
         _ => Err(ClientError::Unexpected.into()),
     }

@@ -11,6 +11,7 @@ use super::broker::{Peer, PeerLink};
 use super::wire::Message;
 use super::{Conn, Gone, STAY};
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -84,6 +85,7 @@ impl Node {
         let Some(conn) = conn else { return self.on_broken(member, id) };
         // If both have proposed, both have sealed it.
         let agreed = proposed
+            || planted(Bug::ClosedInUse)
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
         if agreed {
             if proposed {

@@ -12,6 +12,7 @@ use super::wire::Message;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::op::Moment;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::{Error, Lite};
 use alloc::sync::Arc;
@@ -30,7 +31,7 @@ impl Node {
             let peer = peers.get(&conn.peer).filter(|p| p.member.incarnation == conn.incarnation);
             peer.filter(|p| !matches!(p.link, PeerLink::Gone)).map(|p| p.member.clone())
         };
-        match member.filter(|_| !self.is_fenced()) {
+        match member.filter(|_| !self.is_fenced() && !planted(Bug::LostUnconfirmed)) {
             Some(member) => self.tell(&member, conn.id, Message::Broken),
             // This check follows the noting of the operations: the code that ends a membership forgets them
             // after that.

@@ -27,6 +27,7 @@ use super::unfinished::Unfinished;
 use super::{NotPosted, OpId, Verb};
 use crate::bounce::{Bounce, BouncePool, Place};
 use crate::conn::{Conn, Lane};
+use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::region::StampId;
 use alloc::sync::Arc;
@@ -378,6 +379,7 @@ impl OpTable {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
         match slot.state {
             State::Free | State::Posting | State::Abandoned => {}
+            State::OnWire if planted(Bug::FlightLeaks) => {}
             State::OnWire => {
                 if slot.touch.changes {
                     self.unfinished.abandoned(id, slot.touch.stamp);
@@ -385,6 +387,11 @@ impl OpTable {
                 slot.state = State::Abandoned;
                 slot.waker = None;
                 slot.until = Instant::MAX;
+                if planted(Bug::BounceReused)
+                    && let Some(bounce) = slot.bounce.take()
+                {
+                    self.bounce.give(bounce);
+                }
             }
             State::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         }

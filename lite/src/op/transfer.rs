@@ -3,6 +3,7 @@
 use super::{Flight, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::region::Mapping;
 use crate::sometimes::sometimes;
@@ -368,6 +369,9 @@ impl Node {
                 Err(Lost::Stop(Stop::Changed)) => Err(Error::Unknown),
                 Err(Lost::Connection) => {
                     self.fail(&conn);
+                    if planted(Bug::AtomicTwice) {
+                        continue;
+                    }
                     Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown))
                 }
             };

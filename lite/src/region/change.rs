@@ -15,6 +15,7 @@ use crate::membership::Life;
 use crate::names::Named;
 use crate::node::Node;
 use crate::op::Data;
+use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::rpc::{Answer, Ask};
 use crate::sometimes::sometimes;
@@ -147,7 +148,7 @@ impl Node {
             let gate = r.gate.clone();
             (table.restrict(change.region, from, rights), gate)
         };
-        if holders.is_empty() {
+        if holders.is_empty() || planted(Bug::RevokeTellsNobody) {
             return Ok(Answer::Done);
         }
         // Stops the operations that nodes do for mappings that have lost the right.
@@ -202,7 +203,8 @@ impl Node {
         };
         gate.pause();
         let holders = self.regions.holders(change.region);
-        let told = self.tell_holders(holders, |mappings| Ask::Pause { mappings, generation }).await;
+        let told = planted(Bug::MoveTellsNobody)
+            || self.tell_holders(holders, |mappings| Ask::Pause { mappings, generation }).await;
         gate.drained().await;
         let copied = if told { self.copy(&old, &layout).await } else { Err(Error::LinkDown) };
         // From here on the region is either in the new memory or stays in the old memory.
@@ -212,7 +214,7 @@ impl Node {
                 Some(r) => {
                     r.generation = generation;
                     r.moving = false;
-                    if copied.is_ok() {
+                    if copied.is_ok() || planted(Bug::HalfMoved) {
                         r.layout = layout;
                         core::mem::replace(&mut r.memory, memory)
                     } else {

@@ -6,6 +6,7 @@ use crate::errands::Errand;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::op::RECONNECT_PAUSE;
+use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
@@ -78,7 +79,8 @@ impl Node {
         self.regions.changed.until(|| self.regions.is_at_rest(region).then_some(())).await;
         let Some(gate) = self.regions.gate(region) else { return };
         gate.close();
-        let holders = self.regions.holders(region);
+        let told = !planted(Bug::FreeTellsNobody);
+        let holders = if told { self.regions.holders(region) } else { BTreeMap::new() };
         if !self.tell_holders(holders, |mappings| Ask::Revoke { mappings }).await {
             // Without a membership no node can be asked, so the memory stays allocated.
             return;

@@ -12,6 +12,7 @@ use crate::lock::Mutex;
 use crate::locked::LockedFor;
 use crate::membership::Life;
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Call, answer};
 use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
@@ -353,7 +354,9 @@ impl RegionTable {
         let Some(r) = found else { return Some(Err(Error::Freed)) };
         let is_master = r.master == by;
         let needed = if is_master { ask.wanted } else { ask.wanted | Permissions::SHARE };
-        if r.names.is_empty() || !r.granted(by).contains(needed) || !same(&r.secret, &ask.secret) {
+        let may = r.granted(by).contains(needed) || planted(Bug::GrantsAll);
+        let knows = same(&r.secret, &ask.secret) || planted(Bug::NoSecretCheck);
+        if r.names.is_empty() || !may || !knows {
             return Some(Err(Error::Permission));
         }
         if r.moving {

@@ -5,6 +5,7 @@ use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
 use crate::lock::Mutex;
+use crate::planted::{Bug, planted};
 use crate::wait::{FairQueue, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -83,7 +84,7 @@ impl Calls {
     fn release(&mut self, index: u32) -> Option<Buffers> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = State::Free;
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(u32::from(!planted(Bug::SlotReusedEarly)));
         (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
         self.free.push(index);
         slot.buffers.take()
@@ -375,7 +376,7 @@ impl Drop for CallSlot<'_> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
         let buffers = match slot.state {
-            State::Waiting { .. } if self.posted => {
+            State::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
                 slot.state = State::Waiting { abandoned: true };
                 (slot.waker, slot.until) = (None, Instant::MAX);
                 return;

@@ -10,6 +10,7 @@ use crate::conn::{Conn, RPC_LANE};
 use crate::membership::Life;
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Rest, TaskWaker, Verb};
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::trace::Event;
 use alloc::boxed::Box;
@@ -86,7 +87,9 @@ impl Whom {
     /// Fails with `NodeDown` if `met` is another incarnation.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
-            Self::Life((node, wanted)) if wanted != met => Err(Error::NodeDown(node)),
+            Self::Life((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
+                Err(Error::NodeDown(node))
+            }
             _ => Ok(()),
         }
     }
@@ -184,6 +187,7 @@ impl Node {
     ) -> Result<Attempt, Error> {
         let (reply, buffers) = match ended {
             Ended::Replied(reply, buffers) => (reply, buffers),
+            Ended::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
             Ended::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
             Ended::Late => {
                 self.missed();
@@ -270,11 +274,15 @@ impl Node {
                 }
             }
         }
+        if planted(Bug::NoDeadline) {
+            return work.await;
+        }
         match self.timers.before(deadline, work).await {
             Some(result) => result,
             None => {
                 self.missed();
-                Err(if issued.load(Ordering::Relaxed) { Error::Unknown } else { Error::Deadline })
+                let issued = issued.load(Ordering::Relaxed) && !planted(Bug::UnknownAsDeadline);
+                Err(if issued { Error::Unknown } else { Error::Deadline })
             }
         }
     }

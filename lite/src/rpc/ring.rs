@@ -1,6 +1,7 @@
 //! The arithmetic of a request ring. Positions count bytes since the connection began; records never wrap.
 
 use super::wire::GRAIN;
+use crate::planted::{Bug, planted};
 
 /// The peer has broken the ring's protocol; the connection must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,8 @@ impl RingTx {
         let at = self.head % self.len;
         let skip = if at + bytes > self.len { self.len - at } else { 0 };
         let end = self.head + skip + bytes;
-        (end - self.credited <= self.len).then(|| (((end - bytes) % self.len) as u32, end))
+        (end - self.credited <= self.len || planted(Bug::RingOverrun))
+            .then(|| (((end - bytes) % self.len) as u32, end))
     }
 
     pub(crate) fn commit(&mut self, end: u64) {

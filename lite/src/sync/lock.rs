@@ -6,6 +6,7 @@ use super::queue::Mode;
 use super::waiting::Outcome;
 use crate::node::Node;
 use crate::op::Moment;
+use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask};
 use crate::scope::Scoped;
 use crate::{Error, Lite};
@@ -149,7 +150,7 @@ impl Lock {
             return Err(Error::Refused("unexpected answer".into()));
         };
         (guard.after_death, guard.fencing) = (after_death, token);
-        guard.since = Some(node.moment());
+        guard.since = (!planted(Bug::UnlockedUnsettled)).then(|| node.moment());
         // While the answer waited here, the lock's home may have died and another lock of that name may
         // exist.
         node.check_home(&place)?;

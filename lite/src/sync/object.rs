@@ -7,6 +7,7 @@ use crate::Error;
 use crate::membership::Life;
 use crate::names::Named;
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask, Call, Undo, answer};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -210,9 +211,9 @@ impl Node {
     pub(crate) fn signal_event(self: &Arc<Self>, by: Life, place: &Place) -> Result<Answer, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
-        *count += 1;
+        *count += 1 + u64::from(planted(Bug::SignalTwice));
         let now = *count;
-        let woken: Vec<_> = listeners.extract_if(.., |l| l.past < now).collect();
+        let woken: Vec<_> = listeners.extract_if(.., |l| l.past < now && !planted(Bug::LostSignal)).collect();
         drop(objects);
         for listener in woken {
             self.wake(listener.by, listener.token, Ok(Outcome::Count(now)));

@@ -110,8 +110,10 @@ impl Queue {
         self.holders.retain(|g| g.claim.by != life);
         if exclusive {
             sometimes!("the holder of a lock died");
-            self.died = true;
-            self.unsettled.push(life);
+            self.died = !planted(Bug::DeathNotTold);
+            if !planted(Bug::LockBeforeSettled) {
+                self.unsettled.push(life);
+            }
         }
         self.advance()
     }
@@ -149,7 +151,7 @@ impl Queue {
         if self.died {
             sometimes!("a grant told of a death");
         }
-        self.granted += 1;
+        self.granted += u64::from(!planted(Bug::TokenStands));
         let token = FencingToken::new(binding, self.granted);
         let grant = Grant { claim, after_death: self.died, token };
         self.holders.push(grant);

@@ -19,7 +19,8 @@ impl Lite {
         let departed = node.objects.lock().places_of(&ended)
             + node.regions.places_of(&ended)
             + node.holdings.places_of(&ended)
-            + node.mappings.places_of(&ended);
+            + node.mappings.places_of(&ended)
+            + node.by_qp.lock().values().filter(|c| ended((c.peer, c.incarnation))).count();
         let ops = node.ops.lock();
         let held = [
             ("operations", ops.in_use()),

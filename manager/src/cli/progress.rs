@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 
-/// Shows how far a job is, on standard error.
+/// The display of a job's progress, on standard error.
 pub struct Progress {
-    /// The bar, on a terminal.
+    /// The bar, if standard error is a terminal.
     bar: Option<ProgressBar>,
     lines: Mutex<Lines>,
 }
 
 #[derive(Default)]
 struct Lines {
-    /// Quarters of the input of which has been told.
+    /// The number of quarters of the input that have been reported.
     quarter: u64,
-    /// What each node did when last told.
+    /// The phase that each node reported last.
     phases: BTreeMap<u16, String>,
 }
 
 impl Progress {
-    /// For an input of that many bytes.
+    /// Makes a display for an input of `total` bytes.
     pub fn new(total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());

@@ -1,4 +1,4 @@
-//! What commands print and write: tables for people, JSON for programs.
+//! The output of commands: tables for people, JSON for programs.
 
 use manager::client::{Job, Outcome};
 use proto::{JobPhase, JobStatus, NodeId, NodeStatus, printable};
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Names of nodes, by id.
+/// The names of nodes, by id.
 pub type Names = BTreeMap<NodeId, String>;
 
-/// Text in columns, two spaces between them; numbers are for the caller to format.
+/// Returns text in columns, with two spaces between them. The caller formats numbers.
 fn columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -25,7 +25,7 @@ fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The nodes, one per line.
+/// Returns the table of nodes, one per line.
 pub fn table(nodes: &[NodeStatus]) -> String {
     let heads = ["id", "name", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
     let mut rows = vec![heads.map(String::from).to_vec()];
@@ -44,12 +44,12 @@ pub fn table(nodes: &[NodeStatus]) -> String {
     columns(&rows)
 }
 
-/// Milliseconds to the end of the last stage of the boot.
+/// Returns the milliseconds until the end of the last stage of the boot.
 fn boot_ms(node: &NodeStatus) -> Option<f64> {
     node.boot.stages.last().map(|(_, us)| f64::from(*us) / 1000.0)
 }
 
-/// The nodes as JSON.
+/// Returns the nodes as JSON.
 pub fn nodes_json(nodes: &[NodeStatus]) -> Value {
     let nodes: Vec<Value> = nodes
         .iter()
@@ -70,7 +70,7 @@ pub fn nodes_json(nodes: &[NodeStatus]) -> Value {
     json!({ "nodes": nodes })
 }
 
-/// What a job does, in a word.
+/// Returns the word for a job's phase.
 fn phase(phase: JobPhase) -> &'static str {
     match phase {
         JobPhase::Starting => "starting",
@@ -80,12 +80,13 @@ fn phase(phase: JobPhase) -> &'static str {
     }
 }
 
-/// The names of a job's nodes; the numbers of those that have left since.
+/// Returns the names of a job's nodes, or the numbers of those that have left since.
 fn names_of(job: &JobStatus, names: &Names) -> Vec<String> {
     job.nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
 }
 
-/// The jobs, one per line. Of one that is ending: the nodes that have not ended their part.
+/// Returns the table of jobs, one per line. For a job that is ending it lists the nodes that have not ended
+/// their part.
 pub fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
     let heads = ["job", "application", "phase", "for", "age", "nodes"];
     let mut rows = vec![heads.map(String::from).to_vec()];
@@ -103,7 +104,7 @@ pub fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
     columns(&rows)
 }
 
-/// The jobs as JSON.
+/// Returns the jobs as JSON.
 pub fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
     let jobs: Vec<Value> = jobs
         .iter()
@@ -121,7 +122,7 @@ pub fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
     json!({ "jobs": jobs })
 }
 
-/// What came of a job: totals, then counts and times of each node.
+/// Returns the summary of a job: totals, then counts and times of each node.
 pub fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.3} s", duration.as_secs_f64());
     let mut text = String::new();
@@ -169,7 +170,8 @@ pub fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
     text
 }
 
-/// What came of a job, as JSON. The sums of the nodes' counts stand beside the other totals, by their own names.
+/// Returns the summary of a job as JSON. The sums of the nodes' counts stand beside the other totals, by
+/// their own names.
 pub fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
     let object = |pairs: &[(String, u64)]| {
         pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>()

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Done at the first SIGINT or SIGTERM from the call on, and at the first SIGHUP, unless the process was started with SIGHUP
-/// ignored, as by `nohup`.
+/// Returns a future that is done at the first SIGINT or SIGTERM after the call, and at the first SIGHUP
+/// unless the process was started with SIGHUP ignored, as by `nohup`.
 pub fn stopped() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -26,7 +26,8 @@ pub fn stopped() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Whether this process ignores SIGHUP, by the mask that Linux tells in hexadecimal digits; false where nobody tells.
+/// Returns whether this process ignores SIGHUP, by the hexadecimal mask in `/proc/self/status`; false if that
+/// cannot be read.
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -35,7 +36,7 @@ fn hangup_is_ignored() -> bool {
     mask >> bit & 1 != 0
 }
 
-/// From now on, the signals of [`stopped`] remove a file and end the process with status 130.
+/// From this call on, the signals of [`stopped`] remove a file and end the process with status 130.
 pub fn remove_when_stopped(file: &Path) -> io::Result<()> {
     let file: PathBuf = file.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,6 +1,6 @@
-//! A control connection over a TCP stream of the standard library. Clients use it, and nodes in tests.
+//! A control connection over a TCP stream of the standard library, for clients, and for nodes in tests.
 
-use super::{ClientError, PATIENCE};
+use super::{ClientError, REPLY_TIMEOUT};
 use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, RoleKey, Sealer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,13 +9,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Bytes read at once.
+/// The number of bytes to read at once.
 const READ: usize = 64 << 10;
 
-/// The longest silence that [`Sending::outlast`] takes: Linux counts milliseconds in 31 bits.
+/// The longest silence that [`Sending::outlast`] accepts: Linux counts milliseconds in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
 
-/// Both directions, which two threads may use.
+/// A control connection. Two threads may use its two directions.
 #[derive(Debug)]
 pub struct Connection {
     /// The direction to the manager.
@@ -38,18 +38,18 @@ pub struct Receiving {
     stream: TcpStream,
     opener: Opener,
     buffer: Vec<u8>,
-    /// How much of the buffer has been opened.
+    /// The length of the decrypted part of the buffer, in bytes.
     opened: usize,
 }
 
 impl Connection {
-    /// Connects to `address` (`host:port`), the manager, and shakes hands as what the key is to serve for, all within twice
-    /// [`PATIENCE`].
+    /// Connects to the manager at `address` (`host:port`), and does the handshake in the given role, all
+    /// within twice [`REPLY_TIMEOUT`].
     pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
         let key = key.for_role(role)?;
         let bad = |source| ClientError::Address { address: address.into(), source };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         for candidate in address.to_socket_addrs().map_err(bad)? {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&candidate, left) {
@@ -62,17 +62,17 @@ impl Connection {
 
     fn shake(mut stream: TcpStream, key: &RoleKey) -> Result<Self, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Lost)?;
-        // A manager's host that has died is noticed also while a job runs and nothing is said.
+        // Keepalive detects a dead host of the manager also while a job runs and no message is sent.
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(10))
             .with_interval(Duration::from_secs(5))
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
         let mut side = Handshake::initiator(key, crate::key::random()?);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut buffer = vec![0; READ];
         loop {
-            let count = read(&mut stream, &mut buffer, Some((deadline, PATIENCE)))?;
+            let count = read(&mut stream, &mut buffer, Some((deadline, REPLY_TIMEOUT)))?;
             let mut bytes = buffer.get(..count).unwrap_or_default();
             match side.feed(&mut bytes)? {
                 HandshakeStep::Continue { reply, next } => {
@@ -94,57 +94,58 @@ impl Connection {
 }
 
 impl Sending {
-    /// Sends a message. Waits while the manager takes none.
+    /// Sends a message. Waits while the manager receives nothing.
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ClientError> {
         self.send_encoded(&proto::encode(message))
     }
 
-    /// Sends a message that is encoded already.
+    /// Sends a message that is already encoded.
     pub fn send_encoded(&mut self, message: &[u8]) -> Result<(), ClientError> {
         self.sealed.clear();
         self.sealer.seal(message, &mut self.sealed)?;
         self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
     }
 
-    /// The most that [`send`](Self::send) waits while the manager takes nothing.
-    pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
-        self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
+    /// Limits the time that [`send`](Self::send) waits while the manager receives nothing.
+    pub fn limit(&self, timeout: Duration) -> Result<(), ClientError> {
+        self.stream.set_write_timeout(Some(timeout)).map_err(ClientError::Lost)
     }
 
-    /// Keeps the connection while the manager, or its host, is silent and takes nothing, for as long as `silence`, or if
-    /// there is none for 24 days. Otherwise a host that does not answer is given up after half a minute.
+    /// Keeps the connection while the manager or its host is silent, for at most `silence`, or for 24 days if
+    /// there is no limit. Otherwise a host that does not answer is given up after half a minute.
     pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
         let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
         self.limit(silence)?;
-        // Overrules the number of unanswered probes of an idle connection, and of repeated segments (RFC 5482).
+        // This overrides the limits of unanswered keepalive probes and of retransmissions (RFC 5482).
         SockRef::from(&self.stream).set_tcp_user_timeout(Some(silence)).map_err(ClientError::Lost)
     }
 
-    /// Ends this direction: the manager gets all that was sent, and then closes the other.
+    /// Ends this direction: the manager receives all that was sent, and then closes the other direction.
     pub fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    /// Ends the connection in both directions. A thread that uses the other half gets an error.
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
 impl Receiving {
-    /// Lets the operating system keep about so many bytes that have not been received yet, and the rest wait at the manager.
+    /// Limits the received bytes that wait in the operating system to about `bytes`. Further bytes wait at
+    /// the manager.
     pub fn limit_waiting(&self, bytes: usize) -> Result<(), ClientError> {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes).map_err(ClientError::Lost)
     }
 
-    /// The next message; within `patience`, if given, or else until the connection breaks.
-    pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
-        Ok(proto::decode(&self.receive_encoded(patience)?)?)
+    /// Receives the next message, within `timeout` if given, or else until the connection breaks.
+    pub fn receive<M: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<M, ClientError> {
+        Ok(proto::decode(&self.receive_encoded(timeout)?)?)
     }
 
-    /// As [`receive`](Self::receive), the message not decoded.
-    pub fn receive_encoded(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ClientError> {
-        let deadline = patience.and_then(|patience| Some((Instant::now().checked_add(patience)?, patience)));
+    /// Receives the next message as [`receive`](Self::receive) does, but does not decode it.
+    pub fn receive_encoded(&mut self, timeout: Option<Duration>) -> Result<Vec<u8>, ClientError> {
+        let deadline = timeout.and_then(|timeout| Some((Instant::now().checked_add(timeout)?, timeout)));
         loop {
             let mut bytes = self.buffer.get(self.opened..).unwrap_or_default();
             let message = self.opener.open(&mut bytes)?;
@@ -160,13 +161,13 @@ impl Receiving {
         }
     }
 
-    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    /// Ends the connection in both directions. A thread that uses the other half gets an error.
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// Reads some bytes, at least one, until a deadline; the time allowed in all is for the error.
+/// Reads at least one byte, until a deadline. The error names the whole time that was allowed.
 fn read(
     stream: &mut TcpStream,
     buffer: &mut [u8],

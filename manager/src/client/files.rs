@@ -1,4 +1,5 @@
-//! A job's files: inputs that were checked before anybody is bothered, and an output that is whole or not there.
+//! A job's files: inputs that are checked before the job is submitted, and an output that is written whole or
+//! not at all.
 
 use super::ClientError;
 use proto::InputFile;
@@ -6,12 +7,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Open input files, with the lengths they had when they were opened.
+/// Open input files, with their lengths when they were opened.
 #[derive(Debug)]
 pub struct Inputs(Vec<(PathBuf, File, u64)>);
 
 impl Inputs {
-    /// Opens all files; the first that is missing, unreadable or no regular file is the error.
+    /// Opens all files. Returns the error of the first that is missing, unreadable or not a regular file.
     pub fn open(paths: &[PathBuf]) -> Result<Self, ClientError> {
         let open = |path: &PathBuf| {
             let file = File::open(path)?;
@@ -30,13 +31,13 @@ impl Inputs {
         Ok(Self(opened.collect::<Result<_, _>>()?))
     }
 
-    /// Bytes of all files together.
+    /// Returns the total length of all files, in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().map(|(_, _, len)| len).sum()
     }
 
-    /// What the manager is told of them.
+    /// Returns the description of the files for the manager.
     #[must_use]
     pub fn describe(&self) -> Vec<InputFile> {
         self.0
@@ -45,7 +46,7 @@ impl Inputs {
             .collect()
     }
 
-    /// Gives the files' bytes in order, in pieces of at most `piece` bytes, each of one file.
+    /// Passes the files' bytes on in order, in pieces of at most `piece` bytes, each of one file.
     pub fn stream(
         self,
         piece: usize,
@@ -72,7 +73,8 @@ impl Inputs {
     }
 }
 
-/// An output file under a temporary name beside its own, which it gets when it is whole. Dropped before, it is removed.
+/// An output file. It has a temporary name beside its final name until it is complete. If it is dropped
+/// before that, it is removed.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
@@ -82,10 +84,10 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the temporary file.
+    /// Creates the file under its temporary name.
     pub fn create(path: &Path) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Output { path: path.into(), source };
-        // A link keeps its place, and a device is not replaced by a file.
+        // The target of a link is replaced, not the link, and a device is not replaced by a file.
         let path = &fs::canonicalize(path).unwrap_or_else(|_| path.into());
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
@@ -104,13 +106,13 @@ impl Output {
         Ok(Self { path: path.into(), temporary, file, written: 0 })
     }
 
-    /// The temporary name, for who must remove it when the process is ended by a signal.
+    /// Returns the temporary name, for a handler that removes the file when a signal ends the process.
     #[must_use]
     pub fn temporary(&self) -> &Path {
         &self.temporary
     }
 
-    /// Appends.
+    /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.write_all(bytes).map_err(|source| ClientError::Output { path: self.path.clone(), source })?;
@@ -118,14 +120,14 @@ impl Output {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Gives the file its name, once its bytes are on the disk; when this returns, so is the name. A loss of power leaves
-    /// the whole file under its name, or what had that name before.
+    /// Renames the file once its bytes are on the disk. When this returns, the name is on the disk too. After
+    /// a loss of power the name belongs either to the whole file or to the file that had it before.
     pub fn finish(mut self) -> Result<(), ClientError> {
         let Some(file) = self.file.take() else { return Ok(()) };
         let named = self.name(file);
@@ -140,7 +142,7 @@ impl Output {
         fs::rename(&self.temporary, &self.path)?;
         let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
         match File::open(directory.unwrap_or(Path::new(".")))?.sync_all() {
-            // Not all file systems can, and the file is there.
+            // Some file systems cannot do this, and the file exists.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             synced => synced,
         }

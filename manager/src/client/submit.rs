@@ -1,87 +1,88 @@
-//! Running a job: the input goes out by one thread, while progress and output come in by another.
+//! Running a job: one thread sends the input while another receives progress and output.
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
 use proto::{FromClient, JobId, JobReport, NodeId, ToClient, printable};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Bytes of input in one message.
+/// The number of bytes of input in one message.
 const PIECE: usize = 48 << 10;
 
-/// How long the nodes may take to end another job and to accept this one, above what the manager allows them.
+/// The time that the nodes have to end another job and to accept this one, beyond the time that the manager
+/// allows.
 const ACCEPT: Duration = Duration::from_secs(90);
 
-/// What to run.
+/// A job to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The application.
     pub app: String,
-    /// Its arguments.
+    /// The arguments of the application.
     pub args: Vec<String>,
-    /// How many nodes, 0 for all.
+    /// The number of nodes, 0 for all.
     pub nodes: u16,
-    /// The names of the nodes, by rank; empty: any.
+    /// The names of the nodes, by rank. Any nodes if empty.
     pub on: Vec<String>,
-    /// How long it may take once its nodes have been told of it; then it fails.
+    /// The time that the job may take, counted from when its nodes are told of it. Then it fails.
     pub limit: Option<Duration>,
 }
 
-/// How far a job is.
+/// A report on the progress of a job.
 #[derive(Clone, Copy, Debug)]
 pub enum Update<'a> {
-    /// The nodes have it.
+    /// The nodes have accepted the job.
     Accepted {
-        /// Its number.
+        /// The number of the job.
         job: JobId,
-        /// The nodes by rank.
+        /// The nodes, by rank.
         nodes: &'a [NodeId],
     },
-    /// So much input has gone out.
+    /// Input has been sent.
     Input {
-        /// Bytes.
+        /// The number of bytes sent so far.
         sent: u64,
-        /// Of how many.
+        /// The total number of bytes.
         total: u64,
     },
-    /// A node is so far.
+    /// A node has reported its progress.
     Node {
         /// The node.
         node: NodeId,
-        /// What it does.
+        /// The phase of the node.
         phase: &'a str,
-        /// Done, in units of the phase.
+        /// The work done, in units of the phase.
         done: u64,
-        /// Of how many.
+        /// The total work, in the same units.
         total: u64,
     },
-    /// So much output has come.
+    /// Output has arrived.
     Output {
-        /// Bytes.
+        /// The number of bytes written so far.
         written: u64,
     },
 }
 
-/// What came of a job.
+/// The results of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its number.
+    /// The number of the job.
     pub job: JobId,
-    /// What each node says, by rank.
+    /// The report of each node, by rank.
     pub reports: Vec<(NodeId, JobReport)>,
-    /// Bytes of input.
+    /// The number of bytes of input.
     pub input_bytes: u64,
-    /// Bytes of output.
+    /// The number of bytes of output.
     pub output_bytes: u64,
-    /// From the submission to the last byte of output.
+    /// The time from the submission to the last byte of output.
     pub elapsed: Duration,
-    /// From the first byte of input to the last, as the manager saw it.
+    /// The time from the first byte of input to the last, as seen by the manager.
     pub stream: Duration,
-    /// From then until the last node was done.
+    /// The time from the last byte of input until the last node was done.
     pub run: Duration,
 }
 
 impl Outcome {
-    /// The nodes' counts of equal names added up, in the order in which they first appear.
+    /// Returns the sums of the nodes' counts, by name, in the order in which the names first appear.
     #[must_use]
     pub fn counts(&self) -> Vec<(String, u64)> {
         let mut sums: Vec<(String, u64)> = Vec::new();
@@ -96,8 +97,8 @@ impl Outcome {
 }
 
 impl Client {
-    /// Runs a job. `output` holds all of its output when this returns without an error, but still under its temporary
-    /// name. `watch` is called from two threads.
+    /// Runs a job. If this succeeds, `output` holds the whole output, still under its temporary name. Two
+    /// threads call `watch`.
     pub fn submit(
         self,
         job: &Job,
@@ -136,7 +137,8 @@ impl Client {
             let elapsed = start.elapsed();
             receiving.hang_up();
             let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
-            // What the manager says goes before how the connection ended; a file that cannot be read goes before all.
+            // The message of the manager takes precedence over the error of the connection. The error of an
+            // input file takes precedence over both.
             if let Err(error @ ClientError::Input { .. }) = sent {
                 return Err(error);
             }
@@ -155,15 +157,15 @@ impl Client {
     }
 }
 
-/// What the manager says of a job that is done.
+/// The manager's report on a job that is done.
 struct Results {
-    /// By rank.
+    /// The reports of the nodes, by rank.
     reports: Vec<(NodeId, JobReport)>,
     run_us: u64,
     stream_us: u64,
 }
 
-/// Takes progress, output and reports until the job is done.
+/// Receives progress, output and reports until the job is done.
 fn receive_results(
     receiving: &mut Receiving,
     output: &mut Output,

@@ -1,4 +1,4 @@
-//! Clients: listing and awaiting nodes, and shutting the cluster down.
+//! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
 use super::jobs::{Submission, Wanted};
 use super::{ConnId, Core};
@@ -7,7 +7,7 @@ use proto::{FromClient, NodeId, Reason, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The longest time that a client may have the manager wait for nodes.
+/// The longest time for which a client may let the manager wait for nodes.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Clients that wait for nodes.
@@ -18,12 +18,12 @@ pub(super) struct Clients(BTreeMap<ConnId, Waiting>);
 struct Waiting {
     count: u16,
     since: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Waiting {
     fn deadline(&self) -> Instant {
-        self.since + self.patience
+        self.since + self.timeout
     }
 }
 
@@ -32,28 +32,28 @@ impl Clients {
         self.0.values().map(Waiting::deadline).min()
     }
 
-    /// Moves the time since which they wait by `later`.
+    /// Moves the starts of all waits by `later`.
     pub(super) fn forgive(&mut self, later: impl Fn(&mut Instant)) {
         self.0.values_mut().for_each(|waiting| later(&mut waiting.since));
     }
 
-    /// The client waits no more.
+    /// Ends the wait of a client.
     pub(super) fn forget(&mut self, conn: ConnId) {
         self.0.remove(&conn);
     }
 
-    /// Takes out the clients of whose waits `over` holds.
+    /// Removes and returns the clients whose waits satisfy `over`.
     fn take(&mut self, over: impl Fn(&Waiting) -> bool) -> Vec<(ConnId, Waiting)> {
         let taken: Vec<ConnId> = self.0.iter().filter(|(_, w)| over(w)).map(|(&conn, _)| conn).collect();
         taken.into_iter().filter_map(|conn| self.0.remove_entry(&conn)).collect()
     }
 }
 
-/// The cluster is being shut down.
+/// A shutdown of the cluster.
 #[derive(Debug)]
 pub(super) struct Leaving {
     conn: ConnId,
-    /// When the nodes were told.
+    /// The time when the nodes were told.
     pub(super) since: Instant,
 }
 
@@ -83,15 +83,15 @@ impl Core {
     }
 
     fn wait_nodes(&mut self, conn: ConnId, count: u16, timeout_ms: u64) {
-        let patience = Duration::from_millis(timeout_ms).min(MAX_WAIT);
-        let waiting = Waiting { count, since: self.now, patience };
+        let timeout = Duration::from_millis(timeout_ms).min(MAX_WAIT);
+        let waiting = Waiting { count, since: self.now, timeout };
         if self.clients.0.insert(conn, waiting).is_some() {
-            return self.fail_client(conn, "this connection waits already".into());
+            return self.fail_client(conn, "this connection already waits for nodes".into());
         }
         self.members_changed();
     }
 
-    /// Refuses what a client wants, or says that it has failed; the connection ends.
+    /// Refuses a client's request, or reports its failure, and ends the connection.
     pub(super) fn fail_client(&mut self, conn: ConnId, reason: Reason) {
         let peer = self.peer(conn);
         self.log(format!("{peer}: {reason}"));
@@ -101,17 +101,18 @@ impl Core {
     }
 
     pub(super) fn client_gone(&mut self, conn: ConnId, reason: &str) {
-        self.client_forgotten(conn, &format!("its client is gone: {reason}"));
+        self.client_forgotten(conn, &format!("its client has disconnected: {reason}"));
     }
 
-    /// Drops all that is under way for a client.
+    /// Drops the wait and the jobs of a client whose connection has ended.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
         self.cancel_jobs_of(conn, reason);
         if let Some(leaving) = &mut self.leaving
             && leaving.conn == conn
         {
-            // The nodes have been told and go on leaving; nobody waits for it. The deadline still ends it.
+            // The nodes have been told and continue to leave, though no client waits for it. The deadline
+            // still ends the shutdown.
             leaving.conn = ConnId(u64::MAX);
         }
     }
@@ -127,7 +128,7 @@ impl Core {
         self.members_changed();
     }
 
-    /// Fails whatever clients have under way.
+    /// Fails all pending requests and jobs of clients.
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
         self.fail_all_jobs(reason);
@@ -140,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Answers who waited for members to come or to go.
+    /// Answers the clients that waited for members to join or to leave.
     pub(super) fn members_changed(&mut self) {
         let here = self.members.0.len();
         for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {

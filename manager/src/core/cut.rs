@@ -1,26 +1,29 @@
-//! Cuts a job's input into splits and places each on a node, as the bytes stream by.
+//! Cuts a job's input into splits and assigns each to a node, as the bytes stream by.
 //!
-//! A split ends behind the first byte that the application's rule allows once the split has its target size, or at the
-//! end of its file; a record longer than that stretches its split, so no record is ever torn. A new split goes to the
-//! node that has the fewest bytes so far, so two nodes never differ by more than the longest split.
+//! A split ends after the first byte that the application's rule allows once the split has its target
+//! size, or at the end of its file. A longer record extends its split, so no record is ever cut in two. A new
+//! split goes to the node that has the fewest bytes so far, so two nodes never differ by more than the
+//! longest split.
 
 use proto::{CutRule, InputFile};
 
-/// Bytes of a node's share below which it is one split.
+/// The size of a node's share, in bytes, up to which it is one split.
 const SMALL_SPLIT: u64 = 64 << 10;
 
-/// Bytes that a split aims at, at most.
+/// The largest target size of a split, in bytes.
 const LARGE_SPLIT: u64 = 4 << 20;
 
-/// Splits of a node's share, if they are neither small nor large.
+/// The number of splits of a node's share, unless they would be too small or too large.
 const SPLITS_PER_NODE: u64 = 4;
 
-/// The bytes of all files; lengths are what a client says, so their sum may be more than there are numbers.
+/// Returns the total length of all files, in bytes, saturated: the lengths are a client's claim, and their
+/// sum may overflow.
 fn sum(files: &[u64]) -> u64 {
     files.iter().fold(0, |total, len| total.saturating_add(*len))
 }
 
-/// The bytes a split aims at: the same whole number of splits for each node, so that all get about the same.
+/// Returns the target size of a split, in bytes: each node gets the same whole number of splits, so that all
+/// get about the same number of bytes.
 #[must_use]
 pub fn split_size(total: u64, nodes: usize) -> u64 {
     let share = total.div_ceil(nodes.max(1) as u64);
@@ -31,42 +34,42 @@ pub fn split_size(total: u64, nodes: usize) -> u64 {
 /// A piece of a split, for one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
-    /// Index of the node in the job.
+    /// The index of the node in the job.
     pub rank: usize,
-    /// Index of the file.
+    /// The index of the file.
     pub file: u32,
-    /// Where in the file the bytes stand.
+    /// The offset of the bytes in the file.
     pub offset: u64,
-    /// The bytes, never none.
+    /// The bytes, at least one.
     pub bytes: &'a [u8],
-    /// Whether the split ends behind them.
+    /// True if the split ends after these bytes.
     pub end_of_split: bool,
 }
 
-/// More input came than was announced.
+/// The error of an input that is longer than announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more input than announced")]
 pub struct Excess;
 
-/// The state of cutting: it holds no input.
+/// The state of cutting. It holds no input.
 #[derive(Debug)]
 pub struct Cutter {
     rule: CutRule,
-    /// Bytes that a split aims at.
+    /// The target size of a split, in bytes.
     target: u64,
-    /// Bytes of the files.
+    /// The lengths of the files, in bytes.
     files: Vec<u64>,
-    /// The file that the next byte belongs to, and where it stands there.
+    /// The file of the next byte, and its offset in the file.
     file: usize,
     offset: u64,
-    /// The split that is open: its node and its bytes so far.
+    /// The open split, if any: the index of its node, and its length so far in bytes.
     open: Option<(usize, u64)>,
-    /// Bytes given to each node.
+    /// The number of bytes assigned to each node.
     loads: Vec<u64>,
 }
 
 impl Cutter {
-    /// Cuts `files`, of at most 2^64 bytes together, for that many nodes (not zero).
+    /// Cuts `files`, of at most 2^64 bytes together, for `nodes` nodes (not zero).
     #[must_use]
     pub fn new(rule: CutRule, files: &[InputFile], nodes: usize) -> Self {
         let files: Vec<u64> = files.iter().map(|file| file.len).collect();
@@ -77,7 +80,7 @@ impl Cutter {
         cutter
     }
 
-    /// The most bytes that a node will get, if no record is longer than a split.
+    /// Returns the largest number of bytes that a node will get, if no record is longer than a split.
     #[must_use]
     pub fn share(&self) -> u64 {
         let total = sum(&self.files);
@@ -85,19 +88,19 @@ impl Cutter {
         total.min(total.div_ceil(self.loads.len() as u64).saturating_add(more))
     }
 
-    /// Whether all files have been cut to their ends.
+    /// Returns whether all files have been cut to their ends.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.file == self.files.len()
     }
 
-    /// Bytes given to each node so far, by rank.
+    /// Returns the number of bytes assigned to each node so far, by rank.
     #[must_use]
     pub fn loads(&self) -> &[u64] {
         &self.loads
     }
 
-    /// Cuts the next bytes of the input, and gives out the pieces in order.
+    /// Cuts the next bytes of the input, and emits the pieces in order.
     pub fn push<'a>(&mut self, mut bytes: &'a [u8], mut emit: impl FnMut(Piece<'a>)) -> Result<(), Excess> {
         while !bytes.is_empty() {
             let left = self.files.get(self.file).ok_or(Excess)? - self.offset;
@@ -119,15 +122,16 @@ impl Cutter {
         Ok(())
     }
 
-    /// How many of the bytes end the split, which has `so_far` before them; `None` if it goes on behind them.
+    /// Returns the number of bytes that complete the split, which has `so_far` bytes before them; `None` if
+    /// it continues after them.
     fn find_cut(&self, so_far: u64, bytes: &[u8]) -> Option<usize> {
-        // The last byte of a split of just the target size.
+        // The last byte of a split of exactly the target size.
         let first = usize::try_from((self.target - 1).saturating_sub(so_far)).ok()?;
         let candidates = bytes.get(first..)?;
         candidates.iter().position(|&byte| self.rule.allows(byte)).map(|at| first + at + 1)
     }
 
-    /// The node with the fewest bytes; of several, that of the lowest rank.
+    /// Returns the node with the fewest bytes, or the one of the lowest rank among equals.
     fn least_loaded(&self) -> usize {
         (0..self.loads.len()).min_by_key(|&rank| self.loads.get(rank)).unwrap_or(0)
     }

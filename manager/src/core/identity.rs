@@ -1,23 +1,24 @@
-//! Numbers that must outlive the manager: node ids by name, incarnations and job numbers.
+//! Numbers that must survive a restart of the manager: node ids by name, incarnations and job numbers.
 
+use crate::planted::{Bug, planted};
 use proto::{Incarnation, JobId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest node id.
 const MAX_NODE: u16 = 4095;
 
-/// How many numbers are reserved in the store at once.
+/// The number of numbers that are reserved in the store at once.
 const BLOCK: u64 = Saved::RESERVED;
 
-/// What a manager remembers of its former life. From both counters on, [`RESERVED`](Self::RESERVED) numbers have been
-/// reserved for this one: the store has saved [`reservation`](Self::reservation) already.
+/// The state that a manager finds when it starts. From both counters on, [`RESERVED`](Self::RESERVED) numbers
+/// are reserved for this process: the store has already saved [`reservation`](Self::reservation).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The id of each node that joined and wanted to keep it.
+    /// The id of each node that has joined and wanted to keep its id.
     pub nodes: Vec<(String, NodeId)>,
-    /// No incarnation from here on was ever given.
+    /// The first incarnation that was never used.
     pub next_incarnation: u64,
-    /// No job number from here on was ever given.
+    /// The first job number that was never used.
     pub next_job: u64,
 }
 
@@ -28,10 +29,10 @@ impl Default for Saved {
 }
 
 impl Saved {
-    /// How many numbers a manager may give out before it has saved anything.
+    /// The number of numbers that a manager may use before it has saved anything.
     pub const RESERVED: u64 = 1024;
 
-    /// What the store saves before a manager begins with this.
+    /// Returns the records that the store saves before a manager starts with this state.
     #[must_use]
     pub fn reservation(&self) -> [Record; 2] {
         [
@@ -41,10 +42,10 @@ impl Saved {
     }
 }
 
-/// Something to remember.
+/// A record to save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The name has that id.
+    /// The name has this id.
     Node(String, NodeId),
     /// The name has no id any more.
     Forget(String),
@@ -54,7 +55,7 @@ pub enum Record {
     NextJob(u64),
 }
 
-/// Gives out numbers.
+/// The source of numbers.
 #[derive(Debug)]
 pub(super) struct Identities {
     nodes: BTreeMap<String, NodeId>,
@@ -71,8 +72,8 @@ impl Identities {
         }
     }
 
-    /// The id for a node of that name: with `keep`, the one it had if it kept one, and from now on it is kept; otherwise any
-    /// that is free. `lives` says whether a member has an id.
+    /// Returns the id for a node with this name. With `keep`, this is the id that was kept for the name, if
+    /// any, and it is kept from now on; otherwise any free id. `lives` returns whether a member has an id.
     pub(super) fn node(
         &mut self,
         name: &str,
@@ -89,7 +90,7 @@ impl Identities {
         let node = match free {
             Some(node) => node,
             None => {
-                // One that is kept for a name whose node is away.
+                // An id that is kept for a name whose node is no member.
                 let gone = self.nodes.iter().find(|(_, node)| !lives(node)).map(|(name, _)| name.clone())?;
                 let node = self.nodes.remove(&gone)?;
                 save.push(Record::Forget(gone));
@@ -103,23 +104,24 @@ impl Identities {
         Some(node)
     }
 
-    /// A new incarnation, if one is reserved.
+    /// Returns a new incarnation, if one is reserved.
     pub(super) fn incarnation(&mut self, save: &mut Vec<Record>) -> Option<Incarnation> {
         self.incarnations.take(Record::NextIncarnation, save).map(Incarnation)
     }
 
-    /// A number for the binding of a name, larger than all before, if one is reserved. It is of the same sequence as
-    /// incarnations, so that there is nothing more to save.
+    /// Returns a number for the binding of a name, larger than all before, if one is reserved. It comes from
+    /// the sequence of incarnations, so that there is nothing more to save.
     pub(super) fn binding(&mut self, save: &mut Vec<Record>) -> Option<u64> {
-        self.incarnations.take(Record::NextIncarnation, save)
+        let number = self.incarnations.take(Record::NextIncarnation, save)?;
+        Some(if planted(Bug::BindingStands) { 1 } else { number })
     }
 
-    /// A new job number, if one is reserved.
+    /// Returns a new job number, if one is reserved.
     pub(super) fn job(&mut self, save: &mut Vec<Record>) -> Option<JobId> {
         self.jobs.take(Record::NextJob, save).map(JobId)
     }
 
-    /// Takes note of what is on the disk.
+    /// Records that `record` is on the disk.
     pub(super) fn saved(&mut self, record: &Record) {
         match *record {
             Record::NextIncarnation(next) => self.incarnations.saved(next),
@@ -129,20 +131,21 @@ impl Identities {
     }
 }
 
-/// Counts up, never twice the same, over restarts. It gives out what the store has reserved, and has more reserved long
-/// before it needs them, so that nobody waits for a disk.
+/// A counter that never returns a number twice, also across restarts. It returns only numbers that are
+/// reserved in the store, and reserves more long before it needs them, so that no caller waits for a disk.
 #[derive(Debug)]
 struct Counter {
     next: u64,
-    /// What the store says was never given.
+    /// The first number that is not reserved in the store.
     reserved: u64,
-    /// What it shall say.
+    /// The value of `reserved` once all requested reservations are saved.
     asked: u64,
 }
 
 impl Counter {
-    /// A counter with a first block reserved.
+    /// Returns a counter whose first block is reserved.
     fn new(next: u64) -> Self {
+        let next = if planted(Bug::NumbersBeginAnew) { 1 } else { next };
         Self { next, reserved: next + BLOCK, asked: next + BLOCK }
     }
 

@@ -1,4 +1,4 @@
-//! Jobs: their phases, and what each waits for.
+//! Jobs: their phases and deadlines.
 
 mod choose;
 mod end;
@@ -17,27 +17,27 @@ use proto::{JobId, JobPhase, JobStatus, NodeId, ToClient, ToNode};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The jobs under way.
+/// The jobs that run, wait or end.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     running: BTreeMap<JobId, Job>,
     /// The job of each client that has one in `running`.
     clients: BTreeMap<ConnId, JobId>,
-    /// Jobs that were cancelled or have failed, and whose nodes have not all ended their part.
+    /// The jobs that were cancelled or have failed, and whose nodes have not all ended their part.
     ending: BTreeMap<JobId, Ending>,
-    /// Jobs that start when such nodes have, in the order of their submission.
+    /// The submissions that wait until such nodes are idle, in the order of their arrival.
     waiting: Vec<Submission>,
 }
 
 impl Jobs {
     pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
-        let running = self.running.values().filter_map(|job| job.due(config.patience)).map(|(at, _)| at);
-        let ending = self.ending.values().filter_map(|ending| ending.due(config.patience));
+        let running = self.running.values().filter_map(|job| job.due(config.reply_timeout)).map(|(at, _)| at);
+        let ending = self.ending.values().filter_map(|ending| ending.due(config.reply_timeout));
         let waiting = self.waiting.iter().map(|submission| submission.since + config.ending);
         running.chain(ending).chain(waiting).min()
     }
 
-    /// Moves the times since which nodes and clients are waited for by `later`.
+    /// Moves the starts of all waits for nodes and clients by `later`.
     pub(super) fn forgive(&mut self, later: impl Fn(&mut Instant)) {
         for job in self.running.values_mut() {
             later(&mut job.waiting);
@@ -57,25 +57,25 @@ impl Jobs {
 struct Job {
     client: ConnId,
     app: String,
-    /// The nodes by rank.
+    /// The nodes, by rank.
     parts: Vec<Part>,
     cutter: Cutter,
     phase: Phase,
-    /// When its nodes were told of it, and when its phase began.
+    /// The time when its nodes were told of it, and the time when its phase began.
     began: Instant,
     phase_began: Instant,
-    /// How long it may take.
+    /// The time limit of the job.
     limit: Option<Duration>,
-    /// Since when its nodes have been asked, or the client has said nothing that counts.
+    /// The start of the present wait: for the nodes' acceptance, or for more input from the client.
     waiting: Instant,
-    /// Whether the client's messages are taken.
+    /// True if the client's messages are received.
     reading: bool,
-    /// When the first byte of input came, when the last was handed to the network.
+    /// The times when the first byte of input came and when the last was handed to the network.
     first_input: Option<Instant>,
     last_input: Option<Instant>,
-    /// Bytes of output on their way to the client.
+    /// The number of bytes of output on their way to the client.
     output_in_flight: usize,
-    /// What its nodes may still say of their progress.
+    /// The allowance of progress messages for all nodes of the job.
     progress: Rate,
 }
 
@@ -83,10 +83,10 @@ struct Job {
 struct Part {
     node: NodeId,
     accepted: bool,
-    /// The node has said that nothing of its part is left.
+    /// The node has reported that nothing of its part is left.
     over: bool,
     feed: Feed,
-    /// What the node may still say of its progress.
+    /// The allowance of progress messages for the node.
     progress: Rate,
 }
 
@@ -99,24 +99,24 @@ impl Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nodes have been asked.
+    /// The nodes have been asked.
     Starting,
     /// Input comes from the client, or waits for nodes.
     Loading,
-    /// Nodes have all input.
+    /// The nodes have all input.
     Running,
 }
 
-/// Who has kept a job waiting for too long.
+/// The party that has delayed a job for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overdue {
-    /// Nodes that have not accepted.
+    /// The nodes that have not accepted.
     Nodes,
     /// The client, which sends no input.
     Client,
-    /// The node of that rank, which takes no input.
+    /// The node of this rank, which accepts no input.
     Feed(usize),
-    /// The job itself, by the limit that its user has set.
+    /// The job itself, by its time limit.
     Limit(Duration),
 }
 
@@ -137,13 +137,13 @@ impl Job {
         (self.phase, self.phase_began, self.waiting) = (phase, now, now);
     }
 
-    /// When the job fails if those whom it waits for do nothing, and who that is. Nodes that compute are ended by their
-    /// leases and by the job's limit.
-    fn due(&self, patience: Duration) -> Option<(Instant, Overdue)> {
+    /// Returns the time at which the job fails if the party that it waits for does nothing, and that party.
+    /// Nodes that compute are bounded by their leases and by the job's limit.
+    fn due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
         let limit = self.limit.map(|limit| (self.began + limit, Overdue::Limit(limit)));
         let waiting = match self.phase {
-            Phase::Starting => Some((self.waiting + patience, Overdue::Nodes)),
-            Phase::Loading => self.load_due(patience),
+            Phase::Starting => Some((self.waiting + timeout, Overdue::Nodes)),
+            Phase::Loading => self.load_due(timeout),
             Phase::Running => None,
         };
         limit.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -164,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Tells all nodes of a job that live the same. The message keeps its order with the job's input.
+    /// Sends all live nodes of a job the same message. The message keeps its order with the job's input.
     fn tell_parts(&mut self, id: JobId, message: &ToNode) {
         let Some(job) = self.jobs.running.get(&id) else { return };
         let conns = job.parts.iter().filter_map(|part| self.members.get(part.node)).map(|live| live.conn);
@@ -172,7 +172,7 @@ impl Core {
         self.actions.extend(conns.map(send));
     }
 
-    /// The jobs for people, those that are ending included.
+    /// Returns the jobs for people, including those that are ending.
     pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
         let running = self.jobs.running.iter().map(|(&job, running)| JobStatus {
             job,
@@ -200,8 +200,8 @@ impl Core {
     }
 
     pub(super) fn expire_jobs(&mut self) {
-        let (now, patience) = (self.now, self.config.patience);
-        let late = self.jobs.running.iter().filter_map(|(&id, job)| Some((id, job.due(patience)?)));
+        let (now, timeout) = (self.now, self.config.reply_timeout);
+        let late = self.jobs.running.iter().filter_map(|(&id, job)| Some((id, job.due(timeout)?)));
         let late: Vec<(JobId, Overdue)> =
             late.filter(|(_, (at, _))| *at <= now).map(|(id, (_, overdue))| (id, overdue)).collect();
         for (id, overdue) in late {
@@ -214,7 +214,7 @@ impl Core {
                 Overdue::Client => "the client sent no input".into(),
                 Overdue::Feed(rank) => {
                     let slow = job.parts.iter().skip(rank).take(1).map(|part| part.node);
-                    format!("{} took no input for {} s", self.members.labels(slow), patience.as_secs())
+                    format!("{} accepted no input for {} s", self.members.labels(slow), timeout.as_secs())
                 }
                 Overdue::Limit(limit) => {
                     format!("the job has taken longer than its limit of {} s", limit.as_secs_f64())

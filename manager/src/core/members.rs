@@ -1,7 +1,8 @@
-//! Membership: joins and refusals, leases, relay, and how members end.
+//! Membership: joins and refusals, leases, relayed messages, and the end of members.
 
 use super::rate::Rate;
 use super::{Action, ConnId, Core, Message, Role};
+use crate::planted::{Bug, planted};
 use platform::Instant;
 use proto::{
     Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode,
@@ -13,25 +14,26 @@ use std::ops::Bound;
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr};
 
-/// Bytes of the longest relayed message.
+/// The length of the longest relayed message, in bytes.
 const MAX_RELAY: usize = 4096;
 
-/// Deaths that not all members have seen: twice as many as there can be members.
+/// The maximum number of ended incarnations that not all members have seen: twice the maximum number of
+/// members.
 const MAX_DEPARTURES: usize = 8192;
 
-/// What a relayed message counts for at least, in bytes.
+/// The least amount that a relayed message counts for, in bytes.
 const MIN_RELAY: usize = 256;
 
-/// Bytes that a member may have relayed at once, and again in each second: connections to 4,095 members at once take
-/// about 2 MB.
+/// The number of bytes that a member may have relayed at once, and again in each second. To connect to 4,095
+/// members at once takes about 2 MB.
 const RELAYS: u64 = 8 << 20;
 
-/// Nodes that a line for people names.
+/// The maximum number of nodes that a line for people names.
 const MAX_LABELS: usize = 8;
 
-/// Bytes of a page of the list of members.
+/// The length of a page of the list of members, in bytes.
 const PAGE: usize = 256 << 10;
-/// Why nothing new begins while no number for it is reserved on the disk.
+/// The reason why no new work begins while no number for it is reserved on the disk.
 pub(super) const STORE_IS_SLOW: &str = "the manager waits for its disk: try again";
 
 /// A live member.
@@ -40,17 +42,17 @@ pub(super) struct Live {
     pub(super) conn: ConnId,
     pub(super) member: Member,
     pub(super) join: Join,
-    /// When the lease ends.
+    /// The end of the lease.
     expires: Instant,
     last_heartbeat: Instant,
-    /// The job it takes part in, until its part is over.
+    /// The job in which it takes part, until its part is over.
     pub(super) job: Option<JobId>,
-    /// What it may still have relayed.
+    /// The allowance of relayed messages.
     relays: Rate,
 }
 
 impl Live {
-    /// The node for people: number and name.
+    /// Returns the node's number and name, for people.
     pub(super) fn label(&self) -> String {
         format!("{} ({})", self.member.node, self.member.name)
     }
@@ -69,12 +71,12 @@ impl Members {
         self.0.get_mut(&node)
     }
 
-    /// The node for people, whether it lives or not.
+    /// Returns the node's number and name, for people, whether it lives or not.
     pub(super) fn label(&self, node: NodeId) -> String {
         self.get(node).map_or_else(|| node.to_string(), Live::label)
     }
 
-    /// Some nodes for people: the first few by their labels, and how many more there are.
+    /// Returns the labels of some nodes, for people: those of the first few, and the number of the others.
     pub(super) fn labels(&self, nodes: impl Iterator<Item = NodeId>) -> String {
         let mut nodes = nodes.fuse();
         let first: Vec<String> = nodes.by_ref().take(MAX_LABELS).map(|node| self.label(node)).collect();
@@ -85,7 +87,7 @@ impl Members {
         }
     }
 
-    /// The members with the most free memory, the most first; of equals the lower id.
+    /// Returns the members by free memory, the most first. Of equals, the one with the lower id is first.
     fn most_free(&self) -> Vec<(NodeId, u64)> {
         let mut all: Vec<_> = self.0.iter().map(|(&node, live)| (node, live.join.memory_free)).collect();
         all.sort_by_key(|&(node, free)| (std::cmp::Reverse(free), node));
@@ -101,22 +103,22 @@ impl Members {
         self.0.iter().filter(|(_, live)| live.expires <= now).map(|(&node, _)| node).collect()
     }
 
-    /// The manager was deaf for `late`: no lease ends by that. Leases of `lease` run on from where they stood, or begin
-    /// anew after a time that is longer than one.
+    /// Corrects the leases after the manager was deaf for `late`, which ends no lease. Each lease keeps its
+    /// remaining time, or starts again if `late` is longer than a whole lease.
     pub(super) fn forgive(&mut self, now: Instant, late: Duration, lease: Duration) {
-        for live in self.0.values_mut() {
+        for live in self.0.values_mut().filter(|_| !planted(Bug::DeafnessCounts)) {
             let extended = if late < lease { live.expires + late } else { now + lease };
             live.expires = extended.min(now + lease);
         }
     }
 
-    /// Why a node cannot be a member beside those that are.
+    /// Returns the reason why a node cannot be a member beside the present ones.
     fn objection(&self, join: &Join, trust_hosts: bool) -> Option<Reason> {
         if let Err(reason) = join.check() {
             return Some(reason);
         }
         if join.rnic.links.is_empty() {
-            return Some("its RNIC speaks no kind of link".into());
+            return Some("its RNIC supports no link type".into());
         }
         if join.rnic.gid.is_some_and(|gid| !is_unicast(gid)) {
             return Some("the GID that its RNIC has is not one of a single port".into());
@@ -153,7 +155,7 @@ impl Members {
         None
     }
 
-    /// The GID that a node gets: 10.77.x.y of its number, unless a member brought just that one.
+    /// Returns the GID for a node: 10.77.x.y from its number, unless a member has brought that one.
     fn assign_gid(&self, node: NodeId) -> Option<Gid> {
         let [high, low] = node.0.to_be_bytes();
         (0..16u8)
@@ -162,19 +164,20 @@ impl Members {
     }
 }
 
-/// Whether two nodes are processes of one host on the same RNIC, whose queue pair numbers tell them apart.
+/// Returns whether two nodes are processes of one host on the same RNIC, whose queue pair numbers distinguish
+/// them.
 fn shares_port(one: &RnicOffer, other: &RnicOffer) -> bool {
     let brought = one.gid.is_some() && one.gid == other.gid;
     brought && one.mac == other.mac && one.lid == other.lid && !one.physical && !other.physical
 }
 
-/// Whether a GID can be that of a port.
+/// Returns whether a GID can be that of a port.
 fn is_unicast(gid: Gid) -> bool {
     let ip = Ipv6Addr::from(gid.0).to_canonical();
     !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
 }
 
-/// The kinds of link an RNIC speaks, for people.
+/// Returns the link types of an RNIC, for people.
 fn kinds(rnic: &RnicOffer) -> String {
     let name = |link: &LinkKind| match link {
         LinkKind::RoceV2 => "RoCE v2",
@@ -293,13 +296,13 @@ impl Core {
         }
     }
 
-    /// Passes a message on to a life of a member. What a member has relayed in excess is held against it, not against those
-    /// whose queues it would fill.
+    /// Relays a message to one incarnation of a member. Messages in excess count against their sender, not
+    /// against the receiver whose queue they would fill.
     fn relay(&mut self, from: NodeId, to: NodeId, incarnation: Incarnation, body: Vec<u8>) {
         let now = self.now;
         let Some(live) = self.members.get_mut(from) else { return };
         if !live.relays.take(now, body.len().max(MIN_RELAY) as u64) {
-            return self.remove_member(from, "it relayed more messages than any set-up of connections takes");
+            return self.remove_member(from, "it relayed more messages than any connection setup needs");
         }
         let life = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
@@ -308,23 +311,26 @@ impl Core {
         }
     }
 
-    /// Ends a member's life: its peers are told, its names are free, its job has failed.
+    /// Ends the incarnation of a member: its peers are told, its names are unbound, and its job fails.
     pub(super) fn remove_member(&mut self, node: NodeId, reason: &str) {
         let Some(live) = self.members.0.remove(&node) else { return };
         let label = live.label();
         let reason = printable(reason);
         self.log(format!("{label} is gone: {reason}"));
-        self.names.forget(node);
+        if !planted(Bug::NamesOutliveOwner) {
+            self.names.forget(node);
+        }
         if self.connections.contains_key(&live.conn) {
             self.close(live.conn);
         }
         let incarnation = live.member.incarnation;
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
-        let settled = self.departures.begin(node, incarnation, self.members.0.keys().copied());
+        let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));
+        let settled = self.departures.begin(node, incarnation, told);
         self.tell_settled(settled);
         if self.departures.len() > MAX_DEPARTURES {
             for slow in self.departures.slowest() {
-                self.remove_member(slow, "it does not say that it has seen who is gone");
+                self.remove_member(slow, "it does not acknowledge the departure of other nodes");
             }
         }
         if let Some(job) = live.job {
@@ -346,7 +352,8 @@ impl Core {
         self.actions.extend(self.members.0.values().map(send));
     }
 
-    /// A page of the members for people, by id: those behind `after`, and whether more come behind the page.
+    /// Returns a page of the members for people, by id: those after `after`, and whether more follow the
+    /// page.
     pub(super) fn statuses(&self, after: NodeId) -> (Vec<NodeStatus>, bool) {
         let (mut page, mut bytes) = (Vec::new(), 0);
         for live in self.members.0.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, live)| live) {

@@ -1,9 +1,10 @@
-//! The name directory: what nodes publish under names, until they free them, leave or die.
+//! The name directory: the values that nodes publish under names, until they unbind them, leave or die.
 
+use crate::planted::{Bug, planted};
 use proto::{NameError, NodeId, ToManager};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names with their owners and values.
+/// The names, with their owners and values.
 #[derive(Debug, Default)]
 pub struct Directory {
     names: BTreeMap<String, (NodeId, Vec<u8>)>,
@@ -14,11 +15,11 @@ pub struct Directory {
 #[derive(Debug, Default)]
 struct Owned {
     names: BTreeSet<String>,
-    /// What they count for.
+    /// The total cost of the names.
     cost: usize,
 }
 
-/// What a name counts for in its owner's quota.
+/// Returns the cost of a name in its owner's quota, in bytes.
 fn cost(name: &str, value: &[u8]) -> usize {
     ToManager::NAME_COST + name.len() + value.len()
 }
@@ -30,7 +31,7 @@ impl Directory {
     /// [`NameError::Length`], [`NameError::Taken`], [`NameError::Quota`].
     pub fn bind(&mut self, owner: NodeId, name: String, value: Vec<u8>) -> Result<(), NameError> {
         proto::check_lengths(&name, &value)?;
-        if self.names.contains_key(&name) {
+        if self.names.contains_key(&name) && !planted(Bug::NameBoundTwice) {
             return Err(NameError::Taken);
         }
         let owned = self.owners.entry(owner).or_default();
@@ -44,7 +45,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Frees a name of `owner`.
+    /// Unbinds a name of `owner`.
     ///
     /// # Errors
     /// [`NameError::NotFound`], [`NameError::NotOwner`].
@@ -63,7 +64,7 @@ impl Directory {
         }
     }
 
-    /// The owner and the value of a name.
+    /// Returns the owner and the value of a name.
     ///
     /// # Errors
     /// [`NameError::NotFound`].
@@ -71,7 +72,7 @@ impl Directory {
         self.names.get(name).cloned().ok_or(NameError::NotFound)
     }
 
-    /// Frees all names of a node that is no more.
+    /// Unbinds all names of a node that is no member any more.
     pub fn forget(&mut self, owner: NodeId) {
         for name in self.owners.remove(&owner).unwrap_or_default().names {
             self.names.remove(&name);

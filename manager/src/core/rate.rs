@@ -1,26 +1,26 @@
-//! A bound on what comes in the long run, which lets short bursts pass.
+//! A limit of a long-term rate that lets short bursts pass.
 
 use platform::Instant;
 use std::time::Duration;
 
-/// An allowance that fills up with time.
+/// An allowance that refills with time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// When it will be full again, or has been since.
+    /// The time at which the allowance is full again; in the past if it is full.
     full: Instant,
-    /// The time in which it fills up from nothing.
+    /// The time in which an empty allowance refills.
     period: Duration,
-    /// What it holds when it is full.
+    /// The full allowance.
     burst: u64,
 }
 
 impl Rate {
-    /// A full allowance of `burst` (not zero), which fills up in `period`.
+    /// Returns a full allowance of `burst` (not zero), which refills in `period`.
     pub(super) const fn new(burst: u64, period: Duration) -> Self {
         Self { full: Instant::ZERO, period, burst }
     }
 
-    /// Takes `amount`; false if there is not so much, and then nothing is taken.
+    /// Takes `amount`. If less is left, takes nothing and returns false.
     pub(super) fn take(&mut self, now: Instant, amount: u64) -> bool {
         let nanos = u128::from(amount) * self.period.as_nanos() / u128::from(self.burst);
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));

@@ -9,20 +9,21 @@ use std::sync::Arc;
 pub enum Message {
     /// To a node.
     ToNode(ToNode),
-    /// To several nodes: an encoded [`ToNode`], kept once for all of them. Never one with [`bulk`](Self::bulk).
+    /// To several nodes: an encoded [`ToNode`], stored once for all of them. Its [`bulk`](Self::bulk) is
+    /// always zero.
     ToNodes(Arc<[u8]>),
     /// To a client.
     ToClient(ToClient),
 }
 
 impl Message {
-    /// A message to several nodes.
+    /// Makes a message to several nodes.
     #[must_use]
     pub fn to_nodes(message: &ToNode) -> Self {
         Self::ToNodes(proto::encode(message).into())
     }
 
-    /// The message as it travels.
+    /// Returns the encoded message.
     #[must_use]
     pub fn encode(&self) -> Cow<'_, [u8]> {
         match self {
@@ -32,7 +33,7 @@ impl Message {
         }
     }
 
-    /// Bytes of the encoded message.
+    /// Returns the length of the encoded message, in bytes.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         match self {
@@ -42,8 +43,9 @@ impl Message {
         }
     }
 
-    /// What [`Sent`](super::Event::Sent) must tell once the message has been handed to the network, zero for messages
-    /// of which nobody needs to know: the bytes of output, and the [charge](ToNode::input_charge) of input.
+    /// Returns the value that [`Sent`](super::Event::Sent) must report once the message has been handed to
+    /// the network: the bytes of output, or the [charge](ToNode::input_charge) of input. It is zero for
+    /// messages that need no report.
     #[must_use]
     pub fn bulk(&self) -> usize {
         match self {

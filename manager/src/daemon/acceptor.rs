@@ -1,6 +1,6 @@
-//! The task that accepts connections. It alone waits when there are no descriptors left.
+//! The task that accepts connections. Only this task waits when there are no descriptors left.
 
-use super::connection::{self, House};
+use super::connection::{self, Shared};
 use super::door::Door;
 use super::lobby::Origin;
 use crate::core::ConnId;
@@ -13,28 +13,28 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long to wait after a failure to accept.
+/// The pause after a failure to accept.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// Accepts connections, and has a task serve each.
+/// The task that accepts connections and starts a task for each.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listener: TcpListener,
     door: Arc<Door>,
-    house: Arc<House>,
+    shared: Arc<Shared>,
     connections: JoinSet<()>,
     last: u64,
-    /// A descriptor to give up when there are no others: with it a connection can be accepted and closed, rather than left
-    /// without an answer.
+    /// A descriptor to give up when there are no others: with it a connection can be accepted and closed,
+    /// instead of left without a reply.
     reserve: Option<File>,
 }
 
 impl Acceptor {
-    pub(super) fn new(listener: TcpListener, door: Arc<Door>, house: Arc<House>) -> Self {
-        Self { listener, door, house, connections: JoinSet::new(), last: 0, reserve: reserve() }
+    pub(super) fn new(listener: TcpListener, door: Arc<Door>, shared: Arc<Shared>) -> Self {
+        Self { listener, door, shared, connections: JoinSet::new(), last: 0, reserve: reserve() }
     }
 
-    /// Accepts until the other end of `open` is gone; gives the connections that go on.
+    /// Accepts connections until the other end of `open` is dropped, and returns those that continue.
     pub(super) async fn run(mut self, mut open: oneshot::Receiver<()>) -> JoinSet<()> {
         loop {
             tokio::select! {
@@ -52,26 +52,26 @@ impl Acceptor {
 
     fn admit(&mut self, stream: TcpStream, origin: Origin) {
         self.last += 1;
-        let guest = self.door.enter(origin);
-        self.connections.spawn(connection::serve(stream, ConnId(self.last), guest, self.house.clone()));
+        let pending = self.door.enter(origin);
+        self.connections.spawn(connection::serve(stream, ConnId(self.last), pending, self.shared.clone()));
     }
 
-    /// Makes room after a failure, most likely for want of descriptors, and waits a while.
+    /// Handles a failure, most likely for lack of descriptors: frees one, and pauses.
     async fn fail(&mut self, error: &io::Error) {
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;
         }
-        self.house.log.stranger(&format!("cannot accept a connection: {error}"));
+        self.shared.log.stranger(&format!("cannot accept a connection: {error}"));
         self.door.evict();
         if self.reserve.take().is_some() {
             let accepted = timeout(Duration::ZERO, self.listener.accept()).await;
             self.reserve = reserve();
             match accepted {
-                // A descriptor has come free in the meantime.
+                // A descriptor has become free in the meantime.
                 Ok(Ok((stream, address))) if self.reserve.is_some() => {
                     return self.admit(stream, Origin::of(address.ip()));
                 }
-                // Whoever waits longest learns at once that there is no room, by the close of the connection.
+                // The close tells the connection that has waited longest that the daemon has no room.
                 accepted => drop(accepted),
             }
         }

@@ -1,6 +1,7 @@
-//! One connection of the daemon, from the greeting to the last byte: reading and writing, each with its deadline.
+//! One connection of the daemon, from the handshake to the last byte. Reading and writing have deadlines of
+//! their own.
 
-use super::door::{Guest, NoSeat, Seat};
+use super::door::{Denied, Pending, Permit};
 use super::greeting::{self, Greeted};
 use super::log::Log;
 use super::outbox::{Outbox, Queue};
@@ -16,32 +17,34 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-/// How long a peer may acknowledge nothing while there is something for it; the kernel counts.
+/// The time for which a peer may leave sent data unacknowledged. The kernel measures it.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long not one byte may find room in the kernel. It has room again only when much has gone to the peer, so a slow one
-/// needs more than [`SILENCE`].
+/// The time for which the kernel's buffer may accept not a single byte. It accepts more only after much has
+/// gone to the peer, so a slow peer needs more than [`SILENCE`].
 const STALL: Duration = Duration::from_secs(120);
 
-/// How long to wait for a peer to close after the last message to it.
+/// The time that a peer has to close after the last message to it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Bytes read at once.
+/// The number of bytes to read at once.
 const READ: usize = 64 << 10;
 
-/// Bytes sealed before they are written, about. A control message waits for the batch that is being written.
+/// The approximate number of bytes to encrypt before they are written. A control message waits for the batch
+/// that is being written.
 const BATCH: usize = 64 << 10;
 
-/// Bytes that may wait in the kernel to be sent, about. A control message waits for those too.
+/// The approximate number of bytes that may wait in the kernel to be sent. A control message waits for those
+/// too.
 const UNSENT: u32 = 64 << 10;
 
-/// Messages of a connection that the core has not handled yet.
+/// The number of messages of a connection that may wait for the core.
 const IN_HAND: usize = 8;
 
-/// Bytes queued to a client above which nothing more is taken from it.
+/// The number of bytes queued to a client above which no more messages are received from it.
 const CLIENT_AHEAD: usize = 1 << 20;
 
-/// What a connection tells the core's task.
+/// A message of a connection to the core's task.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Opened {
@@ -52,7 +55,7 @@ pub(super) enum Incoming {
     Received {
         conn: ConnId,
         bytes: Vec<u8>,
-        /// Given back when the core has handled the message.
+        /// The permit of the message. It is released when the core has handled the message.
         in_hand: OwnedSemaphorePermit,
     },
     Sent {
@@ -65,39 +68,46 @@ pub(super) enum Incoming {
     },
 }
 
-/// What all connections share.
+/// The parts of the daemon that all connections share.
 #[derive(Debug)]
-pub(super) struct House {
+pub(super) struct Shared {
     pub(super) keys: RoleKeys,
     pub(super) core: mpsc::Sender<Incoming>,
     pub(super) log: Log,
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut guest: Guest, house: Arc<House>) {
+pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut pending: Pending, shared: Arc<Shared>) {
     let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
     let greeted = tokio::select! {
-        greeted = greeting::greet(&mut stream, &house.keys) => greeted,
-        () = guest.told_to_go() => Err("went for a newcomer before its handshake was done".into()),
+        greeted = greeting::greet(&mut stream, &shared.keys) => greeted,
+        () = pending.evicted() => Err("closed in favour of a newer connection before its handshake was done".into()),
     };
     match greeted {
-        Ok(mut greeted) => match guest.sit(greeted.role) {
-            Ok(seat) => talk(stream, conn, peer, greeted, seat, &house).await,
-            Err(NoSeat::Evicted) => {}
-            Err(NoSeat::Full(reason)) => {
-                house.log.line(&format!("{peer}: refused: {reason}"));
+        Ok(mut greeted) => match pending.admit(greeted.role) {
+            Ok(permit) => talk(stream, conn, peer, greeted, permit, &shared).await,
+            Err(Denied::Evicted) => {}
+            Err(Denied::Full(reason)) => {
+                shared.log.line(&format!("{peer}: refused: {reason}"));
                 greeting::refuse(&mut stream, &mut greeted, reason).await;
             }
         },
-        Err(reason) => house.log.stranger(&format!("{peer}: {reason}")),
+        Err(reason) => shared.log.stranger(&format!("{peer}: {reason}")),
     }
 }
 
-/// Passes messages between a peer that has shown its key and the core.
-async fn talk(stream: TcpStream, conn: ConnId, peer: String, greeted: Greeted, _seat: Seat, house: &House) {
-    let core = &house.core;
+/// Passes messages between the core and a peer that has proved that it has the key.
+async fn talk(
+    stream: TcpStream,
+    conn: ConnId,
+    peer: String,
+    greeted: Greeted,
+    _permit: Permit,
+    shared: &Shared,
+) {
+    let core = &shared.core;
     if let Err(error) = set_up(&stream) {
-        return house.log.line(&format!("{peer}: {error}"));
+        return shared.log.line(&format!("{peer}: {error}"));
     }
     let Greeted { sealer, opener, role, hello, rest } = greeted;
     let (outbox, queue, gate) = Outbox::new();
@@ -129,7 +139,7 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_notsent_lowat(UNSENT)
 }
 
-/// Where messages of a peer go.
+/// The receiver of a peer's messages.
 struct Inbox<'a> {
     conn: ConnId,
     role: Role,
@@ -140,8 +150,9 @@ struct Inbox<'a> {
 }
 
 impl Inbox<'_> {
-    /// Gives a message to the core. Waits while the core has many of this peer's messages in hand, or a client does not take
-    /// its answers: then it is not heard either. Never returns once the core is gone: the writer ends the connection then.
+    /// Passes a message to the core. Waits while many messages of this peer wait for the core, or while a
+    /// client does not receive its replies: then the client's messages are not received either. Never returns
+    /// once the core is gone; then the writer ends the connection.
     async fn pass(&self, bytes: Vec<u8>) {
         if self.role == Role::Client {
             self.queue.drained(CLIENT_AHEAD).await;
@@ -155,7 +166,7 @@ impl Inbox<'_> {
     }
 }
 
-/// Reads messages until the connection ends; gives the reason.
+/// Reads messages until the connection ends, and returns the reason.
 async fn read(
     stream: &mut OwnedReadHalf,
     mut opener: Opener,
@@ -174,7 +185,7 @@ async fn read(
             }
         }
         if inbox.gate.wait_for(|&open| open).await.is_err() {
-            // The core has closed the connection: the writer ends it once its queue is empty.
+            // The core has closed the connection. The writer ends it once its queue is empty.
             std::future::pending::<()>().await;
         }
         buffer.resize(READ, 0);
@@ -203,32 +214,32 @@ async fn write(
         write_all(stream, &sealed, STALL).await?;
         let bulk = messages.iter().map(|message| message.bulk()).sum();
         if bulk > 0 {
-            // What is queued is sent also if the core is gone.
+            // Queued messages are sent even if the core is gone.
             let _ = core.send(Incoming::Sent { conn, bulk }).await;
         }
     }
     Ok(())
 }
 
-/// Writes all of `bytes`; each byte that is taken begins the patience anew.
+/// Writes all of `bytes`. The timeout starts again with each byte that is accepted.
 async fn write_all(
     stream: &mut (impl AsyncWrite + Unpin),
     mut bytes: &[u8],
-    patience: Duration,
+    limit: Duration,
 ) -> Result<(), String> {
     while !bytes.is_empty() {
-        match timeout(patience, stream.write(bytes)).await {
+        match timeout(limit, stream.write(bytes)).await {
             Ok(Ok(0)) => return Err("connection lost".into()),
             Ok(Ok(count)) => bytes = bytes.get(count..).unwrap_or_default(),
             Ok(Err(error)) => return Err(format!("connection lost: {error}")),
-            Err(_) => return Err("the peer takes no data".into()),
+            Err(_) => return Err("the peer receives no data".into()),
         }
     }
     Ok(())
 }
 
-/// Closes so that the peer gets all that was sent: what it still sends is read and dropped, or the close would be a
-/// reset, which may overtake the last message.
+/// Closes so that the peer receives all that was sent: bytes that it still sends are read and dropped.
+/// Otherwise the close would be a reset, which may overtake the last message.
 async fn linger(mut read_half: OwnedReadHalf, mut write_half: OwnedWriteHalf) {
     let _ = timeout(LINGER, async {
         write_half.shutdown().await?;
@@ -246,7 +257,7 @@ mod tests {
     use std::task::{Context, Poll, ready};
     use tokio::time::{Instant, Sleep, sleep};
 
-    /// Takes a byte each time that a while has passed.
+    /// A writer that accepts one byte per interval.
     struct Slow {
         each: Duration,
         wait: Pin<Box<Sleep>>,
@@ -274,13 +285,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_peer_has_patience_for_each_byte() {
-        const PATIENCE: Duration = Duration::from_millis(500);
-        // In all four times the patience. That this process may wake up late does not matter: a byte that has been taken counts
-        // before the time does.
-        let slow = write_all(&mut Slow::new(PATIENCE * 2 / 5), &[0; 10], PATIENCE).await;
+    async fn the_timeout_starts_again_with_each_byte() {
+        const TIMEOUT: Duration = Duration::from_millis(500);
+        // The whole write takes four times the timeout. A late wake-up of this process does not matter: a
+        // byte that has been accepted counts before the time does.
+        let slow = write_all(&mut Slow::new(TIMEOUT * 2 / 5), &[0; 10], TIMEOUT).await;
         assert_eq!(slow, Ok(()));
-        let stuck = write_all(&mut Slow::new(PATIENCE * 1000), &[0; 10], PATIENCE).await;
-        assert_eq!(stuck, Err("the peer takes no data".into()));
+        let stuck = write_all(&mut Slow::new(TIMEOUT * 1000), &[0; 10], TIMEOUT).await;
+        assert_eq!(stuck, Err("the peer receives no data".into()));
     }
 }

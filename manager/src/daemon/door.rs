@@ -1,4 +1,4 @@
-//! Who may have a connection: guests who have not shown a key yet, and those who have taken a seat.
+//! Admission of connections: those in their handshake, and those that have proved that they have a key.
 
 use super::limits::Limits;
 use super::lobby::{Lobby, Origin, Ticket};
@@ -6,118 +6,119 @@ use proto::channel::Role;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// The door through which all connections come.
+/// The admission of all connections.
 #[derive(Debug)]
 pub(super) struct Door {
-    rooms: Mutex<Rooms>,
+    counts: Mutex<Counts>,
     limits: Limits,
 }
 
 #[derive(Debug)]
-struct Rooms {
-    /// Each guest with what tells it to go, by being dropped.
+struct Counts {
+    /// The connections in their handshake, each with a sender whose drop ends it.
     lobby: Lobby<oneshot::Sender<()>>,
     nodes: usize,
     clients: usize,
 }
 
-/// A connection in its handshake. Leaves the lobby when dropped.
+/// A connection in its handshake. It leaves the lobby when this is dropped.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct Pending {
     door: Arc<Door>,
     ticket: Ticket,
-    told_to_go: oneshot::Receiver<()>,
+    evicted: oneshot::Receiver<()>,
 }
 
-/// A connection whose peer has shown a key. Freed when dropped.
+/// The permit of a connection whose peer has proved that it has a key. It is released when dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Permit {
     door: Arc<Door>,
     role: Role,
 }
 
-/// Why a guest gets no seat.
+/// The reason why a connection gets no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoSeat {
-    /// It had to go for a newcomer.
+pub(super) enum Denied {
+    /// The connection had to end in favour of a newer one.
     Evicted,
-    /// There are as many connections as there may be, for people.
+    /// The maximum number of connections exists; with a text for people.
     Full(&'static str),
 }
 
 impl Door {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
-        let rooms = Rooms { lobby: Lobby::new(limits.handshakes), nodes: 0, clients: 0 };
-        Arc::new(Self { rooms: Mutex::new(rooms), limits })
+        let counts = Counts { lobby: Lobby::new(limits.handshakes), nodes: 0, clients: 0 };
+        Arc::new(Self { counts: Mutex::new(counts), limits })
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Rooms> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a guest in. If there are too many, the one who came first from the busiest origin has to go.
-    pub(super) fn enter(self: &Arc<Self>, origin: Origin) -> Guest {
-        let (stay, told_to_go) = oneshot::channel();
-        let mut rooms = self.rooms();
-        let ticket = rooms.lobby.ticket();
-        rooms.lobby.enter(ticket, origin, stay);
-        drop(rooms);
-        Guest { door: self.clone(), ticket, told_to_go }
+    /// Admits a connection to the lobby. If the lobby is full, the oldest connection of the busiest origin
+    /// must go.
+    pub(super) fn enter(self: &Arc<Self>, origin: Origin) -> Pending {
+        let (stay, evicted) = oneshot::channel();
+        let mut counts = self.counts();
+        let ticket = counts.lobby.ticket();
+        counts.lobby.enter(ticket, origin, stay);
+        drop(counts);
+        Pending { door: self.clone(), ticket, evicted }
     }
 
-    /// Has the guest go who would have to go for a newcomer, for the sake of its descriptor.
+    /// Ends the connection that would have to go for a newcomer, to free its descriptor.
     pub(super) fn evict(&self) {
-        self.rooms().lobby.evict();
+        self.counts().lobby.evict();
     }
 
-    /// Has all guests go.
+    /// Ends all connections in their handshake.
     pub(super) fn clear(&self) {
-        while self.rooms().lobby.evict().is_some() {}
+        while self.counts().lobby.evict().is_some() {}
     }
 }
 
-impl Guest {
-    /// Done when the guest has to go.
-    pub(super) async fn told_to_go(&mut self) {
-        let _ = (&mut self.told_to_go).await;
+impl Pending {
+    /// Returns when the connection must end.
+    pub(super) async fn evicted(&mut self) {
+        let _ = (&mut self.evicted).await;
     }
 
-    /// Takes a seat as what the key has shown.
-    pub(super) fn sit(self, role: Role) -> Result<Seat, NoSeat> {
+    /// Exchanges the place in the lobby for a permit, for the role that the key has proved.
+    pub(super) fn admit(self, role: Role) -> Result<Permit, Denied> {
         let door = self.door.clone();
-        let mut rooms = door.rooms();
-        if rooms.lobby.leave(self.ticket).is_none() {
-            return Err(NoSeat::Evicted);
+        let mut counts = door.counts();
+        if counts.lobby.leave(self.ticket).is_none() {
+            return Err(Denied::Evicted);
         }
-        if rooms.nodes + rooms.clients >= door.limits.connections {
-            return Err(NoSeat::Full(
+        if counts.nodes + counts.clients >= door.limits.connections {
+            return Err(Denied::Full(
                 "the manager has as many connections as its limit of open files allows",
             ));
         }
         match role {
-            Role::Client if rooms.clients >= door.limits.clients => {
-                return Err(NoSeat::Full("the manager has as many connections of clients as it takes"));
+            Role::Client if counts.clients >= door.limits.clients => {
+                return Err(Denied::Full("the manager has the maximum number of client connections"));
             }
-            Role::Client => rooms.clients += 1,
-            Role::Node => rooms.nodes += 1,
+            Role::Client => counts.clients += 1,
+            Role::Node => counts.nodes += 1,
         }
-        drop(rooms);
-        Ok(Seat { door, role })
+        drop(counts);
+        Ok(Permit { door, role })
     }
 }
 
-impl Drop for Guest {
+impl Drop for Pending {
     fn drop(&mut self) {
-        self.door.rooms().lobby.leave(self.ticket);
+        self.door.counts().lobby.leave(self.ticket);
     }
 }
 
-impl Drop for Seat {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut rooms = self.door.rooms();
+        let mut counts = self.door.counts();
         match self.role {
-            Role::Client => rooms.clients -= 1,
-            Role::Node => rooms.nodes -= 1,
+            Role::Client => counts.clients -= 1,
+            Role::Node => counts.nodes -= 1,
         }
     }
 }
@@ -135,24 +136,24 @@ mod tests {
     }
 
     #[test]
-    fn who_is_evicted_gets_no_seat() {
+    fn an_evicted_connection_gets_no_permit() {
         let door = door(1, 2, 1);
         let mut first = door.enter(origin());
-        assert!(first.told_to_go.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
+        assert!(first.evicted.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty));
         let second = door.enter(origin());
-        assert!(first.told_to_go.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed));
-        assert_eq!(first.sit(Role::Node).unwrap_err(), NoSeat::Evicted);
-        assert!(second.sit(Role::Node).is_ok());
+        assert!(first.evicted.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed));
+        assert_eq!(first.admit(Role::Node).unwrap_err(), Denied::Evicted);
+        assert!(second.admit(Role::Node).is_ok());
     }
 
     #[test]
-    fn clients_leave_seats_to_nodes() {
+    fn clients_leave_permits_to_nodes() {
         let door = door(4, 2, 1);
-        let client = door.enter(origin()).sit(Role::Client).unwrap();
-        assert!(matches!(door.enter(origin()).sit(Role::Client), Err(NoSeat::Full(_))));
-        let node = door.enter(origin()).sit(Role::Node).unwrap();
-        assert!(matches!(door.enter(origin()).sit(Role::Node), Err(NoSeat::Full(_))));
+        let client = door.enter(origin()).admit(Role::Client).unwrap();
+        assert!(matches!(door.enter(origin()).admit(Role::Client), Err(Denied::Full(_))));
+        let node = door.enter(origin()).admit(Role::Node).unwrap();
+        assert!(matches!(door.enter(origin()).admit(Role::Node), Err(Denied::Full(_))));
         drop((client, node));
-        assert!(door.enter(origin()).sit(Role::Client).is_ok());
+        assert!(door.enter(origin()).admit(Role::Client).is_ok());
     }
 }

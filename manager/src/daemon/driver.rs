@@ -1,4 +1,4 @@
-//! The core with what its actions need. Nothing here waits.
+//! The core together with the things that its actions need. Nothing here waits.
 
 use super::connection::Incoming;
 use super::keeper::{Keeper, Kept};
@@ -19,16 +19,16 @@ pub(super) struct Driver {
     pub(super) log: Log,
 }
 
-/// What the actions of an event lead to.
+/// An effect of actions on the driver itself.
 struct Consequence {
     conn: ConnId,
     kind: Kind,
 }
 
 enum Kind {
-    /// The connection ends.
+    /// The connection ends, for this reason.
     Ends(&'static str),
-    /// So much is not queued to it any more.
+    /// Input of this charge has been removed from its queue.
     Sent(usize),
 }
 
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Lets time count, but first what has come before: a heartbeat that lies there has been heard.
+    /// Handles the passage of time, but first the events that wait: a heartbeat among them counts.
     pub(super) fn tick(&mut self, waiting: &mut Receiver<Incoming>) {
         for _ in 0..waiting.len() {
             let Ok(incoming) = waiting.try_recv() else { break };
@@ -61,7 +61,7 @@ impl Driver {
         self.log.settle();
     }
 
-    /// What the store has to say.
+    /// Handles a report of the store.
     pub(super) fn kept(&mut self, kept: Kept) {
         match kept {
             Kept::Saved(records) => records.iter().for_each(|record| self.handle(Event::Saved { record })),
@@ -90,13 +90,13 @@ impl Driver {
         }
     }
 
-    /// Does what the core wants done because of a message from `cause`, if it was one.
+    /// Does the actions that result from a message from `cause`, if they result from one.
     fn perform(&mut self, actions: Vec<Action>, cause: Option<ConnId>) -> Vec<Consequence> {
         let mut consequences = Vec::new();
         for action in actions {
             match action {
                 Action::Send { conn, message } => consequences.extend(self.send(conn, message, cause)),
-                // Without its outbox a connection sends what is queued and ends.
+                // A connection without its outbox sends its queued messages and ends.
                 Action::Close { conn } => drop(self.outboxes.remove(&conn)),
                 Action::Reading { conn, on } => {
                     if let Some(outbox) = self.outboxes.get(&conn) {
@@ -115,10 +115,10 @@ impl Driver {
             Pushed::Queued { dropped: 0 } => None,
             Pushed::Queued { dropped } => Some(Consequence { conn, kind: Kind::Sent(dropped) }),
             Pushed::Full => {
-                Some(Consequence { conn, kind: Kind::Ends("it does not take what is sent to it") })
+                Some(Consequence { conn, kind: Kind::Ends("it does not receive the messages to it") })
             }
             Pushed::Flood(sender) => {
-                let reason = "it sends another node more messages than that takes";
+                let reason = "it sends another node more messages than that node receives";
                 Some(Consequence { conn: sender, kind: Kind::Ends(reason) })
             }
         }

@@ -1,4 +1,5 @@
-//! The beginning of a connection: the handshake, and the first message, which proves that the peer has the key now.
+//! The beginning of a connection: the handshake, and the first message, which proves that the peer has the
+//! key now.
 
 use proto::channel::{Channel, ChannelError, Handshake, HandshakeStep, Opener, Role, RoleKeys, Sealer};
 use proto::{Hello, HelloKind, ToClient, ToNode};
@@ -8,34 +9,34 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a handshake may take from the first byte to the last, and then the first message.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time for a handshake from the first byte to the last, and again for the first message.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of the longest first message.
+/// The maximum length of the first message, in bytes.
 const MAX_HELLO: usize = 64 << 10;
 
-/// Bytes read at once.
+/// The number of bytes to read at once.
 const READ: usize = 4 << 10;
 
-/// A peer that has shown its key.
+/// A peer that has proved that it has its key.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) sealer: Sealer,
     pub(super) opener: Opener,
-    /// What the peer's key allows it to be.
+    /// The role that the peer's key allows.
     pub(super) role: Role,
     /// The first message, encoded.
     pub(super) hello: Vec<u8>,
-    /// Bytes that came behind it.
+    /// The bytes that came after it.
     pub(super) rest: Vec<u8>,
 }
 
-/// Shakes hands and takes the first message. The reason why not is for people.
+/// Does the handshake and receives the first message. The error is a reason for people.
 pub(super) async fn greet(stream: &mut TcpStream, keys: &RoleKeys) -> Result<Greeted, String> {
-    let shaken = timeout(PATIENCE, shake(stream, keys)).await;
+    let shaken = timeout(TIMEOUT, shake(stream, keys)).await;
     let (channel, rest) = shaken.map_err(|_| "no handshake in time")??;
-    let greeted = timeout(PATIENCE, hear(stream, channel, rest)).await;
-    let mut greeted = greeted.map_err(|_| "said nothing in time")??;
+    let greeted = timeout(TIMEOUT, hear(stream, channel, rest)).await;
+    let mut greeted = greeted.map_err(|_| "sent no message in time")??;
     if let Some(objection) = objection(&greeted) {
         refuse(stream, &mut greeted, objection).await;
         return Err(objection.into());
@@ -43,7 +44,7 @@ pub(super) async fn greet(stream: &mut TcpStream, keys: &RoleKeys) -> Result<Gre
     Ok(greeted)
 }
 
-/// Tells a peer that has shown its key why its connection ends, as well as it can be told.
+/// Tells a peer that has proved its key why its connection ends, if possible.
 pub(super) async fn refuse(stream: &mut TcpStream, greeted: &mut Greeted, reason: &str) {
     let message = match Hello::peek_version(&greeted.hello) {
         Some((HelloKind::Node, _)) => proto::encode(&ToNode::Refused { reason: reason.into() }),
@@ -51,11 +52,12 @@ pub(super) async fn refuse(stream: &mut TcpStream, greeted: &mut Greeted, reason
     };
     let mut sealed = Vec::new();
     if greeted.sealer.seal(&message, &mut sealed).is_ok() {
-        let _ = timeout(PATIENCE, stream.write_all(&sealed)).await;
+        let _ = timeout(TIMEOUT, stream.write_all(&sealed)).await;
     }
 }
 
-/// Why a first message does not go with the key of its sender. What no version of the protocol knows is left to the core.
+/// Returns the reason why a first message does not match the key of its sender. A message that no version of
+/// the protocol knows is left to the core.
 fn objection(greeted: &Greeted) -> Option<&'static str> {
     match (greeted.role, Hello::peek_version(&greeted.hello)?.0) {
         (Role::Client, HelloKind::Node) => Some("the key of a client does not let a node join"),
@@ -64,7 +66,7 @@ fn objection(greeted: &Greeted) -> Option<&'static str> {
     }
 }
 
-/// Shakes hands; also gives the bytes that came behind it.
+/// Does the handshake, and also returns the bytes that came after it.
 async fn shake(stream: &mut TcpStream, keys: &RoleKeys) -> Result<(Channel, Vec<u8>), String> {
     let io = |error: io::Error| error.to_string();
     let random = || crate::key::random().map_err(|error| error.to_string());
@@ -97,7 +99,7 @@ async fn shake(stream: &mut TcpStream, keys: &RoleKeys) -> Result<(Channel, Vec<
     }
 }
 
-/// Takes the first message.
+/// Receives the first message.
 async fn hear(stream: &mut TcpStream, channel: Channel, mut buffer: Vec<u8>) -> Result<Greeted, String> {
     let Channel { sealer, mut opener, role } = channel;
     opener.limit(MAX_HELLO);

@@ -1,4 +1,5 @@
-//! The thread that saves: what waits is saved together, and a disk that is slow or full stops nobody else.
+//! The thread that saves records. All waiting records are saved together, and a slow or full disk delays
+//! nothing else.
 
 use crate::core::Record;
 use std::error::Error;
@@ -9,40 +10,40 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-/// How long to wait after a failure before the next attempt.
+/// The pause after a failure before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Why records cannot be saved. One line for people.
+/// The reason why records cannot be saved. It is one line for people.
 pub type Trouble = Box<dyn Error + Send + Sync>;
 
-/// Where the state is kept.
+/// A store of the manager's state.
 pub trait Keep: Send + 'static {
-    /// Saves records, in order, all or none; they are on the disk when this returns.
+    /// Saves records, in order, all or none. They are on the disk when this returns.
     ///
     /// # Errors
-    /// Why not. The same records come again later, and more behind them.
+    /// Fails if the records cannot be saved. The same records come again later, followed by more.
     fn keep(&mut self, records: &[Record]) -> Result<(), Trouble>;
 }
 
-/// What the thread has to say.
+/// A report of the thread.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// These are on the disk.
+    /// These records are on the disk.
     Saved(Vec<Record>),
-    /// Nothing can be saved for now: why.
+    /// Nothing can be saved at present, for this reason.
     Failed(String),
 }
 
-/// The thread's other end.
+/// The handle of the thread.
 #[derive(Debug)]
 pub(super) struct Keeper {
     records: Sender<Record>,
-    /// How the thread has ended.
+    /// The result of the thread, once it has ended.
     ended: oneshot::Receiver<Result<(), Trouble>>,
 }
 
 impl Keeper {
-    /// Starts the thread, which tells what it has saved.
+    /// Starts the thread. It reports the records that it has saved to `tell`.
     pub(super) fn start(store: impl Keep, tell: UnboundedSender<Kept>) -> io::Result<Self> {
         let (records, queue) = mpsc::channel();
         let (end, ended) = oneshot::channel();
@@ -52,19 +53,19 @@ impl Keeper {
         Ok(Self { records, ended })
     }
 
-    /// Has a record saved. Never waits.
+    /// Queues a record to be saved. Never waits.
     pub(super) fn save(&self, record: Record) {
-        // The thread lives for as long as this end.
+        // The thread lives for as long as this handle.
         let _ = self.records.send(record);
     }
 
-    /// Waits until all is saved or cannot be, at most `patience`.
-    pub(super) async fn finish(self, patience: Duration) -> Result<(), Trouble> {
+    /// Waits until all records are saved or cannot be, for at most `timeout`.
+    pub(super) async fn finish(self, timeout: Duration) -> Result<(), Trouble> {
         drop(self.records);
-        match tokio::time::timeout(patience, self.ended).await {
+        match tokio::time::timeout(timeout, self.ended).await {
             Ok(Ok(saved)) => saved,
             Ok(Err(_)) => Err("the thread that saves has ended".into()),
-            Err(_) => Err(format!("the state is not saved within {} s", patience.as_secs()).into()),
+            Err(_) => Err(format!("the state is not saved within {} s", timeout.as_secs()).into()),
         }
     }
 }
@@ -81,7 +82,7 @@ fn save_all(
         while let Err(trouble) = store.keep(&unsaved) {
             let _ = tell.send(Kept::Failed(trouble.to_string()));
             if !gather(queue, &mut unsaved, Instant::now() + RETRY) {
-                // The last attempt.
+                // This is the last attempt.
                 store.keep(&unsaved)?;
                 break;
             }
@@ -91,7 +92,7 @@ fn save_all(
     Ok(())
 }
 
-/// Collects records until a time; false if no more will ever come.
+/// Collects records until `until`. Returns false if no more will ever come.
 fn gather(queue: &Receiver<Record>, unsaved: &mut Vec<Record>, until: Instant) -> bool {
     loop {
         match queue.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// Keeps in memory, and fails as often as it is told to.
+    /// A store in memory that fails a given number of times.
     #[derive(Clone, Default)]
     struct Memory(Arc<Mutex<(usize, Vec<Vec<Record>>)>>);
 

@@ -1,32 +1,33 @@
-//! How many connections fit into the process's file descriptors.
+//! The number of connections that the process's file descriptors allow.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors for all that is no connection: standard streams, the listener, the store, the runtime, one in reserve.
+/// The number of descriptors that are not connections: standard streams, the listener, the store, the
+/// runtime, and one in reserve.
 const OWN: u64 = 32;
 
-/// Connections in their handshake at most, where there are descriptors enough.
+/// The maximum number of connections in their handshake, if there are enough descriptors.
 const HANDSHAKES: u64 = 256;
 
-/// The most members of a cluster.
+/// The maximum number of members of a cluster.
 const MEMBERS: u64 = 4095;
 
-/// Connections that are ever allowed: a cluster's members and some clients.
+/// The maximum number of connections: the members of a cluster and some clients.
 const CONNECTIONS: u64 = MEMBERS + 1024;
 
-/// How many connections there may be.
+/// The limits of the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// In their handshake.
+    /// The number of connections in their handshake.
     pub(super) handshakes: usize,
-    /// Beyond it.
+    /// The number of connections after it.
     pub(super) connections: usize,
-    /// Of those, clients' ones.
+    /// The number of those that may be clients.
     pub(super) clients: usize,
 }
 
 impl Limits {
-    /// What so many file descriptors allow.
+    /// Returns the limits for a number of file descriptors.
     pub(super) fn of(descriptors: u64) -> Self {
         let free = descriptors.saturating_sub(OWN);
         let handshakes = (free / 4).clamp(4, HANDSHAKES);
@@ -39,7 +40,7 @@ impl Limits {
         }
     }
 
-    /// What to tell the operator, if not all members of a large cluster could connect.
+    /// Returns a message for the operator if not all members of a large cluster could connect.
     pub(super) fn complaint(&self, descriptors: u64) -> Option<String> {
         ((self.connections as u64) < MEMBERS).then(|| {
             format!(
@@ -51,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Raises this process's limit of open files as far as it may; gives what it is then.
+/// Raises this process's limit of open files to the maximum, and returns it.
 pub(super) fn raise_descriptors() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

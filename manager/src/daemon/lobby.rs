@@ -1,14 +1,16 @@
-//! Those who have connected and not yet shown a key: how many there may be, and who has to go for a newcomer.
+//! The connections in their handshake: their maximum number, and the choice of the one that must go for a
+//! newcomer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a connection comes from: what one host can choose among counts as one.
+/// The origin of a connection. All addresses that one host can choose are one origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Origin(IpAddr);
 
 impl Origin {
-    /// The origin of an address: an IPv4 address, or the first half of an IPv6 address, because hosts choose the other.
+    /// Returns the origin of an address: an IPv4 address, or the upper half of an IPv6 address, because hosts
+    /// choose the lower half.
     pub(super) fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -17,58 +19,58 @@ impl Origin {
     }
 }
 
-/// A place in a lobby, never given twice.
+/// The number of a connection in the lobby. A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// The guests of a lobby, each with what ends it.
+/// The connections of a lobby, each with a value that ends it.
 #[derive(Debug)]
 pub(super) struct Lobby<T> {
-    /// The longest there comes first.
-    guests: BTreeMap<Ticket, (Origin, T)>,
+    /// The connections, the oldest first.
+    pending: BTreeMap<Ticket, (Origin, T)>,
     counts: HashMap<Origin, usize>,
-    places: usize,
+    capacity: usize,
     next: u64,
 }
 
 impl<T> Lobby<T> {
-    pub(super) fn new(places: usize) -> Self {
-        Self { guests: BTreeMap::new(), counts: HashMap::new(), places, next: 0 }
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { pending: BTreeMap::new(), counts: HashMap::new(), capacity, next: 0 }
     }
 
-    /// The ticket of the next guest.
+    /// Returns the ticket of the next connection.
     pub(super) fn ticket(&mut self) -> Ticket {
         self.next += 1;
         Ticket(self.next)
     }
 
-    /// Lets a guest in. If the lobby is full, the guest who came first from the origin that has most there goes, and is given
-    /// back: nobody waits for a place, and who takes many pays for it.
-    pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, guest: T) -> Option<T> {
-        let evicted = if self.guests.len() < self.places { None } else { self.evict() };
-        self.guests.insert(ticket, (origin, guest));
+    /// Admits a connection. If the lobby is full, removes and returns the oldest connection of the busiest
+    /// origin: no newcomer waits, and an origin with many connections pays for it.
+    pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, end: T) -> Option<T> {
+        let evicted = if self.pending.len() < self.capacity { None } else { self.evict() };
+        self.pending.insert(ticket, (origin, end));
         *self.counts.entry(origin).or_default() += 1;
         evicted
     }
 
-    /// Has the guest who came first from the busiest origin go.
+    /// Removes and returns the oldest connection of the busiest origin.
     pub(super) fn evict(&mut self) -> Option<T> {
         let most = self.counts.values().copied().max()?;
         let busiest = |(_, (origin, _)): &(&Ticket, &(Origin, T))| self.counts.get(origin) == Some(&most);
-        let ticket = self.guests.iter().find(busiest).map(|(&ticket, _)| ticket)?;
+        let ticket = self.pending.iter().find(busiest).map(|(&ticket, _)| ticket)?;
         self.leave(ticket)
     }
 
-    /// Lets a guest out; `None` if it was evicted before.
+    /// Removes a connection. Returns `None` if it was evicted before.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<T> {
-        let (origin, guest) = self.guests.remove(&ticket)?;
+        let (origin, end) = self.pending.remove(&ticket)?;
         if let Some(count) = self.counts.get_mut(&origin) {
             *count -= 1;
             if *count == 0 {
                 self.counts.remove(&origin);
             }
         }
-        Some(guest)
+        Some(end)
     }
 }
 
@@ -80,24 +82,24 @@ mod tests {
         Origin::of(IpAddr::from([10, 0, 0, last]))
     }
 
-    fn enter(lobby: &mut Lobby<u32>, from: u8, guest: u32) -> (Ticket, Option<u32>) {
+    fn enter(lobby: &mut Lobby<u32>, from: u8, end: u32) -> (Ticket, Option<u32>) {
         let ticket = lobby.ticket();
-        (ticket, lobby.enter(ticket, origin(from), guest))
+        (ticket, lobby.enter(ticket, origin(from), end))
     }
 
     #[test]
     fn the_busiest_origin_pays_with_its_oldest() {
         let mut lobby = Lobby::new(4);
         let (quiet, _) = enter(&mut lobby, 1, 10);
-        for guest in 20..23 {
-            assert_eq!(enter(&mut lobby, 2, guest).1, None);
+        for end in 20..23 {
+            assert_eq!(enter(&mut lobby, 2, end).1, None);
         }
-        // A newcomer from anywhere, the busiest origin too, costs that origin its oldest guest.
+        // A newcomer from anywhere, also from the busiest origin, costs that origin its oldest connection.
         assert_eq!(enter(&mut lobby, 2, 23).1, Some(20));
         assert_eq!(enter(&mut lobby, 3, 30).1, Some(21));
         assert_eq!(lobby.leave(quiet), Some(10));
         assert_eq!(lobby.leave(quiet), None);
-        assert_eq!(enter(&mut lobby, 1, 11).1, None, "there was a place again");
+        assert_eq!(enter(&mut lobby, 1, 11).1, None, "there was room again");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The daemon's log: lines that a thread of their own writes, so that a reader that stalls stops nothing else.
+//! The daemon's log. A thread of its own writes the lines, so that a reader that stalls delays nothing else.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lines that wait to be written; more are dropped and counted.
+/// The number of lines that may wait to be written. Further lines are dropped and counted.
 const WAITING: usize = 1024;
 
-/// Lines about strangers in a [`WINDOW`]; more are counted.
+/// The number of lines about strangers in a [`WINDOW`]. Further lines are counted only.
 const STRANGERS: u32 = 10;
 
 /// The time for which lines about strangers are counted together.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How long to wait for room for the end.
+/// The interval of attempts to queue the end when the queue is full.
 const FULL: Duration = Duration::from_millis(5);
 
-/// Where lines go. Clones write to the same place.
+/// The writing end of the log. Clones write to the same log.
 #[derive(Clone, Debug)]
 pub(super) struct Log(Arc<Shared>);
 
@@ -27,7 +27,7 @@ pub(super) struct Log(Arc<Shared>);
 struct Shared {
     start: Instant,
     lines: SyncSender<Entry>,
-    /// Lines that found no room since the last one that was written.
+    /// The number of lines that were dropped since the last one that was written.
     dropped: Arc<AtomicU64>,
     strangers: Mutex<Budget>,
 }
@@ -35,7 +35,7 @@ struct Shared {
 #[derive(Debug)]
 enum Entry {
     Line(String),
-    /// Nothing more is to be written.
+    /// The log has ended.
     End,
 }
 
@@ -43,7 +43,7 @@ enum Entry {
 #[derive(Debug)]
 pub(super) struct Writer {
     log: Log,
-    /// Disconnected when the thread has ended.
+    /// A channel that is disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
@@ -63,7 +63,7 @@ impl Log {
         Ok(Writer { log: Self(Arc::new(Shared { start, lines, dropped, strangers })), ended })
     }
 
-    /// One line, with the seconds since the start before it. Never waits.
+    /// Logs one line, with the seconds since the start before it. Never waits.
     pub(super) fn line(&self, line: &str) {
         let entry = Entry::Line(stamped(self.0.start, line));
         if self.0.lines.try_send(entry).is_err() {
@@ -71,8 +71,8 @@ impl Log {
         }
     }
 
-    /// A line about somebody who has not shown a key. Of those, only a few are written each second, and how many more there
-    /// were.
+    /// Logs a line about a peer that has not proved a key. Only a few of these are written each second, with
+    /// the number of the others.
     pub(super) fn stranger(&self, line: &str) {
         let now = Instant::now();
         self.settle_at(now);
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// Writes how many lines about strangers were left out, once their second is over.
+    /// Writes the number of lines about strangers that were dropped, once their window is over.
     pub(super) fn settle(&self) {
         self.settle_at(Instant::now());
     }
@@ -89,7 +89,7 @@ impl Log {
     fn settle_at(&self, now: Instant) {
         let suppressed = self.strangers().renew(now);
         if suppressed > 0 {
-            self.line(&format!("and {suppressed} more connections that came to nothing"));
+            self.line(&format!("and {suppressed} more failed connections"));
         }
     }
 
@@ -99,14 +99,14 @@ impl Log {
 }
 
 impl Writer {
-    /// Where to write to.
+    /// Returns the writing end.
     pub(super) fn log(&self) -> Log {
         self.log.clone()
     }
 
-    /// Waits until all lines are written, at most `patience`.
-    pub(super) fn finish(self, patience: Duration) {
-        let end = Instant::now() + patience;
+    /// Waits until all lines are written, for at most `timeout`.
+    pub(super) fn finish(self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         while self.log.0.lines.try_send(Entry::End).is_err() {
             if Instant::now() >= end {
                 return;
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-/// How many lines may still be written in a window.
+/// The number of lines that may still be written in a window.
 #[derive(Debug)]
 struct Budget {
     since: Instant,
@@ -126,7 +126,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether one more may be written.
+    /// Takes one line from the budget. Returns false if none is left.
     fn take(&mut self) -> bool {
         let may = self.left > 0;
         if may {
@@ -137,7 +137,8 @@ impl Budget {
         may
     }
 
-    /// Begins a new window if the last is over; gives how many lines were left out in that.
+    /// Begins a new window if the present one is over, and returns the number of lines that were dropped in
+    /// it.
     fn renew(&mut self, now: Instant) -> u64 {
         if now.saturating_duration_since(self.since) < WINDOW {
             return 0;
@@ -148,7 +149,7 @@ impl Budget {
     }
 }
 
-/// Writes until the end. What cannot be written is lost: there is nobody to tell.
+/// Writes until the end. A line that cannot be written is lost, because there is no one to tell.
 fn write_all(mut into: impl Write, entries: &Receiver<Entry>, start: Instant, dropped: &AtomicU64) {
     let count_dropped = |into: &mut dyn Write| {
         let missing = dropped.swap(0, Ordering::Relaxed);
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// A place that takes a line only when told to, and gives it away.
+    /// A writer that accepts a line only when told to, and passes it on.
     struct Stalled {
         go: Receiver<()>,
         text: Vec<u8>,

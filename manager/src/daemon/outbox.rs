@@ -1,4 +1,4 @@
-//! What waits to be sent to a peer: control messages, which overtake the bytes of jobs, and those bytes.
+//! The queue of messages to a peer: control messages, which overtake the bytes of jobs, and those bytes.
 
 use crate::core::{ConnId, Message};
 use proto::{JobId, ToNode};
@@ -6,32 +6,33 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// Bytes queued to a peer above which it is given up.
+/// The limit of bytes queued to a peer, above which its connection is ended.
 const MAX_QUEUED: usize = 16 << 20;
 
-/// Bytes of relayed messages that one sender may have in the queue of a receiver.
+/// The limit of relayed bytes that one sender may have in the queue of a receiver.
 const MAX_RELAYED: usize = 4 << 20;
 
-/// Bytes of relayed messages that all senders may have in the queue of a receiver. Less than [`MAX_QUEUED`], so that they
-/// alone never cost the receiver its connection.
+/// The limit of relayed bytes that all senders together may have in the queue of a receiver. It is less than
+/// [`MAX_QUEUED`], so that relayed messages alone never cost the receiver its connection.
 const MAX_RELAYED_BY_ALL: usize = 8 << 20;
 
-/// What came of a message.
+/// The result of an attempt to queue a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
-    /// It is queued. Input of a cancelled job went out of the queue, which counts as handed to the network: so much of
-    /// [`Message::bulk`].
+    /// The message is queued. If it cancels a job, the job's input was removed from the queue, which counts
+    /// as handed to the network.
     Queued {
-        /// [`Message::bulk`] of what went out.
+        /// The [`Message::bulk`] of the removed input.
         dropped: usize,
     },
-    /// There is no room: the peer does not take what is sent to it.
+    /// There is no room: the peer does not receive what is sent to it.
     Full,
-    /// It was dropped, because this connection, the sender of relayed messages, has sent more of them than the peer takes.
+    /// The message was dropped, because this connection has sent the peer more relayed messages than it
+    /// receives.
     Flood(ConnId),
 }
 
-/// The core's end of a connection. When it is dropped, the connection sends what is queued and ends.
+/// The core's end of a connection. When it is dropped, the connection sends its queued messages and ends.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Arc<Queue>,
@@ -39,21 +40,21 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox with its queue, and whether the core wants messages of the peer.
+    /// Returns an outbox with its queue, and a flag that is true while the core wants messages of the peer.
     pub(super) fn new() -> (Self, Arc<Queue>, watch::Receiver<bool>) {
         let queue = Arc::new(Queue::default());
         let (reading, gate) = watch::channel(true);
         (Self { queue: queue.clone(), reading }, queue, gate)
     }
 
-    /// Queues a message that the core sends because of one from `cause`, if it does.
+    /// Queues a message that the core sends, because of one from `cause` if there was one.
     pub(super) fn send(&self, message: Message, cause: Option<ConnId>) -> Pushed {
         let pushed = self.queue.lines().push(message, cause);
         self.queue.filled.notify_one();
         pushed
     }
 
-    /// Whether messages of the peer are wanted.
+    /// Sets whether messages of the peer are wanted.
     pub(super) fn reading(&self, on: bool) {
         self.reading.send_replace(on);
     }
@@ -70,9 +71,9 @@ impl Drop for Outbox {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     lines: Mutex<Lines>,
-    /// Something was queued, or the core's end is gone. One task waits for it.
+    /// Notified when a message was queued, or the core's end was dropped. One task waits for it.
     filled: Notify,
-    /// Something was taken. One task waits for it.
+    /// Notified when messages were taken. One task waits for it.
     emptied: Notify,
 }
 
@@ -81,7 +82,8 @@ impl Queue {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for messages, and takes some: about `bytes` of them. `None` once the queue is empty for good.
+    /// Waits for messages, and takes about `bytes` of them. Returns `None` once the queue is empty and the
+    /// core's end is dropped.
     pub(super) async fn take(&self, bytes: usize) -> Option<Vec<Message>> {
         loop {
             let (taken, closed) = {
@@ -99,7 +101,7 @@ impl Queue {
         }
     }
 
-    /// Waits until no more than so many bytes are queued.
+    /// Waits until no more than `bytes` are queued.
     pub(super) async fn drained(&self, bytes: usize) {
         while self.lines().bytes > bytes {
             self.emptied.notified().await;
@@ -112,21 +114,21 @@ impl Queue {
 struct Entry {
     message: Message,
     bytes: usize,
-    /// Whose message it is, if it is a relayed one.
+    /// The sender of the message, if it is a relayed one.
     sender: Option<ConnId>,
 }
 
 #[derive(Debug, Default)]
 struct Lines {
-    /// Messages in order, all but those in `bulk`.
+    /// The messages that are not in `bulk`, in order.
     control: VecDeque<Entry>,
-    /// Messages in order that must not overtake the bytes of a job, and those.
+    /// The bytes of jobs and the messages that must not overtake them, in order.
     bulk: VecDeque<Entry>,
-    /// The length of all.
+    /// The total length of the messages, in bytes.
     bytes: usize,
-    /// The length of what is relayed, by sender.
+    /// The total length of the relayed messages of each sender, in bytes.
     relayed: HashMap<ConnId, usize>,
-    /// Nothing is queued any more.
+    /// True if no more messages are accepted.
     closed: bool,
 }
 
@@ -144,7 +146,7 @@ impl Lines {
             Message::ToNode(ToNode::JobCancel { job, .. }) => self.forget(job),
             _ => 0,
         };
-        // A message to somebody for whom nothing waits is never too long.
+        // A message to a peer whose queue is empty is never too long.
         if self.bytes > 0 && self.bytes + bytes > MAX_QUEUED {
             return Pushed::Full;
         }
@@ -157,7 +159,8 @@ impl Lines {
         Pushed::Queued { dropped }
     }
 
-    /// The sender at whose cost a relayed message of `sender` is too much, if it is: itself, or whoever fills the queue.
+    /// Returns the sender whose quota a relayed message of `sender` exceeds, if any: `sender` itself, or the
+    /// one that fills the queue most.
     fn flooder(&self, sender: ConnId, bytes: usize) -> Option<ConnId> {
         let own = self.relayed.get(&sender).copied().unwrap_or(0);
         if own + bytes > MAX_RELAYED {
@@ -168,7 +171,7 @@ impl Lines {
         most.filter(|_| all + bytes > MAX_RELAYED_BY_ALL)
     }
 
-    /// Takes the input of a job out of the queue; gives what it counts for.
+    /// Removes the input of a job from the queue, and returns its charge.
     fn forget(&mut self, cancelled: JobId) -> usize {
         let (mut dropped, mut bytes) = (0, 0);
         self.bulk.retain(|entry| {
@@ -186,7 +189,7 @@ impl Lines {
         dropped
     }
 
-    /// Takes messages, about `bytes` of them, the control messages first.
+    /// Takes about `bytes` of messages, the control messages first.
     fn take(&mut self, bytes: usize) -> Vec<Message> {
         let (mut taken, mut len) = (Vec::new(), 0);
         while len < bytes
@@ -212,12 +215,13 @@ impl Lines {
     }
 }
 
-/// Whether a message must not overtake the bytes of a job that were queued before it. To clients everything keeps its order.
-/// A node's `JobCancel` may overtake: it takes the job's input out of the queue.
+/// Returns whether a message must not overtake the bytes of a job that were queued before it. Messages to
+/// clients always keep their order. A node's `JobCancel` may overtake: it removes the job's input from the
+/// queue.
 fn keeps_order_with_bulk(message: &Message) -> bool {
     match message {
         Message::ToClient(_) => true,
-        // The start of a job and news of members: none of them comes behind the job's input.
+        // The start of a job and news of members: these never come after the job's input.
         Message::ToNodes(_) => false,
         Message::ToNode(message) => matches!(message, ToNode::JobInput { .. } | ToNode::JobInputEnd { .. }),
     }
@@ -308,7 +312,7 @@ mod tests {
         assert_eq!(lines.push(relayed(4096), Some(flooder)), Pushed::Flood(flooder));
         assert_eq!(lines.push(relayed(4096), Some(other)), QUEUED, "another's share is free");
         assert_eq!(lines.push(ack(1), Some(flooder)), QUEUED, "only relayed messages are a flood");
-        // When all shares together are too much, the largest pays, whoever comes last.
+        // When all shares together are too much, the largest pays, no matter who sends last.
         while lines.push(relayed(4096), Some(other)) == QUEUED {}
         let pushed = std::iter::repeat_with(|| lines.push(relayed(4096), Some(third)));
         let refused = pushed.take(10).find(|&pushed| pushed != QUEUED);

@@ -1,4 +1,4 @@
-//! What the manager remembers over restarts, in a file of the embedded database redb.
+//! The state that the manager keeps across restarts, in a file of the embedded database redb.
 
 use super::keeper::{Keep, Trouble};
 use crate::core::{Record, Saved};
@@ -13,7 +13,7 @@ const COUNTERS: TableDefinition<&str, u64> = TableDefinition::new("counters");
 const NEXT_INCARNATION: &str = "next incarnation";
 const NEXT_JOB: &str = "next job";
 
-/// Why the state cannot be kept. One line for people.
+/// The reason why the state cannot be kept. It is one line for people.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory cannot be made.
@@ -21,10 +21,10 @@ pub enum StoreError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Another manager has it.
+    /// Another manager uses the directory.
     #[error("the state directory {} is in use by another manager", path.display())]
     InUse {
         /// The directory.
@@ -35,20 +35,20 @@ pub enum StoreError {
     Database {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the database.
         source: Box<redb::Error>,
     },
 }
 
-/// What holds the database.
+/// The medium of the database.
 pub trait Medium: Debug + Send + 'static {
-    /// Its path, for people.
+    /// Returns the path, for people.
     fn path(&self) -> &Path;
 
-    /// Opens the database, and makes it if there is none.
+    /// Opens the database. Creates it if there is none.
     ///
     /// # Errors
-    /// Why not.
+    /// Fails if the database cannot be opened or created.
     fn database(&self) -> Result<Database, DatabaseError>;
 }
 
@@ -69,13 +69,15 @@ impl Medium for File {
 /// The database.
 #[derive(Debug)]
 pub struct Store<M = File> {
-    /// `None` after a failure of the disk: redb takes nothing more until the file is opened anew.
+    /// The open database; `None` after a failure of the disk, because redb accepts nothing more until the
+    /// file is opened again.
     database: Option<Database>,
     medium: M,
 }
 
 impl Store {
-    /// Opens the state in a directory, which is made if there is none, as [`open_on`](Self::open_on) does.
+    /// Opens the state in a directory as [`open_on`](Self::open_on) does. Creates the directory if there is
+    /// none.
     pub fn open(directory: &Path) -> Result<(Self, Saved), StoreError> {
         fs::create_dir_all(directory)
             .map_err(|source| StoreError::Directory { path: directory.into(), source })?;
@@ -84,8 +86,8 @@ impl Store {
 }
 
 impl<M: Medium> Store<M> {
-    /// Opens the state on `medium` and reads it. The numbers that [`Saved`] gives out are reserved on the disk when this
-    /// returns.
+    /// Opens the state on `medium` and reads it. The numbers that [`Saved`] allows are reserved on the disk
+    /// when this returns.
     pub fn open_on(medium: M) -> Result<(Self, Saved), StoreError> {
         let database = open(&medium)?;
         let saved = read(&database).map_err(|error| failed(&medium, error))?;
@@ -120,7 +122,7 @@ fn open(medium: &impl Medium) -> Result<Database, StoreError> {
 }
 
 fn read(database: &Database) -> Result<Saved, redb::Error> {
-    // So that the tables are there.
+    // This transaction creates the tables.
     let write = database.begin_write()?;
     write.open_table(NODES)?;
     write.open_table(COUNTERS)?;
@@ -180,7 +182,7 @@ mod tests {
         drop(store);
         let (_, saved) = Store::open(&directory).unwrap();
         let nodes = vec![("b".into(), NodeId(2)), ("c".into(), NodeId(1))];
-        // The job numbers of the first life were reserved and may have been given.
+        // The job numbers of the first manager were reserved and may have been used.
         let next_job = 1 + Saved::RESERVED;
         assert_eq!(saved, Saved { nodes, next_incarnation: 5000, next_job });
         fs::remove_dir_all(&directory).unwrap();

@@ -1,4 +1,4 @@
-//! Jobs that a client ends or limits, and what nodes do that have not ended their part of one.
+//! Jobs that a client ends or limits, and the treatment of nodes that have not ended their part of one.
 
 use crate::support::{Harness, submit};
 use manager::core::{Config, ConnId, Saved};
@@ -9,7 +9,7 @@ fn harness() -> Harness {
     Harness::with(Config { lease: Duration::from_secs(600), ..Config::default() }, Saved::default())
 }
 
-/// A job on all of these nodes, none of which has another, that computes.
+/// Starts a job that computes on all of these nodes, none of which has another job.
 fn running(h: &mut Harness, nodes: &[ConnId], limit: Option<Duration>) -> (ConnId, JobId) {
     let client = h.client();
     let limit_ms = limit.map(|limit| u64::try_from(limit.as_millis()).unwrap());
@@ -56,7 +56,7 @@ fn a_job_is_cancelled_by_its_number() {
     nodes.iter().for_each(|&node| over(&mut h, node, job));
     let operator = h.client();
     h.say(operator, &FromClient::Cancel { job });
-    assert_eq!(h.failure(operator), "no job 1 is under way");
+    assert_eq!(h.failure(operator), "there is no job 1");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_node_is_idle_only_when_its_part_is_over() {
     }
     over(&mut h, nodes[0], job);
     assert_eq!(h.node_heard(nodes[0]), [], "the other node has not ended its part");
-    // It was done at the moment at which it was told to give up: that counts as well.
+    // The node finished its part at the moment when it was told to end it. That counts as its end too.
     h.say(nodes[1], &ToManager::JobDone { job, report: JobReport::default() });
     for node in nodes {
         assert!(matches!(h.node_heard(node)[..], [ToNode::JobStart(_)]));
@@ -127,7 +127,7 @@ fn a_job_that_waits_for_nodes_in_vain_gets_the_true_reason() {
     let one = h.client();
     h.say(one, &submit(1, &[]));
     assert!(matches!(h.node_heard(nodes[0])[..], [.., ToNode::JobStart(_)]));
-    // What runs is not waited for.
+    // A submission does not wait for a job that runs.
     let refused = h.client();
     h.say(refused, &submit(2, &[]));
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_client_that_goes_while_it_waits_for_nodes_is_forgotten() {
     let next = h.client();
     h.say(next, &submit(1, &[]));
     h.say(next, &submit(1, &[]));
-    assert!(h.failure(next).contains("of this connection is under way"));
+    assert!(h.failure(next).contains("this connection already has a job"));
     let next = h.client();
     h.say(next, &submit(1, &[]));
     h.drop(next);
@@ -182,7 +182,7 @@ fn a_job_that_takes_longer_than_its_limit_fails() {
     assert_eq!(h.failure(client), "the job has taken longer than its limit of 90 s");
     assert!(matches!(h.node_heard(node)[..], [.., ToNode::JobCancel { .. }]));
     over(&mut h, node, job);
-    // No limit, and the longest there is.
+    // Without a limit, and with the longest one.
     for limit in [None, Some(Duration::from_millis(u64::MAX))] {
         let (client, job) = running(&mut h, &[node], limit);
         h.pass(Duration::from_secs(500));
@@ -198,6 +198,6 @@ fn a_node_that_gives_up_a_job_unasked_fails_it() {
     let nodes = ["a", "b"].map(|name| h.join(name).0);
     let (client, job) = running(&mut h, &nodes, None);
     over(&mut h, nodes[1], job);
-    assert_eq!(h.failure(client), "node 2 (b): gave up its part");
+    assert_eq!(h.failure(client), "node 2 (b): ended its part early");
     assert_eq!(jobs(&mut h)[0].nodes, [NodeId(1)]);
 }

@@ -1,4 +1,4 @@
-//! Input goes to a node as far as the node is ready to take it, and no further.
+//! Input goes to a node within the credit of the node, and never beyond it.
 
 use crate::support::{Harness, submit};
 use manager::core::{Config, ConnId, Saved};
@@ -15,7 +15,8 @@ fn credit(h: &mut Harness, node: ConnId, job: JobId, bytes: u64) {
     h.say(node, &ToManager::JobInputCredit { job, bytes });
 }
 
-/// Bytes of input that a node has been sent since the last look, and whether that was all.
+/// Returns the number of input bytes that a node has been sent since the last call, and whether that was the
+/// end.
 fn taken(h: &mut Harness, node: ConnId) -> (u64, bool) {
     h.node_heard(node).into_iter().fold((0, false), |(sum, end), message| match message {
         ToNode::JobInput { bytes, .. } => {
@@ -28,7 +29,7 @@ fn taken(h: &mut Harness, node: ConnId) -> (u64, bool) {
     })
 }
 
-/// A job with an input of so many bytes on some nodes that have accepted it.
+/// Starts a job with an input of `len` bytes on nodes that have accepted it.
 fn loading(config: Config, nodes: usize, len: u64) -> (Harness, Vec<ConnId>, ConnId, JobId) {
     let mut h = Harness::with(config, Saved::default());
     let nodes: Vec<ConnId> = (0..nodes).map(|i| h.join(&format!("n{i}")).0).collect();
@@ -141,7 +142,7 @@ fn a_node_that_takes_no_input_fails_the_job_by_name() {
         credit(&mut h, nodes[1], job, more / 1_000_000_000);
     }
     h.pass(Duration::from_secs(30));
-    assert_eq!(h.failure(client), "node 2 (n1) took no input for 30 s");
+    assert_eq!(h.failure(client), "node 2 (n1) accepted no input for 30 s");
 }
 
 #[test]
@@ -151,5 +152,5 @@ fn a_credit_that_cannot_be_fails_the_job() {
     credit(&mut h, nodes[0], job, ToManager::MAX_CREDIT);
     assert!(!h.closed.contains(&client));
     credit(&mut h, nodes[0], job, ToManager::MAX_CREDIT + 1);
-    assert_eq!(h.failure(client), "node 1 (n0) is ready to take more input than it may");
+    assert_eq!(h.failure(client), "node 1 (n0) granted more credit than is permitted");
 }

@@ -1,11 +1,11 @@
-//! Jobs on a virtual clock: the happy path, the windows, and every way to fail.
+//! Jobs on a virtual clock: success, the windows, and every kind of failure.
 
 use crate::support::{Harness, join, lines, submit};
 use manager::core::{Config, ConnId, Event, Saved};
 use proto::*;
 use std::time::Duration;
 
-/// Nodes that joined, by rank, and a client.
+/// Joins nodes, and returns them by rank with a client.
 fn cluster(h: &mut Harness, nodes: usize) -> (Vec<ConnId>, ConnId) {
     let joined: Vec<ConnId> = (0..nodes).map(|i| h.join(&format!("n{i}")).0).collect();
     for &conn in &joined {
@@ -14,7 +14,7 @@ fn cluster(h: &mut Harness, nodes: usize) -> (Vec<ConnId>, ConnId) {
     (joined, h.client())
 }
 
-/// Submits, has all nodes accept; gives the job.
+/// Submits a job, accepts it on all nodes, and returns it.
 fn started(h: &mut Harness, nodes: &[ConnId], client: ConnId, lens: &[u64]) -> JobId {
     h.say(client, &submit(0, lens));
     let mut id = None;
@@ -45,7 +45,7 @@ fn input(h: &mut Harness, client: ConnId, bytes: &[u8]) {
     }
 }
 
-/// The nodes have ended their parts of a job that was cancelled.
+/// Reports that the nodes have ended their parts of a cancelled job.
 fn over(h: &mut Harness, nodes: &[ConnId], job: JobId) {
     for &conn in nodes {
         h.say(conn, &ToManager::JobOver { job });
@@ -253,7 +253,7 @@ fn a_client_that_goes_cancels() {
     let (nodes, client) = cluster(&mut h, 2);
     let job = started(&mut h, &nodes, client, &[100]);
     h.drop(client);
-    let reason = "its client is gone: connection lost".to_owned();
+    let reason = "its client has disconnected: connection lost".to_owned();
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobCancel { job, reason }]);
 }
 
@@ -313,7 +313,7 @@ fn whoever_breaks_the_rules_fails_the_job() {
     };
     let reason =
         broken(&[], |h, nodes, _, job| h.say(nodes[1], &ToManager::JobOutput { job, bytes: vec![1] }));
-    assert!(reason.contains("node 2 (n1) gave output, which only rank 0 has"));
+    assert!(reason.contains("node 2 (n1) sent output, which only rank 0 may send"));
     let reason =
         broken(&[9], |h, nodes, _, job| h.say(nodes[0], &ToManager::JobOutput { job, bytes: vec![1] }));
     assert!(reason.contains("before it had all input"));
@@ -327,7 +327,7 @@ fn whoever_breaks_the_rules_fails_the_job() {
     });
     assert!(reason.contains("in one message"));
     let reason = broken(&[9], |h, _, client, _| h.say(client, &submit(0, &[])));
-    assert!(reason.contains("of this connection is under way"));
+    assert!(reason.contains("this connection already has a job"));
     let reason = broken(&[], |h, _, _, _| h.event(Event::Stop));
     assert_eq!(reason, "the manager stops");
 }

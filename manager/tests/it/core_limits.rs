@@ -1,4 +1,4 @@
-//! What one member or client may take of the manager: lengths, counts and rates, each with its bound.
+//! The limits of one member or client: lengths, counts and rates.
 
 use crate::support::{Harness, join, lines, submit};
 use manager::core::{Cutter, Event};
@@ -62,7 +62,7 @@ fn control_characters_are_refused_wherever_a_member_brings_text() {
     assert!(h.log.iter().all(|line| !line.chars().any(char::is_control)), "{:?}", h.log);
 }
 
-/// A job of one node that runs: harness, node, client, job.
+/// Starts a job on one node; returns the harness, the node, the client and the job.
 fn running() -> (Harness, manager::core::ConnId, manager::core::ConnId, JobId) {
     let mut h = Harness::new();
     let (node, _) = h.join("a");
@@ -141,7 +141,7 @@ fn the_names_of_a_node_are_bounded() {
         assert!(bound < 100_000, "no end of names");
     }
     assert!(bound >= 500, "{bound}");
-    // Nobody else suffers, and what is freed can be used again.
+    // No other node is affected, and names that are unbound can be used again.
     h.say(other, &bind("other".into()));
     assert!(answer(&mut h, other).is_ok());
     h.say(node, &ToManager::NameUnbind { request: 1, name: "n0".into() });
@@ -213,7 +213,7 @@ fn a_client_waits_for_nodes_once_at_a_time() {
     let wait = FromClient::WaitNodes { count: 2, timeout_ms: 60_000 };
     h.say(client, &wait);
     h.say(client, &wait);
-    assert!(h.failure(client).contains("waits already"));
+    assert!(h.failure(client).contains("already waits"));
     h.join("a");
     h.join("b");
     assert_eq!(h.client_heard(client), [], "nothing is left of the wait");

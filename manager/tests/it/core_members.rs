@@ -41,7 +41,7 @@ fn a_node_that_wants_so_is_the_same_node_in_a_new_life() {
     let (a, first) = h.join_keeping("a");
     h.join("b");
     h.drop(a);
-    // Its id is nobody else's meanwhile.
+    // No other node gets its id meanwhile.
     let (_, other) = h.join("c");
     let (_, again) = h.join_keeping("a");
     assert_eq!((again.node, again.gid), (first.node, first.gid));
@@ -159,7 +159,7 @@ fn processes_of_one_host_share_its_port() {
     for name in ["a", "b"] {
         assert!(matches!(h.try_join(process(name)).1, ToNode::Welcome(_)));
     }
-    // Not another machine, nor an appliance, nor one with another address by mistake.
+    // Another machine is refused, an appliance too, and a process whose address differs by mistake.
     let mut other = process("c");
     other.rnic.mac = MacAddr([2, 0, 0, 0, 0, 8]);
     assert!(refusal(&mut h, other).contains("already has the GID"));
@@ -322,7 +322,7 @@ fn numbers_never_repeat_after_a_restart() {
     let (conn, before) = h.join_keeping("a");
     let bound = bind(&mut h, conn);
     let mut saved = Saved::default();
-    // What the store saved before the first life began, and what that one saved.
+    // The records that the store saved before the first manager began, and those of that manager.
     for record in Saved::default().reservation().iter().chain(&h.saved) {
         match record.clone() {
             Record::Node(name, node) => saved.nodes.push((name, node)),

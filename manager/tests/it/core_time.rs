@@ -1,4 +1,4 @@
-//! Ticks that come late: what the manager could not hear is held against nobody.
+//! Ticks that come late: no node suffers from messages that the manager could not receive.
 
 use crate::support::{Harness, submit};
 use manager::core::{ConnId, Event};
@@ -6,10 +6,10 @@ use proto::*;
 use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(5);
-/// How often a daemon ticks.
+/// The interval of a daemon's ticks.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Ticks for a time, with heartbeats of these nodes every second.
+/// Ticks for some time, with a heartbeat of each of these nodes every second.
 fn run(h: &mut Harness, time: Duration, beating: &[ConnId]) {
     let end = h.now + time;
     let mut since_beat = Duration::ZERO;
@@ -38,7 +38,8 @@ fn a_pause_of_the_manager_ends_no_lease() {
         let mut h = Harness::new();
         let nodes = ["a", "b", "c"].map(|name| h.join(name).0);
         run(&mut h, Duration::from_secs(7), &nodes);
-        // The manager stands still; the first that it does then is to tick, before it hears what has come meanwhile.
+        // The manager is paused. After that it ticks before it handles the messages that have arrived
+        // meanwhile.
         h.now = h.now + Duration::from_secs(seconds);
         h.event(Event::Tick);
         assert!(h.closed.is_empty(), "a pause of {seconds} s");
@@ -95,7 +96,7 @@ fn a_pause_of_the_manager_fails_no_job_and_no_newcomer() {
     h.say(client, &submit(0, &[10]));
     let newcomer = h.open();
     run(&mut h, Duration::from_secs(1), &[node]);
-    // Longer than a newcomer may be silent, and than a node may take to accept a job.
+    // This is longer than a new connection may be silent, and longer than a node may take to accept a job.
     h.now = h.now + Duration::from_secs(45);
     h.event(Event::Tick);
     assert!(h.closed.is_empty(), "{:?}", h.log);

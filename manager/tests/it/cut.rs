@@ -1,9 +1,9 @@
-//! Properties of cutting: nothing lost, no record torn, nodes balanced.
+//! Properties of cutting: no byte is lost, no record is cut in two, and nodes are balanced.
 use manager::core::{Cutter, Excess, split_size};
 use proptest::prelude::*;
 use proto::{CutRule, InputFile};
 
-/// A split as a node gets it.
+/// A split as a node receives it.
 #[derive(Debug, PartialEq)]
 struct Split {
     rank: usize,
@@ -16,7 +16,7 @@ fn describe(files: &[Vec<u8>]) -> Vec<InputFile> {
     files.iter().map(|bytes| InputFile { name: "f".into(), len: bytes.len() as u64 }).collect()
 }
 
-/// Cuts files that come in pieces of `step` bytes.
+/// Cuts files whose bytes come in pieces of `step`.
 fn cut(rule: &CutRule, files: &[Vec<u8>], nodes: usize, step: usize) -> (Vec<Split>, Cutter) {
     let mut cutter = Cutter::new(rule.clone(), &describe(files), nodes);
     let mut splits: Vec<Split> = Vec::new();
@@ -60,7 +60,7 @@ fn check(rule: &CutRule, files: &[Vec<u8>], nodes: usize, step: usize) {
     let total = files.iter().map(|file| file.len() as u64).sum();
     let target = split_size(total, nodes) as usize;
     for split in &splits {
-        // It was cut at the first chance.
+        // The split was cut at the first possible byte.
         let tail = split.bytes.get(target.saturating_sub(1)..split.bytes.len() - 1).unwrap_or_default();
         assert!(!tail.iter().any(|&byte| rule.allows(byte)));
     }

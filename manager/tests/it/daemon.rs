@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
 
-/// A directory of a test, removed at its end.
+/// The directory of a test, which is removed at its end.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
@@ -33,7 +33,7 @@ impl Directory {
         fs::write(&path, bytes).unwrap();
         path
     }
-    /// Names in it, sorted.
+    /// Returns the names in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> =
@@ -58,12 +58,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one. Unless `more` says otherwise a lease outlasts any test: nodes here send no heartbeats.
+    /// Starts a daemon. Unless `more` says otherwise, a lease outlasts any test, because nodes here send no
+    /// heartbeats.
     pub fn start(directory: &Directory, more: &[&str]) -> Self {
         Self::launch(Command::new(BINARY), directory, more)
     }
 
-    /// Starts one in a shell, after `first`: a setting of limits or signals, which the daemon inherits.
+    /// Starts a daemon in a shell, after the command `first`, which sets limits or signals that the daemon
+    /// inherits.
     pub fn start_after(first: &str, directory: &Directory, more: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{first}; exec \"$0\" \"$@\""), BINARY]);
@@ -88,7 +90,7 @@ impl Daemon {
         daemon
     }
 
-    /// Reads the log up to a line with `text`, which it gives.
+    /// Reads the log up to a line with `text`, and returns that line.
     pub fn wait_log(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
@@ -99,7 +101,7 @@ impl Daemon {
         }
     }
 
-    /// Reads the rest of the log in a thread of its own; gives where its lines go.
+    /// Reads the rest of the log in a thread of its own, and returns its lines.
     pub fn collect_log(&mut self) -> Lines {
         let lines = Lines::default();
         let (into, log) = (lines.clone(), std::mem::replace(&mut self.log, Box::new(std::io::empty())));
@@ -128,7 +130,7 @@ impl Daemon {
     }
 }
 
-/// Lines of a log, as they come.
+/// The lines of a log, as they come.
 #[derive(Clone, Debug, Default)]
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -137,7 +139,7 @@ impl Lines {
         self.0.lock().unwrap().clone()
     }
 
-    /// Waits for a line with `text`, which it gives.
+    /// Waits for a line with `text`, and returns it.
     pub fn wait(&self, text: &str) -> String {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
@@ -172,7 +174,7 @@ pub fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     join_through(&daemon.address, daemon, name)
 }
 
-/// Joins over something at `address` that passes all on to the daemon.
+/// Joins through a relay at `address` that passes all bytes on to the daemon.
 pub fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     match try_join(address, daemon, name) {
         (connection, ToNode::Welcome(welcome)) => (connection, welcome),
@@ -180,7 +182,7 @@ pub fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, 
     }
 }
 
-/// Asks to join; also gives the answer.
+/// Asks to join, and returns the connection and the answer.
 pub fn try_join(address: &str, daemon: &Daemon, name: &str) -> (Connection, ToNode) {
     let mut connection = Connection::open(address, &daemon.key(), Role::Node).unwrap();
     let wish = Join { keep_id: true, ..support::join(name) };
@@ -189,18 +191,18 @@ pub fn try_join(address: &str, daemon: &Daemon, name: &str) -> (Connection, ToNo
     (connection, answer)
 }
 
-/// A node that reverses nothing and counts nothing: what it has been given goes to rank 0, by the relay, which gives
-/// all of it back in the order of file and offset.
+/// A node that processes nothing: its input goes by relayed messages to rank 0, which returns all of it in
+/// the order of file and offset.
 struct EchoNode {
     connection: Connection,
     welcome: Welcome,
     share: Vec<(u32, u64, Vec<u8>)>,
     job: Option<JobStart>,
-    /// Bytes of output that may still be sent before an acknowledgement, and what waits.
+    /// The number of output bytes that may still be sent before an acknowledgement, and the waiting output.
     window: usize,
     waiting: Vec<u8>,
     collected: usize,
-    /// What of its input was taken, in charges.
+    /// The input that was received, in charges.
     taken: u64,
 }
 
@@ -314,7 +316,7 @@ impl EchoNode {
     }
 }
 
-/// What a node says that has taken in so much, in charges.
+/// Makes the credit message of a node that has received `taken`, in charges.
 pub fn credit(job: JobId, taken: u64) -> ToManager {
     ToManager::JobInputCredit { job, bytes: taken + ToNode::INPUT_WINDOW }
 }
@@ -329,7 +331,7 @@ pub fn text(len: usize) -> Vec<u8> {
     .collect()
 }
 
-/// Lets the daemon believe in nodes until dropped.
+/// Sends a heartbeat, so that the daemon keeps the node until this is dropped.
 fn beat(sending: &mut Sending, seq: u64) {
     sending.send(&ToManager::Heartbeat { seq }).unwrap();
 }
@@ -431,7 +433,7 @@ fn strangers_are_shown_out() {
     let error = Client::connect(&daemon.address, &wrong).unwrap_err();
     assert!(matches!(error, ClientError::Channel(ChannelError::WrongKey)), "{error}");
     daemon.wait_log("wrong cluster key");
-    // Who has the key but talks nonsense does not disturb the others.
+    // A peer that has the key but sends invalid messages does not disturb the others.
     let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
     connection.sending.send(&vec![255u8; 300]).unwrap();
     daemon.wait_log("instead of a hello");
@@ -468,7 +470,7 @@ fn a_job_goes_round() {
     assert_eq!(json["input_bytes"], 3_700_003);
     assert!(String::from_utf8(ended.stdout).unwrap().contains("bytes: 3700003"));
 
-    // And an empty one, on two nodes, over the output that is there.
+    // The same with an empty file, on two nodes, over the existing output.
     let mut command = daemon.command("submit");
     command.args(["--app", "lines", "--nodes", "2", "--output"]).arg(&output).arg("--input").arg(&files[1]);
     assert!(command.output().unwrap().status.success());
@@ -510,7 +512,7 @@ fn a_node_that_dies_in_a_job_is_named() {
     let mut command = daemon.command("submit");
     command.args(["--app", "lines", "--input"]).arg(input).arg("--output").arg(&output);
     let submission = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It takes its part and some input, then its machine is gone in the middle of the stream.
+    // The node accepts its part and some input. Then its machine fails in the middle of the stream.
     loop {
         match victim.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
             ToNode::JobStart(start) => {
@@ -574,7 +576,7 @@ fn a_client_that_is_killed_cancels_its_job() {
                 }
                 ToNode::JobInputEnd { .. } => signal_to(submission.id(), signal),
                 ToNode::JobCancel { job, reason } => {
-                    assert!(reason.contains("its client is gone"), "{reason}");
+                    assert!(reason.contains("its client has disconnected"), "{reason}");
                     node.sending.send(&ToManager::JobOver { job }).unwrap();
                     break;
                 }
@@ -582,7 +584,7 @@ fn a_client_that_is_killed_cancels_its_job() {
             }
         }
         assert!(!submission.wait().unwrap().success());
-        // What SIGKILL leaves is hidden and never has the output's name.
+        // The files that SIGKILL leaves behind are hidden and never have the output's name.
         let seen: Vec<String> = directory.names().into_iter().filter(|name| !name.starts_with('.')).collect();
         assert_eq!(seen, left);
         if signal != "-KILL" {
@@ -598,8 +600,8 @@ fn a_daemon_that_stops_says_so_to_clients() {
     let mut client = daemon.client();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| client.wait_nodes(1, Duration::from_secs(60)));
-        // The wait is known to the manager once another question after it has been answered on a later connection;
-        // whichever comes first, the client hears of the end.
+        // The manager knows of the wait once it has answered a later question on a later connection.
+        // Whichever comes first, the client learns of the end.
         daemon.client().nodes().unwrap();
         daemon.signal("-INT");
         let error = waiting.join().unwrap().unwrap_err();

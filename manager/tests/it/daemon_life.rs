@@ -1,4 +1,4 @@
-//! The real daemon when it stands still, when jobs are cancelled or limited, and with many members.
+//! The real daemon when it is paused, when jobs are cancelled or limited, and with many members.
 
 use crate::daemon::{Daemon, Directory, credit, error_line, join_as};
 use crate::support;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A member that sends heartbeats, ten in a lease, until it is told to be silent, and takes what is sent to it.
+/// A member that sends ten heartbeats per lease until it is told to be silent, and receives all messages to
+/// it.
 struct Beating {
     silent: Arc<AtomicBool>,
 }
@@ -35,7 +36,8 @@ impl Beating {
     }
 }
 
-/// The manager's process stands still for a time, and then goes on. Nobody is dead by that, but who says nothing any more.
+/// Suspends the manager's process for some time. No member loses its lease by that, except one that sends
+/// nothing any more.
 fn stands_still(test: &str, pause: Duration) {
     let lease = Duration::from_secs(5);
     let directory = Directory::new(test);
@@ -80,7 +82,7 @@ fn jobs_are_listed_cancelled_and_limited() {
         command.args(["--app", "lines", "--input"]).arg(&input).arg("--output").arg(directory.join("out"));
         command.args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // Takes its part of a job, up to the end of the input.
+    // Accepts its part of a job, and receives input up to the end.
     let take = |node: &mut Connection| loop {
         match node.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
             ToNode::JobStart(start) => {
@@ -109,14 +111,14 @@ fn jobs_are_listed_cancelled_and_limited() {
     assert_eq!((&json["jobs"][0]["nodes"][0], &json["jobs"][0]["phase"]), (&"a".into(), &"running".into()));
 
     let cancel = |job: &str| daemon.command("cancel").arg(job).output().unwrap();
-    assert!(error_line(&cancel("999")).contains("no job 999 is under way"));
+    assert!(error_line(&cancel("999")).contains("there is no job 999"));
     let job_number = job.0.to_string();
     assert!(cancel(&job_number).status.success());
     assert!(reason(first).contains("cancelled by 127.0.0.1:"));
     assert_eq!(daemon.client().jobs().unwrap()[0].phase, JobPhase::Ending);
     assert!(error_line(&cancel(&job_number)).contains("has ended, but not yet on node 1 (a)"));
 
-    // The next waits for the node, and then has the time that it was given.
+    // The next job waits for the node, and then has its whole time limit.
     let second = submit(&["--time", "1s"]);
     node.sending.send(&ToManager::JobOver { job }).unwrap();
     assert!(take(&mut node) > job);
@@ -124,8 +126,8 @@ fn jobs_are_listed_cancelled_and_limited() {
     assert_eq!(directory.names(), ["in", "jobs.json", "state"]);
 }
 
-/// The list of members comes in pages, each of which a connection takes: three hundred members that say as much of
-/// themselves as they may.
+/// The list of members comes in pages, each of which fits into a connection: three hundred members with
+/// descriptions of the maximum length.
 #[test]
 fn a_list_of_any_length_reaches_the_client() {
     let directory = Directory::new("pages");

@@ -1,4 +1,4 @@
-//! A disk that is full or slow: members go on, nothing new begins that could not be remembered.
+//! A disk that is full or slow: members continue, and no work begins that could not be recorded.
 
 use crate::daemon::{Daemon, Directory, join_as, try_join};
 use crate::strangers::acknowledged;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// How long a file may become that a process writes.
+/// Limits the length of the files that a process writes.
 fn limit_files(daemon: &Daemon, bytes: Option<u64>) {
     let limit = Rlimit { current: bytes, maximum: None };
     prlimit(Some(Pid::from_child(&daemon.child)), Resource::Fsize, limit).unwrap();
@@ -21,14 +21,15 @@ fn limit_files(daemon: &Daemon, bytes: Option<u64>) {
 #[test]
 fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
     let directory = Directory::new("full");
-    // A write beyond the limit fails; without the trap it would be the end of the process.
+    // A write beyond the limit fails. Without the trap the signal would end the process.
     let mut daemon = Daemon::start_after("trap '' XFSZ", &directory, &[]);
     let log = daemon.collect_log();
     let (mut a, _) = join_as(&daemon, "a");
     limit_files(&daemon, Some(0));
-    // Its name has to be remembered, which fails. Whether it joins depends on whether the name of the other was saved before.
+    // The name must be saved, which fails. The node joins only if the name of the other node was saved
+    // before.
     let (_b, _) = try_join(&daemon.address, &daemon, "b");
-    log.wait("cannot save the state, and takes no new nodes and jobs until it can: cannot use the state in");
+    log.wait("cannot save the state, and refuses new nodes and jobs until it can: cannot use the state in");
     let (_, answer) = try_join(&daemon.address, &daemon, "c");
     assert!(
         matches!(&answer, ToNode::Refused { reason } if reason.starts_with("the manager cannot save its state: ")),
@@ -48,16 +49,16 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
     let (_c, c) = join_as(&daemon, "c");
     acknowledged(&mut a, 2);
     drop(daemon);
-    // What was to be saved meanwhile is there: the id of a name goes to nobody else.
+    // The records that waited for the disk have been saved: no other name gets the id.
     let daemon = Daemon::start(&directory, &[]);
     let (_d, d) = join_as(&daemon, "d");
     assert!(d.incarnation > c.incarnation && d.node.0 > 1, "{d:?}");
     assert_eq!(join_as(&daemon, "a").1.node.0, 1);
 }
 
-/// A store that saves nothing before it is told to: a disk whose writes hang.
+/// A store that saves nothing before it is told to, like a disk whose writes hang.
 struct Hanging {
-    /// Says that a save has begun.
+    /// Receives a message when a save has begun.
     begun: Sender<()>,
     go: Receiver<()>,
 }
@@ -99,13 +100,13 @@ fn a_disk_that_hangs_stops_nobody() {
 
     let mut a = join(&address, &key, "a");
     has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
-    // The first save hangs from now on.
+    // From now on the first save hangs.
     acknowledged(&mut a, 1);
     let mut b = join(&address, &key, "b");
     acknowledged(&mut b, 1);
     let mut client = Client::connect(&address, &key).unwrap();
     assert_eq!(client.nodes().unwrap().len(), 2);
-    // A job begins too: its number was reserved before.
+    // A job begins too, because its number was reserved before.
     let input = Inputs::open(&[]).unwrap();
     let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![], limit: None };
     let directory = Directory::new("hanging");
@@ -139,7 +140,7 @@ fn numbers_that_are_not_reserved_on_the_disk_are_not_given() {
         matches!(&refusal, ToNode::Refused { reason } if reason.contains("waits for its disk")),
         "{refusal:?}"
     );
-    // One save was asked for, and when it is done there are numbers again.
+    // One save was requested. When it is done, there are numbers again.
     let [record] = &h.saved[..] else { panic!("{:?}", h.saved) };
     let record = record.clone();
     h.event(Event::Saved { record: &record });

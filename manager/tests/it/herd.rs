@@ -1,4 +1,5 @@
-//! Members that do nothing but beat, each over a connection of its own, and count how long they wait to be heard.
+//! Members that only send heartbeats, each over a connection of its own, and measure the time until the
+//! manager acknowledges them.
 
 use crate::daemon::{Daemon, join_as};
 use manager::client::{ClientError, Connection};
@@ -8,29 +9,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the last acknowledgement may take.
+/// The time that the last acknowledgement may take.
 const LAST: Duration = Duration::from_secs(60);
 
-/// What a member has seen.
+/// The measurements of a member.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// How long each acknowledgement took.
+    /// The time that each acknowledgement took.
     pub acks: Vec<Duration>,
-    /// The longest time from the sending of a heartbeat to the moment when a later one was acknowledged: the member has lost
-    /// its lease if that is longer.
+    /// The longest time from the sending of a heartbeat to the acknowledgement of a later one. If it is
+    /// longer than the lease, the member has lost its lease.
     pub unheard: Duration,
-    /// Why the connection ended, if it did.
+    /// The reason why the connection ended, if it did.
     pub lost: Option<String>,
 }
 
-/// Members that beat, until they are told to stop.
+/// Members that send heartbeats until they are told to stop.
 pub struct Herd {
     stop: Arc<AtomicBool>,
     members: Vec<JoinHandle<Seen>>,
 }
 
 impl Herd {
-    /// Has so many members join and beat every `every`.
+    /// Starts `count` members that join and send a heartbeat every `every`.
     pub fn start(daemon: &Daemon, count: usize, every: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let connections: Vec<Connection> =
@@ -42,21 +43,22 @@ impl Herd {
         Self { members: connections.into_iter().map(member).collect(), stop }
     }
 
-    /// Has the members stop after the acknowledgement of a last heartbeat; gives what they have seen.
+    /// Stops the members after the acknowledgement of a last heartbeat, and returns their measurements.
     pub fn stop(self) -> Vec<Seen> {
         self.stop.store(true, Ordering::Relaxed);
         self.members.into_iter().map(|member| member.join().unwrap()).collect()
     }
 }
 
-/// The time that all but one in a hundred acknowledgements took no longer than.
+/// Returns the 99th percentile of the acknowledgement times.
 pub fn percentile_99(seen: &[Seen]) -> Duration {
     let mut all: Vec<Duration> = seen.iter().flat_map(|seen| seen.acks.iter().copied()).collect();
     all.sort();
     all[all.len() * 99 / 100]
 }
 
-/// Asserts that no member was lost, by its own count or by the daemon's, and that all were heard to the end.
+/// Asserts that no member was lost, by its own count or by the daemon's, and that each received its last
+/// acknowledgement.
 pub fn assert_none_lost(seen: &[Seen], lease: Duration) {
     for (index, seen) in seen.iter().enumerate() {
         assert_eq!(seen.lost, None, "member{index}");
@@ -64,7 +66,7 @@ pub fn assert_none_lost(seen: &[Seen], lease: Duration) {
     }
 }
 
-/// Beats and listens.
+/// Sends heartbeats and receives acknowledgements.
 fn live(mut connection: Connection, every: Duration, stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut heard = Instant::now();

@@ -1,4 +1,5 @@
-//! What waits to be sent: acknowledgements do not wait for a job's input, and no peer makes the daemon keep all that it sends.
+//! Queues of messages to be sent: acknowledgements do not wait for a job's input, and no peer makes the
+//! daemon store all that it sends.
 
 use crate::daemon::{Daemon, Directory, join_as, join_through};
 use crate::strangers::acknowledged;
@@ -13,11 +14,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes per second of a slow link, and bytes that lie in it.
+/// The bandwidth of a slow link, in bytes per second, and the number of bytes that it buffers.
 const RATE: u64 = 100_000;
 const ON_THE_LINK: usize = 16 << 10;
 
-/// A link to the daemon that passes so many bytes per second to the node, and holds few. Gives its near end.
+/// Makes a link to the daemon that passes [`RATE`] bytes per second to the node and buffers few. Returns the
+/// address of its near end.
 fn slow_link(daemon: &Daemon) -> String {
     let near = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = near.local_addr().unwrap().to_string();
@@ -39,7 +41,7 @@ fn slow_link(daemon: &Daemon) -> String {
 }
 
 fn throttle(mut from: TcpStream, mut to: TcpStream) {
-    /// What a link may make up for: this process is not always woken in time.
+    /// The delay that a link may make up for, because this process is not always woken in time.
     const LATE: Duration = Duration::from_millis(300);
     let mut buffer = [0; 2048];
     let mut due = Instant::now();
@@ -48,7 +50,7 @@ fn throttle(mut from: TcpStream, mut to: TcpStream) {
         && to.write_all(&buffer[..count]).is_ok()
     {
         let now = Instant::now();
-        // What an idle link did not pass is no credit for later.
+        // Unused time of an idle link is no credit for later.
         due = due.max(now.checked_sub(LATE).unwrap_or(now));
         due += Duration::from_micros(count as u64 * 1_000_000 / RATE);
         std::thread::sleep(due.saturating_duration_since(now));
@@ -59,7 +61,7 @@ fn throttle(mut from: TcpStream, mut to: TcpStream) {
 fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
     const LEASE: Duration = Duration::from_secs(15);
     const NODES: usize = 2;
-    /// What a node gets: half a minute's worth for a slow link.
+    /// The input of a node: half a minute's worth on a slow link.
     const SHARE: usize = 3_000_000;
     let directory = Directory::new("slow");
     let lease = LEASE.as_millis().to_string();
@@ -88,10 +90,12 @@ fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
     });
 }
 
-/// Input that a node is ready to take beyond what has come: as much as it may promise, so that the manager has the most to queue.
+/// The credit of a node beyond the input that has come: the maximum, so that the manager has the most to
+/// queue.
 const WINDOW: u64 = ToManager::MAX_CREDIT;
 
-/// Takes part in a job, and beats, until the job is over. Gives for how long it was not heard.
+/// Takes part in a job and sends heartbeats until the job is over. Returns the longest time without an
+/// acknowledgement.
 fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration {
     let every = Duration::from_millis(1600);
     let (mut beats, mut heard, mut unheard) = (Vec::new(), Instant::now(), Duration::ZERO);
@@ -132,7 +136,7 @@ fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration
     unheard.max(heard.elapsed())
 }
 
-/// Bytes of memory that the daemon has in use.
+/// Returns the memory that the daemon uses, in bytes.
 fn memory(daemon: &Daemon) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -155,17 +159,17 @@ fn answers_that_a_client_does_not_read_take_little_memory() {
     let mut client = Connection::open(&daemon.address, &daemon.key(), Role::Client).unwrap();
     client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
     client.sending.limit(Duration::from_secs(2)).unwrap();
-    // Either the daemon listens to all of it, or it stops listening.
+    // The daemon either receives all of it, or stops receiving.
     let asked = (0..QUESTIONS)
         .take_while(|_| client.sending.send(&FromClient::Nodes { after: NodeId(0) }).is_ok())
         .count();
-    // What has come is answered before this.
+    // This client is answered after the questions that have arrived before.
     assert_eq!(daemon.client().nodes().unwrap().len(), nodes.len());
     let grown = memory(&daemon).saturating_sub(before);
     println!("{asked} questions, answers of {answer} bytes: {} KB more in use", grown >> 10);
     assert!(QUESTIONS * answer > 100 << 20, "the answers are too short to tell");
     assert!(grown < 32 << 20, "{} MB more in use", grown >> 20);
-    // And who reads after all gets them.
+    // A client that reads after all receives its answers.
     for _ in 0..asked.min(100) {
         while !matches!(
             client.receiving.receive(Some(Duration::from_secs(60))).unwrap(),
@@ -174,7 +178,7 @@ fn answers_that_a_client_does_not_read_take_little_memory() {
     }
 }
 
-/// A node whose description is long.
+/// Joins a node whose description is long.
 fn wordy(daemon: &Daemon, index: usize, stages: &[(String, u32)]) -> Connection {
     let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
     let boot = BootReport { stages: stages.to_vec() };
@@ -200,7 +204,7 @@ fn who_floods_another_node_pays_for_it() {
     assert!(sent < 60_000, "the daemon took it all");
     let gone = log.wait("is gone");
     assert!(
-        gone.contains("(flooder) is gone: it sends another node more messages than that takes"),
+        gone.contains("(flooder) is gone: it sends another node more messages than that node receives"),
         "{gone}"
     );
     acknowledged(&mut victim, 1);

@@ -1,4 +1,5 @@
-//! The keys of roles: a client's submits and lists, a node's joins, and neither does what the other is for.
+//! The keys of roles: a client's key submits and lists, a node's key joins, and neither is accepted for the
+//! other's purpose.
 
 use crate::daemon::{BINARY, Daemon, Directory, error_line, join_as};
 use crate::support;
@@ -10,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Has the command line make the key file of a role.
+/// Makes the key file of a role with the command line.
 fn key_of(role: &str, daemon: &Daemon, directory: &Directory) -> PathBuf {
     let file = directory.join(&format!("{role}.key"));
     let mut command = Command::new(BINARY);
@@ -44,15 +45,15 @@ fn a_client_key_lists_and_does_not_join() {
     let wrong = WrongRole::Other { has: Role::Client, wanted: Role::Node };
     assert!(matches!(refused, ClientError::Key(error) if error == wrong), "{refused}");
 
-    // Somebody who has only that key and says all the same that it is a node.
+    // A peer that has only this key and claims to be a node.
     let mut connection = Connection::open(&daemon.address, &key, Role::Client).unwrap();
     connection.sending.send(&Hello::Node(support::join("b"))).unwrap();
     let reason = "the key of a client does not let a node join";
-    match connection.receiving.receive::<ToNode>(PATIENCE).unwrap() {
+    match connection.receiving.receive::<ToNode>(TIMEOUT).unwrap() {
         ToNode::Refused { reason: given } => assert_eq!(given, reason),
         other => panic!("{other:?}"),
     }
-    assert!(connection.receiving.receive::<ToNode>(PATIENCE).is_err(), "the connection ends");
+    assert!(connection.receiving.receive::<ToNode>(TIMEOUT).is_err(), "the connection ends");
     assert_eq!(daemon.client().nodes().unwrap().len(), 1);
 }
 
@@ -64,7 +65,7 @@ fn a_node_key_joins_and_does_not_list() {
     let key = key::load(&file).unwrap();
     let mut node = Connection::open(&daemon.address, &key, Role::Node).unwrap();
     node.sending.send(&Hello::Node(support::join("a"))).unwrap();
-    assert!(matches!(node.receiving.receive(PATIENCE).unwrap(), ToNode::Welcome(_)));
+    assert!(matches!(node.receiving.receive(TIMEOUT).unwrap(), ToNode::Welcome(_)));
 
     let mut command = Command::new(BINARY);
     let refused =
@@ -73,7 +74,7 @@ fn a_node_key_joins_and_does_not_list() {
     assert!(refused.ends_with("a client needs the key of a client or the whole cluster key"), "{refused}");
     let mut client = Connection::open(&daemon.address, &key, Role::Node).unwrap();
     client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
-    match client.receiving.receive::<ToClient>(PATIENCE).unwrap() {
+    match client.receiving.receive::<ToClient>(TIMEOUT).unwrap() {
         ToClient::Failed { reason } => assert_eq!(reason, "the key of a node is not that of a client"),
         other => panic!("{other:?}"),
     }

@@ -1,4 +1,5 @@
-//! As many members as there can be: what they say and hear, and the memory that the core takes for them.
+//! The maximum number of members: the messages that they send and receive, and the memory that the core uses
+//! for them.
 
 use crate::support::{join, submit};
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
@@ -8,13 +9,13 @@ use proto::*;
 use std::time::Duration;
 
 const MEMBERS: u16 = 4095;
-/// Members that die together at the end.
+/// The number of members that die together at the end.
 const DEATHS: u16 = 10;
-/// Bytes that the core may take at any moment for so many members, each of which says a kilobyte of itself, with a job on all of
-/// them: docs/security.md states it.
+/// The limit of the bytes that the core may use at any moment for the maximum number of members, each with a
+/// description of one kilobyte, and with a job on all of them. docs/security.md states it.
 const MOST_BYTES: u64 = 24 << 20;
 
-/// What an event made the core do, without keeping messages.
+/// The actions that an event caused, without the messages themselves.
 #[derive(Default)]
 struct Sums {
     messages: usize,
@@ -25,7 +26,7 @@ struct Sums {
 struct Scale {
     core: Core,
     now: Instant,
-    /// Messages to the client, the last connection of all.
+    /// The messages to the client, which is the last connection.
     told: Vec<ToClient>,
     client: ConnId,
 }
@@ -65,12 +66,12 @@ impl Scale {
     }
 }
 
-/// The connection of the member of that number.
+/// Returns the connection of a member, by its number.
 fn member(number: u16) -> ConnId {
     ConnId(number.into())
 }
 
-/// A join as an appliance says it: twenty stages of its boot, and six applications.
+/// Makes the join message of an appliance: twenty stages of its boot, and six applications.
 fn wish(number: u16) -> Join {
     let mut wish = join(&format!("appliance-{number:04}"));
     wish.rnic.mac.0[4..].copy_from_slice(&number.to_be_bytes());
@@ -90,7 +91,8 @@ fn whole_life() {
     for number in 1..=MEMBERS {
         s.event(Event::Opened { conn: member(number), peer: "10.0.0.1:40000" });
         let sums = s.say(member(number), &Hello::Node(wish(number)));
-        // The news for the others, and for itself the welcome with as many as fit, then the others.
+        // The others receive the news. The new member receives the welcome with as many members as fit, then
+        // the rest.
         let others = usize::from(number) - 1;
         assert_eq!(sums.messages, others + 1 + others.saturating_sub(Welcome::MAX_MEMBERS));
     }
@@ -101,7 +103,7 @@ fn whole_life() {
     s.told();
     list(&mut s);
     run_a_job(&mut s);
-    // Some die at once; each of the others is told, has seen it, and is told that all have.
+    // Some die at once. Each of the others is told, acknowledges it, and is told that all have.
     for number in 1..=DEATHS {
         s.event(Event::Closed { conn: member(number), reason: "connection lost" });
     }
@@ -115,7 +117,7 @@ fn whole_life() {
     assert_eq!(settled, usize::from(DEATHS) * usize::from(MEMBERS - DEATHS));
 }
 
-/// Lists all, by a wait and then page by page.
+/// Lists all members, first with a wait and then page by page.
 fn list(s: &mut Scale) {
     s.say(s.client, &FromClient::WaitNodes { count: MEMBERS, timeout_ms: 1000 });
     let (mut listed, mut pages) = (0, 0);
@@ -136,7 +138,7 @@ fn list(s: &mut Scale) {
     assert!(pages < 40, "{pages}");
 }
 
-/// A job on all of them, with a short input and long reports.
+/// Runs a job on all members, with a short input and long reports.
 fn run_a_job(s: &mut Scale) {
     let all = usize::from(MEMBERS);
     assert_eq!(s.say(s.client, &submit(0, &[1 << 20])).messages, all, "each is told to start");
@@ -150,7 +152,8 @@ fn run_a_job(s: &mut Scale) {
     for _ in 0..(1 << 20) / (32 << 10) {
         pieces += s.say(s.client, &FromClient::Input { bytes: vec![b'\n'; 32 << 10] }).messages;
     }
-    // About a piece for each, some in two where a message of the client ends, and the end of the input.
+    // There is about one piece for each member, some in two parts where a message of the client ends, and the
+    // end of the input.
     assert!((2 * all - 32..2 * all + 32).contains(&pieces), "{pieces}");
     let counts: Vec<_> = (0..20).map(|i| (format!("a count of number {i:02}"), u64::MAX)).collect();
     let report = JobReport { times_us: counts.clone(), counts };

@@ -1,4 +1,5 @@
-//! Those who have no key, and a log that nobody reads: they cost no member its lease, and nobody waits for them.
+//! Peers without a key, and a log that is not read: no member loses its lease by them, and the daemon does
+//! not wait for them.
 
 use crate::daemon::{Daemon, Directory, join_as};
 use crate::herd::{Herd, assert_none_lost, percentile_99};
@@ -14,20 +15,21 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The lease that a daemon gives unless told otherwise, and how often members beat then.
+/// The default lease of a daemon, and the interval of heartbeats with it.
 const LEASE: Duration = Duration::from_secs(5);
 const BEAT: Duration = Duration::from_millis(1600);
 
-/// Connections that a stranger keeps open at once.
+/// The number of connections that a stranger keeps open at once.
 const KEPT: usize = 300;
 
-/// Lets this process open as many files as it may: strangers need many.
+/// Raises the limit of open files of this process to the maximum: strangers need many.
 fn raise_own_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-/// What a peer with the key sends first of all on a connection, as somebody on the way sees it.
+/// Returns the first bytes that a peer with the key sends on a connection, as an observer of the network
+/// records them.
 fn record_first_message(daemon: &Daemon) -> Vec<u8> {
     let on_the_way = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = on_the_way.local_addr().unwrap().to_string();
@@ -50,7 +52,7 @@ fn record_first_message(daemon: &Daemon) -> Vec<u8> {
     recorder.join().unwrap()
 }
 
-/// Connects from another address than members and clients do.
+/// Connects from another address than members and clients use.
 fn connect_as_stranger(address: &str) -> std::io::Result<TcpStream> {
     let to: SocketAddr = address.parse().unwrap();
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -59,12 +61,13 @@ fn connect_as_stranger(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Opens a connection again and again, says `speech` on each and keeps the last of them open. Gives how many there were.
+/// Opens connections in a loop, sends `speech` on each and keeps the last of them open. Returns the number of
+/// connections.
 fn pester(address: &str, speech: &[u8], stop: &AtomicBool) -> usize {
     let mut kept = VecDeque::new();
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
-        // Refusals and closed connections are what a stranger can expect.
+        // A stranger must expect refusals and closed connections.
         if let Ok(mut stream) = connect_as_stranger(address) {
             let _ = stream.write_all(speech);
             kept.push_back(stream);
@@ -87,7 +90,8 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Has four strangers pester a daemon with room for 256 files for some time, while 100 members beat.
+/// Lets four strangers pester a daemon with room for 256 files for some time, while 100 members send
+/// heartbeats.
 fn besiege(test: &str, time: Duration) -> Duration {
     raise_own_limit();
     let directory = Directory::new(test);
@@ -139,8 +143,8 @@ fn no_member_is_lost_to_strangers() {
     besiege("siege", Duration::from_secs(6));
 }
 
-/// As above for a minute, and members are heard in time: within half a second, or on a busy host, within a few times what it
-/// takes there without strangers.
+/// Pesters the daemon for a minute. Members are acknowledged in time: within half a second, or on a busy host
+/// within a small multiple of the time without strangers.
 #[test]
 #[ignore = "takes a minute: cargo xtask test --full"]
 fn no_member_is_lost_to_strangers_for_a_minute() {
@@ -167,7 +171,7 @@ fn a_recorded_first_message_gets_no_answer() {
     stream.write_all(&recorded).unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
-    // The challenge, and the refusal of another key: nothing that only somebody with the key could say.
+    // The challenge and the refusal of another key contain nothing that only a holder of the key could send.
     assert_eq!(said.len(), 34 + 2);
     assert_eq!(said[34..], [0, 0]);
 }
@@ -179,7 +183,7 @@ fn silent_connections_make_nobody_wait() {
     let mut daemon = Daemon::start(&directory, &[]);
     let _log = daemon.collect_log();
     let silent: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(&daemon.address).unwrap()).collect();
-    // Both would wait for a place behind hundreds of others, for longer than they have.
+    // Both would wait behind hundreds of others, for longer than they have time.
     assert!(daemon.client().nodes().unwrap().is_empty());
     let (_node, _) = join_as(&daemon, "a");
     drop(silent);
@@ -190,7 +194,7 @@ fn the_key_alone_gives_no_more_than_a_place_in_the_lobby() {
     let directory = Directory::new("lobby");
     let mut daemon = Daemon::start_after("ulimit -n 256", &directory, &[]);
     let _log = daemon.collect_log();
-    // They shake hands and say nothing. A quarter of the descriptors is for such.
+    // They do the handshake and send nothing more. A quarter of the descriptors is for such connections.
     let open = || Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
     let mut silent: Vec<Connection> = (0..150).map(|_| open()).collect();
     let files = fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
@@ -218,7 +222,7 @@ fn without_descriptors_members_go_on_and_strangers_are_told() {
     let used = fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count() as u64;
     let none_left = Rlimit { current: Some(used), maximum: getrlimit(Resource::Nofile).maximum };
     let before = prlimit(Some(pid), Resource::Nofile, none_left).unwrap();
-    // Nobody is left without an answer: each is accepted, if only to be closed.
+    // No connection is left without a reply: each is accepted, if only to be closed.
     for _ in 0..3 {
         let mut stream = TcpStream::connect(&daemon.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -239,7 +243,8 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let directory = Directory::new("unread");
     let daemon = Daemon::start(&directory, &[]);
     let (mut node, _) = join_as(&daemon, "a");
-    // More than a pipe holds, each a line: from strangers, and from peers who have the key, whose lines are not counted.
+    // The log gets more lines than a pipe holds: from strangers, and from peers who have the key, whose lines
+    // are not counted.
     for number in 0..2000 {
         let mut stream = TcpStream::connect(&daemon.address).unwrap();
         let _ = stream.write_all(&[255; 60]);

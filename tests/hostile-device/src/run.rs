@@ -4,7 +4,7 @@ use crate::input::Input;
 use crate::liar::Liar;
 use cards::{DATA, Machine};
 use connectx3::device::Profile;
-use mlx4::{Condition, Config, Mlx4};
+use mlx4::{Config, Health, Mlx4};
 use platform::{Arena, IoAddr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -342,7 +342,7 @@ impl Session {
         let before = self.resets();
         for _ in 0..8 {
             let now = self.liar.machine.bus.clock();
-            let Condition::Mending { next } = self.liar.timed("mend", || self.driver.mend(now)) else {
+            let Health::Recovering { next } = self.liar.timed("recover", || self.driver.recover(now)) else {
                 break;
             };
             self.liar.machine.advance(next - now);

@@ -46,7 +46,7 @@ impl World {
     pub fn new() -> Self {
         let config = Config {
             lease: LEASE,
-            patience: ANSWER_TIMEOUT,
+            reply_timeout: ANSWER_TIMEOUT,
             leave: Duration::from_secs(5),
             ending: Duration::from_secs(4),
             input_window: 100_000,

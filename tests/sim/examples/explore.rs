@@ -1,13 +1,15 @@
-//! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
+//! Runs simulated clusters under random work and faults, and checks their invariants. `cargo xtask sim` calls
+//! it.
 //!
-//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh
-//! seeds for so long, the first of them given by the clock; `--planted BUG` puts one into LITE. Seeds run on all processors that
-//! the program is given, each seed on one. The first failure is printed with its trace, what failed in the last line, and ends
-//! the program with 1.
+//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
+//! seeds; `--minutes M` runs fresh seeds for that time, the first of them taken from the clock; `--planted
+//! BUG` plants a bug into LITE or the manager (an unknown name lists the bugs). Seeds run on all processors
+//! that the program may use, each seed on one. The first failure is printed with its trace and, in the last
+//! line, its reason; then the program ends with exit code 1.
 
-use lite::testing::{Bug, plant};
 use sim::Nics;
 use sim::explore::{Report, Scenario, explore};
+use sim::planted::Bug;
 use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ops::Range;
@@ -16,15 +18,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Lines of the trace that are shown when a seed fails that was not asked for.
+/// The number of lines of the trace to show when a seed fails that was not chosen by number.
 const SHOWN: usize = 100;
-/// How often to look whether all is done, and to say how far it is.
+/// The interval at which the end is checked and the progress is reported.
 const LOOK: Duration = Duration::from_millis(5);
 const SAY: Duration = Duration::from_secs(10);
 
 struct Arguments {
     nodes: u16,
-    /// As it was given.
+    /// The list of RNICs, as given.
     nic: String,
     nics: Nics,
     seed: Option<u64>,
@@ -60,13 +62,10 @@ fn arguments() -> Result<Arguments, String> {
                 a.seeds = Some(from.parse().map_err(bad)?..to.parse().map_err(bad)?);
             }
             "--planted" => {
-                a.planted = Some(match value.as_str() {
-                    "lost-credit" => Bug::LostCredit,
-                    "double-grant" => Bug::DoubleGrant,
-                    "no-bounds-check" => Bug::NoBoundsCheck,
-                    "stale-map" => Bug::StaleMap,
-                    _ => return Err(format!("{key} {value}: no such bug")),
-                });
+                a.planted = Some(Bug::named(&value).ok_or_else(|| {
+                    let names: Vec<_> = Bug::all().map(Bug::name).collect();
+                    format!("{key} {value}: the bugs are {}", names.join(", "))
+                })?);
             }
             _ => return Err(format!("unknown argument {key}")),
         }
@@ -77,23 +76,25 @@ fn arguments() -> Result<Arguments, String> {
     Ok(a)
 }
 
-/// What the runs did so far.
+/// The totals of the runs so far.
 #[derive(Default)]
 struct Totals {
     runs: u64,
-    /// Operations that succeeded, failed with an error, and were dropped midway.
+    /// The number of operations that succeeded, that failed with an error, and that were dropped before their
+    /// end.
     operations: [u64; 3],
-    /// Faults by kind.
+    /// The number of faults, by kind.
     faults: BTreeMap<&'static str, u64>,
-    /// What the first run said that failed: its trace, and what did not hold.
+    /// The first failure: its trace and its reason.
     failure: Option<(Vec<String>, String)>,
 }
 
-/// Runs one scenario; gives what it did, or its trace and what did not hold with how it is run again.
+/// Runs one scenario. Returns its report, or its trace and the reason of the failure with the command that
+/// replays it.
 fn run(scenario: &Scenario, nic: &str) -> Result<Report, (Vec<String>, String)> {
     let Scenario { nodes, seed, steps, .. } = scenario;
     let replay = format!("cargo xtask sim --nodes {nodes} --nic {nic} --seed {seed} --steps {steps}");
-    // What panics in the code under test is a failure of this seed.
+    // A panic in the code under test is a failure of this seed.
     match std::panic::catch_unwind(|| explore(scenario)) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(failure)) => Err((failure.log, format!("seed {seed} fails: {}; {replay}", failure.violation))),
@@ -151,7 +152,7 @@ fn main() -> ExitCode {
         }
     };
     if let Some(bug) = a.planted {
-        plant(bug);
+        bug.plant();
     }
     if let Some(seed) = a.seed {
         return match run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic) {
@@ -185,7 +186,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the end of a trace, and last what did not hold: a runner that shows one line of it shows that.
+/// Prints the end of a trace and, as the last line, the reason: a runner may show only that line.
 fn fails((log, why): (Vec<String>, String), shown: usize) -> ExitCode {
     for line in &log[log.len().saturating_sub(shown)..] {
         println!("{line}");

@@ -1,5 +1,5 @@
-//! How LITE scales with the number of nodes: all join, connect on demand, call each other and leave, in one process under
-//! virtual time. Prints wall time and what a node and a connected peer cost.
+//! Measures how LITE scales with the number of nodes: all join, connect on demand, call each other and leave,
+//! in one process under virtual time. Prints the wall time, and the cost of a node and of a connected peer.
 //!
 //! `cargo run --release -p sim --example scale -- [--nodes N] [--calls N] [--seed S] [--json FILE]`
 #![forbid(unsafe_code)]
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Bytes of memory of a simulated node.
+/// The memory of a simulated node, in bytes.
 const MEMORY: u64 = 2 << 20;
-/// The function that echoes.
+/// The number of the function that echoes.
 const ECHO: u32 = 1;
-/// Virtual time that a stage may take.
+/// The virtual time that a stage may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Arguments {
@@ -50,7 +50,7 @@ fn arguments() -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// Small nodes, as there are many.
+/// Returns the configuration of small nodes, because there are many.
 fn config() -> Config {
     Config {
         queue_pairs: 1,
@@ -61,7 +61,7 @@ fn config() -> Config {
         reply_slot: 256,
         backlog: 64 << 10,
         peers: 128,
-        // All connect at once through one simulated manager.
+        // All nodes connect at once through one simulated manager.
         connect_timeout: Duration::from_secs(10),
         ack_timeout: Duration::from_millis(50),
         deadline: Duration::from_secs(30),
@@ -69,7 +69,7 @@ fn config() -> Config {
     }
 }
 
-/// Bytes of arena that all nodes have taken.
+/// Returns the bytes of arena that all nodes have allocated.
 fn taken(cluster: &Cluster, nodes: u16) -> u64 {
     (1..=nodes).map(|i| cluster.host(usize::from(i)).memory().stats()).map(|s| s.total - s.free).sum()
 }
@@ -116,7 +116,7 @@ fn serve(lite: &Lite) -> Result<(), String> {
     let task = async move {
         while let Ok(call) = server.receive().await {
             let request = call.request().to_vec();
-            // Its caller may have left.
+            // The caller may have left.
             let _ = call.reply(&request).await;
         }
     };
@@ -124,7 +124,7 @@ fn serve(lite: &Lite) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `work` on all nodes at once; gives the virtual time that it took.
+/// Runs `work` on all nodes at once, and returns the virtual time that it took.
 fn all<F>(cluster: &mut Cluster, nodes: u16, mut work: impl FnMut(Lite) -> F) -> Result<Duration, String>
 where
     F: Future<Output = Result<(), String>> + Send + 'static,
@@ -153,7 +153,7 @@ where
     }
 }
 
-/// The largest resident size of this process so far, in MiB; 0 where the system does not say.
+/// Returns the largest resident size of this process so far, in MiB, or 0 if the system does not report it.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -161,7 +161,7 @@ fn peak_mib() -> f64 {
     kib.unwrap_or(0.0) / 1024.0
 }
 
-/// Runs `stage`; gives its result, seconds of wall time, and by how many bytes the heap has grown.
+/// Runs `stage`. Returns its result, its wall time in seconds, and the growth of the heap in bytes.
 fn measured<T>(stage: impl FnOnce() -> T) -> (T, f64, f64) {
     let (start, mut result) = (Instant::now(), None);
     let heap = allocation_counter::measure(|| result = Some(stage()));

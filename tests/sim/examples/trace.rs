@@ -1,7 +1,8 @@
 //! A small cluster at work, traced: `cargo xtask trace`.
 //!
-//! Three simulated nodes write, read, count and call each other, some of it at once, over a network that loses a frame now
-//! and then. Prints the timeline; `--json FILE` writes it for a browser. The seed decides all of it.
+//! Three simulated nodes write, read, count and call each other, partly at the same time, over a network
+//! that sometimes loses a frame. Prints the timeline; `--json FILE` writes it for a browser. The seed decides
+//! all of it.
 #![allow(clippy::unwrap_used, reason = "a run that fails has nothing to show")]
 
 use lite::{NodeId, Op, OpKind, Permissions, RpcOptions};

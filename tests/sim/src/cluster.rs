@@ -1,4 +1,4 @@
-//! Nodes, wire and manager together.
+//! A simulated cluster: nodes, wire and manager together.
 
 use crate::manager::{ControlLinks, Heart, Link, Socket};
 use crate::nic::Plugged;
@@ -6,37 +6,37 @@ use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
 use lite::{Config, Lite};
 use netfault::Faults;
-use platform::{Instant, IoAddr, Platform};
+use platform::{ControlLink, Instant, IoAddr, Platform};
 use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToNode, Welcome};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use verbs::{MacAddr, PathMtu, Rnic};
 
-/// What a cluster is made with.
+/// The parameters of a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything that chance does.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// How many.
+    /// The number of nodes.
     pub nodes: u16,
-    /// What they have for RNICs.
+    /// The RNICs of the nodes.
     pub nics: Nics,
-    /// Bytes of memory of each.
+    /// The memory of each node, in bytes.
     pub memory: u64,
-    /// How long a member lives without a heartbeat.
+    /// The time after which a member without a heartbeat loses its membership.
     pub lease: Duration,
-    /// What the wire does.
+    /// The faults of the wire.
     pub faults: Faults,
-    /// What the control connections are.
+    /// The properties of the control connections.
     pub control: ControlLinks,
-    /// Whether nodes ask for the id that their name had before.
+    /// True if nodes ask for the id that their name had before.
     pub keep_ids: bool,
-    /// The applications that nodes say they have.
+    /// The applications that nodes offer.
     pub apps: Vec<AppManifest>,
-    /// By how many millionths the clock of a node may be fast or slow.
+    /// The largest deviation of a node's clock, in millionths.
     pub drift: i32,
-    /// LITE's configuration.
+    /// The configuration of LITE.
     pub config: Config,
 }
 
@@ -69,11 +69,11 @@ pub struct Cluster {
     pub wire: Arc<Wire>,
     /// The manager.
     pub manager: Arc<SimManager>,
-    /// All that happened.
+    /// The trace of all events.
     pub trace: Arc<Trace>,
     options: Options,
     nodes: Vec<Machine>,
-    /// Machines that have begun to join, and how many there were so far.
+    /// The machines that have begun to join, and the number of machines so far.
     newcomers: Vec<Newcomer>,
     machines: u16,
 }
@@ -84,9 +84,10 @@ struct Machine {
     plugged: Plugged,
     mac: MacAddr,
     name: String,
+    link: Arc<Link>,
 }
 
-/// A machine that is up and no member.
+/// A machine that is up but is not a member.
 struct Newcomer {
     host: Arc<Host>,
     plugged: Plugged,
@@ -95,19 +96,19 @@ struct Newcomer {
 }
 
 enum Attempt {
-    /// It has said hello at a time of its own clock.
+    /// The machine has sent its hello, at this time of its own clock.
     Asking(Socket, Instant),
-    /// It tries again at a true time.
+    /// The machine tries again at this true time.
     Waiting(Instant),
 }
 
-/// How long a machine waits when it was refused, or found no manager.
+/// The pause of a machine that was refused, or found no manager.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long a machine waits for an answer.
+/// The time for which a machine waits for an answer.
 const JOIN_LIMIT: Duration = Duration::from_secs(5);
 
 impl Cluster {
-    /// All nodes join, and know each other.
+    /// Joins all nodes, and waits until they know each other.
     #[must_use]
     pub fn new(options: Options) -> Self {
         let mut world = World::new(options.seed);
@@ -131,7 +132,7 @@ impl Cluster {
         cluster
     }
 
-    /// One more node joins; gives its position, counted from 1.
+    /// Joins one more node, and returns its position, counted from 1.
     ///
     /// # Panics
     /// If it is refused or cannot start.
@@ -147,17 +148,17 @@ impl Cluster {
         }
     }
 
-    /// A machine begins to join: a new one, or the one of a node that is dead, anew. It tries until it is a member:
-    /// [`poll_joins`](Self::poll_joins) goes on with that.
-    pub fn begin_join(&mut self, anew: Option<usize>) {
+    /// Lets a machine begin to join: a new one, or that of the dead node at the given position. It tries
+    /// until it is a member; [`poll_joins`](Self::poll_joins) continues that.
+    pub fn begin_join(&mut self, former: Option<usize>) {
         self.machines += 1;
         let serial = self.machines;
         let [high, low] = serial.to_be_bytes();
-        let (mac, name) = match anew {
+        let (mac, name) = match former {
             Some(node) => (self.nodes[node - 1].mac, self.nodes[node - 1].name.clone()),
             None => (MacAddr([2, 0xfe, 0, 0, high, low]), format!("sim-{serial}")),
         };
-        // Each node's memory at another address, so that none is taken for another's.
+        // Each node's memory has different addresses, so that no test confuses two nodes' memory.
         let host = self.world.host(IoAddr(u64::from(serial) << 36), self.options.memory);
         if self.options.drift > 0 {
             let spread = 2 * self.options.drift as u64 + 1;
@@ -198,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// A machine connects and says hello, if the manager runs.
+    /// Connects a machine and sends its hello, if the manager runs.
     fn ask(&self, newcomer: &mut Newcomer) {
         let now = newcomer.host.true_time();
         newcomer.attempt = match self.manager.connect() {
@@ -210,7 +211,7 @@ impl Cluster {
         };
     }
 
-    /// Goes on with all machines that join; gives the positions of those that have.
+    /// Continues with all machines that join, and returns the positions of those that have joined.
     pub fn poll_joins(&mut self) -> Vec<usize> {
         let mut joined = Vec::new();
         for mut newcomer in std::mem::take(&mut self.newcomers) {
@@ -234,13 +235,13 @@ impl Cluster {
         joined
     }
 
-    /// How many machines have begun to join and have not joined.
+    /// Returns the number of machines that have begun to join and have not joined.
     #[must_use]
     pub fn joining(&self) -> usize {
         self.newcomers.len()
     }
 
-    /// A machine has an answer, or lost its connection: it is a node, or tries again later.
+    /// Handles a machine's answer or the loss of its connection. It becomes a node, or tries again later.
     fn welcome(&mut self, mut newcomer: Newcomer) -> Result<usize, Box<Newcomer>> {
         let Attempt::Asking(socket, said) = &newcomer.attempt else { return Err(Box::new(newcomer)) };
         let answer = match socket.try_recv() {
@@ -275,28 +276,28 @@ impl Cluster {
             self.world.attach(&host, device);
         }
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        self.world.attach(&host, Arc::new(Heart(link)));
-        self.nodes.push(Machine { host, lite, plugged, mac: join.rnic.mac, name: join.name });
+        self.world.attach(&host, Arc::new(Heart(link.clone())));
+        self.nodes.push(Machine { host, lite, plugged, mac: join.rnic.mac, name: join.name, link });
         self.nodes.len()
     }
 
-    /// How many nodes have joined so far, the dead among them.
+    /// Returns the number of nodes that have joined so far, including the dead.
     #[must_use]
     pub fn joined(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Parts the nodes `i` and `j`, or joins them again: what one RNIC sends does not reach the other.
+    /// Separates the nodes `i` and `j`, or connects them again. Frames between separated nodes are lost.
     pub fn part(&self, i: usize, j: usize, apart: bool) {
         self.wire.part(self.nodes[i - 1].mac, self.nodes[j - 1].mac, apart);
     }
 
-    /// What the RNIC of node `from` sends does not reach node `to`, or does again.
+    /// Drops all frames from node `from` to node `to`, or no longer.
     pub fn deafen(&self, from: usize, to: usize, deaf: bool) {
         self.wire.deafen(self.nodes[from - 1].mac, self.nodes[to - 1].mac, deaf);
     }
 
-    /// No machine joins any more that has not joined.
+    /// Stops all machines that have not joined.
     pub fn end_joins(&mut self) {
         for newcomer in self.newcomers.drain(..) {
             newcomer.host.kill();
@@ -306,19 +307,25 @@ impl Cluster {
         }
     }
 
-    /// The LITE of node `i`, counted from 1.
+    /// Returns the LITE of node `i`, counted from 1.
     #[must_use]
     pub fn lite(&self, i: usize) -> Lite {
         self.nodes[i - 1].lite.clone()
     }
 
-    /// The RNIC of node `i`, counted from 1.
+    /// Returns the control connection of node `i`, counted from 1.
+    #[must_use]
+    pub fn control(&self, i: usize) -> Arc<dyn ControlLink> {
+        self.nodes[i - 1].link.clone()
+    }
+
+    /// Returns the RNIC of node `i`, counted from 1.
     #[must_use]
     pub fn rnic(&self, i: usize) -> Arc<dyn Rnic> {
         self.nodes[i - 1].plugged.rnic()
     }
 
-    /// Lets the RNIC of node `i` work, also if the node is paused: hardware does.
+    /// Lets the RNIC of node `i` work, even if the node is paused, as hardware does.
     pub fn progress_rnic(&self, i: usize) {
         let Machine { host, plugged, .. } = &self.nodes[i - 1];
         plugged.rnic().progress(host.now(), 64);
@@ -327,12 +334,13 @@ impl Cluster {
         }
     }
 
-    /// Has the card of node `i` fail, until its driver mends it; `false` if it has none that can.
+    /// Makes the card of node `i` fail until its driver recovers it. Returns false if the node has no card
+    /// that can fail.
     pub fn fail_card(&self, i: usize) -> bool {
         self.nodes[i - 1].plugged.fail()
     }
 
-    /// The machine of node `i`, counted from 1.
+    /// Returns the machine of node `i`, counted from 1.
     #[must_use]
     pub fn host(&self, i: usize) -> Arc<Host> {
         self.nodes[i - 1].host.clone()

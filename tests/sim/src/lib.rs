@@ -1,20 +1,23 @@
-//! A cluster in one process: the real LITE, software RNIC, transport and manager, under virtual time and one seed.
+//! A cluster in one process: the real LITE, software RNIC, transport and manager, under virtual time and one
+//! seed.
 //!
-//! Tasks run in an order that the seed decides, every frame passes the fault model, and the trace of all frames and
-//! control messages has a hash: the same seed gives the same hash.
+//! The seed decides the order of tasks, every frame passes the fault model, and the trace of all frames
+//! and control messages has a hash: the same seed gives the same hash.
 #![forbid(unsafe_code)]
 
 mod cluster;
 pub mod explore;
 mod manager;
 mod nic;
+#[cfg(debug_assertions)]
+pub mod planted;
 mod random;
 mod timeline;
 mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
-pub use manager::{ControlLinks, Crash, Disk, DiskFaults, SimManager, Socket, Way};
+pub use manager::{ControlLinks, Crash, Direction, Disk, DiskFaults, SimManager, Socket};
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;

@@ -1,10 +1,10 @@
-//! What nodes have for RNICs: the software, or an emulated card with the mlx4 driver in the same process.
+//! The RNICs of nodes: the software RNIC, or an emulated card with the mlx4 driver in the same process.
 
 use crate::SimPort;
 use cards::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host};
-use mlx4::{Condition, Config as CardConfig};
+use mlx4::{Config as CardConfig, Health};
 use platform::{Instant, Platform};
 use softroce::{EthernetPort, SoftRoce};
 use std::str::FromStr;
@@ -13,26 +13,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{Gid, MacAddr, PortState, Rnic};
 
-/// The variable that says what nodes have if a test does not: a list as [`Nics`] reads it.
+/// The environment variable with the RNICs of nodes unless a test chooses them: a list that [`Nics`] parses.
 const VARIABLE: &str = "FERROLITE_SIM_NIC";
-/// Frames that a card takes at once.
+/// The number of frames that a card receives at once.
 const BUDGET: usize = 64;
-/// How long a link may take to come up.
+/// The time that a link has to come up.
 const LINK_LIMIT: Duration = Duration::from_secs(10);
 
-/// One RNIC.
+/// A kind of RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nic {
-    /// The software.
+    /// The software RNIC.
     SoftRoce,
-    /// An emulated card of that profile, on Ethernet.
+    /// An emulated card of this profile, on Ethernet.
     Card(&'static str),
 }
 
 impl FromStr for Nic {
     type Err = String;
 
-    /// As `cargo xtask run --nic` takes it: `softroce`, `cx3`, `cx3-vf`, `cx3:PROFILE`.
+    /// Parses the form of `cargo xtask run --nic`: `softroce`, `cx3`, `cx3-vf`, `cx3:PROFILE`.
     fn from_str(text: &str) -> Result<Self, String> {
         let profile = match text {
             "softroce" => return Ok(Self::SoftRoce),
@@ -52,7 +52,7 @@ impl FromStr for Nic {
     }
 }
 
-/// What the nodes of a cluster have, in turn.
+/// The RNICs of a cluster's nodes. Nodes get them in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nics(Vec<Nic>);
 
@@ -65,10 +65,10 @@ impl FromStr for Nics {
 }
 
 impl Default for Nics {
-    /// What the variable says, or else the software.
+    /// Returns the RNICs of the environment variable, or else the software RNIC.
     ///
     /// # Panics
-    /// If the variable says nothing that can be had.
+    /// If the value of the variable is invalid.
     fn default() -> Self {
         match std::env::var(VARIABLE) {
             Ok(list) => list.parse().unwrap_or_else(|why| panic!("{VARIABLE}={list}: {why}")),
@@ -78,20 +78,20 @@ impl Default for Nics {
 }
 
 impl Nics {
-    /// What node `i` has, counted from 1.
+    /// Returns the RNIC of node `i`, counted from 1.
     pub(crate) fn of(&self, i: usize) -> Nic {
         self.0[(i - 1) % self.0.len()]
     }
 }
 
-/// An RNIC in its node, which has no address yet.
+/// An RNIC in its node. It has no address yet.
 pub(crate) enum Plugged {
     SoftRoce(Arc<SoftRoce<SimPort, spin::Mutex<()>>>),
     Card(Arc<Card>),
 }
 
 impl Plugged {
-    /// One on `port`, in `host`.
+    /// Makes an RNIC on `port`, in `host`.
     pub(crate) fn new(nic: Nic, mac: MacAddr, port: SimPort, host: &Arc<Host>) -> Self {
         match nic {
             Nic::SoftRoce => {
@@ -118,7 +118,7 @@ impl Plugged {
         }
     }
 
-    /// Has a card fail; `false` if this is none that can.
+    /// Makes the card fail. Returns false if this is not a card that can fail.
     pub(crate) fn fail(&self) -> bool {
         match self {
             Self::SoftRoce(_) => false,
@@ -126,7 +126,7 @@ impl Plugged {
         }
     }
 
-    /// What is to be polled besides the RNIC itself.
+    /// Returns the device that must be polled in addition to the RNIC.
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
         match self {
             Self::SoftRoce(_) => None,
@@ -135,7 +135,7 @@ impl Plugged {
     }
 }
 
-/// A card with its driver, on a port of the switch. It is mended when it has failed.
+/// A card with its driver, on a port of the switch. It is recovered when it has failed.
 pub(crate) struct Card {
     machine: Arc<Machine>,
     driver: Arc<Driver>,
@@ -159,9 +159,10 @@ impl Card {
         Arc::new(Self { machine, driver: Arc::new(driver), is_virtual, port: Mutex::new(port) })
     }
 
-    /// It fails, until it is reset; `false` for a virtual function, which its master has to mend.
+    /// Makes the card fail until it is reset. Returns false for a virtual function, which only its master can
+    /// recover.
     fn fail(&self) -> bool {
-        /// What its error buffer then says: anything.
+        /// The content of the error buffer after that; any value but 0.
         const ERROR: u32 = 0xdead;
         if !self.is_virtual {
             self.machine.fail_until_reset(ERROR);
@@ -169,19 +170,20 @@ impl Card {
         !self.is_virtual
     }
 
-    /// When it is to be mended next, if it has failed and it is not time yet.
-    fn mend(&self) -> Option<Instant> {
-        match self.driver.mend(self.machine.bus.clock()) {
-            Condition::Mending { next } => Some(next),
-            Condition::Well | Condition::Lost { .. } => None,
+    /// Recovers the card if it has failed, and returns the time of the next step.
+    fn recover(&self) -> Option<Instant> {
+        match self.driver.recover(self.machine.bus.clock()) {
+            Health::Recovering { next } => Some(next),
+            Health::Ok | Health::Lost { .. } => None,
         }
     }
 }
 
 impl Device for Card {
     fn poll(&self, _: Instant) -> bool {
-        self.mend();
-        // By its own clock, which is before its host's by what commands have waited.
+        self.recover();
+        // The driver uses the card's clock, which is ahead of the host's by the time that commands have
+        // waited.
         self.driver.progress(self.machine.bus.clock(), BUDGET);
         let Machine { bus, card, .. } = &*self.machine;
         let writes = || bus.writes.load(Ordering::Relaxed);
@@ -203,14 +205,14 @@ impl Device for Card {
                 });
             }
         }
-        // Nobody waits for messages here: the driver is polled.
+        // The driver is polled, so messages wake no one here.
         bus.interrupts.lock().expect("no panic under the lock").clear();
         any || writes() != before
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let of_card = self.machine.card.lock().expect("no panic under the lock").next_deadline();
-        let at = of_card.into_iter().chain(self.mend()).min()?;
+        let at = of_card.into_iter().chain(self.recover()).min()?;
         Some(Instant::from_nanos(at.as_nanos().saturating_sub(self.machine.waited().as_nanos() as u64)))
     }
 }

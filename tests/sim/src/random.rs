@@ -1,6 +1,6 @@
-//! Chance, by seed.
+//! Random numbers from a seed.
 
-/// splitmix64 (Steele, Lea, Flood 2014).
+/// The generator splitmix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another sequence, decided by this one.
+    /// Returns another generator, seeded by this one.
     pub(crate) fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -21,7 +21,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Less than `bound`, which is not 0.
+    /// Returns a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -30,7 +30,7 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// True once in so many times.
+    /// Returns true once in `times` calls, on average.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

@@ -1,14 +1,14 @@
-//! Traces of several nodes as people read them, and as a browser shows them.
+//! Traces of several nodes as text for people, and in a form that a browser shows.
 
 use lite::{NodeId, Stamped, TraceEvent, Work};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a node has traced.
+/// The trace of a node.
 pub struct NodeTrace {
     /// The node.
     pub node: NodeId,
-    /// Its events, by time.
+    /// The events, by time.
     pub events: Vec<Stamped>,
 }
 
@@ -21,7 +21,7 @@ const fn name(work: Work) -> &'static str {
     }
 }
 
-/// A work request, from its posting to its end if that was traced.
+/// A work request, from its posting to its end if the end was traced.
 struct Span {
     work: Work,
     peer: NodeId,
@@ -52,7 +52,7 @@ fn spans(trace: &NodeTrace) -> Vec<Span> {
     spans
 }
 
-/// A line per event of all nodes, by time; a work request has one line, which says how long it took.
+/// Returns a line per event of all nodes, by time. A work request has one line, with its duration.
 #[must_use]
 pub fn text(traces: &[NodeTrace]) -> String {
     let mut lines = Vec::new();
@@ -89,8 +89,8 @@ pub fn text(traces: &[NodeTrace]) -> String {
     text
 }
 
-/// The same for `chrome://tracing` and Perfetto: a process per node, a thread per peer and queue pair (the JSON Array
-/// Format of the Trace Event Format).
+/// Returns the traces for `chrome://tracing` and Perfetto: a process per node, a thread per peer and queue
+/// pair (the JSON Array Format of the Trace Event Format).
 #[must_use]
 pub fn chrome(traces: &[NodeTrace]) -> String {
     let mut events = Vec::new();

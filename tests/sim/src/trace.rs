@@ -1,8 +1,8 @@
-//! What happened, as one number.
+//! The events of a run, as one number.
 
 use std::sync::Mutex;
 
-/// A running FNV-1a hash of all events, and how many there were.
+/// A running FNV-1a hash of all events, and their number.
 #[derive(Debug)]
 pub struct Trace(Mutex<(u64, u64)>);
 
@@ -13,7 +13,7 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// Takes an event: its time, who, and its bytes.
+    /// Adds an event: its time, the number of its source, and its bytes.
     pub fn event(&self, now: u64, who: u64, bytes: &[u8]) {
         let mut trace = self.0.lock().expect("no panic under the lock");
         let words = now.to_le_bytes().into_iter().chain(who.to_le_bytes());
@@ -23,7 +23,7 @@ impl Trace {
         trace.1 += 1;
     }
 
-    /// Hash and count.
+    /// Returns the hash and the number of events.
     #[must_use]
     pub fn hash(&self) -> (u64, u64) {
         *self.0.lock().expect("no panic under the lock")

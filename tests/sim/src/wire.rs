@@ -14,21 +14,22 @@ use verbs::MacAddr;
 /// The Ethernet MTU of all ports.
 const MTU: usize = 1500;
 
-/// Frames that come much later than any transport waits for them: those of a connection or of a node that is gone by then.
+/// The delay of frames that come much later than any transport waits for them, when their connection or node
+/// may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
-    /// One frame in so many.
+    /// One frame in this number is late.
     pub one_in: u64,
-    /// By how much, at most.
+    /// The maximum delay.
     pub by: Duration,
 }
 
 struct State {
     queue: FaultQueue<()>,
     inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
-    /// Ports, with those that do not hear them.
+    /// Pairs of ports: frames from the first to the second are dropped.
     unheard: BTreeSet<([u8; 6], [u8; 6])>,
-    /// Which frames are late, and where they are.
+    /// The present delay, and the frames that are delayed.
     late: Option<Late>,
     detour: FaultQueue<()>,
     delayed: u64,
@@ -42,7 +43,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// A switch with those faults.
+    /// Makes a switch with these faults.
     #[must_use]
     pub fn new(faults: Faults, seed: u64, trace: Arc<Trace>) -> Arc<Self> {
         let state = State {
@@ -61,20 +62,20 @@ impl Wire {
         self.state.lock().expect("no panic under the lock")
     }
 
-    /// A port of the switch for `host`.
+    /// Makes a port of the switch for `host`.
     #[must_use]
     pub fn port(self: &Arc<Self>, mac: MacAddr, host: Arc<Host>) -> SimPort {
         self.lock().inboxes.insert(mac.0, VecDeque::new());
         SimPort { wire: self.clone(), mac, host }
     }
 
-    /// Parts two ports, or joins them again.
+    /// Separates two ports, or connects them again.
     pub fn part(&self, a: MacAddr, b: MacAddr, apart: bool) {
         self.deafen(a, b, apart);
         self.deafen(b, a, apart);
     }
 
-    /// What port `from` sends does not reach port `to`, or does again. The other way is as it was.
+    /// Drops all frames from port `from` to port `to`, or no longer. The opposite direction is not affected.
     pub fn deafen(&self, from: MacAddr, to: MacAddr, deaf: bool) {
         let mut state = self.lock();
         if deaf {
@@ -84,7 +85,7 @@ impl Wire {
         };
     }
 
-    /// From now on some frames are late, or none.
+    /// Sets the delay of frames from now on, or removes it.
     pub fn set_late(&self, late: Option<Late>) {
         let mut state = self.lock();
         let by = late.map_or(0, |late| late.by.as_nanos() as u64);
@@ -92,13 +93,13 @@ impl Wire {
         state.late = late;
     }
 
-    /// How many frames were late, or are.
+    /// Returns the number of frames that were delayed, or are.
     #[must_use]
     pub fn delayed(&self) -> u64 {
         self.lock().delayed
     }
 
-    /// What the faults have done so far.
+    /// Returns the counters of the faults so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.lock().queue.counters()
@@ -113,7 +114,7 @@ impl Device for Wire {
             |state: &mut State| state.queue.pop(now.as_nanos()).or_else(|| state.detour.pop(now.as_nanos()));
         while let Some(((), frame)) = due(&mut state) {
             any = true;
-            // A frame whose target address is damaged goes nowhere.
+            // A frame whose target address is damaged is lost.
             if let Some(inbox) = frame.first_chunk().and_then(|mac| state.inboxes.get_mut(mac)) {
                 inbox.push_back(frame);
             }

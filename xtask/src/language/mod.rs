@@ -1,5 +1,5 @@
-//! `cargo xtask lint`: counts what `docs/style.md` asks of comments and functions, and holds the counts against budgets that only
-//! fall.
+//! `cargo xtask lint`: counts the places where comments and functions break `docs/style.md`, and compares the
+//! counts with budgets that only fall.
 
 mod source;
 
@@ -10,14 +10,15 @@ pub use source::each as each_source;
 use source::{Comment, Source};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest function, in lines, outside of tests.
+/// The longest permitted function outside of tests, in lines.
 const LONGEST_FUNCTION: usize = 70;
-/// Longest line of a comment, in characters: that of the code (`rustfmt.toml`).
+/// The longest permitted line of a comment, in characters: as for code (`rustfmt.toml`). Tables are exempt.
 const WIDEST_COMMENT: usize = 110;
 
-/// First words of a doc comment that is a question's clause instead of a noun phrase or a sentence.
+/// First words of a doc comment that is the clause of a question instead of a noun phrase or a sentence.
 const CLAUSES: &[&str] = &[
     "what",
     "how",
@@ -40,23 +41,24 @@ const CLAUSES: &[&str] = &[
     "to whom",
     "for whom",
 ];
-/// First words of a doc comment that leans on the line above it.
+/// First words of a doc comment that cannot be understood without the line above it.
 const ELLIPSES: &[&str] = &[
     "of", "its", "it", "their", "they", "those", "that of", "the same", "so many", "so much", "and", "or",
     "but", "also", "as above", "this one", "likewise", "such",
 ];
-/// Words and phrases that no comment uses, one a line; those that begin with `^` only as a doc comment's first word.
+/// Words and phrases that no comment may use, one per line. Those with a `^` are wrong only as the first word of
+/// a doc comment.
 const WORDS: &str = include_str!("words.txt");
-/// Counts that the repository may have, by rule: `RULE COUNT`, one a line.
+/// The largest permitted count of each rule: `RULE COUNT`, one per line.
 const BUDGETS: &str = include_str!("budgets.txt");
 
-/// The places that a rule finds.
+/// The options of `cargo xtask lint`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Lists the places that this rule finds, `clause`, `ellipsis`, `word`, `wide` or `long` [default: only counts]
+    /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide` or `long` [default: counts only]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
-    /// Only files whose path begins with this
+    /// Lists only files whose path begins with this
     #[arg(long, value_name = "PATH", default_value = "")]
     under: String,
     /// Lowers the budgets to the present counts
@@ -72,13 +74,13 @@ struct Finding {
     text: String,
 }
 
-/// Findings, and the number of doc comments among which they were found.
+/// The findings in the repository, and the number of its doc comments.
 pub struct Report {
     findings: Vec<Finding>,
     docs: usize,
 }
 
-/// Prints counts, or places; lowers budgets if it was asked to.
+/// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
 pub fn lint(options: &Options) -> Result<()> {
     let report = Report::of_the_repository()?;
     let budgets = budgets()?;
@@ -90,23 +92,37 @@ pub fn lint(options: &Options) -> Result<()> {
             budgets.keys().copied().collect::<Vec<_>>().join(", ")
         );
     }
-    if let Some(rule) = &options.rule {
-        for finding in report.findings.iter().filter(|f| f.rule == rule && f.file.starts_with(&options.under))
-        {
-            println!("{}:{}: {}", finding.file.display(), finding.line, finding.text);
-        }
+    match print(options, &report, &budgets, &mut io::stdout().lock()) {
+        // The reader of a pipe has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        printed => printed?,
     }
-    for (rule, budget) in &budgets {
-        println!("{rule:<9} {:>5} of at most {budget}", report.count(rule));
-    }
-    println!("among {} doc comments", report.docs);
     if options.tighten {
         tighten(&report, &budgets)?;
     }
     Ok(())
 }
 
-/// Writes the budgets anew: none grows.
+/// Writes the places that break the given rule, and the counts of all rules.
+fn print(
+    options: &Options,
+    report: &Report,
+    budgets: &BTreeMap<&str, usize>,
+    out: &mut impl io::Write,
+) -> io::Result<()> {
+    if let Some(rule) = &options.rule {
+        for finding in report.findings.iter().filter(|f| f.rule == rule && f.file.starts_with(&options.under))
+        {
+            writeln!(out, "{}:{}: {}", finding.file.display(), finding.line, finding.text)?;
+        }
+    }
+    for (rule, budget) in budgets {
+        writeln!(out, "{rule:<9} {:>5} of at most {budget}", report.count(rule))?;
+    }
+    writeln!(out, "among {} doc comments", report.docs)
+}
+
+/// Writes the budgets. None becomes larger.
 fn tighten(report: &Report, budgets: &BTreeMap<&str, usize>) -> Result<()> {
     let mut text = String::new();
     for (rule, budget) in budgets {
@@ -126,7 +142,7 @@ fn budgets() -> Result<BTreeMap<&'static str, usize>> {
 }
 
 impl Report {
-    /// Looks at all Rust files of the repository.
+    /// Checks all Rust files of the repository.
     pub fn of_the_repository() -> Result<Self> {
         let root = paths::root();
         let mut report = Self { findings: Vec::new(), docs: 0 };
@@ -168,7 +184,7 @@ impl Report {
             let text = format!("a comment is wider than {WIDEST_COMMENT} characters");
             self.findings.push(Finding { rule: "wide", file: path.into(), line, text });
         }
-        // The cases of the end-to-end tests are lists.
+        // The cases of the end-to-end tests are lists, which may be long.
         if path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "test"))) {
             return;
         }
@@ -227,6 +243,7 @@ mod tests {
         assert_eq!(broken("//! Of a block.\n"), [("ellipsis", 1)]);
         assert_eq!(broken("fn f() {\n    // Whoever has it.\n}\n"), [("word", 2)]);
         assert_eq!(broken(&format!("/// {}\n", "long ".repeat(30))), [("wide", 1)]);
+        assert_eq!(broken(&format!("/// | {}|\n", "long ".repeat(30))), []);
         let long = format!("    fn long() {{\n{}    }}\n", "        x();\n".repeat(LONGEST_FUNCTION - 1));
         assert_eq!(broken(&long), [("long", 1)]);
         let fits = format!("    fn fits() {{\n{}    }}\n", "        x();\n".repeat(LONGEST_FUNCTION - 2));

@@ -1,15 +1,15 @@
-//! Comments and functions of a Rust file, by its lines. `rustfmt` has laid the file out, so a function ends where its closing brace
-//! stands under its first line.
+//! The comments and functions of a Rust file, found by lines. The file is formatted by `rustfmt`, so the closing
+//! brace of a function has the indentation of its first line.
 
 use anyhow::Result;
 use std::path::Path;
 
-/// A comment: lines of one kind that follow one another.
+/// A comment: consecutive lines with the same mark.
 pub struct Comment {
-    /// Line of the file, from 1.
+    /// The number of its first line, from 1.
     pub line: usize,
     pub is_doc: bool,
-    /// The lines, joined by blanks.
+    /// The lines, joined by spaces.
     pub text: String,
 }
 
@@ -17,7 +17,7 @@ pub struct Comment {
 pub struct Source<'a> {
     lines: Vec<&'a str>,
     pub comments: Vec<Comment>,
-    /// First line, number of lines, name.
+    /// The first line, the number of lines and the name of each function.
     pub functions: Vec<(usize, usize, &'a str)>,
 }
 
@@ -27,14 +27,16 @@ impl<'a> Source<'a> {
         Self { comments: comments(&lines), functions: functions(&lines), lines }
     }
 
-    /// Returns the lines, from 1, of comments with more characters than `limit`.
+    /// Returns the numbers, from 1, of comments' lines with more than `limit` characters, without those of tables.
     pub fn wide_comments(&self, limit: usize) -> impl Iterator<Item = usize> {
-        let wide = move |line: &&str| line.trim_start().starts_with("//") && line.chars().count() > limit;
+        let wide = move |line: &&str| {
+            split(line).is_some_and(|(_, text)| !text.starts_with('|')) && line.chars().count() > limit
+        };
         self.lines.iter().enumerate().filter(move |(_, line)| wide(line)).map(|(at, _)| at + 1)
     }
 }
 
-/// Returns the mark that begins a comment's line, and the text after it.
+/// Returns the mark at the start of a comment's line, and the text after it; `None` if this is no comment.
 fn split(line: &str) -> Option<(&'static str, &str)> {
     let line = line.trim_start();
     let mark = ["///", "//!", "//"].into_iter().find(|mark| line.starts_with(mark))?;
@@ -61,7 +63,7 @@ fn comments(lines: &[&str]) -> Vec<Comment> {
     comments
 }
 
-/// Returns the name of the function that a line begins.
+/// Returns the name of the function that begins on a line, if one does.
 fn function(line: &str) -> Option<&str> {
     let (before, after) = line.split_once("fn ")?;
     let words = [
@@ -86,7 +88,7 @@ fn functions<'a>(lines: &[&'a str]) -> Vec<(usize, usize, &'a str)> {
         let Some(name) = function(line) else { continue };
         let indent = &line[..line.len() - line.trim_start().len()];
         let is_end = |line: &&str| line.strip_prefix(indent).is_some_and(|rest| rest == "}");
-        // A function without a body, or on one line, ends before the next line that is no deeper.
+        // A function without a body, or on one line, ends before the next line with no larger indentation.
         let is_over =
             |line: &&str| !line.is_empty() && !line.starts_with(&format!("{indent} ")) && !is_end(line);
         let rest = &lines[at + 1..];
@@ -100,7 +102,8 @@ fn functions<'a>(lines: &[&'a str]) -> Vec<(usize, usize, &'a str)> {
     functions
 }
 
-/// Calls `each` for every Rust file below a directory, with its text. Folders of compiled and of hidden things are left out.
+/// Calls `call` for every Rust file below a directory, with its path and text. Leaves out `target` and hidden
+/// folders.
 pub fn each(dir: &Path, call: &mut dyn FnMut(&Path, &str)) -> Result<()> {
     let mut entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);

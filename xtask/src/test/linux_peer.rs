@@ -104,7 +104,7 @@ fn interrupted(log: &Path) -> Result<()> {
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut child = qemu::die_with_this_thread(&mut command).spawn()?;
     let deadline = Instant::now() + LIMIT;
-    while !std::fs::read_to_string(log)?.contains("Ctrl-C ends it") {
+    while !std::fs::read_to_string(log)?.contains("Ctrl-C ends the machine") {
         ensure!(child.try_wait()?.is_none(), "it ended before it was up");
         ensure!(Instant::now() < deadline, "it does not come up");
         std::thread::sleep(Duration::from_millis(20));

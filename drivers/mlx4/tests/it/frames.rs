@@ -4,7 +4,7 @@ use crate::common::Driver;
 use crate::common::nodes::{CARDS, Nodes};
 use crate::common::pair::every_verb;
 use crate::common::wire::{Station, exchange};
-use mlx4::{Condition, Config, Error};
+use mlx4::{Config, Error, Health};
 use std::time::Duration;
 use verbs::{LinkKind, MacAddr, Rnic};
 
@@ -158,7 +158,7 @@ fn frames_go_on_after_a_reset() {
     ma.advance(Duration::from_secs(6));
     a.progress(ma.bus.clock(), 64);
     assert!(!send(a, &frame(mac(2), mac(1), 10)));
-    while let Condition::Mending { next } = a.mend(ma.bus.clock()) {
+    while let Health::Recovering { next } = a.recover(ma.bus.clock()) {
         ma.advance(next - ma.bus.clock());
     }
     ma.progress();

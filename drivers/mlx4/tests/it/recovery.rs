@@ -7,7 +7,7 @@ use crate::common::pair::{DEPTH, End, every_verb};
 use crate::common::subnet::{configure, train};
 use crate::common::wire::{Station, exchange};
 use crate::common::{Driver, Machine};
-use mlx4::{Condition, Error, Hardware};
+use mlx4::{Error, Hardware, Health};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use verbs::{
 
 /// Lets the driver detect the failure, and recovers the card until it works or is lost. Returns the time that
 /// this took.
-fn mend(machine: &Arc<Machine>, driver: &Driver) -> (Condition, Duration) {
+fn recover(machine: &Arc<Machine>, driver: &Driver) -> (Health, Duration) {
     machine.advance(Duration::from_secs(6));
     driver.progress(machine.bus.clock(), 64);
     let begun = machine.bus.clock();
     for _ in 0..100_000 {
-        match driver.mend(machine.bus.clock()) {
-            Condition::Mending { next } => {
+        match driver.recover(machine.bus.clock()) {
+            Health::Recovering { next } => {
                 let now = machine.bus.clock();
                 assert!(next > now, "it does not ask for the past");
                 machine.advance(next - now);
@@ -84,8 +84,8 @@ fn a_card_that_fails_is_reset_and_goes_on() {
             exchange(&nodes.stations());
             a.post(3, write);
             fail(ma, da, way);
-            let (condition, took) = mend(ma, da);
-            assert_eq!(condition, Condition::Well, "{profile} {way} {round}");
+            let (health, took) = recover(ma, da);
+            assert_eq!(health, Health::Ok, "{profile} {way} {round}");
             assert!(took < Duration::from_secs(6), "{took:?}");
             let ended: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.status == Status::Success)).collect();
             assert_eq!(ended, [(2, true), (3, false), (1, false)]);
@@ -165,7 +165,7 @@ fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
         assert_eq!(a.one().status, Status::WorkRequestFlushed);
         assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
         // A reset repairs the card, which can then reach memory again.
-        assert_eq!(mend(ma, da).0, Condition::Well);
+        assert_eq!(recover(ma, da).0, Health::Ok);
         ma.advance(Duration::from_secs(3));
         ma.progress();
         da.progress(ma.bus.clock(), 64);
@@ -193,7 +193,7 @@ fn a_queue_pair_that_is_still_served_is_said_to_be_until_a_reset() {
     assert!(a.poll().is_empty(), "its memory is not given back");
     let receive = RecvWr { id: WrId(2), scatter: &[] };
     assert_eq!(da.post_recv(a.qp, &[receive]), Err((0, VerbsError::DeviceFailed)));
-    assert_eq!(mend(ma, da).0, Condition::Well);
+    assert_eq!(recover(ma, da).0, Health::Ok);
     assert_eq!(a.one().status, Status::WorkRequestFlushed);
     assert_eq!(da.destroy_qp(a.qp), Ok(()));
     assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
@@ -211,14 +211,11 @@ fn a_card_that_does_not_come_back_is_given_up() {
         let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
         a.post(1, write);
         ma.broken.store(registers, Ordering::Relaxed);
-        let (condition, took) = mend(ma, da);
-        assert!(matches!(
-            condition,
-            Condition::Lost { error: Error::Gone | Error::ResetLocked | Error::Failed }
-        ));
+        let (health, took) = recover(ma, da);
+        assert!(matches!(health, Health::Lost { error: Error::Gone | Error::ResetLocked | Error::Failed }));
         assert!(took > Duration::from_secs(14) && took < Duration::from_secs(120), "{took:?}");
         assert_eq!(a.one().status, Status::WorkRequestFlushed);
-        assert_eq!(da.mend(ma.bus.clock()), condition, "it stays so");
+        assert_eq!(da.recover(ma.bus.clock()), health, "it stays so");
         assert_eq!(da.destroy_qp(a.qp), Ok(()));
         assert_eq!(da.create_cq(verbs::CqOptions { depth: 1 }), Err(VerbsError::DeviceFailed));
         let _ = mb;
@@ -238,13 +235,13 @@ fn a_card_may_die_during_recovery() {
         da.progress(ma.bus.clock(), 64);
         ma.die_at(at);
         for _ in 0..50_000 {
-            match da.mend(ma.bus.clock()) {
-                Condition::Mending { next } => ma.advance(next - ma.bus.clock()),
-                Condition::Well => {
+            match da.recover(ma.bus.clock()) {
+                Health::Recovering { next } => ma.advance(next - ma.bus.clock()),
+                Health::Ok => {
                     well += 1;
                     break;
                 }
-                Condition::Lost { .. } => panic!("a reset heals it"),
+                Health::Lost { .. } => panic!("a reset heals it"),
             }
             if ma.broken.load(Ordering::Relaxed) == u32::MAX {
                 ma.fail_until_reset(u32::MAX);

@@ -1,5 +1,6 @@
-//! The heap by `linked_list_allocator`: one list of the free blocks, of which the first that is large enough is taken. It can
-//! only grow where it ends, and the frames there are soon somebody else's: so it takes its memory at once.
+//! The heap by `linked_list_allocator`: one list of free blocks, of which it takes the first that is large
+//! enough. It can only grow at its end, and the frames there are soon in use, so it takes its whole memory at
+//! once.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -11,7 +12,7 @@ use crate::mm::{PAGE, frames, phys_to_virt};
 pub struct Blocks(Heap);
 
 impl Blocks {
-    /// Without memory: the first allocation claims it.
+    /// Returns an allocator without memory. The first allocation claims it.
     pub const fn new() -> Self {
         Self(Heap::empty())
     }
@@ -20,13 +21,13 @@ impl Blocks {
     fn claim(&mut self) -> Option<()> {
         let len = (frames::stats().largest_free / 2) & !(PAGE - 1);
         let run = frames::alloc(len)?;
-        // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back.
+        // SAFETY: the run is RAM in the direct map. Nothing else uses it, and it is never freed.
         unsafe { self.0.init(phys_to_virt(run), len as usize) };
         super::claimed(len);
         Some(())
     }
 
-    /// Takes a block, if there is memory for it.
+    /// Allocates a block, if there is memory for it.
     ///
     /// # Safety
     /// The layout's size is not zero.
@@ -37,19 +38,19 @@ impl Blocks {
         self.0.allocate_first_fit(layout).ok()
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// [`allocate`](Self::allocate) gave the block for this layout, and nothing uses it any more.
+    /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { self.0.deallocate(block, layout) };
     }
 
-    /// Never: this allocator cannot resize a block where it is.
+    /// Returns false: this allocator cannot resize a block in place.
     ///
     /// # Safety
-    /// None to keep; the other allocator has some.
+    /// There is nothing to keep; the other allocator has conditions.
     pub unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The heap by `talc`: blocks in bins by size, so that finding one does not depend on how many are free. Grows on demand,
-//! by runs out of the frame allocator.
+//! The heap by `talc`: blocks in bins by size, so that the time to find one does not depend on the number of
+//! free blocks. It grows on demand, by runs from the frame allocator.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -9,23 +9,23 @@ use talc::source::Source;
 
 use crate::mm::{PAGE, frames, phys_to_virt};
 
-/// The heap grows by at least this much, if memory allows.
+/// The least growth of the heap, if memory allows, in bytes.
 const MIN_GROWTH: u64 = 256 << 10;
-/// And by at most this much more than is needed now.
+/// The largest growth beyond the present need, in bytes.
 const MAX_GROWTH: u64 = 4 << 20;
-/// What `talc` needs beyond the block itself: alignment and the bookkeeping of a first claim.
+/// The bytes that `talc` needs beyond the block itself: alignment and the bookkeeping of a first claim.
 const OVERHEAD: u64 = 8192;
 
 /// The free and the used blocks.
 pub struct Blocks(Talc<Growth, DefaultBinning>);
 
 impl Blocks {
-    /// Without memory: the first allocation claims some.
+    /// Returns an allocator without memory. The first allocation claims some.
     pub const fn new() -> Self {
         Self(Talc::new(Growth { end: None }))
     }
 
-    /// Takes a block, if there is memory for it.
+    /// Allocates a block, if there is memory for it.
     ///
     /// # Safety
     /// The layout's size is not zero.
@@ -34,29 +34,31 @@ impl Blocks {
         unsafe { self.0.allocate(layout) }
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Safety
-    /// [`allocate`](Self::allocate) gave the block for this layout, and nothing uses it any more.
+    /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
     pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { self.0.deallocate(block.as_ptr(), layout) };
     }
 
-    /// Makes a block longer or shorter where it is. `false`: it does not fit there, and is as before.
+    /// Makes a block longer or shorter in place. Returns false if it does not fit there; then it is
+    /// unchanged.
     ///
     /// # Safety
-    /// [`allocate`](Self::allocate) gave the block for this layout; `size` is not zero, and no more than a layout may have.
+    /// [`allocate`](Self::allocate) returned the block for this layout; `size` is not zero, and no larger
+    /// than a layout allows.
     pub unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.0.try_realloc_in_place(block.as_ptr(), layout, size) }
     }
 }
 
-/// Grows the heap out of the frame allocator.
+/// The source of the heap's growth: the frame allocator.
 #[derive(Debug)]
 struct Growth {
-    /// Where the newest piece of the heap ends: a run of frames that begins there extends it.
+    /// The end of the newest piece of the heap. A run of frames that begins there extends the piece.
     end: Option<NonNull<u8>>,
 }
 
@@ -72,8 +74,8 @@ unsafe impl Source for Growth {
         let (run, len) =
             [need.max(wish), need].into_iter().find_map(|len| Some((frames::alloc(len)?, len))).ok_or(())?;
         let start = phys_to_virt(run);
-        // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back once it is claimed; `end` is
-        // what an earlier claim or extension returned.
+        // SAFETY: the run is RAM in the direct map. Nothing else uses it, and it is never freed once it is
+        // claimed. An earlier claim or extension returned `end`.
         let end = unsafe {
             match talc.source.end.filter(|end| within_a_chunk(end.as_ptr(), start)) {
                 Some(end) => Some(talc.extend(end, start.add(len as usize))),
@@ -90,7 +92,8 @@ unsafe impl Source for Growth {
     }
 }
 
-/// Whether a heap that ends at `end` ends where `start` begins, but for `talc`'s rounding down to its unit.
+/// Returns whether a heap that ends at `end` ends where `start` begins, except for `talc`'s rounding down to
+/// its unit.
 fn within_a_chunk(end: *mut u8, start: *mut u8) -> bool {
     (start as usize).checked_sub(end as usize).is_some_and(|gap| gap < talc::base::CHUNK_UNIT)
 }

@@ -170,7 +170,7 @@ fn refusals_are_one_line() {
     let said = refusal(
         daemon(&cluster, "b", 1).arg("--key-file").arg(&clients).arg("--fabric-socket").arg(&nowhere),
     );
-    assert!(said.contains("the key is one for a client"), "{said}");
+    assert!(said.contains("this is the key of a client"), "{said}");
     let said = refusal(daemon(&cluster, "b", 1).arg("--fabric-socket").arg(&nowhere));
     assert!(said.contains("no.sock"), "{said}");
 }

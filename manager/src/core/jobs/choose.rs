@@ -1,4 +1,4 @@
-//! Submissions: choosing a job's nodes among those that are idle, and telling them.
+//! Submissions: the choice of a job's nodes among the idle ones, and the start of the job.
 
 use super::super::cut::Cutter;
 use super::super::members::STORE_IS_SLOW;
@@ -10,19 +10,19 @@ use proto::{CutRule, InputFile, JobId, JobStart, NodeId, Reason, ToNode, encode,
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Bytes of the longest description of a job, without its nodes.
+/// The maximum length of a job's description without its nodes, in bytes.
 const MAX_START: usize = 256 << 10;
 
-/// Which nodes a client wants for a job.
+/// The nodes that a client wants for a job.
 #[derive(Debug)]
 pub(in super::super) enum Wanted {
-    /// So many, or all for 0.
+    /// This number of nodes, or all for 0.
     Any(usize),
-    /// Those of these names, by rank.
+    /// The nodes of these names, by rank.
     Named(Vec<String>),
 }
 
-/// What a client wants to run.
+/// A client's submission of a job.
 #[derive(Debug)]
 pub(in super::super) struct Submission {
     pub(in super::super) conn: ConnId,
@@ -30,23 +30,23 @@ pub(in super::super) struct Submission {
     pub(in super::super) args: Vec<String>,
     pub(in super::super) wanted: Wanted,
     pub(in super::super) inputs: Vec<InputFile>,
-    /// How long the job may take.
+    /// The time limit of the job.
     pub(in super::super) limit: Option<Duration>,
-    /// When it came.
+    /// The time of its arrival.
     pub(in super::super) since: Instant,
 }
 
-/// The nodes of a new job by rank, and how its input is cut.
+/// The nodes of a new job by rank, and the cutter of its input.
 struct Choice {
     nodes: Vec<NodeId>,
     cut: CutRule,
 }
 
-/// Why a job cannot start.
+/// The reason why a job cannot start.
 enum Refusal {
-    /// It cannot, and waiting does not help.
+    /// The job cannot start, and to wait does not help.
     Final(Reason),
-    /// Not before nodes have ended their part of another job.
+    /// The job cannot start before nodes have ended their part of another job.
     Ending(Reason),
 }
 
@@ -64,11 +64,11 @@ impl Core {
         }
     }
 
-    /// What is wrong with a submission whatever the nodes do.
+    /// Returns the fault of a submission that is invalid whatever the nodes do.
     fn objection(&self, submission: &Submission) -> Option<Reason> {
         let Submission { conn, app, args, inputs, .. } = submission;
         if self.jobs.clients.contains_key(conn) || self.jobs.waiting.iter().any(|other| other.conn == *conn) {
-            return Some("a job of this connection is under way".into());
+            return Some("this connection already has a job".into());
         }
         if inputs.iter().try_fold(0u64, |total, file| total.checked_add(file.len)).is_none() {
             return Some("the input is longer than 2^64 bytes".into());
@@ -79,8 +79,8 @@ impl Core {
         None
     }
 
-    /// Starts what waits for nodes that end their part of another job, where they have, and refuses what has waited for
-    /// too long.
+    /// Starts the submissions whose nodes have ended their part of another job, and refuses those that have
+    /// waited for too long.
     pub(super) fn start_waiting(&mut self) {
         for submission in std::mem::take(&mut self.jobs.waiting) {
             self.start_or_wait(submission);
@@ -130,7 +130,7 @@ impl Core {
         self.jobs.clients.insert(conn, job);
     }
 
-    /// Tells the nodes of a job to take their parts, which it gives.
+    /// Tells the nodes of a job to start their parts, and returns the parts.
     fn tell_start(&mut self, start: JobStart) -> Vec<Part> {
         let (job, nodes) = (start.job, start.nodes.clone());
         let message = Message::to_nodes(&ToNode::JobStart(start));
@@ -181,7 +181,7 @@ impl Core {
         Ok(Choice { nodes, cut: first.clone() })
     }
 
-    /// The first `wanted` that are idle of those that are able.
+    /// Returns the first `wanted` idle nodes of those that are able.
     fn idle(&self, able: &[NodeId], wanted: usize) -> Result<Vec<NodeId>, Refusal> {
         let job = |node: &NodeId| self.members.get(*node).and_then(|live| live.job);
         let nodes: Vec<NodeId> =
@@ -211,7 +211,7 @@ impl Core {
         format!("unknown application {}; the nodes have: {}", printable(app), printable(&known))
     }
 
-    /// The nodes of these names, all of which must be among those `able` to run the application.
+    /// Returns the nodes of these names. All must be among the nodes `able` to run the application.
     fn named(&self, names: &[String], app: &str, able: &[NodeId]) -> Result<Vec<NodeId>, Reason> {
         let by_name = |&node: &NodeId| Some((self.members.get(node)?.member.name.as_str(), node));
         let able: std::collections::BTreeMap<&str, NodeId> = able.iter().filter_map(by_name).collect();

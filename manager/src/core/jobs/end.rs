@@ -1,4 +1,4 @@
-//! How jobs end: done, failed or cancelled, and when their nodes are idle again.
+//! The end of jobs, which are done, failed or cancelled, and of their nodes' parts.
 
 use super::super::{Action, ConnId, Core};
 use super::{Job, Phase};
@@ -11,20 +11,20 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) app: String,
-    /// Those that have not.
+    /// The nodes that have not.
     pub(super) nodes: BTreeSet<NodeId>,
-    /// When the job began.
+    /// The time when the job began.
     pub(super) began: Instant,
-    /// When its nodes were told to end it.
+    /// The time when its nodes were told to end it.
     pub(super) since: Instant,
-    /// The operator has been told that it takes long.
+    /// True if the operator has been told that it takes long.
     told: bool,
 }
 
 impl Ending {
-    /// When the operator is told, if the nodes do nothing.
-    pub(super) fn due(&self, patience: Duration) -> Option<Instant> {
-        (!self.told).then(|| self.since + patience)
+    /// Returns the time at which the operator is told, if the nodes do nothing.
+    pub(super) fn due(&self, timeout: Duration) -> Option<Instant> {
+        (!self.told).then(|| self.since + timeout)
     }
 }
 
@@ -67,12 +67,12 @@ impl Core {
         }
     }
 
-    /// A node says that nothing is left of its part of a job that it was told to give up.
+    /// Handles a node's report that nothing is left of its part of a job that it was told to end.
     pub(in super::super) fn job_over(&mut self, node: NodeId, id: JobId) {
-        self.job_failed_by(node, id, "gave up its part");
+        self.job_failed_by(node, id, "ended its part early");
     }
 
-    /// Nothing of a job is left on a node, or the node is no more.
+    /// Handles the end of a node's part of a job, also by the end of the node.
     pub(in super::super) fn part_is_over(&mut self, node: NodeId, id: JobId) {
         if let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.part_mut(node)) {
             part.over = true;
@@ -92,14 +92,14 @@ impl Core {
         }
     }
 
-    /// Ends a job: its nodes are told, and its client.
+    /// Ends a job, and tells its nodes and its client.
     pub(in super::super) fn fail_job(&mut self, id: JobId, reason: Reason) {
         let Some(client) = self.cancel(id, &reason) else { return };
         self.tell_client(client, ToClient::Failed { reason });
         self.close(client);
     }
 
-    /// Fails the jobs of all clients, those that wait for nodes included.
+    /// Fails the jobs of all clients, including those that wait for nodes.
     pub(in super::super) fn fail_all_jobs(&mut self, reason: &str) {
         for submission in std::mem::take(&mut self.jobs.waiting) {
             self.fail_client(submission.conn, reason.into());
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Ends a job because a client says so.
+    /// Ends a job at the request of a client.
     pub(in super::super) fn cancel_for(&mut self, conn: ConnId, id: JobId) {
         if self.jobs.running.contains_key(&id) {
             let reason = format!("cancelled by {}", self.peer(conn));
@@ -125,12 +125,12 @@ impl Core {
                 let nodes = self.members.labels(ending.nodes.iter().copied());
                 format!("job {} has ended, but not yet on {nodes}", id.0)
             }
-            None => format!("no job {} is under way", id.0),
+            None => format!("there is no job {}", id.0),
         };
         self.fail_client(conn, reason);
     }
 
-    /// Gives up what a client that cannot be told has submitted.
+    /// Cancels the submissions of a client that cannot be told.
     pub(in super::super) fn cancel_jobs_of(&mut self, conn: ConnId, reason: &str) {
         self.jobs.waiting.retain(|submission| submission.conn != conn);
         if let Some(&id) = self.jobs.clients.get(&conn) {
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Has the nodes of a job that live give it up; gives its client.
+    /// Tells the live nodes of a job to end it, and returns its client.
     fn cancel(&mut self, id: JobId, reason: &str) -> Option<ConnId> {
         let job = self.release(id)?;
         self.log(format!("job {}: failed: {reason}", id.0));
@@ -158,7 +158,7 @@ impl Core {
         Some(job.client)
     }
 
-    /// Takes a job off the list and its nodes out of it.
+    /// Removes a job from the list and frees its nodes.
     fn release(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.running.remove(&id)?;
         self.jobs.clients.remove(&job.client);
@@ -175,13 +175,13 @@ impl Core {
 
     /// Tells the operator of nodes that do not end their part of a job.
     pub(super) fn expire_ending(&mut self) {
-        let (now, patience) = (self.now, self.config.patience);
+        let (now, timeout) = (self.now, self.config.reply_timeout);
         let mut lines = Vec::new();
         for (id, ending) in &mut self.jobs.ending {
-            if ending.due(patience).is_some_and(|due| due <= now) {
+            if ending.due(timeout).is_some_and(|due| due <= now) {
                 ending.told = true;
                 let nodes = self.members.labels(ending.nodes.iter().copied());
-                lines.push(format!("job {}: has not ended for {} s on {nodes}", id.0, patience.as_secs()));
+                lines.push(format!("job {}: has not ended for {} s on {nodes}", id.0, timeout.as_secs()));
             }
         }
         lines.into_iter().for_each(|line| self.log(line));

@@ -1,4 +1,4 @@
-//! A job's input: cut as it comes from the client, and sent to each node as far as the node is ready to take it.
+//! A job's input: it is cut as it comes from the client, and sent to each node within the node's credit.
 
 use super::super::{Action, ConnId, Core, Message};
 use super::{Job, Overdue, Phase};
@@ -7,20 +7,20 @@ use proto::{JobId, NodeId, ToManager, ToNode};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Bytes of input in one message, at most.
+/// The maximum number of bytes of input in one message.
 const MAX_INPUT: usize = 48 << 10;
 
-/// The input of one node, all of it in [charges](ToNode::input_charge).
+/// The input of one node. All amounts are [charges](ToNode::input_charge).
 #[derive(Debug)]
 pub(super) struct Feed {
-    /// What the node is ready to take, from the first byte on.
+    /// The amount that the node accepts, counted from the first byte.
     credit: u64,
-    /// What was sent.
+    /// The amount that was sent.
     sent: u64,
-    /// What waits for credit: each message with its charge, and the sum.
+    /// The messages that wait for credit, each with its charge, and the sum of the charges.
     queue: VecDeque<(u64, ToNode)>,
     queued: u64,
-    /// Since when the queue waits for more credit.
+    /// The time since when the queue has waited for more credit.
     pub(super) stalled: Instant,
 }
 
@@ -37,7 +37,7 @@ impl Feed {
         self.queue.push_back((charge, message));
     }
 
-    /// The next message that the node is ready to take.
+    /// Removes and returns the next message for which the node has credit.
     fn pop(&mut self) -> Option<ToNode> {
         let charge = self.queue.front()?.0;
         let sent = self.sent.checked_add(charge).filter(|sent| *sent <= self.credit)?;
@@ -48,16 +48,17 @@ impl Feed {
 }
 
 impl Job {
-    /// While input comes: when the client, or a node whose input waits, has kept the others waiting for too long.
-    pub(super) fn load_due(&self, patience: Duration) -> Option<(Instant, Overdue)> {
+    /// Returns, while input comes, the time at which the client or a node whose input waits will have delayed
+    /// the job for too long, and that party.
+    pub(super) fn load_due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
         let client = self.reading && !self.cutter.finished();
-        let client = client.then_some((self.waiting + patience, Overdue::Client));
+        let client = client.then_some((self.waiting + timeout, Overdue::Client));
         let parts = self.parts.iter().enumerate().filter(|(_, part)| !part.feed.queue.is_empty());
-        let nodes = parts.map(|(rank, part)| (part.feed.stalled + patience, Overdue::Feed(rank)));
+        let nodes = parts.map(|(rank, part)| (part.feed.stalled + timeout, Overdue::Feed(rank)));
         client.into_iter().chain(nodes).min_by_key(|(at, _)| *at)
     }
 
-    /// What waits for the node for which most waits, and for all.
+    /// Returns the largest amount that waits for one node, and the amount that waits for all.
     fn queued(&self) -> (u64, u64) {
         let queued = self.parts.iter().map(|part| part.feed.queued);
         queued.fold((0, 0), |(longest, sum), queued| (longest.max(queued), sum + queued))
@@ -102,16 +103,16 @@ impl Core {
         self.regulate(id);
     }
 
-    /// A node is ready to take input.
+    /// Handles new credit of a node.
     pub(in super::super) fn job_credit(&mut self, node: NodeId, id: JobId, credit: u64) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
         let Some(rank) = job.rank(node) else { return };
         let Some(part) = job.parts.get_mut(rank) else { return };
         let complaint = if !part.accepted {
-            "is ready to take input of a job that it has not accepted"
+            "granted credit for a job that it has not accepted"
         } else if credit > part.feed.sent.saturating_add(ToManager::MAX_CREDIT) {
-            "is ready to take more input than it may"
+            "granted more credit than is permitted"
         } else {
             ""
         };
@@ -127,7 +128,7 @@ impl Core {
         }
     }
 
-    /// Sends a node what it is ready to take.
+    /// Sends a node the messages for which it has credit.
     fn feed(&mut self, id: JobId, rank: usize) {
         let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.parts.get_mut(rank)) else {
             return;
@@ -148,10 +149,10 @@ impl Core {
         job.last_input = Some(now);
         let loads: Vec<String> = job.cutter.loads().iter().take(64).map(u64::to_string).collect();
         self.tell_parts(id, &ToNode::JobInputEnd { job: id });
-        self.log(format!("job {}: all input is out, bytes by rank: {}", id.0, loads.join(" ")));
+        self.log(format!("job {}: all input was sent, bytes by rank: {}", id.0, loads.join(" ")));
     }
 
-    /// Input for a node has been handed to the network.
+    /// Handles the report that input for a node has been handed to the network.
     pub(in super::super) fn input_sent(&mut self, node: NodeId) {
         let now = self.now;
         let Some(id) = self.members.get(node).and_then(|live| live.job) else { return };
@@ -163,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Stops or resumes taking input, by what waits for the job's nodes.
+    /// Stops or resumes receiving input, depending on the amount that waits for the job's nodes.
     fn regulate(&mut self, id: JobId) {
         let (now, config) = (self.now, &self.config);
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
@@ -172,7 +173,7 @@ impl Core {
         let reading = longest <= config.input_window / part && all <= config.job_window / part;
         if reading != job.reading {
             job.reading = reading;
-            // The client may be silent for as long as it is not heard.
+            // The wait for the client starts now: while its messages are not received, it may be silent.
             job.waiting = now;
             self.actions.push(Action::Reading { conn: job.client, on: reading });
         }

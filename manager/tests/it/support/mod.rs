@@ -1,4 +1,4 @@
-//! The core on a virtual clock, with the ends of its connections in the hands of a test.
+//! The core on a virtual clock. A test holds the other ends of its connections.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
@@ -12,16 +12,16 @@ use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
 pub struct Harness {
     pub core: Core,
     pub now: Instant,
-    /// What has been sent and not been looked at.
+    /// The messages that were sent and that no test has read yet.
     pub sent: BTreeMap<ConnId, Vec<Message>>,
     pub closed: BTreeSet<ConnId>,
-    /// Clients that are not read.
+    /// The clients whose messages are not received.
     pub paused: BTreeSet<ConnId>,
     pub saved: Vec<Record>,
     pub log: Vec<String>,
-    /// Whether messages are handed to the network at once.
+    /// True if messages are handed to the network at once.
     pub prompt: bool,
-    /// Whether records are on the disk at once.
+    /// True if records are on the disk at once.
     pub saves: bool,
     next: u64,
 }
@@ -81,7 +81,7 @@ impl Harness {
         }
     }
 
-    /// Lets time pass, in steps in which the core's own deadlines are met.
+    /// Advances the time in steps that meet the core's own deadlines.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.core.next_deadline().filter(|&due| due <= end) {
@@ -107,7 +107,7 @@ impl Harness {
         self.event(Event::Closed { conn, reason: "connection lost" });
     }
 
-    /// What a node has been sent since the last look.
+    /// Returns the messages that a node has been sent since the last call.
     pub fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
         let take = |message| match message {
             Message::ToNode(message) => message,
@@ -117,7 +117,7 @@ impl Harness {
         self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
     }
 
-    /// What a client has been sent since the last look.
+    /// Returns the messages that a client has been sent since the last call.
     pub fn client_heard(&mut self, conn: ConnId) -> Vec<ToClient> {
         let take = |message| match message {
             Message::ToClient(message) => message,
@@ -126,7 +126,7 @@ impl Harness {
         self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
     }
 
-    /// Joins; gives the connection and the first answer.
+    /// Joins, and returns the connection and the first answer.
     pub fn try_join(&mut self, join: Join) -> (ConnId, ToNode) {
         let conn = self.open();
         self.say(conn, &Hello::Node(join));
@@ -139,7 +139,7 @@ impl Harness {
         self.join_with(join(name))
     }
 
-    /// A node that wants the id that its name had.
+    /// Joins a node that wants the id that its name had.
     pub fn join_keeping(&mut self, name: &str) -> (ConnId, Welcome) {
         self.join_with(Join { keep_id: true, ..join(name) })
     }
@@ -158,7 +158,7 @@ impl Harness {
         conn
     }
 
-    /// The reason of the refusal that a client got as its last message, before its connection was closed.
+    /// Returns the reason of the refusal in a client's last message before its connection was closed.
     pub fn failure(&mut self, client: ConnId) -> String {
         assert!(self.closed.contains(&client));
         match self.client_heard(client).pop() {
@@ -168,7 +168,7 @@ impl Harness {
     }
 }
 
-/// A node's offer; the Ethernet address comes of the name.
+/// Makes a node's join message. The Ethernet address is derived from the name.
 pub fn join(name: &str) -> Join {
     let mut mac = [2u8, 0, 0, 0, 0, 0];
     for (i, byte) in name.bytes().enumerate() {

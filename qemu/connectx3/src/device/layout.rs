@@ -258,6 +258,108 @@ pub mod device_capabilities {
     pub const ENTRY_SIZES: usize = 0x80;
 }
 
+/// SET_PORT of general settings (Linux `mlx4/port.c`, `mlx4_set_port_general_context`).
+pub mod set_port_general {
+    use super::{Field, bits, word};
+
+    pub const FLAGS2: Field = bits(0x00, 15, 8);
+    pub const FLAGS: Field = bits(0x00, 7, 0);
+    pub const ROCE_MODE: Field = bits(0x04, 31, 28);
+    pub const MTU: Field = bits(0x04, 15, 0);
+    pub const PPTX: Field = bits(0x08, 31, 24);
+    pub const PFCTX: Field = bits(0x08, 23, 16);
+    pub const PPRX: Field = bits(0x0c, 31, 24);
+    pub const PFCRX: Field = bits(0x0c, 23, 16);
+    pub const USER_MTU: Field = bits(0x18, 15, 0);
+    pub const USER_MAC_HIGH: Field = bits(0x1c, 15, 0);
+    pub const USER_MAC: Field = word(0x20);
+}
+
+/// SET_PORT of queue calculation (Linux `mlx4/port.c`, `mlx4_set_port_rqp_calc_context`).
+pub mod set_port_queues {
+    use super::{Field, bits, word};
+
+    pub const BASE_QPN: Field = word(0x00);
+    pub const LOG_MACS: Field = bits(0x04, 23, 16);
+    pub const LOG_VLANS: Field = bits(0x04, 15, 8);
+    pub const LOG_PRIORITIES: Field = bits(0x04, 7, 0);
+    pub const NO_VLAN: Field = bits(0x0c, 23, 16);
+    pub const VLAN_MISS: Field = bits(0x0c, 7, 0);
+    pub const PROMISCUOUS: Field = bits(0x14, 31, 31);
+    pub const PROMISCUOUS_QPN: Field = bits(0x14, 23, 0);
+    pub const MULTICAST_MODE: Field = bits(0x18, 31, 30);
+    pub const MULTICAST_QPN: Field = bits(0x18, 23, 0);
+}
+
+/// CONFIG_DEV (Linux `mlx4/fw.c`, `mlx4_config_dev`).
+pub mod config_dev {
+    use super::{Field, bits, byte, word};
+
+    pub const UPDATE: Field = word(0x00);
+    pub const VXLAN_PORT: Field = bits(0x10, 15, 0);
+    pub const ROCE_PORT: Field = bits(0x14, 15, 0);
+    pub const ROCE_FLAGS: Field = word(0x18);
+    pub const CHECKSUM_MODES: Field = byte(0x83);
+}
+
+/// QUERY_FW (Linux `mlx4/fw.c`, `mlx4_QUERY_FW`).
+pub mod query_fw {
+    use super::{Field, byte, half, word};
+
+    pub const PAGES: Field = half(0x00);
+    pub const VERSION_MAJOR: Field = half(0x02);
+    pub const VERSION_SUBMINOR: Field = half(0x04);
+    pub const VERSION_MINOR: Field = half(0x06);
+    pub const COMMAND_REVISION: Field = half(0x0a);
+    pub const LOG_MAX_COMMANDS: Field = byte(0x0f);
+    pub const CLEAR_INTERRUPT_HIGH: Field = word(0x20);
+    pub const ERROR_BUFFER_HIGH: Field = word(0x30);
+    pub const ERROR_BUFFER_WORDS: Field = word(0x38);
+    pub const CLOCK_HIGH: Field = word(0x50);
+}
+
+/// QUERY_ADAPTER (Linux `mlx4/fw.c`, `mlx4_QUERY_ADAPTER`).
+pub mod query_adapter {
+    use super::{Field, byte, half};
+
+    pub const INTA_PIN: Field = byte(0x10);
+    pub const VENDOR: Field = half(0x1a);
+    pub const BOARD: usize = 0xf0;
+}
+
+/// QUERY_FUNC (Linux `mlx4/fw.c`, `mlx4_QUERY_FUNC`).
+pub mod query_func {
+    use super::{Field, half};
+
+    pub const RESERVED_EQS: Field = half(0x04);
+    pub const MAX_EQS: Field = half(0x06);
+}
+
+/// QUERY_PORT (Linux `mlx4/fw.c`, `mlx4_QUERY_PORT`, and `en_port.h`).
+pub mod query_port {
+    use super::{Field, bits, byte, half, word};
+
+    pub const LINK_AND_TYPES: Field = byte(0x00);
+    pub const MAX_PATH_MTU: Field = byte(0x01);
+    pub const MAX_ETHERNET_MTU: Field = half(0x02);
+    pub const SPEED: Field = byte(0x05);
+    pub const MAX_WIDTH: Field = byte(0x06);
+    pub const LOG_MAX_GIDS: Field = bits(0x04, 7, 4);
+    pub const LOG_MAX_PKEYS: Field = bits(0x04, 3, 0);
+    pub const LOG_MAX_VLANS: Field = bits(0x08, 15, 12);
+    pub const LOG_MAX_MACS: Field = bits(0x08, 11, 8);
+    pub const VIRTUAL_LANES: Field = byte(0x0b);
+    pub const MAC_HIGH: Field = word(0x10);
+}
+
+/// MOD_STAT_CFG that reads a GUID.
+pub mod mod_stat_cfg {
+    use super::{Field, word};
+
+    pub const GUID_UPPER: Field = word(0x14);
+    pub const GUID_LOWER: Field = word(0x1c);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

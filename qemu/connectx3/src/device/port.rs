@@ -4,6 +4,7 @@ use super::ethernet::filter::Filters;
 use super::ethernet::headers::{Headers, Length};
 use super::hcr::Status;
 use super::infiniband::IbPort;
+use super::layout::{query_port, set_port_general, set_port_queues};
 use super::mailbox::Mailbox;
 use super::profile::{LinkType, LinkTypes, PortProfile, Profile, limits};
 use super::statistics::{FCS, PortStatistics};
@@ -76,12 +77,13 @@ pub struct QueueCalculation {
 
 impl QueueCalculation {
     fn parse(mailbox: &Mailbox) -> Self {
+        use set_port_queues as queues;
         const QPN: u32 = 0xff_ffff;
-        let (promiscuous, multicast) = (mailbox.u32(0x14), mailbox.u32(0x18));
+        let qpn = |enabled, qpn| (mailbox.field(enabled) != 0).then(|| mailbox.field(qpn));
         Self {
-            base_qpn: mailbox.u32(0x00) & QPN,
-            promiscuous: (promiscuous >> 31 != 0).then_some(promiscuous & QPN),
-            multicast: (multicast >> 30 != 0).then_some(multicast & QPN),
+            base_qpn: mailbox.field(queues::BASE_QPN) & QPN,
+            promiscuous: qpn(queues::PROMISCUOUS, queues::PROMISCUOUS_QPN),
+            multicast: qpn(queues::MULTICAST_MODE, queues::MULTICAST_QPN),
         }
     }
 }
@@ -171,24 +173,28 @@ impl Port {
 
     /// QUERY_PORT: writes the port's capabilities and state to `out`.
     pub fn query(&self, out: &mut Mailbox) {
-        const SPEED_40G: u8 = 0x40;
-        const SUGGESTS_ETHERNET: u8 = 1 << 3;
+        const PATH_MTU_4096: u32 = 5;
+        const WIDTH_4X: u32 = 2;
+        const SPEED_40G: u32 = 0x40;
+        const SUGGESTS_ETHERNET: u32 = 1 << 3;
         let up = if self.is_infiniband() { self.ib.is_active() } else { self.link };
-        let link = if up { 0x80 } else { 0 };
+        let link: u32 = if up { 0x80 } else { 0 };
         let suggested = match self.links.suggested() {
             LinkType::Ethernet => SUGGESTS_ETHERNET,
             LinkType::InfiniBand => 0,
         };
-        out.put_u8(0x00, link | suggested | self.links.code());
-        out.put_u8(0x01, 5);
-        out.put_u16(0x02, MAX_MTU);
-        out.put_u8(0x05, SPEED_40G);
-        out.put_u8(0x06, 2);
-        out.put_u8(0x07, limits::LOG_GIDS << 4 | 7);
-        out.put_u8(0x0a, limits::LOG_VLANS << 4 | limits::LOG_MACS);
-        out.put_u8(0x0b, 8 << 4 | 8);
+        out.set(query_port::LINK_AND_TYPES, link | suggested | u32::from(self.links.code()));
+        out.set(query_port::MAX_PATH_MTU, PATH_MTU_4096);
+        out.set(query_port::MAX_ETHERNET_MTU, MAX_MTU.into());
+        out.set(query_port::SPEED, SPEED_40G);
+        out.set(query_port::MAX_WIDTH, WIDTH_4X);
+        out.set(query_port::LOG_MAX_GIDS, limits::LOG_GIDS.into());
+        out.set(query_port::LOG_MAX_PKEYS, 7);
+        out.set(query_port::LOG_MAX_VLANS, limits::LOG_VLANS.into());
+        out.set(query_port::LOG_MAX_MACS, limits::LOG_MACS.into());
+        out.set(query_port::VIRTUAL_LANES, 8 << 4 | 8);
         let [a, b, c, d, e, f] = self.mac.0;
-        out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+        out.set_double(query_port::MAC_HIGH, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
     }
 
     /// Selects the link type, which the form of SET_PORT implies.
@@ -227,9 +233,9 @@ impl Port {
             }
             sub::RQP_CALC => self.queues = QueueCalculation::parse(mailbox),
             sub::GENERAL => {
-                const MTU_VALID: u8 = 1 << 0;
-                if mailbox.u8(0x03) & MTU_VALID != 0 {
-                    self.max_frame = usize::from(mailbox.u16(0x06));
+                const MTU_VALID: u32 = 1 << 0;
+                if mailbox.field(set_port_general::FLAGS) & MTU_VALID != 0 {
+                    self.max_frame = mailbox.field(set_port_general::MTU) as usize;
                 }
             }
             sub::VLAN_TABLE => {

@@ -1,7 +1,10 @@
 //! Names of the fields of mailboxes, by command. Bits outside of all fields are shown by offset, so nothing
 //! is omitted.
 
-use crate::device::layout::{Field, bits, cq_context, eq_context, init_hca, srq_context, word};
+use crate::device::layout::{
+    Field, bits, config_dev, cq_context, eq_context, init_hca, set_port_general, set_port_queues,
+    srq_context, word,
+};
 use crate::device::{Command, Mailbox};
 
 /// A field with its name and its kind.
@@ -175,30 +178,30 @@ const SET_PORT_INFINIBAND: &[Named] = &[
 ];
 
 const SET_PORT_GENERAL: &[Named] = &[
-    k("flags2", bits(0x00, 15, 8)),
-    k("flags", bits(0x00, 7, 0)),
-    v("roce_mode", bits(0x04, 31, 28)),
-    v("mtu", bits(0x04, 15, 0)),
-    v("pptx", bits(0x08, 31, 24)),
-    v("pfctx", bits(0x08, 23, 16)),
-    v("pprx", bits(0x0c, 31, 24)),
-    v("pfcrx", bits(0x0c, 23, 16)),
-    v("user_mtu", bits(0x18, 15, 0)),
-    p("user_mac_high", bits(0x1c, 15, 0)),
-    p("user_mac", word(0x20)),
+    k("flags2", set_port_general::FLAGS2),
+    k("flags", set_port_general::FLAGS),
+    v("roce_mode", set_port_general::ROCE_MODE),
+    v("mtu", set_port_general::MTU),
+    v("pptx", set_port_general::PPTX),
+    v("pfctx", set_port_general::PFCTX),
+    v("pprx", set_port_general::PPRX),
+    v("pfcrx", set_port_general::PFCRX),
+    v("user_mtu", set_port_general::USER_MTU),
+    p("user_mac_high", set_port_general::USER_MAC_HIGH),
+    p("user_mac", set_port_general::USER_MAC),
 ];
 
 const SET_PORT_QUEUES: &[Named] = &[
-    p("base_qpn", word(0x00)),
-    v("log_macs", bits(0x04, 23, 16)),
-    v("log_vlans", bits(0x04, 15, 8)),
-    v("log_priorities", bits(0x04, 7, 0)),
-    v("no_vlan", bits(0x0c, 23, 16)),
-    v("vlan_miss", bits(0x0c, 7, 0)),
-    v("promiscuous", bits(0x14, 31, 31)),
-    p("promiscuous_qpn", bits(0x14, 23, 0)),
-    v("multicast_mode", bits(0x18, 31, 30)),
-    p("multicast_qpn", bits(0x18, 23, 0)),
+    p("base_qpn", set_port_queues::BASE_QPN),
+    v("log_macs", set_port_queues::LOG_MACS),
+    v("log_vlans", set_port_queues::LOG_VLANS),
+    v("log_priorities", set_port_queues::LOG_PRIORITIES),
+    v("no_vlan", set_port_queues::NO_VLAN),
+    v("vlan_miss", set_port_queues::VLAN_MISS),
+    v("promiscuous", set_port_queues::PROMISCUOUS),
+    p("promiscuous_qpn", set_port_queues::PROMISCUOUS_QPN),
+    v("multicast_mode", set_port_queues::MULTICAST_MODE),
+    p("multicast_qpn", set_port_queues::MULTICAST_QPN),
 ];
 
 const MPT: &[Named] = &[
@@ -267,10 +270,10 @@ const SRQ: &[Named] = &[
 ];
 
 const CONFIG_DEV: &[Named] = &[
-    v("update", word(0x00)),
-    v("vxlan_port", bits(0x10, 15, 0)),
-    v("roce_port", bits(0x14, 15, 0)),
-    v("roce_flags", word(0x18)),
+    v("update", config_dev::UPDATE),
+    v("vxlan_port", config_dev::VXLAN_PORT),
+    v("roce_port", config_dev::ROCE_PORT),
+    v("roce_flags", config_dev::ROCE_FLAGS),
 ];
 
 const UPDATE_QP: &[Named] = &[

@@ -1,4 +1,5 @@
-//! After the run: all works again, what was written is there, and nothing is left behind.
+//! The checks after the run: everything works again, all written data is there, and no resource remains in
+//! use.
 
 use super::check::Check;
 use super::work::{EACH, Owned, PART, PATIENT, PROBES, SECRET, Stage, Thing};
@@ -7,19 +8,20 @@ use lite::{Error, Lite, Lmr, NodeId, Permissions};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// In which all that goes on by itself comes to its end: leases, timeouts, fences.
+/// The time in which all processes without input come to their end: leases, timeouts, fences.
 const SETTLE: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
-/// For ending all that was made.
+/// The time limit for ending all shared objects.
 const END_LIMIT: Duration = Duration::from_secs(600);
-/// For a task that takes each step once.
+/// The time limit of a task that takes each step once.
 const ROUND_LIMIT: Duration = Duration::from_secs(300);
 
-/// Checks what can only be checked now, ends all that is shared, and sees that nobody holds anything.
+/// Checks the invariants that can only be checked at the end, ends all shared objects, and checks that no
+/// node holds anything.
 pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
     cluster.world.run_for(SETTLE);
     check.look(cluster);
-    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, *i)).collect();
+    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| is_live(cluster, *i)).collect();
     for (from, to) in live.iter().flat_map(|from| live.iter().map(move |to| (*from, *to))) {
         let (lite, target) = (cluster.lite(from), cluster.lite(to).node_id());
         if let Err(error) = cluster.world.run(LIMIT, async move { calls(&lite, target).await }) {
@@ -41,9 +43,9 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
     }
 }
 
-/// Each live node takes each step once more, and all succeed.
+/// Lets each live node take each step once more. All must succeed.
 fn last_round(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
-    // One after the other: nodes that have few places for connections may wait for each other in a circle.
+    // The nodes take turns: nodes with few permits for connections may wait for each other in a circle.
     for node in live {
         stage.start_calm(cluster, *node);
         finish(cluster, check);
@@ -60,7 +62,7 @@ fn finish(cluster: &mut Cluster, check: &Check) {
     }
 }
 
-/// Reads what was written, and ends what was made.
+/// Reads all written data, and ends all shared objects.
 fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
     let lites: Vec<Lite> = live.iter().map(|i| cluster.lite(*i).with_deadline(PATIENT)).collect();
     let mut owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
@@ -69,15 +71,17 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
             owned.push(Owned { node: 0, thing });
         }
     }
-    // What its maker made has ended with it; so do its handles. Locks and events end with their homes.
+    // The objects of a dead maker have ended with it, and so have their handles. Locks and events end with
+    // their homes.
     owned.retain(|Owned { node, thing }| live.contains(node) || thing.outlives());
     let model = check.clone();
     let end = async move {
         for Owned { node, thing } in owned {
             let what = thing.to_string();
             match free(&lites, &model, thing).await {
-                // It has ended with its home, or its task has ended it.
-                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName) => {}
+                // The object has ended with its home, or its task has ended it. A connection that failed at
+                // one end during the faults is detected by its next use, and the free continues.
+                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName | Error::Unknown) => {}
                 Err(error) => {
                     let seen = format_args!("ending {what} of {node}: {error}");
                     model.violated("a healthy cluster works", seen);
@@ -88,7 +92,7 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
     cluster.world.run(END_LIMIT, end);
 }
 
-/// Ends one thing; `lites` are those of all nodes.
+/// Ends one object. `lites` are those of all nodes.
 async fn free(lites: &[Lite], check: &Check, thing: Thing) -> Result<(), Error> {
     let Some(lite) = lites.first() else { return Ok(()) };
     match thing {
@@ -99,7 +103,8 @@ async fn free(lites: &[Lite], check: &Check, thing: Thing) -> Result<(), Error> 
         Thing::Other(region) | Thing::Gate(_, region) => region.with_deadline(PATIENT).free().await,
         Thing::Counter(counter) => counter.with_deadline(PATIENT).destroy().await,
         Thing::Handed(name) => {
-            // Its master has the rights, whoever that is; it may have ended with its maker.
+            // Only the present master has the rights, whichever node it is. The region may have ended with
+            // its maker.
             for lite in lites {
                 if let Ok(region) = lite.map_secret(&name, Permissions::ADMIN, SECRET).await {
                     return region.free().await;
@@ -112,7 +117,7 @@ async fn free(lites: &[Lite], check: &Check, thing: Thing) -> Result<(), Error> 
     }
 }
 
-/// All parts of a region are what their tasks have written.
+/// Checks that all parts of a region contain the data that their tasks have written.
 async fn read_all(check: &Check, n: usize, region: &Lmr) {
     let mut bytes = vec![0; region.len() as usize];
     let parts = bytes.len() / PART;
@@ -122,7 +127,7 @@ async fn read_all(check: &Check, n: usize, region: &Lmr) {
         let part = &bytes[who * PART..(who + 1) * PART];
         check.read(n, who, since, result.is_ok().then_some((0, part)));
     }
-    // If its home has died there is nothing to read.
+    // If the home has died, there is nothing to read.
     if let Err(error) = result
         && !matches!(error, Error::NodeDown(_) | Error::Freed)
     {
@@ -130,7 +135,8 @@ async fn read_all(check: &Check, n: usize, region: &Lmr) {
     }
 }
 
-/// What nodes hold though nothing is under way any more. What one node holds may be why another does: all are told.
+/// Returns the resources that nodes hold although nothing is in flight any more. One node may hold a resource
+/// because another does, so all are listed.
 fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
     let mut left = Vec::new();
     for i in live {
@@ -140,7 +146,7 @@ fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
             left.push(format!("node {i}: {audit:?}"));
             left.extend(lite.describe_regions());
         }
-        // Connections may stay open; those that are closed have left nothing in the RNIC.
+        // Connections may stay open. Closed ones must have left nothing in the RNIC.
         let (there, known) = (queue_pairs(cluster, *i), lite.queue_pairs());
         if there != known {
             left.push(format!("node {i}: {there} queue pairs, of which connections have {known}"));
@@ -149,14 +155,14 @@ fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
     left
 }
 
-/// The queue pairs of a node's RNIC.
+/// Returns the number of queue pairs of a node's RNIC.
 fn queue_pairs(cluster: &Cluster, i: usize) -> usize {
     let mut count = None;
     cluster.rnic(i).counters(&mut |(name, n)| count = if name == "queue_pairs" { Some(n) } else { count });
     count.expect("it counts them") as usize
 }
 
-/// Calls enough to fill a ring whose credits are lost.
+/// Makes enough calls to fill a ring whose credits are lost.
 async fn calls(lite: &Lite, to: NodeId) -> Result<(), Error> {
     let mut broken = true;
     for id in 0..40u64 {
@@ -164,7 +170,7 @@ async fn calls(lite: &Lite, to: NodeId) -> Result<(), Error> {
         request[..8].copy_from_slice(&(1 << 63 | id).to_le_bytes());
         match lite.call(to, PROBES, &request, 1).await {
             Ok(_) => {}
-            // A connection that broke at one end in the troubles is found out by its next use.
+            // A connection that failed at one end during the faults is detected by its next use.
             Err(Error::Unknown) if broken => broken = false,
             Err(error) => return Err(error),
         }
@@ -172,6 +178,6 @@ async fn calls(lite: &Lite, to: NodeId) -> Result<(), Error> {
     Ok(())
 }
 
-fn lives(cluster: &Cluster, i: usize) -> bool {
+fn is_live(cluster: &Cluster, i: usize) -> bool {
     !cluster.host(i).is_dead() && cluster.lite(i).is_member()
 }

@@ -1,8 +1,9 @@
-//! Random work under random faults, all decided by one seed, and what must hold whatever happens.
+//! Random work under random faults, all decided by one seed, and the invariants that hold whatever happens.
 //!
-//! Tasks on every node do everything that LITE offers, in an order the seed decides (`work`), while nodes die, stop for a while,
-//! lose their network or their manager and run out of memory, and the manager dies or stops itself (`chaos`, `swarm`). Whatever a task sees is held against a model
-//! (`check`); at the end nothing may be left behind (`end`). The same [`Scenario`] gives the same run, frame by frame.
+//! Tasks on every node use everything that LITE offers, in an order that the seed decides (`work`), while
+//! nodes die, pause, lose their network or their manager and run out of memory, and the manager dies or
+//! pauses itself (`chaos`, `swarm`). All results that a task sees are compared with a model (`check`). At the
+//! end no resource may remain in use (`end`). The same [`Scenario`] gives the same run, frame by frame.
 
 mod chaos;
 mod check;
@@ -18,59 +19,60 @@ use random::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Nodes at the start, 3 to 64.
+    /// The number of nodes at the start, 3 to 64.
     pub nodes: u16,
-    /// What they have for RNICs.
+    /// The RNICs of the nodes.
     pub nics: Nics,
-    /// Decides everything else.
+    /// The seed of everything else.
     pub seed: u64,
-    /// What each task does, in steps.
+    /// The number of steps of each task.
     pub steps: u32,
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Operations that succeeded, failed with an error, and were dropped midway.
+    /// The number of operations that succeeded, that failed with an error, and that were dropped before their
+    /// end.
     pub operations: [u64; 3],
-    /// Faults by kind, and what became of jobs.
+    /// The number of faults by kind, and of jobs by result.
     pub faults: Vec<(&'static str, u64)>,
-    /// Virtual time.
+    /// The virtual time of the run.
     pub time: Duration,
-    /// Hash and count of all frames and control messages: the same for the same scenario.
+    /// The hash and the number of all frames and control messages, which are the same for the same scenario.
     pub trace: (u64, u64),
-    /// Rare states that the run and LITE have come into, with how often.
+    /// The rare states that the run and LITE have reached, with the number of times.
     pub states: BTreeMap<&'static str, u64>,
 }
 
-/// Why a run failed, and what led to it.
+/// The failure of a run.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What did not hold.
+    /// The violation.
     pub violation: Violation,
-    /// All steps and faults before, oldest first, each with its time in seconds.
+    /// All steps and faults before it, oldest first, each with its time in seconds.
     pub log: Vec<String>,
 }
 
-/// Tasks that work on each node.
+/// The number of tasks that work on each node.
 const TASKS: usize = 2;
-/// How long a member lives without a heartbeat.
+/// The time after which a member without a heartbeat loses its membership.
 const LEASE: Duration = Duration::from_secs(1);
-/// Between two looks at the run.
+/// The interval between two looks at the run.
 const PACE: Duration = Duration::from_millis(5);
-/// No step takes longer, with its own waits, unless its node stands still.
+/// The maximum time of a step with its waits, unless its node is paused.
 const LONGEST_STEP: Duration = Duration::from_secs(30);
 
 /// Runs a scenario.
 ///
 /// # Errors
-/// With the first thing that did not hold.
+/// Returns the first violation.
 pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     let check = Check::new();
-    // What was before is another run's.
+    // Drops the states of an earlier run.
     check.states();
     let failed = |check: &Check| Box::new(check.failure());
     let mut random = Random::new(scenario.seed);
@@ -87,8 +89,8 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);
         chaos.act(&mut cluster, &stage, &check);
-        clients.act(&cluster, &check);
         check.look(&cluster);
+        clients.act(&cluster, &check);
         if check.is_violated() {
             return Err(failed(&check));
         }

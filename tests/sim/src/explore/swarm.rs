@@ -1,5 +1,5 @@
-//! What a seed draws: which kinds of faults there are and how often, and the sizes and times of its cluster. Few runs have all of it,
-//! and so each kind is met with and without the others.
+//! The random choices of a seed: the kinds of faults and their frequency, and the sizes and times of its
+//! cluster. Few runs have all kinds, so each kind occurs with and without the others.
 
 use super::jobs::manifest;
 use super::random::Random;
@@ -14,36 +14,36 @@ use std::time::Duration;
 pub(super) enum Kind {
     /// A machine dies.
     Death,
-    /// A machine stands still.
+    /// A machine is paused.
     Pause,
-    /// Some tasks of a node stand still: another processor has them, and is late.
+    /// Some tasks of a node are held up, as if another processor had them and were late.
     Held,
     /// Two nodes do not reach each other.
     Part,
-    /// One node does not reach another, which reaches it.
+    /// One node does not reach another, which reaches the first.
     PartOneWay,
     /// A node and the manager do not reach each other.
     Stall,
-    /// A node does not hear the manager, which hears it.
+    /// The manager's messages do not reach a node; those of the node reach the manager.
     Deaf,
-    /// The manager does not hear a node, which hears it.
+    /// A node's messages do not reach the manager; those of the manager reach the node.
     Mute,
-    /// The control connection of a node breaks.
+    /// The control connection of a node fails.
     Break,
     /// A node has no memory.
     Full,
     /// A card fails.
     Card,
-    /// The manager stands still.
-    ManagerStands,
+    /// The manager is paused.
+    ManagerPause,
     /// The manager dies.
     ManagerCrash,
     /// The manager's disk is slow, full or fails.
     Disk,
 }
 
-/// All kinds, each as often as it is to be met where all are. That the manager dies is not among them: it ends the life of every
-/// node, so it is drawn for itself.
+/// All kinds, each with its weight in a run that has all of them. The manager's death is not among them: it
+/// ends the incarnation of every node, so it is drawn separately.
 const KINDS: &[(Kind, usize)] = &[
     (Kind::Death, 1),
     (Kind::Pause, 4),
@@ -56,16 +56,16 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Break, 1),
     (Kind::Full, 2),
     (Kind::Card, 1),
-    (Kind::ManagerStands, 2),
+    (Kind::ManagerPause, 2),
     (Kind::Disk, 2),
 ];
 
-/// What goes wrong in a run.
+/// The faults of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Swarm {
-    /// The kinds, each as often as it is to be met.
+    /// The kinds, each as many times as its weight.
     pub(super) kinds: Vec<Kind>,
-    /// At one look in so many something begins.
+    /// The inverse probability, per look, that a fault begins.
     pub(super) pace: u64,
     pub(super) late: Option<Late>,
 }
@@ -95,7 +95,7 @@ impl Swarm {
     }
 }
 
-/// The cluster of a scenario.
+/// Returns the cluster of a scenario.
 pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
     let wires = [
         "delay_us=5",
@@ -125,11 +125,11 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
     }
 }
 
-/// Sizes and times of LITE: little of all, often, so that tasks wait for each other.
+/// Returns sizes and times of LITE. They are often small, so that tasks wait for each other.
 fn config(random: &mut Random) -> Config {
     let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
     Config {
-        ack_timeout: millis(2),
+        ack_timeout: random.pick(&[Duration::from_micros(300), millis(2)]),
         operations: random.pick(&[16, 64, 1024]),
         calls: random.pick(&[2, 8, 32]),
         queue_pairs: random.pick(&[1, 2, 4]),

@@ -1,7 +1,9 @@
-//! The manager's disk: one file that takes time, may be full or fail, and at a crash loses what was not synced.
+//! The manager's disk: one file. Its calls take time, it may be full or fail, and a crash loses what was not
+//! synced.
 //!
-//! The manager's own store works on it. Its calls return at once, and the disk adds up how long they would have taken. What
-//! they did is a journal until that time has passed: a crash cuts the journal where the time was.
+//! The manager's own store works on it. Its calls return at once, and the disk adds up the time that they
+//! would have taken. Their effects are a journal until that time has passed: a crash cuts the journal at the
+//! time of the crash.
 
 use crate::Trace;
 use crate::random::Random;
@@ -12,24 +14,24 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Bytes that a disk writes whole or not at all.
+/// The number of bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
-/// What a write to the cache and a sync take, in microseconds, at most.
+/// The maximum time of a write to the cache and of a sync, in microseconds.
 const WRITE_US: u64 = 20;
 const SYNC_US: u64 = 4_000;
-/// What a sync of a slow disk takes, in microseconds, at most.
+/// The maximum time of a sync of a slow disk, in microseconds.
 const SLOW_US: u64 = 4_000_000;
-/// Bytes that the database may keep in memory of its own.
+/// The memory that the database may use for its own cache, in bytes.
 const CACHE: usize = 64 << 10;
 
-/// What is wrong with the disk.
+/// The faults of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// A sync may take seconds.
     pub slow: bool,
     /// There is no room for another byte.
     pub full: bool,
-    /// Every second call or so fails, on average.
+    /// About every second call fails.
     pub failing: bool,
 }
 
@@ -42,18 +44,18 @@ enum Op {
 
 #[derive(Debug)]
 struct State {
-    /// What a crash leaves, but for the journal.
+    /// The content that a crash leaves, without the journal.
     durable: Vec<u8>,
-    /// What is read.
+    /// The content that reads return.
     cache: Vec<u8>,
-    /// What was written since and is not synced.
+    /// The operations since the last sync.
     dirty: Vec<Op>,
-    /// What is done since the disk [settled](Disk::settle), with when it was over.
+    /// The operations that were synced since the disk [settled](Disk::settle), each with the time of its end.
     journal: Vec<(Duration, Op)>,
-    /// How long that has taken.
+    /// The time that the calls since then have taken.
     taken: Duration,
     faults: DiskFaults,
-    /// Which opening of the file may use it.
+    /// The number of the present opening of the file. Only that opening may use it.
     session: u64,
     random: Random,
     torn: u64,
@@ -80,7 +82,7 @@ fn apply(bytes: &mut Vec<u8>, op: &Op) {
 }
 
 impl State {
-    /// Takes the first `count` operations of the journal for done.
+    /// Makes the first `count` operations of the journal durable.
     fn commit(&mut self, count: usize) {
         for (_, op) in self.journal.drain(..count) {
             match op {
@@ -94,13 +96,13 @@ impl State {
         self.taken += Duration::from_micros(1 + self.random.below(most_us));
     }
 
-    /// Begins a call; fails if the disk does, or if the file was opened anew since.
+    /// Begins a call. Fails if the disk does, or if the file was opened again since.
     fn call(&mut self, session: u64) -> io::Result<()> {
         if session != self.session {
             return Err(io::Error::other("the file is closed"));
         }
         if self.faults.failing && self.random.one_in(2) {
-            // A disk tries for a while before it gives up.
+            // A disk retries for a while before it reports a failure.
             self.takes(SYNC_US);
             return Err(io::Error::other("input/output error"));
         }
@@ -133,23 +135,23 @@ impl Disk {
         self.state.lock().expect("no panic under the lock")
     }
 
-    /// From now on the disk has these faults.
+    /// Sets the faults of the disk from now on.
     pub fn set_faults(&self, faults: DiskFaults) {
         self.lock().faults = faults;
     }
 
-    /// Writes that crashes have torn so far.
+    /// Returns the number of writes that crashes have torn so far.
     #[must_use]
     pub fn torn(&self) -> u64 {
         self.lock().torn
     }
 
-    /// How long what is in the journal takes.
+    /// Returns the time that the operations in the journal take.
     pub(super) fn taken(&self) -> Duration {
         self.lock().taken
     }
 
-    /// The time that the journal takes has passed.
+    /// Marks the time of the journal as passed.
     pub(super) fn settle(&self) {
         let mut state = self.lock();
         let all = state.journal.len();
@@ -157,8 +159,8 @@ impl Disk {
         state.taken = Duration::ZERO;
     }
 
-    /// Whoever uses the disk ends, `passed` after it has settled last. If that is because the machine `fails`, what was written
-    /// and not synced by then is on the disk, or is not, or a part of it is.
+    /// Ends the use of the disk by the process, `passed` after the disk has settled last. If the machine
+    /// `fails`, each write that was not synced by then is on the disk, is lost, or is on the disk in part.
     pub(super) fn crash(&self, passed: Duration, fails: bool) {
         let mut state = self.lock();
         let done = state.journal.iter().take_while(|(at, _)| *at <= passed).count();
@@ -183,7 +185,7 @@ impl Disk {
         state.cache = state.durable.clone();
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn file(self: &Arc<Self>) -> File {
         File(self.clone())
     }
@@ -256,7 +258,7 @@ impl StorageBackend for Open {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.lock();
         state.call(self.session)?;
-        // A file system that writes nothing in place needs room for each write.
+        // A file system that never overwrites in place needs room for each write.
         if state.faults.full {
             return Err(io::ErrorKind::StorageFull.into());
         }

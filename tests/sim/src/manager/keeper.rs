@@ -1,4 +1,5 @@
-//! The manager's store at work: it saves what waits together, and tries again what failed, as the daemon's thread does.
+//! The manager's store at work: it saves all waiting records together, and retries after a failure, as the
+//! daemon's thread does.
 
 use super::disk::{Disk, File};
 use manager::core::{Record, Saved};
@@ -7,10 +8,10 @@ use platform::Instant;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait after a failure before the next attempt.
+/// The pause after a failure before the next attempt.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the store has to say.
+/// A report of the store.
 pub(super) enum Kept {
     Saved(Vec<Record>),
     Failed(String),
@@ -18,7 +19,7 @@ pub(super) enum Kept {
 
 enum Phase {
     Idle,
-    /// The disk works until then.
+    /// The disk is busy until this time.
     Writing {
         until: Instant,
         batch: Vec<Record>,
@@ -30,7 +31,7 @@ enum Phase {
     },
 }
 
-/// The store and what it is to save.
+/// The store and the records that it must save.
 pub(super) struct Keeper {
     store: Store<File>,
     disk: Arc<Disk>,
@@ -39,7 +40,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Opens the store; gives what it holds.
+    /// Opens the store, and returns its content.
     pub(super) fn open(disk: &Arc<Disk>) -> Result<(Self, Saved), String> {
         let (store, saved) = Store::open_on(disk.file()).map_err(|error| error.to_string())?;
         Ok((Self { store, disk: disk.clone(), unsaved: Vec::new(), phase: Phase::Idle }, saved))
@@ -49,7 +50,7 @@ impl Keeper {
         self.unsaved.push(record);
     }
 
-    /// Goes on; gives what is done at `now`.
+    /// Continues the work, and returns the report that is due at `now`.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Kept> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Writing { until, batch, result } if until <= now => {
@@ -85,7 +86,7 @@ impl Keeper {
         matches!(self.phase, Phase::Writing { .. })
     }
 
-    /// How long the disk has worked at `now` on what it works on.
+    /// Returns the time for which the disk has been busy at `now` with the present save.
     pub(super) fn worked(&self, now: Instant) -> Duration {
         match self.phase {
             Phase::Writing { until, .. } => self.disk.taken().saturating_sub(until.saturating_since(now)),

@@ -1,4 +1,5 @@
-//! What must hold of the manager over all its lives: numbers are given once, and what was saved is there.
+//! Invariants of the manager across all its restarts: each number is used once, and what was saved is found
+//! again.
 
 use manager::core::{ConnId, Message, Record, Saved};
 use proto::{Hello, NodeId, ToManager, ToNode};
@@ -6,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// The names that a store holds with nothing of `submitted`.
+    /// The names in the store, without any record of `submitted`.
     names: BTreeMap<String, NodeId>,
-    /// What was to be saved since, and how much of it the store has said is saved.
+    /// The records that were submitted since, and how many of them the store has reported as saved.
     submitted: Vec<Record>,
     saved: usize,
-    /// The least that a store may say was never given.
+    /// The least values of the two counters that a store may report.
     least: [u64; 2],
-    /// The last incarnation or number of a binding, and the last job.
+    /// The last number of an incarnation or a binding, and the last job number.
     last: [u64; 2],
-    /// The jobs of this life of the manager.
+    /// The jobs of the present process of the manager.
     jobs: BTreeSet<u64>,
-    /// Nodes that wait for an answer, with their names if they keep an id; and bindings that do.
+    /// The nodes that wait for an answer, with their names if they keep an id; and the bindings that do.
     joining: BTreeMap<ConnId, Option<String>>,
     binding: BTreeSet<(ConnId, u32)>,
     violation: Option<String>,
@@ -40,7 +41,7 @@ impl Ledger {
         self.violation.get_or_insert(seen);
     }
 
-    /// A new life of the manager has found this in its store.
+    /// Checks the state that a new process of the manager has found in its store.
     pub(super) fn opened(&mut self, found: &Saved) {
         let nodes: BTreeMap<String, NodeId> = found.nodes.iter().cloned().collect();
         let mut names = self.names.clone();
@@ -73,7 +74,7 @@ impl Ledger {
         self.submitted.push(record.clone());
     }
 
-    /// The next `count` records are on the disk.
+    /// Records that the next `count` records are on the disk.
     pub(super) fn saved(&mut self, count: usize) {
         for record in &self.submitted[self.saved..self.saved + count] {
             match *record {
@@ -85,7 +86,7 @@ impl Ledger {
         self.saved += count;
     }
 
-    /// A message of a node or a client is about to be handled.
+    /// Notes a message of a node or a client that is about to be handled.
     pub(super) fn hears(&mut self, conn: ConnId, member: bool, bytes: &[u8]) {
         if !member {
             if let Ok(Hello::Node(join)) = proto::decode(bytes) {
@@ -96,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// The manager answers.
+    /// Checks an answer of the manager.
     pub(super) fn says(&mut self, conn: ConnId, message: &Message) {
         match message {
             Message::ToNode(ToNode::Welcome(welcome)) => {
@@ -127,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// A node of that name got that id, and had one if any was saved for it.
+    /// Checks the id of a node whose name had one, if any was saved for it, and notes it.
     fn keeps(&mut self, name: &str, node: NodeId) {
         let mut names = self.names.clone();
         self.submitted.iter().for_each(|record| apply(&mut names, record));

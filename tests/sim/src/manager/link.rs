@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// One end of a connection to the manager, that of a node or a client.
+/// One end of a connection to the manager: that of a node or of a client.
 #[derive(Clone)]
 pub struct Socket {
     pub(super) manager: Arc<SimManager>,
@@ -17,27 +17,28 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Sends a message; `false` if the connection has ended.
+    /// Sends a message. Returns false if the connection has ended.
     pub fn send(&self, message: &[u8]) -> bool {
         self.manager.sends(self.conn, Some(message))
     }
 
-    /// Asks whether the connection is still there, as a keep-alive of TCP does. A machine that does not know it says so.
+    /// Asks whether the connection still exists, as a keepalive of TCP does. A machine that does not know it
+    /// replies with a reset.
     pub fn probe(&self) {
         self.manager.sends(self.conn, None);
     }
 
-    /// The next message that has come; an error if none comes any more.
+    /// Returns the next message, or an error if no more will come.
     pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         self.manager.receives(self.conn, Some(cx.waker()))
     }
 
-    /// The same, for whoever looks again by itself.
+    /// Returns the next message as [`poll_recv`](Self::poll_recv) does, but registers no waker.
     pub fn try_recv(&self) -> Poll<Result<Vec<u8>, LinkDown>> {
         self.manager.receives(self.conn, None)
     }
 
-    /// Whether a message has come, or none comes any more.
+    /// Returns whether a message has come, or no more will come.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.manager.has_news(self.conn)
@@ -51,10 +52,10 @@ impl Socket {
 
 #[derive(Default)]
 struct Beats {
-    /// When those went out that are not acknowledged, the first first, with their numbers.
+    /// The times at which the unacknowledged heartbeats were sent, the oldest first, with their numbers.
     sent: Vec<(u64, Instant)>,
     until: Instant,
-    /// When the next is due, and its number.
+    /// The time at which the next one is due, and its number.
     due: Instant,
     next: u64,
 }
@@ -66,11 +67,11 @@ pub(crate) struct Link {
     beats: Mutex<Beats>,
 }
 
-/// Sends a node's heartbeats.
+/// The sender of a node's heartbeats.
 pub(crate) struct Heart(pub(crate) Arc<Link>);
 
 impl Link {
-    /// The connection of a node that has said hello at `said`, by its own clock.
+    /// Makes the connection of a node that has sent its hello at `said`, by its own clock.
     pub(crate) fn new(socket: Socket, lease: Duration, said: Instant) -> Arc<Self> {
         let beats = Beats { until: said + lease, due: said + lease / 4, ..Beats::default() };
         Arc::new(Self { socket, lease, beats: Mutex::new(beats) })

@@ -1,5 +1,5 @@
-//! The manager as a process of the simulation: the real state machine and the real store, a disk that may fail, and control
-//! connections that take time. It dies, stands still and comes back.
+//! The manager as a process of the simulation: the real state machine and the real store, a disk that may
+//! fail, and control connections that take time. It can die, be paused and restart.
 
 mod disk;
 mod keeper;
@@ -10,7 +10,7 @@ mod process;
 
 pub use disk::{Disk, DiskFaults};
 pub use link::Socket;
-pub use network::{ControlLinks, Way};
+pub use network::{ControlLinks, Direction};
 
 pub(crate) use link::{Heart, Link};
 
@@ -29,45 +29,46 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// How long whoever starts the manager waits when it does not start.
+/// The pause before another attempt to start the manager after a failed one.
 const AGAIN: Duration = Duration::from_millis(300);
 
-/// How the manager ends.
+/// A way for the manager to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process: its machine ends the connections at once, and writes what the process has written.
+    /// The process dies. Its machine ends the connections at once, and writes all data that the process has
+    /// written.
     Process,
-    /// The machine: nobody is told, and what is not synced may be lost.
+    /// The machine fails. No peer is told, and data that is not synced may be lost.
     Machine,
 }
 
-/// The other end of a connection: a node's or a client's.
+/// The far end of a connection: a node's or a client's.
 struct End {
     ready: VecDeque<Vec<u8>>,
     closed: bool,
     waker: Option<Waker>,
-    /// The life of the manager that it is connected to.
-    life: u64,
-    /// It has been told that the manager does not know the connection.
+    /// The number of the manager's process to which it is connected.
+    generation: u64,
+    /// True if it has been told that the manager does not know the connection.
     reset: bool,
 }
 
 enum Status {
     Up(Box<Process>),
-    /// It reads its store until then, and has this then.
+    /// The manager reads its store until this time, with this result.
     Opening(Instant, Result<Box<(Keeper, Saved)>, String>),
-    /// It is started then; nobody answers on its machine until then if that is down as well.
+    /// The manager starts at this time. If its machine is down as well, no one answers until then.
     Down(Instant, Crash),
 }
 
 struct State {
     status: Status,
-    life: u64,
+    generation: u64,
     crashes: u64,
     config: Config,
     network: Network,
     ends: BTreeMap<ConnId, End>,
-    /// The connections of each node that has joined: of all its lives, the present one last.
+    /// The connections of each node that has joined, in all its incarnations, the present one last.
     conns: BTreeMap<NodeId, Vec<ConnId>>,
     ledger: Ledger,
     last: u64,
@@ -79,7 +80,7 @@ pub struct SimManager {
     state: Mutex<State>,
     disk: Arc<Disk>,
     trace: Arc<Trace>,
-    /// Its machine, for the time.
+    /// The manager's machine, as a clock.
     clock: Arc<Host>,
 }
 
@@ -92,7 +93,7 @@ impl End {
 }
 
 impl SimManager {
-    /// A manager that gives each member that lease, with an empty store, at time zero.
+    /// Makes a manager with an empty store at time zero, which uses this lease.
     ///
     /// # Panics
     /// If its store does not open.
@@ -110,7 +111,7 @@ impl SimManager {
         let found = saved.clone();
         let mut state = State {
             status: Status::Opening(Instant::ZERO, Ok(Box::new((keeper, saved)))),
-            life: 0,
+            generation: 0,
             crashes: 0,
             config: Config { lease, ..Config::default() },
             network: Network::new(links, random.fork()),
@@ -133,31 +134,32 @@ impl SimManager {
         self.state.lock().expect("no panic under the lock")
     }
 
-    /// What the manager has logged.
+    /// Returns the log of the manager.
     #[must_use]
     pub fn log(&self) -> Vec<String> {
         self.lock().log.clone()
     }
 
-    /// The first thing that the manager did and must not, if it did: it gave a number twice, or forgot what was saved.
+    /// Returns the first violation of an invariant, if any: the manager used a number twice, or forgot what
+    /// was saved.
     #[must_use]
     pub fn violation(&self) -> Option<String> {
         self.lock().ledger.violation()
     }
 
-    /// Its disk.
+    /// Returns the manager's disk.
     #[must_use]
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Whether it runs.
+    /// Returns whether the manager runs.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.lock().status, Status::Up(_))
     }
 
-    /// Whether its disk works.
+    /// Returns whether the manager's disk works.
     #[must_use]
     pub fn saves(&self) -> bool {
         match &self.lock().status {
@@ -167,13 +169,13 @@ impl SimManager {
         }
     }
 
-    /// How often it has died.
+    /// Returns the number of times that the manager has died.
     #[must_use]
     pub fn crashes(&self) -> u64 {
         self.lock().crashes
     }
 
-    /// It dies, and is started anew at `back`.
+    /// Kills the manager, and restarts it at `back`.
     pub fn crash(&self, crash: Crash, back: Instant) {
         let mut state = self.lock();
         let now = self.now();
@@ -186,96 +188,98 @@ impl SimManager {
         state.status = Status::Down(back, crash);
         state.log.push("the manager dies".into());
         state.crashes += 1;
-        let life = state.life;
+        let generation = state.generation;
         let State { network, ends, .. } = &mut *state;
-        for (conn, end) in ends.iter_mut().filter(|(_, end)| end.life == life) {
-            network.lose(*conn, Way::ToManager);
+        for (conn, end) in ends.iter_mut().filter(|(_, end)| end.generation == generation) {
+            network.lose(*conn, Direction::ToManager);
             if crash == Crash::Process {
                 end.reset = true;
-                network.send(now, *conn, Way::FromManager, Item::End);
+                network.send(now, *conn, Direction::FromManager, Item::End);
             }
         }
     }
 
-    /// It stands still, or goes on.
-    pub fn stand(&self, still: bool) {
+    /// Pauses the manager, or resumes it.
+    pub fn pause(&self, still: bool) {
         if let Status::Up(process) = &mut self.lock().status {
-            process.stands = still;
+            process.paused = still;
         }
     }
 
-    /// A new connection, if it runs.
+    /// Makes a new connection, if the manager runs.
     #[must_use]
     pub fn connect(self: &Arc<Self>) -> Option<Socket> {
         let mut state = self.lock();
-        let life = state.life;
+        let generation = state.generation;
         let conn = ConnId(state.last + 1);
         let Status::Up(process) = &mut state.status else { return None };
         process.arrives(Incoming::Opened(conn));
         state.last = conn.0;
         state.network.open(conn);
-        let end = End { ready: VecDeque::new(), closed: false, waker: None, life, reset: false };
+        let end = End { ready: VecDeque::new(), closed: false, waker: None, generation, reset: false };
         state.ends.insert(conn, end);
         Some(Socket { manager: self.clone(), conn })
     }
 
-    /// A connection is that of a node from now on.
+    /// Marks a connection as that of a node.
     pub(crate) fn joined(&self, socket: &Socket, node: NodeId) {
         self.lock().conns.entry(node).or_default().push(socket.conn);
     }
 
-    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all, also on the
-    /// connections of former lives of that number: their nodes have yet to learn that they are dead.
+    /// Holds both directions of a node's connection, or releases them: then all held messages arrive. This
+    /// includes the connections of the node's former incarnations, whose machines have yet to learn that they
+    /// are dead.
     pub fn stall(&self, node: NodeId, stalled: bool) {
-        for way in [Way::ToManager, Way::FromManager] {
-            self.hold(node, way, stalled);
+        for direction in [Direction::ToManager, Direction::FromManager] {
+            self.hold(node, direction, stalled);
         }
     }
 
-    /// The same in one direction.
-    pub fn hold(&self, node: NodeId, way: Way, held: bool) {
+    /// Holds one direction of a node's connection, or releases it.
+    pub fn hold(&self, node: NodeId, direction: Direction, held: bool) {
         let mut state = self.lock();
         let now = self.now();
         let conns = state.conns.get(&node).cloned().unwrap_or_default();
         let skip = if held { conns.len().saturating_sub(1) } else { 0 };
         for conn in conns.into_iter().skip(skip) {
-            state.network.hold(now, conn, way, held);
+            state.network.hold(now, conn, direction, held);
         }
     }
 
-    /// All that is held arrives.
+    /// Releases all held connections.
     pub fn release_all(&self) {
         let mut state = self.lock();
         let now = self.now();
         state.network.release_all(now);
     }
 
-    /// The connection of a node breaks: both ends are told, and what is under way is lost.
+    /// Breaks the connection of a node. Both ends are told, and all messages in transit are lost.
     pub fn sever(&self, node: NodeId) {
         let mut state = self.lock();
         let now = self.now();
         let Some(conn) = state.conns.get(&node).and_then(|conns| conns.last()).copied() else { return };
-        for way in [Way::ToManager, Way::FromManager] {
-            state.network.lose(conn, way);
-            state.network.send(now, conn, way, Item::End);
+        for direction in [Direction::ToManager, Direction::FromManager] {
+            state.network.lose(conn, direction);
+            state.network.send(now, conn, direction, Item::End);
         }
     }
 
-    /// Sends a message, or asks whether the connection is still there; `false` if it is known not to be.
+    /// Sends a message, or with `None` asks whether the connection still exists. Returns false if it is known
+    /// not to exist.
     fn sends(&self, conn: ConnId, message: Option<&[u8]>) -> bool {
         let now = self.now();
         let mut state = self.lock();
-        let State { status, life, network, ends, .. } = &mut *state;
+        let State { status, generation, network, ends, .. } = &mut *state;
         let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
-        if end.life == *life && matches!(status, Status::Up(_)) {
+        if end.generation == *generation && matches!(status, Status::Up(_)) {
             if let Some(message) = message {
                 self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
-                network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+                network.send(now, conn, Direction::ToManager, Item::Data(message.to_vec()));
             }
         } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
-            // The machine does not know the connection, and says so.
+            // The machine does not know the connection, and replies with a reset.
             end.reset = true;
-            network.send(now, conn, Way::FromManager, Item::End);
+            network.send(now, conn, Direction::FromManager, Item::End);
         }
         true
     }
@@ -285,7 +289,7 @@ impl SimManager {
         let mut state = self.lock();
         if let Some(end) = state.ends.get_mut(&conn).filter(|end| !end.closed) {
             end.closed = true;
-            state.network.send(now, conn, Way::ToManager, Item::End);
+            state.network.send(now, conn, Direction::ToManager, Item::End);
         }
     }
 
@@ -308,7 +312,7 @@ impl SimManager {
 }
 
 impl State {
-    /// Goes on with a start, if there is one.
+    /// Continues a start, if there is one.
     fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
         match &mut self.status {
             Status::Down(at, _) if *at <= now => {
@@ -325,7 +329,7 @@ impl State {
                     Ok(opened) => {
                         let (keeper, saved) = *opened;
                         self.ledger.saved(saved.reservation().len());
-                        self.life += 1;
+                        self.generation += 1;
                         let process = Process::new(self.config.clone(), saved, keeper, now);
                         self.status = Status::Up(Box::new(process));
                         self.log.push("the manager starts".into());
@@ -341,17 +345,17 @@ impl State {
         }
     }
 
-    /// Something has come out of a pipe.
-    fn arrives(&mut self, conn: ConnId, way: Way, item: Item) {
-        let to_manager = match (way, item) {
-            (Way::FromManager, Item::Data(bytes)) => {
+    /// Handles an item that has come out of a pipe.
+    fn arrives(&mut self, conn: ConnId, direction: Direction, item: Item) {
+        let to_manager = match (direction, item) {
+            (Direction::FromManager, Item::Data(bytes)) => {
                 if let Some(end) = self.ends.get_mut(&conn).filter(|end| !end.closed) {
                     end.ready.push_back(bytes);
                     end.wake();
                 }
                 return;
             }
-            (Way::FromManager, Item::End) => {
+            (Direction::FromManager, Item::End) => {
                 if let Some(end) = self.ends.get_mut(&conn) {
                     end.closed = true;
                     end.wake();
@@ -359,10 +363,10 @@ impl State {
                 return;
             }
             (_, Item::Left(bulk)) => Incoming::Sent(conn, bulk),
-            (Way::ToManager, Item::Data(bytes)) => Incoming::Received(conn, bytes),
-            (Way::ToManager, Item::End) => Incoming::Closed(conn, "connection lost"),
+            (Direction::ToManager, Item::Data(bytes)) => Incoming::Received(conn, bytes),
+            (Direction::ToManager, Item::End) => Incoming::Closed(conn, "connection lost"),
         };
-        let known = self.ends.get(&conn).is_some_and(|end| end.life == self.life);
+        let known = self.ends.get(&conn).is_some_and(|end| end.generation == self.generation);
         if let Status::Up(process) = &mut self.status
             && known
         {
@@ -375,9 +379,9 @@ impl Device for SimManager {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let mut any = state.starts(now, &self.disk);
-        while let Some((conn, way, item)) = state.network.pop(now) {
+        while let Some((conn, direction, item)) = state.network.pop(now) {
             any = true;
-            state.arrives(conn, way, item);
+            state.arrives(conn, direction, item);
         }
         let State { status, network, ledger, log, .. } = &mut *state;
         if let Status::Up(process) = status {

@@ -1,5 +1,5 @@
-//! What carries control messages: two pipes per connection, each with a latency and a rate, in order and without loss. A pipe may
-//! be held: what is in it then arrives once it is released, as after retransmissions.
+//! The network of control messages: two pipes per connection, each with a latency and a rate, in order and
+//! without loss. A pipe may be held: its content then arrives once it is released, as after retransmissions.
 
 use crate::random::Random;
 use manager::core::ConnId;
@@ -8,21 +8,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-/// The way that a message takes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum Direction {
     /// From a node or a client.
     ToManager,
     /// To a node or a client.
     FromManager,
 }
 
-/// What the control links are.
+/// The properties of the control links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlLinks {
-    /// The longest latency of a pipe. Each has its own, between a quarter of it and all.
+    /// The maximum latency of a pipe. Each pipe has its own, between a quarter of this and all of it.
     pub latency: Duration,
-    /// Bytes that a pipe carries in a millisecond; 0 for no limit.
+    /// The bytes that a pipe carries in a millisecond; 0 for no limit.
     pub rate: u64,
 }
 
@@ -31,11 +31,11 @@ impl ControlLinks {
     pub const INSTANT: Self = Self { latency: Duration::ZERO, rate: 0 };
 }
 
-/// What travels.
+/// An item in a pipe.
 #[derive(Debug)]
 pub(super) enum Item {
     Data(Vec<u8>),
-    /// A message of that bulk has left the sender. It does not arrive anywhere.
+    /// A message with this bulk has left the sender. The item itself does not arrive.
     Left(usize),
     /// The connection has ended.
     End,
@@ -46,7 +46,7 @@ struct Transit {
     due: Instant,
     number: u64,
     conn: ConnId,
-    way: Way,
+    direction: Direction,
     item: Item,
 }
 
@@ -79,10 +79,10 @@ impl Ord for Transit {
 #[derive(Debug)]
 struct Pipe {
     latency: Duration,
-    /// Until when messages before leave the sender.
+    /// The time at which all earlier messages have left the sender.
     busy: Instant,
     held: Option<Vec<Transit>>,
-    /// What has a lower number is lost.
+    /// The items with lower numbers are lost.
     lost: u64,
 }
 
@@ -90,7 +90,7 @@ struct Pipe {
 #[derive(Debug)]
 pub(super) struct Network {
     links: ControlLinks,
-    pipes: BTreeMap<(ConnId, Way), Pipe>,
+    pipes: BTreeMap<(ConnId, Direction), Pipe>,
     transit: BinaryHeap<Reverse<Transit>>,
     numbers: u64,
     random: Random,
@@ -102,56 +102,56 @@ impl Network {
     }
 
     pub(super) fn open(&mut self, conn: ConnId) {
-        for way in [Way::ToManager, Way::FromManager] {
+        for direction in [Direction::ToManager, Direction::FromManager] {
             let most = self.links.latency.as_nanos() as u64;
             let latency = Duration::from_nanos(most - self.random.below(most * 3 / 4 + 1));
-            self.pipes.insert((conn, way), Pipe { latency, busy: Instant::ZERO, held: None, lost: 0 });
+            self.pipes.insert((conn, direction), Pipe { latency, busy: Instant::ZERO, held: None, lost: 0 });
         }
     }
 
-    pub(super) fn send(&mut self, now: Instant, conn: ConnId, way: Way, item: Item) {
-        let Some(pipe) = self.pipes.get_mut(&(conn, way)) else { return };
+    pub(super) fn send(&mut self, now: Instant, conn: ConnId, direction: Direction, item: Item) {
+        let Some(pipe) = self.pipes.get_mut(&(conn, direction)) else { return };
         let bytes = if let Item::Data(bytes) = &item { bytes.len() as u64 } else { 0 };
         let nanos = (bytes * 1_000_000).checked_div(self.links.rate).unwrap_or(0);
         pipe.busy = pipe.busy.max(now) + Duration::from_nanos(nanos);
         let due = if matches!(item, Item::Left(_)) { pipe.busy } else { pipe.busy + pipe.latency };
         self.numbers += 1;
-        self.transit.push(Reverse(Transit { due, number: self.numbers, conn, way, item }));
+        self.transit.push(Reverse(Transit { due, number: self.numbers, conn, direction, item }));
     }
 
-    /// What is under way on that pipe is lost.
-    pub(super) fn lose(&mut self, conn: ConnId, way: Way) {
-        if let Some(pipe) = self.pipes.get_mut(&(conn, way)) {
+    /// Loses all items in transit on the pipe.
+    pub(super) fn lose(&mut self, conn: ConnId, direction: Direction) {
+        if let Some(pipe) = self.pipes.get_mut(&(conn, direction)) {
             pipe.lost = self.numbers + 1;
             pipe.held.iter_mut().for_each(Vec::clear);
         }
     }
 
-    /// Nothing arrives on the pipe any more, or what was held arrives after all.
-    pub(super) fn hold(&mut self, now: Instant, conn: ConnId, way: Way, held: bool) {
-        let Some(pipe) = self.pipes.get_mut(&(conn, way)) else { return };
+    /// Holds the pipe, or releases it: then all held items arrive.
+    pub(super) fn hold(&mut self, now: Instant, conn: ConnId, direction: Direction, held: bool) {
+        let Some(pipe) = self.pipes.get_mut(&(conn, direction)) else { return };
         if held {
             pipe.held.get_or_insert_default();
             return;
         }
         for transit in pipe.held.take().unwrap_or_default() {
-            // Its number keeps it before what was sent later.
+            // The number keeps its order before later items.
             self.transit.push(Reverse(Transit { due: now, ..transit }));
         }
     }
 
-    /// All pipes that are held are so no more.
+    /// Releases all held pipes.
     pub(super) fn release_all(&mut self, now: Instant) {
         let held: Vec<_> =
             self.pipes.iter().filter(|(_, pipe)| pipe.held.is_some()).map(|(at, _)| *at).collect();
-        held.into_iter().for_each(|(conn, way)| self.hold(now, conn, way, false));
+        held.into_iter().for_each(|(conn, direction)| self.hold(now, conn, direction, false));
     }
 
-    /// The next that is due at `now`.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<(ConnId, Way, Item)> {
+    /// Returns the next item that is due at `now`.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(ConnId, Direction, Item)> {
         while self.transit.peek().is_some_and(|Reverse(next)| next.due <= now) {
             let Reverse(next) = self.transit.pop()?;
-            let Some(pipe) = self.pipes.get_mut(&(next.conn, next.way)) else { continue };
+            let Some(pipe) = self.pipes.get_mut(&(next.conn, next.direction)) else { continue };
             if next.number < pipe.lost {
                 continue;
             }
@@ -159,11 +159,11 @@ impl Network {
                 held.push(next);
                 continue;
             }
-            let Transit { conn, way, item, .. } = next;
+            let Transit { conn, direction, item, .. } = next;
             if matches!(item, Item::End) {
-                self.pipes.remove(&(conn, way));
+                self.pipes.remove(&(conn, direction));
             }
-            return Some((conn, way, item));
+            return Some((conn, direction, item));
         }
         None
     }

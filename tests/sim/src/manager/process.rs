@@ -1,14 +1,14 @@
-//! A life of the manager: the pure core, its store, and what has come.
+//! One process of the manager: the pure core, its store, and its incoming events.
 
 use super::keeper::{Keeper, Kept};
 use super::ledger::Ledger;
-use super::network::{Item, Network, Way};
+use super::network::{Direction, Item, Network};
 use crate::Trace;
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::Instant;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Where the manager says and does things.
+/// The surroundings of the process, on which it acts.
 pub(super) struct Surroundings<'a> {
     pub(super) network: &'a mut Network,
     pub(super) ledger: &'a mut Ledger,
@@ -16,7 +16,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) trace: &'a Trace,
 }
 
-/// What comes to the manager.
+/// An event that comes to the manager.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Opened(ConnId),
@@ -29,12 +29,12 @@ pub(super) enum Incoming {
 pub(super) struct Process {
     core: Core,
     pub(super) keeper: Keeper,
-    /// Its clock starts with it.
+    /// The start of the process, and of its clock.
     born: Instant,
-    /// It runs and hears nothing.
-    pub(super) stands: bool,
+    /// True while the process is paused: it runs but handles no event.
+    pub(super) paused: bool,
     arrived: VecDeque<Incoming>,
-    /// The connections that have said hello.
+    /// The connections that have sent their hello.
     greeted: BTreeSet<ConnId>,
 }
 
@@ -44,7 +44,7 @@ impl Process {
             core: Core::new(config, saved),
             keeper,
             born: now,
-            stands: false,
+            paused: false,
             arrived: VecDeque::new(),
             greeted: BTreeSet::new(),
         }
@@ -54,9 +54,9 @@ impl Process {
         self.arrived.push_back(incoming);
     }
 
-    /// Handles all that has come, then looks at the time; gives whether there was something.
+    /// Handles all events that have come, then the time. Returns whether there was an event.
     pub(super) fn poll(&mut self, now: Instant, around: &mut Surroundings<'_>) -> bool {
-        if self.stands {
+        if self.paused {
             return false;
         }
         let mut any = false;
@@ -80,13 +80,13 @@ impl Process {
         any
     }
 
-    /// When its clock shows `local`.
+    /// Returns the true time at which the process's clock shows `local`.
     fn when(&self, local: Instant) -> Instant {
         self.born + (local - Instant::ZERO)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        if self.stands {
+        if self.paused {
             return None;
         }
         let tick = self.core.next_deadline().map(|at| self.when(at));
@@ -115,7 +115,7 @@ impl Process {
         self.handle_any(now, event, around);
     }
 
-    /// Has the core handle an event and does what it wants; gives whether it wants something.
+    /// Passes an event to the core and does the resulting actions. Returns whether there were any.
     fn handle_any(&mut self, now: Instant, event: Event<'_>, around: &mut Surroundings<'_>) -> bool {
         let actions = self.core.handle(Instant::ZERO + (now - self.born), event);
         let any = !actions.is_empty();
@@ -128,13 +128,13 @@ impl Process {
     fn perform(&mut self, now: Instant, action: Action, around: &mut Surroundings<'_>) {
         match action {
             Action::Send { conn, message } => Self::send(now, conn, &message, around),
-            Action::Close { conn } => around.network.send(now, conn, Way::FromManager, Item::End),
+            Action::Close { conn } => around.network.send(now, conn, Direction::FromManager, Item::End),
             Action::Log(line) => around.log.push(line),
             Action::Save(record) => {
                 around.ledger.submits(&record);
                 self.keeper.save(record);
             }
-            // Clients here send no more than is taken.
+            // Clients here send no more than the manager receives.
             Action::Reading { .. } => {}
         }
     }
@@ -143,9 +143,9 @@ impl Process {
         around.ledger.says(conn, message);
         let bytes = message.encode().into_owned();
         around.trace.event(now.as_nanos(), 1 << 32 | conn.0, &bytes);
-        around.network.send(now, conn, Way::FromManager, Item::Data(bytes));
+        around.network.send(now, conn, Direction::FromManager, Item::Data(bytes));
         if let bulk @ 1.. = message.bulk() {
-            around.network.send(now, conn, Way::FromManager, Item::Left(bulk));
+            around.network.send(now, conn, Direction::FromManager, Item::Left(bulk));
         }
     }
 }

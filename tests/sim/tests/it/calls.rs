@@ -1,10 +1,10 @@
-//! Every public call of LITE is a step of the exploration, or there is a reason why not.
+//! Every public call of LITE is a step of the exploration, or has a stated reason why not.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What no task of the exploration calls, and why.
+/// The calls that no task of the exploration makes, with the reasons.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("App::name", "constant"),
     ("CompletionQueue::len", "is_empty is called, which is made of it"),
@@ -31,7 +31,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).chain(deeper).collect()
 }
 
-/// The names behind `pub use` in LITE's lib.rs.
+/// Returns the names after `pub use` in LITE's lib.rs.
 fn exported(lib: &str) -> BTreeSet<String> {
     let uses = lib.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next());
     let names = uses.flat_map(|one| one.split(|c: char| !c.is_alphanumeric() && c != '_'));
@@ -42,7 +42,7 @@ fn exported(lib: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// `Type::name` of each `pub fn` in an `impl` of an exported type, up to a file's unit tests.
+/// Returns `Type::name` of each `pub fn` in an `impl` of an exported type, up to a file's unit tests.
 fn public_calls(text: &str, exported: &BTreeSet<String>) -> Vec<String> {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
     let mut calls = Vec::new();

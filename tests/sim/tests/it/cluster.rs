@@ -1,4 +1,4 @@
-//! Four nodes, everything they can do, with and without faults; the same seed gives the same trace.
+//! Four nodes use everything that LITE offers, with and without faults. The same seed gives the same trace.
 
 use lite::{Error, Lite, NodeId, Permissions, RpcOptions};
 use netfault::Faults;
@@ -27,7 +27,7 @@ fn faulty() -> Faults {
     Faults::parse("loss=0.01,dup=0.005,reorder=0.01,corrupt=0.005,delay_us=5").unwrap()
 }
 
-/// What every node does: all that LITE offers, with all others.
+/// Runs the work of one node: everything that LITE offers, with all other nodes.
 async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
     let server = lite.register(1, RpcOptions::default()).unwrap();
     let platform = lite.platform().clone();
@@ -37,12 +37,12 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
             while let Ok(call) = server.receive().await {
                 let mut reply = call.request().to_vec();
                 reply.reverse();
-                // A caller may have left.
+                // The caller may have left.
                 let _ = call.reply(&reply).await;
             }
         }),
     );
-    // A region on the next node, published; all nodes map all.
+    // Each node allocates a region on the next node and publishes it. All nodes map all regions.
     let next = NodeId((rank as u16 + 1) % count as u16 + 1);
     let own = lite.alloc(next, 300_000, Permissions::all() - Permissions::ADMIN).await.unwrap();
     own.publish(&format!("region-{rank}")).await.unwrap();
@@ -84,7 +84,7 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
     sum
 }
 
-/// Runs [`member`] on all nodes; gives the trace's hash and length.
+/// Runs [`member`] on all nodes, and returns the hash and length of the trace.
 fn run_all(seed: u64, faults: Faults) -> (u64, u64) {
     run(seed, faults).trace.hash()
 }
@@ -121,13 +121,14 @@ fn everything_under_faults_and_the_same_seed_the_same_trace() {
     assert_ne!(run_all(8, faulty()), first);
 }
 
-/// All share one slow link that marks congestion early: the senders heed it, and nothing is dropped.
+/// All nodes share one slow link that marks congestion early. The senders reduce their rate, and no frame is
+/// dropped.
 #[test]
 fn everything_over_a_congested_link() {
     let faults = Faults::parse("rate_mbit=500,delay_us=20,queue=512,ecn_queue=16").unwrap();
     let cluster = run(3, faults);
     let counters = cluster.wire.counters();
-    // RoCE v1 has no mark, and one node alone has nobody to speak v2 with.
+    // RoCE v1 has no mark, and one node alone has no peer with which it could use v2.
     let speaks_v2 = |i: &usize| cluster.rnic(*i).attributes().links.contains(&LinkKind::RoceV2);
     let marked = (1..=cluster.joined()).filter(speaks_v2).count() > 1;
     assert_eq!(counters.marked > 0, marked, "{counters:?}");

@@ -1,9 +1,9 @@
-//! Nodes that die, and nodes that are paused, declared dead, and wake up again.
+//! Nodes that die, and nodes that are paused, declared dead, and resumed.
 
 use lite::{Change, Error, NodeId, Permissions, RpcOptions};
 use netfault::Faults;
 use platform::Platform;
-use sim::{Cluster, Options, Way};
+use sim::{Cluster, Direction, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use std::time::Duration;
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const LIMIT: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(1);
-/// A death is noticed by the end of the lease; whoever waits for the dead is told at once.
+/// The maximum time until a death is noticed: its lease ends, and all operations that wait for the node fail
+/// at once.
 const NOTICED: Duration = Duration::from_millis(1100);
 
-/// Those that live on.
+/// The nodes that survive.
 const THREE: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
 
 fn faulty() -> Faults {
@@ -33,7 +34,7 @@ fn the_others_are_told_in_time_and_go_on() {
             async move {
                 let far = a.alloc(NodeId(4), 100_000, RW | Permissions::ATOMIC).await.unwrap();
                 let near = a.alloc(NodeId(2), 100_000, RW).await.unwrap();
-                // A region of the one who is about to die, on a node that lives.
+                // A region of the node that is about to die, on a node that lives.
                 let mine = d.alloc(NodeId(2), 1000, RW | Permissions::SHARE).await.unwrap();
                 mine.publish("mine").await.unwrap();
                 let orphan = b.map_wait("mine", RW).await.unwrap();
@@ -63,7 +64,7 @@ fn the_others_are_told_in_time_and_go_on() {
         });
         spawn({
             let far = far.clone();
-            // The queue pair may give up before the lease ends: then nobody knows.
+            // The queue pair may fail before the lease ends. Then no one knows.
             Box::pin(async move {
                 let result = far.fetch_add(0, 1).await.unwrap_err();
                 assert!(matches!(result, Error::Unknown | Error::NodeDown(NodeId(4))), "{result}");
@@ -93,7 +94,7 @@ fn the_others_are_told_in_time_and_go_on() {
             assert_eq!(far.read(0, &mut [0]).await, Err(down.clone()));
             assert_eq!(a.alloc(NodeId(4), 1, RW).await.unwrap_err(), down);
             near.write(0, b"on we go").await.unwrap();
-            // Its master is gone, and so are name and region.
+            // The master has departed, and with it the name and the region.
             a.sleep(Duration::from_millis(10)).await;
             assert_eq!(orphan.write(0, b"x").await, Err(Error::Freed));
             assert_eq!(a.map("mine", RW).await.unwrap_err(), Error::NoSuchName);
@@ -108,8 +109,8 @@ fn the_others_are_told_in_time_and_go_on() {
     }
 }
 
-/// A node is paused in the middle of a write and declared dead. Its target is freed and used anew. When it wakes up, its
-/// RNIC goes on sending first, but no byte changes.
+/// A node is paused in the middle of a write and declared dead. Its target is freed and used again. When it
+/// is resumed, its RNIC sends first, but no byte changes.
 #[test]
 fn a_node_that_wakes_up_late_writes_nothing() {
     let mut sent_late = 0;
@@ -142,7 +143,7 @@ fn a_node_that_wakes_up_late_writes_nothing() {
         c.world.run_for(Duration::from_micros(40 + 97 * seed));
         c.host(1).pause(true);
         let paused = c.world.now();
-        // Freed: not before the writer's lease has ended.
+        // The region is freed, but not before the writer's lease has ended.
         let renewed = c.world.run(LIMIT, async move {
             region.free().await.unwrap();
             let again = master.alloc(NodeId(2), LEN as u64, RW).await.unwrap();
@@ -151,7 +152,7 @@ fn a_node_that_wakes_up_late_writes_nothing() {
         });
         assert!(c.world.now() - paused >= LEASE / 2, "freed while the writer was a member");
         let before = c.wire.counters().pushed;
-        // The RNIC wakes up first, as one in hardware would, and as the poller in an interrupt does.
+        // The RNIC resumes first, as hardware would, and as a poller in an interrupt does.
         for _ in 0..200 {
             c.progress_rnic(1);
             c.world.run_for(Duration::from_micros(50));
@@ -173,7 +174,7 @@ fn a_node_that_wakes_up_late_writes_nothing() {
     assert!(sent_late > 0, "the paused node never sent anything after it woke up: the test shows nothing");
 }
 
-/// The memory that is taken again is the same that was freed: the test above would see a write into it.
+/// The allocator returns the freed memory again: so the test above would see a write into it.
 #[test]
 fn freed_memory_is_used_again() {
     let mut c = Cluster::new(Options { nodes: 2, ..Options::default() });
@@ -212,18 +213,20 @@ fn a_node_that_does_not_hear_of_its_lease_waits_and_goes_on() {
         let d = d.clone();
         async move { (d.incarnation(), d.alloc(NodeId(2), 100, RW).await.unwrap()) }
     });
-    // The manager hears all heartbeats of node 4, and so has no reason to end its life; but no answer comes back.
-    c.manager.hold(NodeId(4), Way::FromManager, true);
+    // The manager receives all heartbeats of node 4, and so does not end its incarnation, but no answer
+    // arrives.
+    c.manager.hold(NodeId(4), Direction::FromManager, true);
     c.world.run_for(LEASE + LEASE / 3);
     assert!(d.is_suspended() && d.is_member(), "its lease has passed");
     assert!(a.members().iter().any(|m| m.node == NodeId(4)), "for the others it is a member");
-    c.manager.hold(NodeId(4), Way::FromManager, false);
+    c.manager.hold(NodeId(4), Direction::FromManager, false);
     c.world.run(LEASE / 10, async move { region.write(0, b"on we go").await.unwrap() });
     assert!(!d.is_suspended() && d.incarnation() == life);
     assert!(a.members().iter().any(|m| (m.node, m.incarnation) == (NodeId(4), life)));
 }
 
-/// The manager hears nothing of a node for a lease, and gives it up; the node learns of that when it hears of the manager.
+/// The manager receives nothing from a node for a lease and ends its incarnation. The node learns of that
+/// with the next message of the manager.
 #[test]
 fn a_node_that_is_cut_off_for_longer_than_its_lease_is_dead() {
     let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });

@@ -16,7 +16,7 @@ fn what_must_hold_holds() {
     (1..4).for_each(|seed| holds(9, seed, 20));
 }
 
-/// With all that the environment does: the manager dies in some of them, and its disk and links take their time.
+/// All faults of the environment are on: the manager dies in some runs, and its disk and links take time.
 #[test]
 fn the_same_scenario_gives_the_same_run() {
     let mut crashes = 0;

@@ -1,8 +1,8 @@
-//! The manager as a process: it dies and comes back, its disk is slow, full or fails, and its links take time.
+//! The manager as a process: it dies and restarts, its disk is slow, full or fails, and its links take time.
 
 use lite::{Lite, NodeId};
 use proto::Incarnation;
-use sim::{Cluster, ControlLinks, Crash, DiskFaults, Options, Way};
+use sim::{Cluster, ControlLinks, Crash, Direction, DiskFaults, Options};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn options(seed: u64) -> Options {
     Options { seed, lease: LEASE, control, keep_ids: true, ..Options::default() }
 }
 
-/// Runs until all machines that join are members; gives their positions.
+/// Runs until all machines that join are members, and returns their positions.
 fn all_join(c: &mut Cluster) -> Vec<usize> {
     let mut joined = Vec::new();
     for _ in 0..20_000 {
@@ -30,9 +30,9 @@ fn life(lite: &Lite) -> (NodeId, Incarnation) {
     (lite.node_id(), lite.incarnation())
 }
 
-/// Kills the manager at some moment, starts it anew, and has all machines join again.
+/// Kills the manager at some moment, restarts it, and lets all machines join again.
 fn round(c: &mut Cluster, crash: Crash, pause: Duration) {
-    // Whoever was welcomed by a manager that died meanwhile learns of it.
+    // A node that was welcomed by a manager that died meanwhile learns of the death.
     c.world.run_for(LEASE / 2);
     let members: Vec<usize> = (1..=c.joined()).filter(|i| c.lite(*i).is_member()).collect();
     let back = c.world.now() + Duration::from_millis(700);
@@ -41,7 +41,7 @@ fn round(c: &mut Cluster, crash: Crash, pause: Duration) {
     c.world.run_for(Duration::from_millis(20));
     let told = members.iter().filter(|i| !c.lite(**i).is_member()).count();
     assert_eq!(told, if crash == Crash::Process { members.len() } else { 0 });
-    // Once more, while it reads its store, reserves numbers or has just begun.
+    // The manager dies once more, while it reads its store, reserves numbers or has just begun.
     c.world.run_until(back + pause, || false);
     c.manager.crash(Crash::Machine, back + LEASE);
     c.world.run_for(4 * LEASE);
@@ -60,7 +60,7 @@ fn a_manager_that_comes_back_gives_no_number_twice_and_forgets_no_name() {
         let mut lives: BTreeSet<_> = (1..=4).map(|i| life(&c.lite(i)).1).collect();
         for n in 0..6u64 {
             let crash = if (seed + n).is_multiple_of(2) { Crash::Machine } else { Crash::Process };
-            // Sometimes in the middle of the joins, and of what they have saved.
+            // Sometimes it dies in the middle of the joins, and of their saved records.
             let hasty = n % 3 == 1;
             round(&mut c, crash, Duration::from_micros(700 * n * seed));
             if !hasty {
@@ -94,7 +94,7 @@ fn a_full_or_failing_disk_refuses_the_new_and_ends_nobody() {
         c.world.run_for(LEASE);
         c.manager.disk().set_faults(faults);
         c.begin_join(None);
-        // It is taken, for nothing has failed yet; its name cannot be saved.
+        // The node is accepted, because no save has failed yet. Its name cannot be saved.
         all_join(&mut c);
         c.world.run_for(LEASE);
         c.begin_join(None);
@@ -127,10 +127,10 @@ fn what_a_slow_disk_has_not_saved_is_lost_and_no_number_with_it() {
 #[test]
 fn a_manager_that_stands_still_for_several_leases_ends_nobody() {
     let mut c = Cluster::new(options(1));
-    c.manager.stand(true);
+    c.manager.pause(true);
     c.world.run_for(3 * LEASE);
     assert!((1..=4).all(|i| c.lite(i).is_suspended() && c.lite(i).is_member()));
-    c.manager.stand(false);
+    c.manager.pause(false);
     c.world.run_for(LEASE / 2);
     assert!((1..=4).all(|i| c.lite(i).is_member() && !c.lite(i).is_suspended()), "{:?}", c.manager.log());
 }
@@ -152,7 +152,7 @@ fn a_connection_that_breaks_is_a_death_at_once() {
 #[test]
 fn a_node_that_is_not_heard_dies_and_hears_of_it() {
     let mut c = Cluster::new(options(1));
-    c.manager.hold(NodeId(2), Way::ToManager, true);
+    c.manager.hold(NodeId(2), Direction::ToManager, true);
     c.world.run_for(LEASE + LEASE / 2);
     assert!(!c.lite(2).is_member(), "it hears that it is dead");
     assert_eq!(c.lite(1).members().len(), 3);

@@ -19,7 +19,7 @@ fn faulty() -> Faults {
 
 fn cluster(seed: u64, faults: Faults) -> Cluster {
     let mut c = Cluster::new(Options { seed, faults, lease: LEASE, ..Options::default() });
-    // Connected, so that rings and slots are taken already.
+    // The nodes are connected, so that rings and slots are already allocated.
     let lites: Vec<Lite> = (1..=4).map(|i| c.lite(i)).collect();
     c.world.run(LIMIT, async move {
         for lite in &lites {
@@ -39,7 +39,7 @@ fn striped(nodes: &[u16]) -> Placement {
     Placement::Striped { nodes: nodes.iter().copied().map(NodeId).collect(), stripe: 4096 }
 }
 
-/// Counts and writes until told to stop or until it fails; gives the count and how it failed.
+/// Counts and writes until told to stop or until an operation fails. Returns the count and the error.
 async fn work(lite: &Lite, lmr: Lmr, stop: Arc<AtomicU64>, slot: u64) -> (u64, Option<Error>) {
     let mut counted = 0;
     while stop.load(Ordering::SeqCst) == 0 {
@@ -63,7 +63,7 @@ async fn work(lite: &Lite, lmr: Lmr, stop: Arc<AtomicU64>, slot: u64) -> (u64, O
 
 type Outcomes = Arc<std::sync::Mutex<Vec<(usize, u64, Option<Error>)>>>;
 
-/// Has nodes work on the region `name`; gives the flag that stops them, and what becomes of them.
+/// Lets nodes work on the region `name`. Returns the flag that stops them, and their results.
 fn workers(c: &Cluster, nodes: &[usize], name: &'static str) -> (Arc<AtomicU64>, Outcomes) {
     let (stop, outcomes) = (Arc::new(AtomicU64::new(0)), Outcomes::default());
     for &i in nodes {
@@ -78,7 +78,7 @@ fn workers(c: &Cluster, nodes: &[usize], name: &'static str) -> (Arc<AtomicU64>,
     (stop, outcomes)
 }
 
-/// Moves under loss: all counts and bytes are there at the end, and all memory comes back.
+/// Moves under loss: all counts and bytes are present at the end, and all memory is free again.
 #[test]
 fn moves_lose_nothing_under_loss() {
     for seed in 0..4 {
@@ -96,7 +96,7 @@ fn moves_lose_nothing_under_loss() {
         c.world.run(LIMIT, async move {
             for to in [Placement::Node(NodeId(4)), striped(&[1, 4, 3]), Placement::Anywhere] {
                 lite.sleep(Duration::from_millis(5)).await;
-                // An answer may be lost with its connection: then the move goes on by itself.
+                // An answer may be lost with its connection. Then the owner continues the move by itself.
                 let moved = mover.move_to(to).await;
                 assert!(matches!(moved, Ok(()) | Err(Error::Unknown)), "{moved:?}");
             }
@@ -108,7 +108,7 @@ fn moves_lose_nothing_under_loss() {
         c.world.run(LIMIT, async move {
             for (i, counted, error) in done {
                 let now = lmr.fetch_add(i as u64 * 8, 0).await.unwrap();
-                // An atomic whose connection broke may have happened.
+                // An atomic whose connection failed may have happened.
                 match error {
                     None => assert_eq!(now, counted),
                     Some(Error::Unknown) => assert!(now == counted || now == counted + 1),
@@ -122,8 +122,8 @@ fn moves_lose_nothing_under_loss() {
     }
 }
 
-/// The owner dies: the region is void for all, at once for who asks, and the nodes that held parts of it get their memory back
-/// once nobody can reach it.
+/// The owner dies. The region is void for all nodes, at once for a node that asks. The nodes that held its
+/// shares free that memory once no node can reach it.
 #[test]
 fn when_the_owner_dies_the_region_is_void_and_its_memory_free() {
     for (seed, faults) in [(1, Faults::NONE), (2, faulty())] {
@@ -149,18 +149,18 @@ fn when_the_owner_dies_the_region_is_void_and_its_memory_free() {
         c.world.run_for(Duration::from_secs(3));
         let a = c.lite(1);
         c.world.run(LIMIT, async move {
-            // Also the parts on nodes that live.
+            // This includes the shares on nodes that live.
             assert_eq!(lmr.read(4096, &mut [0]).await, Err(Error::NodeDown(NodeId(4))));
             assert_eq!(a.map("region", RW).await.unwrap_err(), Error::NoSuchName);
         });
         c.world.run_for(Duration::from_secs(1));
         let now = free(&c);
-        // What the connections to the dead node had taken is free as well.
+        // The memory of connections to the dead node is free as well.
         assert!(now[..3].iter().zip(&before[..3]).all(|(now, then)| now >= then), "{before:?} {now:?}");
     }
 }
 
-/// A node that holds a part dies: that part is gone, the others are not, and the region can be freed.
+/// A node that holds a share dies. That share is lost, the others are not, and the region can be freed.
 #[test]
 fn when_a_part_dies_the_others_live() {
     let mut c = cluster(3, Faults::NONE);
@@ -184,7 +184,7 @@ fn when_a_part_dies_the_others_live() {
         assert_eq!(lmr.read(8192, &mut got).await, Err(down.clone()));
         assert_eq!(lmr.write(8191, &[1, 2]).await, Err(down.clone()));
         assert_eq!(lmr.memset(8000, 9000, 1).await, Err(down.clone()));
-        // Not without the bytes that are lost; it stays as it is.
+        // The region cannot be moved without the lost bytes. It stays as it is.
         assert_eq!(lmr.move_to(NodeId(1)).await, Err(down));
         lmr.read(0, &mut got[..10]).await.unwrap();
         lmr.free().await.unwrap();
@@ -194,8 +194,8 @@ fn when_a_part_dies_the_others_live() {
     assert!(now[..3].iter().zip(&before[..3]).all(|(now, then)| now >= then), "{before:?} {now:?}");
 }
 
-/// A death in the middle of a move, at many moments: of the target, of a holder, of the owner. The region is in one of the two
-/// places in the whole, or void if its owner died; all others go on.
+/// A death in the middle of a move, at many moments: of the target, of a holder, of the owner. The whole
+/// region is in one of the two locations, or void if its owner died. All other nodes continue.
 #[test]
 fn a_death_during_a_move_ends_in_one_of_two_states() {
     let (mut moved, mut stayed) = (0, 0);
@@ -245,7 +245,7 @@ fn a_death_during_a_move_ends_in_one_of_two_states() {
                 let end = c.world.now() + LIMIT;
                 assert!(c.world.run_until(end, || outcomes.lock().unwrap().len() == 1));
                 let (_, _, error) = outcomes.lock().unwrap()[0].clone();
-                // The target may have died after the move: then the region is there, and down.
+                // The target may have died after the move. Then the region exists there, and is down.
                 assert!(error.is_none() || in_new, "the holder failed: {error:?}");
             }
             c.world.run(LIMIT, async move {
@@ -269,7 +269,7 @@ fn a_death_during_a_move_ends_in_one_of_two_states() {
     assert!(moved > 0 && stayed > 0, "{moved} moved and {stayed} stayed: the test shows one state only");
 }
 
-/// A paused holder keeps the memory of a region from being reused until it is declared dead, wherever that memory is.
+/// A paused holder prevents the reuse of a region's memory until it is declared dead, on any node.
 #[test]
 fn a_paused_holder_holds_up_memory_on_other_nodes_too() {
     let mut c = cluster(5, Faults::NONE);
@@ -298,7 +298,8 @@ fn a_region_is_given_up_once_its_owner_has_memory_for_a_connection() {
         let lmr = a.alloc(NodeId(2), 10_000, RW).await.unwrap();
         (lmr, a)
     });
-    // The connection breaks at both ends, and the owner has no memory for another one: what an attempt gives back is taken too.
+    // The connection fails at both ends, and the owner has no memory for another one. Memory that an attempt
+    // frees is allocated too.
     c.part(1, 2, true);
     let lost = lmr.with_deadline(LEASE);
     c.world.run(LIMIT, async move { assert!(lost.write(0, &[1]).await.is_err()) });
@@ -317,7 +318,7 @@ fn a_region_is_given_up_once_its_owner_has_memory_for_a_connection() {
     drop(taken);
     c.world.run_for(Duration::from_secs(5));
     assert_eq!(c.lite(2).audit(), []);
-    // The other end of the connection that broke is found out by its next use.
+    // The other end of the failed connection is detected by its next use.
     c.world.run(LIMIT, async move { drop(lite.alloc(NodeId(2), 1, RW).await.unwrap().free().await) });
     assert_eq!(free(&c)[2..], before[2..]);
 }
@@ -327,7 +328,7 @@ fn a_write_whose_first_part_lies_here_may_have_happened() {
     let mut c = cluster(10, Faults::NONE);
     let a = c.lite(1);
     let lmr = c.world.run(LIMIT, async move { a.alloc(striped(&[1, 2]), 8192, RW).await.unwrap() });
-    // Without its connection and the manager, node 1 cannot so much as issue the second part.
+    // Without its connection and the manager, node 1 cannot even issue the second part.
     c.part(1, 2, true);
     let hasty = lmr.with_deadline(LEASE / 4);
     let broken = c.world.run(LIMIT, {
@@ -346,7 +347,8 @@ fn a_write_whose_first_part_lies_here_may_have_happened() {
     });
 }
 
-/// Whoever waits for a name hears that it is not there, also if the last question for it is not answered in time.
+/// A wait for a name reports that the name does not exist, even if the last question for it is not answered
+/// in time.
 #[test]
 fn a_name_that_is_waited_for_in_vain_is_missing() {
     let mut c = cluster(1, Faults::NONE);

@@ -1,5 +1,5 @@
-//! Calls and messages under loss, over connections that fail, and when nodes are paused or die: served at most once, exactly
-//! once if they succeeded, and everybody hears in time.
+//! Calls and messages under loss, over connections that fail, and when nodes are paused or die: each is
+//! served at most once, exactly once if it succeeded, and each caller gets a result in time.
 
 use lite::{Config, Error, Lite, NodeId, RpcOptions};
 use netfault::Faults;
@@ -14,11 +14,11 @@ const LEASE: Duration = Duration::from_secs(1);
 const NODES: u16 = 4;
 const EACH: u32 = 60;
 
-/// How often each request was served: caller, number.
+/// The number of times that each request was served, by caller and number.
 type Served = Arc<Mutex<BTreeMap<(NodeId, u32), u32>>>;
 
 fn serve(lite: &Lite, served: &Served) {
-    // A short queue, so that callers are put off as well.
+    // The queue is short, so that callers are put off as well.
     let options = RpcOptions { queue: 4, ..RpcOptions::default() };
     let server = Arc::new(lite.register(1, options).unwrap());
     for _ in 0..3 {
@@ -36,7 +36,7 @@ fn serve(lite: &Lite, served: &Served) {
     }
 }
 
-/// What became of each request: caller, number, result, and how long it took.
+/// The outcome of each request: caller, number, result, and time.
 type Results = Arc<Mutex<Vec<(NodeId, u32, Result<(), Error>, Duration)>>>;
 
 fn call(lite: &Lite, results: &Results) {
@@ -69,7 +69,7 @@ enum Mishap {
 
 fn run(seed: u64, faults: &str, mishap: Mishap) {
     eprintln!("seed {seed}, {faults}, {mishap:?}");
-    // Queue pairs that give up soon, so that connections fail and are made anew.
+    // The queue pairs give up soon, so that connections fail and are replaced.
     let config = Config { ack_timeout: Duration::from_micros(500), retries: 2, ..Config::default() };
     let faults = Faults::parse(faults).unwrap();
     let mut c =
@@ -86,7 +86,7 @@ fn run(seed: u64, faults: &str, mishap: Mishap) {
         Mishap::Nothing => {}
         Mishap::Dies => c.host(4).kill(),
         Mishap::Pauses => {
-            // Until after it has been declared dead.
+            // The pause lasts until after the node has been declared dead.
             c.host(4).pause(true);
             c.world.run_for(2 * LEASE);
             c.host(4).pause(false);

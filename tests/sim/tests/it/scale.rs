@@ -1,4 +1,5 @@
-//! More nodes than a byte counts: they join, connect on demand, call each other and leave, and nothing is left.
+//! More nodes than a byte counts join, connect on demand, call each other and leave. No resource remains in
+//! use.
 
 use lite::{Config, Lite, NodeId, RpcOptions};
 use platform::Platform;
@@ -10,7 +11,7 @@ use std::time::Duration;
 const NODES: u16 = 300;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Small nodes, as there are many.
+/// Returns the configuration of small nodes, because there are many.
 fn config() -> Config {
     Config {
         queue_pairs: 1,
@@ -27,7 +28,7 @@ fn config() -> Config {
 async fn calls(lite: Lite) {
     let me = u64::from(lite.node_id().0);
     for i in 1..=5u64 {
-        // Near ones and far ones; each is called by as many as it calls.
+        // A node calls near ones and far ones; each is called by as many as it calls.
         let other = NodeId(((me - 1 + i * i * 7) % u64::from(NODES)) as u16 + 1);
         let request = [other.0 as u8; 100];
         assert_eq!(lite.call(other, 1, &request, 100).await.unwrap(), request);
@@ -87,7 +88,7 @@ fn three_hundred_nodes_join_call_and_leave() {
     }
     assert!(c.world.run_until(end, || left.load(Ordering::SeqCst) == u64::from(NODES)), "{left:?}");
     c.world.run_for(Duration::from_secs(1));
-    // What connections took is free on all of them.
+    // The memory of connections is free on all nodes.
     for &i in &nodes {
         assert_eq!(c.host(i).memory().stats().free, idle, "node {i}");
     }

@@ -1,4 +1,4 @@
-//! Rare states are reached: what a run never comes into, it does not test.
+//! Rare states are reached: a state that no run enters is not tested.
 #![cfg(debug_assertions)]
 
 use sim::Nics;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// States that few seeds reach: few runs need not come into them.
+/// The states that few seeds reach. Few runs need not enter them.
 const RARE: &[&str] = &[
     "a broken connection had ended at its peer",
     "a grant told of a death",
@@ -29,7 +29,7 @@ const RARE: &[&str] = &[
     "the set-up of a connection took too long",
 ];
 
-/// States that no run has come into yet: only directed tests do.
+/// The states that no run has entered yet: only directed tests do.
 const DIRECTED: &[&str] = &[
     // lite/tests/it/regions.rs: revoking_waits_for_what_is_under_way
     "a mapping arrived after it was revoked",
@@ -37,7 +37,7 @@ const DIRECTED: &[&str] = &[
     "memory came for an owner that was gone",
 ];
 
-/// The names that the source gives to `sometimes`.
+/// Collects the names that the source passes to `sometimes`.
 fn named(folder: &Path, names: &mut BTreeMap<String, u64>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -57,7 +57,7 @@ fn named(folder: &Path, names: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// Runs the seeds on several threads; gives each state with how often it was reached.
+/// Runs the seeds on several threads. Returns the number of times that each state was reached.
 fn reached(seeds: std::ops::Range<u64>, threads: usize) -> BTreeMap<String, u64> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut names = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A trace tells of all that was posted and how it ended, and is rendered as text and as JSON that is JSON.
+//! A trace contains all work requests and their ends, and is rendered as text and as valid JSON.
 
 use lite::{NodeId, Permissions, TraceEvent};
 use sim::{Cluster, NodeTrace, Options, chrome, text};

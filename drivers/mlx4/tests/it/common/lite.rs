@@ -9,7 +9,7 @@ use super::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host, Hub, Poller, World};
 use lite::{Config, Lite};
-use mlx4::{Condition, Config as CardConfig, Remote};
+use mlx4::{Config as CardConfig, Health, Remote};
 use platform::{Instant, IoAddr, Platform};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -30,9 +30,9 @@ impl Wire {
     /// Recovers cards that have failed, and returns for each the time of its next step.
     fn recover(&self) -> impl Iterator<Item = Option<Instant>> {
         self.machines.iter().zip(&self.drivers).map(|(machine, driver)| {
-            match driver.mend(machine.bus.clock()) {
-                Condition::Mending { next } => Some(next),
-                Condition::Well | Condition::Lost { .. } => None,
+            match driver.recover(machine.bus.clock()) {
+                Health::Recovering { next } => Some(next),
+                Health::Ok | Health::Lost { .. } => None,
             }
         })
     }
@@ -55,9 +55,9 @@ impl Device for Wire {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadline = |(machine, mend): (&Arc<Machine>, Option<Instant>)| {
+        let deadline = |(machine, step): (&Arc<Machine>, Option<Instant>)| {
             let of_card = machine.card.lock().unwrap().next_deadline();
-            let at = of_card.into_iter().chain(mend).min()?;
+            let at = of_card.into_iter().chain(step).min()?;
             Some(Instant::from_nanos(at.as_nanos().saturating_sub(machine.waited().as_nanos() as u64)))
         };
         self.machines.iter().zip(self.recover()).filter_map(deadline).min()

@@ -1,7 +1,7 @@
 //! The commands that report the card's capabilities: QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC.
 
 use crate::device::Card;
-use crate::device::layout::device_capabilities as cap;
+use crate::device::layout::{device_capabilities as cap, query_adapter, query_func};
 use crate::device::mailbox::Mailbox;
 use crate::device::profile::{EqScheme, LinkTypes, limits};
 use crate::device::qp::{MAX_RECEIVE, MAX_WQE};
@@ -125,10 +125,10 @@ impl Card {
     /// Returns the output of QUERY_ADAPTER (Linux `mlx4_QUERY_ADAPTER`). Words of the board id are stored
     /// byte-swapped.
     pub(super) fn query_adapter(&self) -> Mailbox {
-        const VENDOR: u16 = 0x15b3;
+        const VENDOR: u32 = 0x15b3;
         let mut out = Mailbox::default();
-        out.put_u8(0x10, 0);
-        out.put_u16(0x1a, VENDOR);
+        out.set(query_adapter::INTA_PIN, 0);
+        out.set(query_adapter::VENDOR, VENDOR);
         let mut board = [0; 16];
         for (place, byte) in board.iter_mut().zip(self.profile.board.bytes()) {
             *place = byte;
@@ -136,7 +136,7 @@ impl Card {
         for word in board.chunks_exact_mut(4) {
             word.reverse();
         }
-        out.put(0xf0, &board);
+        out.put(query_adapter::BOARD, &board);
         out
     }
 
@@ -144,8 +144,8 @@ impl Card {
     pub(super) fn query_func(&self) -> Mailbox {
         let mut out = Mailbox::default();
         if let EqScheme::System { reserved, max } = self.profile.eqs {
-            out.put_u16(0x04, reserved);
-            out.put_u16(0x06, max);
+            out.set(query_func::RESERVED_EQS, reserved.into());
+            out.set(query_func::MAX_EQS, max.into());
         }
         out
     }

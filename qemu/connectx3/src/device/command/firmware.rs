@@ -4,6 +4,7 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::{mod_stat_cfg, query_fw as fw};
 use crate::device::mailbox::Mailbox;
 use crate::device::registers::{CLEAR_INTERRUPT, CLOCK, ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
@@ -25,21 +26,21 @@ pub struct Firmware {
 
 impl Card {
     pub(super) fn query_fw(&self) -> Mailbox {
-        const COMMAND_REVISION: u16 = 3;
-        const LOG_MAX_COMMANDS: u8 = 4;
+        const COMMAND_REVISION: u32 = 3;
+        const LOG_MAX_COMMANDS: u32 = 4;
         let mut out = Mailbox::default();
         let [major, minor, subminor] = self.profile.firmware;
-        out.put_u16(0x00, FIRMWARE_PAGES);
-        out.put_u16(0x02, major);
-        out.put_u16(0x04, subminor);
-        out.put_u16(0x06, minor);
-        out.put_u16(0x0a, COMMAND_REVISION);
-        out.put_u8(0x0f, LOG_MAX_COMMANDS);
-        out.put_u64(0x20, CLEAR_INTERRUPT);
-        out.put_u64(0x30, ERROR_BUFFER);
-        out.put_u32(0x38, ERROR_BUFFER_WORDS);
+        out.set(fw::PAGES, FIRMWARE_PAGES.into());
+        out.set(fw::VERSION_MAJOR, major.into());
+        out.set(fw::VERSION_SUBMINOR, subminor.into());
+        out.set(fw::VERSION_MINOR, minor.into());
+        out.set(fw::COMMAND_REVISION, COMMAND_REVISION);
+        out.set(fw::LOG_MAX_COMMANDS, LOG_MAX_COMMANDS);
+        out.set_double(fw::CLEAR_INTERRUPT_HIGH, CLEAR_INTERRUPT);
+        out.set_double(fw::ERROR_BUFFER_HIGH, ERROR_BUFFER);
+        out.set(fw::ERROR_BUFFER_WORDS, ERROR_BUFFER_WORDS);
         // The register is in BAR 0: the BAR code at 0x58 is 0.
-        out.put_u64(0x50, CLOCK);
+        out.set_double(fw::CLOCK_HIGH, CLOCK);
         out
     }
 
@@ -106,8 +107,8 @@ impl Card {
         let (index, _) = self.port(command.in_mod >> 8)?;
         let guid = self.profile.guid(index);
         let mut out = Mailbox::default();
-        out.put_u32(0x14, (guid >> 32) as u32);
-        out.put_u32(0x1c, guid as u32);
+        out.set(mod_stat_cfg::GUID_UPPER, (guid >> 32) as u32);
+        out.set(mod_stat_cfg::GUID_LOWER, guid as u32);
         Ok(Output::Mailbox(out))
     }
 }

@@ -4,6 +4,7 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::config_dev;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::profile::LinkType;
@@ -57,14 +58,14 @@ impl Card {
         const UDP_PORT_VALID: u32 = 1 << 3;
         if command.op_mod == GET {
             let mut out = Mailbox::default();
-            const CHECKSUMS_OF_EACH_PORT: u8 = 2 << 4 | 2;
-            out.put_u16(0x16, self.roce_udp_port);
-            out.put_u8(0x83, CHECKSUMS_OF_EACH_PORT);
+            const CHECKSUMS_OF_EACH_PORT: u32 = 2 << 4 | 2;
+            out.set(config_dev::ROCE_PORT, self.roce_udp_port.into());
+            out.set(config_dev::CHECKSUM_MODES, CHECKSUMS_OF_EACH_PORT);
             return Ok(Output::Mailbox(out));
         }
         let mailbox = super::input(command, host)?;
-        if mailbox.u32(0) & UDP_PORT_VALID != 0 {
-            self.roce_udp_port = mailbox.u16(0x16);
+        if mailbox.field(config_dev::UPDATE) & UDP_PORT_VALID != 0 {
+            self.roce_udp_port = mailbox.field(config_dev::ROCE_PORT) as u16;
         }
         Ok(Output::None)
     }

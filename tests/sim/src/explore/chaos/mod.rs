@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! The faults of a run, and their times.
 
 mod agree;
 mod trouble;
@@ -9,17 +9,17 @@ use super::random::Random;
 use super::swarm::{Kind, Swarm};
 use super::work::Stage;
 use super::{LEASE, TASKS};
-use crate::{Cluster, Crash, DiskFaults, Way};
+use crate::{Cluster, Crash, Direction, DiskFaults};
 use platform::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use trouble::{Trouble, fill, heal};
 
-/// So many members are never killed.
+/// The number of members that are never killed.
 const SURVIVORS: usize = 3;
-/// How often the card of a node fails at most: fewer times than its driver mends it in a row.
+/// The maximum number of failures of a node's card: fewer than its driver recovers from in a row.
 const CARD_FAILURES: u32 = 3;
-/// Tasks that may stand still while the others of their node go on.
+/// The tasks that may be held up while the other tasks of their node continue.
 const HELD: &[&str] = &[
     "lite-control-in",
     "lite-control-in",
@@ -35,19 +35,19 @@ const HELD: &[&str] = &[
     "serve",
     "worker",
 ];
-/// How often the manager dies at most.
+/// The maximum number of deaths of the manager.
 const CRASHES: u64 = 2;
-/// Between two looks, one machine in so many that is no member any more starts anew.
+/// The inverse probability, per look, that a machine that is no member any more restarts.
 const RESTART: u64 = 100;
-/// In which the manager comes back once all is healed.
+/// The time in which the manager comes back once all faults have ended.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Machines that join after the start, at most: new ones, and those that start anew.
+/// Returns the maximum number of machines that join after the start: new ones, and those that restart.
 const fn later(initial: usize) -> usize {
     3 + if initial < 8 { initial } else { 8 }
 }
 
-/// Numbers of all tasks that there can be.
+/// Returns the maximum number of tasks of a run.
 pub(super) const fn most_tasks(initial: usize) -> usize {
     (initial + later(initial) + 1) * TASKS
 }
@@ -58,9 +58,9 @@ pub(super) struct Chaos {
     swarm: Swarm,
     troubles: Vec<(Instant, Trouble)>,
     dead: BTreeSet<usize>,
-    /// Machines that may still join.
+    /// The number of machines that may still join.
     left: usize,
-    /// How often the card of each node has failed.
+    /// The number of failures of each node's card.
     failed: BTreeMap<usize, u32>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -80,7 +80,7 @@ impl Chaos {
         }
     }
 
-    /// Faults by kind.
+    /// Returns the number of faults, by kind.
     pub(super) fn counts(&self, cluster: &Cluster) -> Vec<(&'static str, u64)> {
         let more = [
             ("writes of the manager that a crash tore", cluster.manager.disk().torn()),
@@ -89,7 +89,7 @@ impl Chaos {
         self.counts.iter().map(|(kind, count)| (*kind, *count)).chain(more).collect()
     }
 
-    /// Whether machines join.
+    /// Returns whether machines are joining.
     pub(super) fn expects(&self, cluster: &Cluster) -> bool {
         cluster.joining() > 0
     }
@@ -98,7 +98,7 @@ impl Chaos {
         *self.counts.entry(kind).or_default() += 1;
     }
 
-    /// Ends what is due, and perhaps begins something.
+    /// Ends the faults that are due, and may begin one.
     pub(super) fn act(&mut self, cluster: &mut Cluster, stage: &Stage, check: &Check) {
         let now = cluster.world.now();
         for node in cluster.poll_joins() {
@@ -121,7 +121,8 @@ impl Chaos {
         self.crash_in_a_save(cluster, check);
     }
 
-    /// Where the manager dies at all, it dies once more while its disk works: saves are rare, and chance alone misses them.
+    /// Kills the manager once more while its disk works, in runs in which the manager dies at all: saves are
+    /// rare, and random times miss them.
     fn crash_in_a_save(&mut self, cluster: &Cluster, check: &Check) {
         let manager = &cluster.manager;
         let dies = self.swarm.kinds.contains(&Kind::ManagerCrash) && manager.crashes() <= CRASHES;
@@ -133,14 +134,14 @@ impl Chaos {
         }
     }
 
-    /// Machines that have lost their membership start anew, each after a while.
+    /// Restarts machines that have lost their membership, each after a while.
     fn restart(&mut self, cluster: &mut Cluster, check: &Check) {
         for node in 1..=cluster.joined() {
             let out = !self.dead.contains(&node) && !cluster.lite(node).is_member();
             if out && self.left > 0 && self.random.one_in(RESTART) {
                 self.kill(cluster, check, node);
                 self.left -= 1;
-                check.log(cluster.world.now(), format_args!("-- the machine of node {node} starts anew"));
+                check.log(cluster.world.now(), format_args!("-- the machine of node {node} restarts"));
                 cluster.begin_join(Some(node));
             }
         }
@@ -149,23 +150,23 @@ impl Chaos {
     fn kill(&mut self, cluster: &Cluster, check: &Check, node: usize) {
         cluster.host(node).kill();
         self.dead.insert(node);
-        check.died(node);
+        check.died(node, &cluster.lite(node));
     }
 
     fn members(&self, cluster: &Cluster) -> usize {
         (1..=cluster.joined()).filter(|i| !self.dead.contains(i) && cluster.lite(*i).is_member()).count()
     }
 
-    /// Something begins.
+    /// Begins a fault.
     fn begin(&mut self, cluster: &mut Cluster, check: &Check) {
         let now = cluster.world.now();
-        // Mostly shorter than a lease, sometimes longer.
+        // The fault is mostly shorter than a lease, sometimes longer.
         let limit = if self.random.one_in(4) { 3 * LEASE } else { LEASE / 4 };
         let until = now + Duration::from_micros(self.random.below(limit.as_micros() as u64));
         let kind = self.random.pick(&self.swarm.kinds);
         let node = 1 + self.random.below(cluster.joined() as u64) as usize;
         let begun = match kind {
-            Kind::ManagerStands | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
+            Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
@@ -179,15 +180,15 @@ impl Chaos {
         self.count(what);
         check.log(now, format_args!("-- node {node}: {what} until {:.6}", until.as_nanos() as f64 / 1e9));
         if let Some(trouble) = trouble {
-            if let Some(node) = trouble.stands() {
-                check.stands(node, now, true);
+            if let Some(node) = trouble.paused() {
+                check.paused(node, now, true);
             }
             self.troubles.push((until, trouble));
         }
     }
 
-    /// A node dies. Its peers are told at once, as of a process that is killed, or when its lease is over. Another may join in its
-    /// place, or the same machine starts anew.
+    /// Kills a node. Its peers are told at once, as when a process is killed, or when its lease ends. Another
+    /// machine may join in its place, or the same machine restarts.
     fn death(&mut self, cluster: &mut Cluster, check: &Check, node: usize) {
         if self.members(cluster) <= SURVIVORS {
             return;
@@ -204,7 +205,7 @@ impl Chaos {
         if self.left > 0 && self.random.one_in(2) {
             self.left -= 1;
             let same = self.random.one_in(2);
-            check.log(now, if same { "-- it starts anew" } else { "-- another machine joins" });
+            check.log(now, if same { "-- it restarts" } else { "-- another machine joins" });
             cluster.begin_join(same.then_some(node));
         }
     }
@@ -217,9 +218,9 @@ impl Chaos {
     ) -> Option<(&'static str, Option<Trouble>)> {
         let manager = &cluster.manager;
         match kind {
-            Kind::ManagerStands if manager.is_up() => {
-                manager.stand(true);
-                Some(("the manager stands still", Some(Trouble::ManagerStands)))
+            Kind::ManagerPause if manager.is_up() => {
+                manager.pause(true);
+                Some(("the manager is paused", Some(Trouble::ManagerPause)))
             }
             Kind::ManagerCrash if manager.crashes() < CRASHES => {
                 let (crash, what) = self.random.pick(&[
@@ -275,15 +276,15 @@ impl Chaos {
                 ("cut off from the manager", Trouble::Stalled(node))
             }
             Kind::Deaf => {
-                cluster.manager.hold(id, Way::FromManager, true);
+                cluster.manager.hold(id, Direction::FromManager, true);
                 ("does not hear the manager", Trouble::Stalled(node))
             }
             Kind::Mute => {
-                cluster.manager.hold(id, Way::ToManager, true);
+                cluster.manager.hold(id, Direction::ToManager, true);
                 ("is not heard by the manager", Trouble::Stalled(node))
             }
             Kind::Full => {
-                // A little is left, or nothing.
+                // A little memory is left, or none.
                 let leave = self.random.pick(&[0, 4096, 100_000]);
                 ("out of memory", Trouble::Full(node, fill(cluster, node, leave)))
             }
@@ -292,15 +293,15 @@ impl Chaos {
         Some((what, Some(trouble)))
     }
 
-    /// Whether the card of a node may fail once more.
+    /// Returns whether the card of a node may fail once more, and counts the failure.
     fn may_fail(&mut self, node: usize) -> bool {
         let failed = self.failed.entry(node).or_default();
         *failed += 1;
         *failed <= CARD_FAILURES
     }
 
-    /// Ends everything but death: all links carry, the manager and its disk work, no machine joins any more, and nobody lacks
-    /// memory by force.
+    /// Ends all faults except deaths: all links work, the manager and its disk work, no machine joins any
+    /// more, and no node lacks memory because of a fault.
     pub(super) fn end(&mut self, cluster: &mut Cluster, check: &Check) {
         for (_, trouble) in self.troubles.drain(..) {
             heal(cluster, check, trouble);

@@ -1,35 +1,35 @@
-//! Troubles that end by themselves.
+//! Faults that end by themselves.
 
 use super::super::check::Check;
 use crate::{Cluster, DiskFaults};
 use platform::{Lent, Platform};
 
-/// Something that ends by itself.
+/// A fault that ends by itself.
 pub(super) enum Trouble {
     Paused(usize),
-    /// The node, and the name of its tasks that stand still.
+    /// The node, and the name of its tasks that are held up.
     Held(usize, &'static str),
     /// Two nodes, in one direction or in both.
     Parted(usize, usize),
     /// The node's control connection, in one direction or in both.
     Stalled(usize),
-    /// The node, and its memory that is taken.
+    /// The node, and its memory that is occupied.
     Full(usize, Vec<Box<dyn Lent>>),
-    ManagerStands,
+    ManagerPause,
     Disk,
 }
 
 impl Trouble {
-    /// The node that does not see time pass as the others do.
-    pub(super) fn stands(&self) -> Option<usize> {
+    /// Returns the node for which time does not pass as for the others.
+    pub(super) fn paused(&self) -> Option<usize> {
         match self {
             Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),
-            Self::Parted(..) | Self::Full(..) | Self::ManagerStands | Self::Disk => None,
+            Self::Parted(..) | Self::Full(..) | Self::ManagerPause | Self::Disk => None,
         }
     }
 }
 
-/// Takes the memory of a node but for pieces of at most `leave` bytes.
+/// Occupies the memory of a node except for pieces of at most `leave` bytes.
 pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<Box<dyn Lent>> {
     let host = cluster.host(node);
     let memory = host.memory();
@@ -41,11 +41,11 @@ pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<Box<dyn Le
     taken
 }
 
-/// Ends a trouble.
+/// Ends a fault.
 pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
     let now = cluster.world.now();
-    if let Some(node) = trouble.stands() {
-        check.stands(node, now, false);
+    if let Some(node) = trouble.paused() {
+        check.paused(node, now, false);
     }
     match trouble {
         Trouble::Paused(node) => {
@@ -68,8 +68,8 @@ pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
             drop(taken);
             check.log(now, format_args!("-- node {node} has memory"));
         }
-        Trouble::ManagerStands => {
-            cluster.manager.stand(false);
+        Trouble::ManagerPause => {
+            cluster.manager.pause(false);
             check.log(now, "-- the manager goes on");
         }
         Trouble::Disk => {

@@ -1,15 +1,15 @@
-//! Barriers: all pass or none, and nobody before all have come.
+//! Barriers: all tasks pass or none, and none before all have arrived.
 
 use super::Check;
 use lite::{Error, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a task's wait at a barrier ended.
+/// The end of a task's wait at a barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Passed {
     Open,
     Failed(Error),
-    /// The task did not wait to hear.
+    /// The task dropped its wait.
     Dropped,
 }
 
@@ -23,14 +23,14 @@ struct Barrier {
 pub(super) struct Barriers(BTreeMap<String, Barrier>);
 
 impl Check {
-    /// A task of `node` comes to a barrier.
+    /// Records that a task of `node` arrives at a barrier.
     pub(crate) fn comes(&self, barrier: &str, node: NodeId) {
         self.lock().barriers.0.entry(barrier.into()).or_default().came.insert(node);
     }
 
-    /// A task of `node` is through with a barrier of `group`; `None` if it did not wait to hear. Each barrier lets all pass or none.
-    /// Who was told nothing certain does not count: whoever lost its membership, got `Unknown`, or lost the barrier's home
-    /// while it opened.
+    /// Records that a task of `node` has ended its wait at a barrier of `group`; `None` if it dropped the
+    /// wait. Each barrier lets all tasks pass or none. A result without certainty does not count: after the
+    /// loss of the membership, with `Unknown`, or after the loss of the barrier's home while it opened.
     pub(crate) fn passed(
         &self,
         name: &str,

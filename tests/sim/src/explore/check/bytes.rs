@@ -1,31 +1,33 @@
-//! The bytes of regions. Each task writes to a part of its own, one write after the other; everybody reads.
+//! The bytes of regions. Each task writes to a part of its own, one write after the other; all tasks read.
 //!
-//! A byte is the last one that was surely written, or one of a write of unknown outcome that may have happened after that.
+//! A byte has the value that was last written with certainty, or a value of a write of unknown outcome that
+//! may have happened after that.
 
-use super::{Check, Life, Tick};
+use super::{Check, MemberId, Tick};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// How a write has ended.
+/// The end of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteEnd {
     Done,
-    /// It had no effect.
+    /// The write had no effect.
     Never,
-    /// Its outcome is lost: `Lite::settled` waits for it.
+    /// The outcome of the write is lost: `Lite::settled` waits for it.
     Unknown,
-    /// Another node does it, and its outcome is lost: it may happen as long as its handler runs.
+    /// Another node does the write, and the outcome is lost: it may happen as long as the handler of that
+    /// node runs.
     Asked,
 }
 
-/// A write that may have happened in whole or in part, or may yet.
+/// A write that may have happened in whole or in part, or may yet happen.
 struct Open {
     id: Tick,
-    life: Life,
+    member: MemberId,
     end: Option<(Tick, WriteEnd)>,
-    /// It does not happen later.
+    /// The moment after which the write does not happen any more.
     closed: Tick,
-    /// What it may still be found to have written.
+    /// The bytes that the write may still be found to have written.
     pieces: Vec<(usize, Vec<u8>)>,
 }
 
@@ -35,7 +37,7 @@ impl Open {
         bytes.next().copied()
     }
 
-    /// It is no more to be found there.
+    /// Removes a range from the bytes that the write may have written.
     fn cut(&mut self, range: &Range<usize>) {
         let mut rest = Vec::new();
         for (from, data) in self.pieces.drain(..) {
@@ -52,7 +54,7 @@ impl Open {
     }
 }
 
-/// Bytes that were overwritten while somebody read.
+/// Bytes that were overwritten while a task read.
 struct Past {
     until: Tick,
     at: usize,
@@ -64,7 +66,7 @@ struct Part {
     sure: Vec<u8>,
     open: Vec<Open>,
     past: Vec<Past>,
-    /// When the reads began that are under way.
+    /// The moments at which the present reads began.
     readers: Vec<Tick>,
 }
 
@@ -84,7 +86,7 @@ impl Part {
         self.sure[range].copy_from_slice(data);
     }
 
-    /// The open write `id` has happened.
+    /// Records that the open write `id` has happened.
     fn done(&mut self, id: Tick, now: Tick) {
         let Some(at) = self.open.iter().position(|open| open.id == id) else { return };
         let open = self.open.remove(at);
@@ -102,7 +104,7 @@ impl Part {
         self.open.retain(|open| !open.pieces.is_empty());
     }
 
-    /// The first byte that nothing explains, of those read since `since`.
+    /// Returns the index of the first byte without an explanation, among those read since `since`.
     fn wrong(&self, at: usize, got: &[u8], since: Tick) -> Option<usize> {
         let is_past = |place: usize, byte: u8| {
             let mut past = self.past.iter().filter(|past| past.until > since);
@@ -115,7 +117,8 @@ impl Part {
         })
     }
 
-    /// What was read since `since`, while nobody wrote, is there, and what has come to its end by then is not to come.
+    /// Learns from bytes that were read since `since`, while no task wrote: these bytes are there, and writes
+    /// that were closed by then do not happen later.
     fn learn(&mut self, at: usize, got: &[u8], since: Tick) {
         let quiet = self.past.is_empty()
             && self.readers.is_empty()
@@ -146,30 +149,30 @@ impl Parts {
         }
     }
 
-    pub(super) fn settled(&mut self, life: Life, since: Tick, now: Tick) {
+    pub(super) fn settled(&mut self, member: MemberId, since: Tick, now: Tick) {
         self.close(now, |open| {
-            open.life == life && matches!(open.end, Some((at, WriteEnd::Unknown)) if at < since)
+            open.member == member && matches!(open.end, Some((at, WriteEnd::Unknown)) if at < since)
         });
     }
 
-    /// All have heard of the end of a life: nothing that it did happens later.
-    pub(super) fn ended(&mut self, life: Life, now: Tick) {
-        self.close(now, |open| open.life == life);
+    /// Records that all members know of the end of an incarnation: no operation of it happens later.
+    pub(super) fn ended(&mut self, member: MemberId, now: Tick) {
+        self.close(now, |open| open.member == member);
     }
 }
 
 impl Check {
-    /// A task of `life` begins to write `data` into part `who` of region `region` from `at` on.
-    pub(crate) fn writes(&self, life: Life, region: usize, who: usize, at: usize, data: &[u8]) -> Tick {
+    /// Records that a task of `member` begins to write `data` into part `who` of region `region` from `at` on.
+    pub(crate) fn writes(&self, member: MemberId, region: usize, who: usize, at: usize, data: &[u8]) -> Tick {
         let mut state = self.lock();
         let id = state.tick();
         let part = state.bytes.0.entry((region, who)).or_default();
         let pieces = vec![(at, data.to_vec())];
-        part.open.push(Open { id, life, end: None, closed: Tick::MAX, pieces });
+        part.open.push(Open { id, member, end: None, closed: Tick::MAX, pieces });
         id
     }
 
-    /// That write has ended.
+    /// Records the end of that write.
     pub(crate) fn wrote(&self, region: usize, who: usize, id: Tick, end: WriteEnd) {
         let mut state = self.lock();
         let now = state.tick();
@@ -185,7 +188,7 @@ impl Check {
         }
     }
 
-    /// Somebody begins to read a part.
+    /// Records that a task begins to read a part.
     pub(crate) fn reads(&self, region: usize, who: usize) -> Tick {
         let mut state = self.lock();
         let since = state.tick();
@@ -193,7 +196,7 @@ impl Check {
         since
     }
 
-    /// That read has ended; if it has read something, it is this from `at` on.
+    /// Records the end of that read. `got` is the position and the bytes that it has read, if any.
     pub(crate) fn read(&self, region: usize, who: usize, since: Tick, got: Option<(usize, &[u8])>) {
         let mut state = self.lock();
         let part = state.bytes.0.entry((region, who)).or_default();
@@ -219,7 +222,7 @@ mod tests {
     use super::*;
     use lite::{Incarnation, NodeId};
 
-    const LIFE: Life = (NodeId(1), Incarnation(1));
+    const MEMBER: MemberId = (NodeId(1), Incarnation(1));
 
     fn finds(check: &Check, byte: u8) -> bool {
         let since = check.reads(0, 0);
@@ -228,17 +231,18 @@ mod tests {
     }
 
     fn write(check: &Check, byte: u8, end: WriteEnd) {
-        let id = check.writes(LIFE, 0, 0, 0, &[byte]);
+        let id = check.writes(MEMBER, 0, 0, 0, &[byte]);
         check.wrote(0, 0, id, end);
     }
 
-    /// Writes 1 surely, 2 perhaps, and 3 surely; the outcome of 2 is settled before 3 is written, or not.
+    /// Writes 1 with certainty, 2 with an unknown outcome, and 3 with certainty. The outcome of 2 is settled
+    /// before 3 is written, or not.
     fn three(settled: bool) -> std::sync::Arc<Check> {
         let check = Check::new();
         write(&check, 1, WriteEnd::Done);
         write(&check, 2, WriteEnd::Unknown);
         if settled {
-            check.settled(LIFE, check.moment());
+            check.settled(MEMBER, check.moment());
         }
         write(&check, 3, WriteEnd::Done);
         check
@@ -258,7 +262,7 @@ mod tests {
         assert!(!finds(&check, 0), "and does not go");
         let check = Check::new();
         write(&check, 2, WriteEnd::Unknown);
-        check.settled(LIFE, check.moment());
+        check.settled(MEMBER, check.moment());
         assert!(finds(&check, 0) && !finds(&check, 2), "it never came");
     }
 

@@ -1,21 +1,21 @@
-//! Calls and messages: each at most once, none that was refused, and those of one task in order.
+//! Calls and messages: each is executed at most once, a refused one never, and those of one task in order.
 
 use super::{Check, Tick};
 use lite::NodeId;
 use std::collections::BTreeMap;
 
-/// How a call or a message has ended for who sent it.
+/// The end of a call or a message for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallEnd {
-    /// It has run, or is in the queue.
+    /// The call has run, or the message is in the queue.
     Done,
-    /// It has not run, and will not.
+    /// The call has not run, and will not.
     Never,
-    /// It may have run, or may yet.
+    /// The call may have run, or may yet run.
     Unknown,
 }
 
-/// A message that is in its receiver's queue.
+/// A message in its receiver's queue.
 struct Sent {
     at: Tick,
     id: u64,
@@ -25,19 +25,19 @@ struct Sent {
 pub(super) struct Calls {
     runs: BTreeMap<u64, u32>,
     refused: BTreeMap<u64, ()>,
-    /// When messages were sent.
+    /// The moments at which messages were sent.
     begun: BTreeMap<u64, Tick>,
-    /// Messages in the queues of receivers, by sending task and receiver, and not received yet.
+    /// The messages in the queues of receivers that were not received yet, by sending task and receiver.
     queued: BTreeMap<(u64, NodeId), Vec<Sent>>,
 }
 
-/// The task that a call or message is of.
+/// Returns the task of a call or message.
 const fn task(id: u64) -> u64 {
     id >> 32
 }
 
 impl Check {
-    /// A handler has this call, or a receiver this message.
+    /// Records that a handler has this call, or a receiver this message.
     pub(crate) fn executed(&self, id: u64) {
         let mut state = self.lock();
         let times = state.calls.runs.entry(id).or_default();
@@ -51,7 +51,7 @@ impl Check {
         }
     }
 
-    /// A call, or a message, has ended for who sent it.
+    /// Records the end of a call or a message for its sender.
     pub(crate) fn called(&self, id: u64, end: CallEnd) {
         let mut state = self.lock();
         let ran = state.calls.runs.contains_key(&id);
@@ -72,14 +72,14 @@ impl Check {
         }
     }
 
-    /// A message is sent.
+    /// Records that a message is sent.
     pub(crate) fn sends(&self, id: u64) {
         let mut state = self.lock();
         let now = state.tick();
         state.calls.begun.insert(id, now);
     }
 
-    /// Sending a message has ended.
+    /// Records that the sending of a message has ended.
     pub(crate) fn sent(&self, id: u64, to: NodeId, end: CallEnd) {
         let mut state = self.lock();
         let at = state.tick();
@@ -95,7 +95,8 @@ impl Check {
         }
     }
 
-    /// Node `at` has received a message: those that its sender knew to be in the queue before came before.
+    /// Records that node `at` has received a message: messages that its sender knew to be in the queue before
+    /// must have come before.
     pub(crate) fn received(&self, id: u64, at: NodeId) {
         self.executed(id);
         let mut state = self.lock();

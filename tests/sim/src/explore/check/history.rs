@@ -1,29 +1,29 @@
-//! Whether the operations on one word happened in some order, each at a moment between its begin and its end (Wing and Gong 1993,
-//! with the memory of dead ends of Lowe 2017).
+//! The search for an order of the operations on one word, in which each happened at a moment between its
+//! begin and its end (Wing and Gong 1993, with the memory of dead ends of Lowe 2017).
 
 use super::Tick;
 use std::collections::HashSet;
 
-/// What an operation does to a word.
+/// The effect of an operation on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Read,
     Write(u64),
     Add(u64),
-    /// Makes it the second if it is the first.
+    /// Changes the word from the first value to the second, if it has the first.
     Swap(u64, u64),
-    /// Finds that it is not 0.
+    /// Finds that the word is not 0.
     Taken,
 }
 
-/// What the one who did it knows.
+/// The knowledge of the task that did the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It happened, and the value before was this.
+    /// The operation happened, and this was the value before it.
     Value(u64),
-    /// It happened.
+    /// The operation happened.
     Done,
-    /// It happened once or never.
+    /// The operation happened once or never.
     Unknown,
 }
 
@@ -32,9 +32,9 @@ pub(crate) enum Seen {
 pub(super) struct Operation {
     pub(super) act: Act,
     pub(super) seen: Seen,
-    /// It did not happen before.
+    /// The operation did not happen before this moment.
     pub(super) from: Tick,
-    /// It did not happen later.
+    /// The operation did not happen after this moment.
     pub(super) to: Tick,
 }
 
@@ -43,7 +43,8 @@ impl Operation {
         self.seen != Seen::Unknown
     }
 
-    /// The word after it, if it can happen while the word is `word` and makes a difference.
+    /// Returns the word after the operation, if it can happen while the word is `word` and makes a
+    /// difference.
     fn apply(&self, word: u64) -> Option<u64> {
         if let Seen::Value(before) = self.seen
             && before != word
@@ -64,12 +65,12 @@ impl Operation {
 /// The search for an order.
 struct Search<'a> {
     operations: &'a [Operation],
-    /// Which have their place, in bits.
+    /// The operations that are placed in the order, as bits.
     placed: Vec<u64>,
     word: u64,
-    /// No later operation happened before this.
+    /// The moment before which no later operation in the order happened.
     latest: Tick,
-    /// Sure ones without a place.
+    /// The number of certain operations that are not placed.
     left: usize,
 }
 
@@ -82,7 +83,8 @@ impl Search<'_> {
         self.placed[i / 64] ^= 1 << (i % 64);
     }
 
-    /// The earliest end of the sure ones that have no place: nothing that begins later comes next.
+    /// Returns the earliest end of the certain operations that are not placed: no operation that begins later
+    /// comes next.
     fn bound(&self) -> Tick {
         let mut bound = Tick::MAX;
         for (i, operation) in self.operations.iter().enumerate() {
@@ -96,7 +98,8 @@ impl Search<'_> {
         bound
     }
 
-    /// Whether an unsure operation without a place is the same but for when it begins: the first one will do.
+    /// Returns whether another uncertain operation that is not placed differs only by an earlier begin:
+    /// then trying that one is enough.
     fn has_twin(&self, i: usize) -> bool {
         let one = &self.operations[i];
         (0..i).any(|k| {
@@ -105,7 +108,8 @@ impl Search<'_> {
         })
     }
 
-    /// The next candidate from `try_from` on, with the word after it. Sure ones are tried first.
+    /// Returns the next candidate from `try_from` on, with the word after it. Certain operations are tried
+    /// first.
     fn next(&self, try_from: usize) -> Option<(usize, u64)> {
         let (count, bound) = (self.operations.len(), self.bound());
         for attempt in try_from..2 * count {
@@ -124,7 +128,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether some order explains what was seen of a word that was `initial`.
+/// Returns whether some order explains the results of operations on a word that was `initial`.
 pub(super) fn is_linearizable(initial: u64, operations: &mut [Operation]) -> bool {
     operations.sort_by_key(|operation| operation.from);
     let count = operations.len();

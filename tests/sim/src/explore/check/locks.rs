@@ -1,19 +1,19 @@
-//! Locks: one exclusive holder, tokens that grow, and the next one is told of the death of a holder.
+//! Locks: there is one exclusive holder, tokens grow, and the next holder is told of the death of a holder.
 
-use super::{Check, Life, Tick};
+use super::{Check, MemberId, Tick};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mode {
     Shared,
     Exclusive,
 }
 
-/// What a task is told with a lock.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
-    pub(crate) life: Life,
+    pub(crate) member: MemberId,
     pub(crate) mode: Mode,
     pub(crate) token: u128,
     pub(crate) after_death: bool,
@@ -28,18 +28,18 @@ impl Hold {
 #[derive(Default)]
 struct Lock {
     holders: BTreeMap<Tick, Hold>,
-    /// The newest of each kind.
+    /// The newest hold of each kind.
     newest: Option<Hold>,
     newest_exclusive: Option<Hold>,
     tokens: BTreeSet<u128>,
-    /// Who has ever wanted it for itself.
-    wanted: BTreeSet<Life>,
-    /// A holder has died with it, and nobody has held it exclusively since.
+    /// The incarnations that have ever claimed it exclusively.
+    wanted: BTreeSet<MemberId>,
+    /// True if a holder has died with it, and no task has held it exclusively since.
     died: bool,
 }
 
 impl Lock {
-    /// One that was granted later than `hold`, and that they cannot hold together.
+    /// Returns a hold that was granted later than `hold` and excludes it.
     fn later(&self, hold: &Hold) -> Option<Hold> {
         let all = if hold.mode == Mode::Exclusive { self.newest } else { self.newest_exclusive };
         all.filter(|newest| newest.token > hold.token)
@@ -50,17 +50,18 @@ impl Lock {
 pub(super) struct Locks(BTreeMap<usize, Lock>);
 
 impl Check {
-    /// A task wants a lock; gives a token that its own must exceed.
-    pub(crate) fn claims(&self, lock: usize, life: Life, mode: Mode) -> u128 {
+    /// Records that a task claims a lock, and returns a token that its own token must exceed.
+    pub(crate) fn claims(&self, lock: usize, member: MemberId, mode: Mode) -> u128 {
         let mut state = self.lock();
         let lock = state.locks.0.entry(lock).or_default();
         if mode == Mode::Exclusive {
-            lock.wanted.insert(life);
+            lock.wanted.insert(member);
         }
         lock.newest.map_or(0, |newest| newest.token)
     }
 
-    /// A task holds a lock from now on; gives the number of the hold, if that is not over already.
+    /// Records that a task holds a lock from now on, and returns the number of the hold if it is not over
+    /// already.
     pub(crate) fn granted(&self, number: usize, hold: Hold, floor: u128) -> Option<Tick> {
         let mut state = self.lock();
         let now = state.tick();
@@ -69,16 +70,24 @@ impl Check {
         if hold.token <= floor || !lock.tokens.insert(hold.token) {
             wrong.push(("fencing tokens grow", format!("lock {number}: {hold:?} after {floor}")));
         }
-        // A node that stood still may hear of its grant when its life has ended, as all others know.
+        // A node that was paused may learn of its grant after its incarnation has ended, as all other
+        // nodes know.
         let stale = lock.later(&hold);
         if let Some(later) = stale {
-            if state.sees(later.life, hold.life) {
+            if state.sees(later.member, hold.member) {
                 wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} after {later:?}")));
             }
         } else {
             let ended: Vec<_> =
-                lock.holders.extract_if(.., |_, held| !state.sees(hold.life, held.life)).collect();
-            lock.died |= ended.iter().any(|(_, held)| held.mode == Mode::Exclusive);
+                lock.holders.extract_if(.., |_, held| !state.sees(hold.member, held.member)).collect();
+            for (_, held) in ended.iter().filter(|(_, held)| held.mode == Mode::Exclusive) {
+                lock.died = true;
+                // At least its home must know of the death.
+                if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.member)) {
+                    let seen = format!("lock {number}: {hold:?} after {held:?}");
+                    wrong.push(("a dead holder is cut off by all", seen));
+                }
+            }
             if let Some(other) = lock.holders.values().find(|other| hold.excludes(other)) {
                 wrong.push(("a lock has one holder", format!("lock {number}: {hold:?} beside {other:?}")));
             }
@@ -86,7 +95,7 @@ impl Check {
                 let seen = format!("lock {number}: {hold:?}, a holder has died");
                 wrong.push(("the next holder is told of a death", seen));
             }
-            if hold.after_death && lock.wanted.iter().all(|life| state.sees(hold.life, *life)) {
+            if hold.after_death && lock.wanted.iter().all(|member| state.sees(hold.member, *member)) {
                 let seen = format!("lock {number}: {hold:?}, nobody has died");
                 wrong.push(("the next holder is told of a death", seen));
             }
@@ -107,7 +116,7 @@ impl Check {
         stale.is_none().then_some(now)
     }
 
-    /// A task begins to give a lock back.
+    /// Records that a task begins to release a lock.
     pub(crate) fn released(&self, lock: usize, hold: Tick) {
         if let Some(lock) = self.lock().locks.0.get_mut(&lock) {
             lock.holders.remove(&hold);

@@ -1,10 +1,10 @@
-//! What is looked at from outside, at all times: lives that have ended, and free memory.
+//! Checks from outside at all times: incarnations that have ended, and free memory.
 
-use super::{Check, Life};
+use super::{Check, MemberId};
 use crate::Cluster;
 
 impl Check {
-    /// Looks at all nodes. What nobody has, nobody changes: a write that lands in free memory was to somebody who has it no more.
+    /// Checks all nodes. Free memory must not change: a write to it was meant for a former owner.
     pub(in crate::explore) fn look(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
             if cluster.host(i).arena().is_spoiled() {
@@ -14,7 +14,7 @@ impl Check {
         }
     }
 
-    /// Looks at all free memory.
+    /// Checks all free memory.
     pub(in crate::explore) fn look_at_memory(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
             self.spoiled(cluster, i);
@@ -28,16 +28,16 @@ impl Check {
         }
     }
 
-    /// Takes what a node has heard of the ends of lives.
+    /// Notes the ends of incarnations that a node knows.
     fn hear_of_ends(&self, cluster: &Cluster, i: usize) {
-        let lives: Vec<Life> = cluster.lite(i).settled_lives();
+        let lives: Vec<MemberId> = cluster.lite(i).settled_lives();
         let mut state = self.lock();
-        for life in lives {
-            if state.settled.insert(life) {
+        for member in lives {
+            if state.settled.insert(member) {
                 let now = state.tick();
-                state.bytes.ended(life, now);
-                state.words.ended(life, now);
-                *state.states.entry("all have heard of the end of a life").or_default() += 1;
+                state.bytes.ended(member, now);
+                state.words.ended(member, now);
+                *state.states.entry("all members know of the end of an incarnation").or_default() += 1;
             }
         }
     }

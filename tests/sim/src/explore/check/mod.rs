@@ -1,8 +1,10 @@
-//! What must hold: models of memory, words, locks, barriers, calls and names, fed with what tasks see.
+//! The invariants of a run: models of memory, words, locks, barriers, calls and names, which compare the
+//! results that tasks see.
 //!
-//! The simulation has one thread, so all that tasks see has an order, the [`Tick`]s. An operation of unknown outcome may happen
-//! from its begin until what LITE promises ends that: [`Lite::settled`] of its node, a grant of the lock that it happened
-//! under, or the word of all members that its node's life has ended. Until then each model takes both outcomes, and after that one.
+//! The simulation has one thread, so all results have an order, the [`Tick`]s. An operation of unknown
+//! outcome may happen from its begin until a promise of LITE ends that: [`Lite::settled`] of its node, a
+//! grant of the lock under which it happened, or the knowledge of all members that its node's incarnation has
+//! ended. Until then each model permits both outcomes, and after that only the one that was seen.
 
 mod barriers;
 mod bytes;
@@ -25,17 +27,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A node in one life of it.
-type Life = (NodeId, Incarnation);
-/// A moment of the run: how many things tasks have begun and seen by then.
+/// One incarnation of a node.
+type MemberId = (NodeId, Incarnation);
+/// A moment of the run: the number of begins and results of operations before it.
 type Tick = u64;
 
-/// Something that did not hold.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The property.
     pub property: &'static str,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
 }
 
@@ -52,16 +54,17 @@ struct State {
     operations: [u64; 3],
     tick: Tick,
     states: BTreeMap<&'static str, u64>,
-    /// Tasks under way, and what they do.
+    /// The operations of tasks that have not ended.
     tasks: BTreeMap<(usize, usize), String>,
-    /// When nodes stood still, or were cut off from what they need to see time pass.
-    stood: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
-    /// All nodes that have joined, by their lives.
-    nodes: BTreeMap<Life, Lite>,
-    /// Lives that were killed.
-    killed: BTreeSet<usize>,
-    /// Lives of whose end all members have heard.
-    settled: BTreeSet<Life>,
+    /// The times when nodes were paused, or were cut off from the things that they need to notice the
+    /// passage of time.
+    pauses: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
+    /// All nodes that have joined, by incarnation.
+    nodes: BTreeMap<MemberId, Lite>,
+    /// The incarnations whose machines were killed.
+    killed: BTreeSet<MemberId>,
+    /// The incarnations whose end all members know.
+    settled: BTreeSet<MemberId>,
     bytes: bytes::Parts,
     words: words::Words,
     locks: locks::Locks,
@@ -70,22 +73,30 @@ struct State {
 }
 
 impl State {
-    /// The present moment, which is no other's.
+    /// Returns a new moment, different from all others.
     fn tick(&mut self) -> Tick {
         self.tick += 1;
         self.tick
     }
 
-    /// Something does not hold. The first such thing counts.
+    /// Records a violation. Only the first one counts.
     fn violated(&mut self, property: &'static str, seen: impl Display) {
         let seen = seen.to_string();
         self.violation.get_or_insert(Violation { property, seen });
     }
 
-    /// Whether, as node `by` knows, that life is a member's.
-    fn sees(&self, by: Life, life: Life) -> bool {
+    /// Returns whether an incarnation has ended. A machine that was killed does not notice its end, and a member
+    /// that has heard of the end may have ended too.
+    fn is_over(&self, member: &MemberId) -> bool {
+        self.killed.contains(member)
+            || self.settled.contains(member)
+            || self.nodes.get(member).is_none_or(|lite| !lite.is_member())
+    }
+
+    /// Returns whether, as node `by` knows, that incarnation is a member.
+    fn sees(&self, by: MemberId, member: MemberId) -> bool {
         let members = self.nodes.get(&by).map(Lite::members).unwrap_or_default();
-        members.iter().any(|member| (member.node, member.incarnation) == life)
+        members.iter().any(|known| (known.node, known.incarnation) == member)
     }
 }
 
@@ -102,7 +113,7 @@ impl Check {
         self.0.lock().expect("no panic under the lock")
     }
 
-    /// Something does not hold. The first such thing counts.
+    /// Records a violation. Only the first one counts.
     pub(super) fn violated(&self, property: &'static str, seen: impl Display) {
         self.lock().violated(property, seen);
     }
@@ -132,12 +143,12 @@ impl Check {
         self.lock().operations
     }
 
-    /// The run has come into a state that it is not always in.
+    /// Records that the run has reached a state that it does not always reach.
     pub(super) fn sometimes(&self, what: &'static str) {
         *self.lock().states.entry(what).or_default() += 1;
     }
 
-    /// The states that the run and LITE have come into, with how often.
+    /// Returns the states that the run and LITE have reached, with the number of times.
     pub(super) fn states(&self) -> BTreeMap<&'static str, u64> {
         let mut states = self.lock().states.clone();
         #[cfg(debug_assertions)]
@@ -165,54 +176,54 @@ impl Check {
 
     // ---- Nodes ----
 
-    /// A node has joined.
+    /// Records that a node has joined.
     pub(super) fn joined(&self, lite: &Lite) {
         self.lock().nodes.insert((lite.node_id(), lite.incarnation()), lite.clone());
     }
 
-    /// Whether some life of a node, or of any, has ended.
+    /// Returns whether an incarnation of a node, or of any node, has ended.
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
         let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
-        let is_over = |(life, lite): (&Life, &Lite)| state.settled.contains(life) || !lite.is_member();
-        lives.any(is_over)
+        lives.any(|(member, _)| state.is_over(member))
     }
 
-    pub(super) fn died(&self, node: usize) {
+    /// The machine of a node was killed.
+    pub(super) fn died(&self, node: usize, lite: &Lite) {
         let mut state = self.lock();
         state.tasks.retain(|(n, _), _| *n != node);
-        state.killed.insert(node);
+        state.killed.insert((lite.node_id(), lite.incarnation()));
     }
 
-    /// A node stands still from `now` on, or moves again.
-    pub(super) fn stands(&self, node: usize, now: Instant, still: bool) {
+    /// Records that a node is paused from `now` on, or resumed.
+    pub(super) fn paused(&self, node: usize, now: Instant, starts: bool) {
         let mut state = self.lock();
-        let stood = state.stood.entry(node).or_default();
-        match stood.last_mut() {
-            Some((_, to @ None)) if !still => *to = Some(now),
-            _ if still => stood.push((now, None)),
+        let pauses = state.pauses.entry(node).or_default();
+        match pauses.last_mut() {
+            Some((_, to @ None)) if !starts => *to = Some(now),
+            _ if starts => pauses.push((now, None)),
             _ => {}
         }
     }
 
-    /// Whether a node stood still at some time between the two.
-    pub(super) fn stood_still(&self, node: usize, from: Instant, to: Instant) -> bool {
+    /// Returns whether a node was paused at some time between the two.
+    pub(super) fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
         let state = self.lock();
-        let stood = state.stood.get(&node).into_iter().flatten();
-        stood.clone().any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
+        let pauses = state.pauses.get(&node).into_iter().flatten();
+        pauses.clone().any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
     }
 
-    /// A moment, to say later what happened before it.
+    /// Returns a moment, with which operations before it can be named later.
     pub(super) fn moment(&self) -> Tick {
         self.lock().tick()
     }
 
-    /// `Lite::settled` of a node, called at `since`, has ended well: what that node did not know the outcome of by then has happened
-    /// or never will.
-    pub(super) fn settled(&self, life: Life, since: Tick) {
+    /// Records that `Lite::settled` of a node, called at `since`, has succeeded: operations of that node
+    /// whose outcome was unknown by then have happened or never will.
+    pub(super) fn settled(&self, member: MemberId, since: Tick) {
         let mut state = self.lock();
         let now = state.tick();
-        state.bytes.settled(life, since, now);
-        state.words.settled(life, since, now);
+        state.bytes.settled(member, since, now);
+        state.words.settled(member, since, now);
     }
 }

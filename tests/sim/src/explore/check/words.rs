@@ -1,26 +1,27 @@
-//! Words that all change: counters, what locks guard, counts of events, bindings of names. Each is linearizable.
+//! Words that all tasks change: counters, words under locks, counts of events, bindings of names. Each is
+//! linearizable.
 
 use super::history::{Act, Operation, Seen, is_linearizable};
-use super::{Check, Life, State, Tick};
+use super::{Check, MemberId, State, Tick};
 use lite::NodeId;
 use std::collections::BTreeMap;
 
 /// One word of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cell {
-    /// Of a [`lite::Counter`] that all add to.
+    /// The value of a [`lite::Counter`] that all tasks add to.
     Counter(usize),
-    /// Of a counter that all swap.
+    /// The value of a counter that all tasks swap.
     Swapped(usize),
-    /// That a lock protects.
+    /// A word that a lock protects.
     Guarded(usize),
     /// The count of an event.
     Event(usize),
-    /// What a name is bound to; 0: to nothing.
+    /// The binding of a name; 0 if there is none.
     Name(usize),
     /// A word that is 0 or 1.
     Flag(usize),
-    /// Whether a node may write to a region whose rights change.
+    /// The right of a node to write to a region whose rights change, as 0 or 1.
     Right(usize, NodeId),
 }
 
@@ -36,22 +37,22 @@ impl Cell {
     }
 }
 
-/// How an operation has ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Saw(u64),
     Done,
-    /// It was refused because the word is not 0.
+    /// The operation was refused because the word is not 0.
     Taken,
-    /// It had no effect.
+    /// The operation had no effect.
     Never,
-    /// A one-sided operation whose outcome is lost: `Lite::settled` waits for it.
+    /// The outcome of a one-sided operation is lost: `Lite::settled` waits for it.
     Unknown,
-    /// A request whose outcome is lost: it may happen as long as its handler runs.
+    /// The outcome of a request is lost: it may happen as long as its handler runs.
     Asked,
 }
 
-/// An operation under way.
+/// An operation that has not ended.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordOp {
@@ -60,17 +61,17 @@ pub(crate) struct WordOp {
 }
 
 struct Entry {
-    life: Life,
+    member: MemberId,
     act: Act,
     from: Tick,
-    /// When it ended, and with what.
+    /// The moment and the kind of its end.
     end: Option<(Tick, End)>,
-    /// It does not happen later.
+    /// The moment after which it does not happen any more.
     closed: Tick,
 }
 
 impl Entry {
-    /// Whether it may still happen.
+    /// Returns whether it may still happen.
     fn is_open(&self) -> bool {
         self.closed == Tick::MAX && matches!(self.end, None | Some((_, End::Unknown | End::Asked)))
     }
@@ -96,12 +97,13 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Words {
     cells: BTreeMap<Cell, Vec<Entry>>,
-    /// Lives with whose end a name is unbound, and what it is bound to then.
-    bound: Vec<(Cell, Vec<Life>, u64)>,
+    /// The bindings of names: the incarnations with whose end the name is unbound, and the value of the
+    /// binding.
+    bound: Vec<(Cell, Vec<MemberId>, u64)>,
 }
 
 impl Words {
-    /// Ends the time of what `which` picks.
+    /// Closes the operations that `which` selects: they do not happen later.
     fn close(&mut self, now: Tick, which: impl Fn(Cell, &Entry) -> bool) {
         for (cell, entries) in &mut self.cells {
             for entry in entries.iter_mut().filter(|entry| entry.is_open()) {
@@ -112,33 +114,31 @@ impl Words {
         }
     }
 
-    pub(super) fn settled(&mut self, life: Life, since: Tick, now: Tick) {
+    pub(super) fn settled(&mut self, member: MemberId, since: Tick, now: Tick) {
         self.close(now, |_, entry| {
-            entry.life == life && matches!(entry.end, Some((at, End::Unknown)) if at < since)
+            entry.member == member && matches!(entry.end, Some((at, End::Unknown)) if at < since)
         });
     }
 
-    /// All have heard of the end of a life: nothing that it did happens later.
-    pub(super) fn ended(&mut self, life: Life, now: Tick) {
-        self.close(now, |_, entry| entry.life == life);
+    /// Records that all members know of the end of an incarnation: no operation of it happens later.
+    pub(super) fn ended(&mut self, member: MemberId, now: Tick) {
+        self.close(now, |_, entry| entry.member == member);
     }
 
-    /// A lock has gone over to another holder: what was done under it before does not happen later.
+    /// Records that a lock has passed to another holder: operations under it by earlier holders do not happen
+    /// later.
     pub(super) fn handed_over(&mut self, lock: usize, now: Tick) {
         self.close(now, |cell, _| cell == Cell::Guarded(lock));
     }
 }
 
 impl State {
-    /// The operations on a cell; a name may have been unbound by the end of a life.
+    /// Returns the operations on a cell, including the unbinding of a name by the end of an incarnation.
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).into_iter().flatten();
         let mut all: Vec<_> = entries.filter_map(Entry::operation).collect();
-        let is_gone = |life: &Life| {
-            self.settled.contains(life) || self.nodes.get(life).is_none_or(|lite| !lite.is_member())
-        };
         for (_, lives, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
-            if lives.iter().any(is_gone) {
+            if lives.iter().any(|life| self.is_over(life)) {
                 let act = Act::Swap(*to, 0);
                 all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
             }
@@ -148,16 +148,16 @@ impl State {
 }
 
 impl Check {
-    /// An operation begins.
-    pub(crate) fn word(&self, life: Life, cell: Cell, act: Act) -> WordOp {
+    /// Records the begin of an operation.
+    pub(crate) fn word(&self, member: MemberId, cell: Cell, act: Act) -> WordOp {
         let mut state = self.lock();
         let from = state.tick();
         let entries = state.words.cells.entry(cell).or_default();
-        entries.push(Entry { life, act, from, end: None, closed: Tick::MAX });
+        entries.push(Entry { member, act, from, end: None, closed: Tick::MAX });
         WordOp { cell, at: entries.len() - 1 }
     }
 
-    /// It has ended.
+    /// Records the end of an operation.
     pub(crate) fn word_ended(&self, op: WordOp, end: End) {
         let mut state = self.lock();
         let now = state.tick();
@@ -165,15 +165,16 @@ impl Check {
         entries[op.at].end = Some((now, end));
     }
 
-    /// A name is bound to `to`, for as long as `master` and the present life of `home` last.
-    pub(crate) fn bound(&self, name: usize, master: Life, home: NodeId, to: u64) {
+    /// Records that a name is bound to `to`, for as long as `master` and the present incarnation of `home`
+    /// last.
+    pub(crate) fn bound(&self, name: usize, master: MemberId, home: NodeId, to: u64) {
         let mut state = self.lock();
-        let owners: Vec<Life> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
+        let owners: Vec<MemberId> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
         let lives = owners.into_iter().chain([master]).collect();
         state.words.bound.push((Cell::Name(name), lives, to));
     }
 
-    /// Each word is linearizable.
+    /// Checks that each word is linearizable.
     pub(crate) fn words_hold(&self) {
         let mut state = self.lock();
         let cells: Vec<Cell> = state.words.cells.keys().copied().collect();

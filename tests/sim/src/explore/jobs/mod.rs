@@ -1,5 +1,6 @@
-//! Clients of the manager: they list nodes and jobs, submit jobs, cancel those of others, and go away in the middle. Each
-//! submission ends once, and the job of one that was done was done by all its nodes with all of its input.
+//! Clients of the manager: they list nodes and jobs, submit jobs, cancel those of others, and leave in the
+//! middle. Each submission ends once, and a job that was done was done by all its nodes with all of its
+//! input.
 
 mod node;
 mod submission;
@@ -15,19 +16,19 @@ use std::task::Poll;
 use std::time::Duration;
 use submission::Submission;
 
-/// One client in so many goes away in the middle, at one look.
+/// The inverse probability, per look, that a client leaves in the middle.
 const IMPATIENT: u64 = 400;
-/// In which all that clients wait for ends, once all is healed.
+/// The time in which all waits of clients end, once all faults have ended.
 const LIMIT: Duration = Duration::from_secs(200);
-/// Between two looks while that goes on.
+/// The interval between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
 enum State {
-    /// It does nothing until then.
+    /// The client does nothing until then.
     Away(Instant),
-    /// It waits for the answer to its hello, and then wants this.
+    /// The client waits for the answer to its hello, and then makes this request.
     Greets(FromClient),
-    /// It waits for a list, or for what becomes of a cancellation.
+    /// The client waits for a list, or for the result of a cancellation.
     Asks,
     Submits(Submission),
 }
@@ -41,14 +42,14 @@ struct Client {
 pub(super) struct Clients {
     random: Random,
     clients: Vec<Client>,
-    /// Jobs that some client has seen.
+    /// The jobs that some client has seen.
     seen: Vec<JobId>,
-    /// Nobody begins anything any more.
+    /// True if no client begins anything any more.
     closing: bool,
-    /// How many jobs were done, failed, and lost with the connection.
+    /// The number of jobs that were done, that failed, and that were lost with the connection.
     counts: [u64; 3],
     gone: u64,
-    /// What the manager said last of the jobs under way.
+    /// The manager's last list of jobs.
     jobs: Vec<JobStatus>,
 }
 
@@ -60,7 +61,7 @@ impl Clients {
         Self { random, clients, seen: Vec::new(), closing: false, counts: [0; 3], gone: 0, jobs: Vec::new() }
     }
 
-    /// What became of jobs, and how many clients went away.
+    /// Returns the number of jobs by result, and the number of clients that left.
     pub(super) fn counts(&self) -> [(&'static str, u64); 4] {
         let [done, failed, lost] = self.counts;
         [
@@ -71,7 +72,7 @@ impl Clients {
         ]
     }
 
-    /// Goes on with all clients.
+    /// Continues all clients.
     pub(super) fn act(&mut self, cluster: &Cluster, check: &Check) {
         for mut client in std::mem::take(&mut self.clients) {
             self.go_on(&mut client, cluster, check);
@@ -172,7 +173,8 @@ impl Clients {
         }
     }
 
-    /// Waits until all that clients wait for has ended, and until no job is left. To be called once all is healed.
+    /// Waits until all waits of clients have ended, and until no job is left. The caller calls it once all
+    /// faults have ended.
     pub(super) fn end(&mut self, cluster: &mut Cluster, check: &Check) {
         if self.clients.is_empty() {
             return;
@@ -199,7 +201,7 @@ impl Clients {
         }
     }
 
-    /// What the manager says is under way, if anything is.
+    /// Returns the manager's list of jobs as text, if there are any.
     fn left(&mut self, cluster: &mut Cluster, check: &Check) -> Option<String> {
         let Some(socket) = cluster.manager.connect() else { return Some("the manager is down".into()) };
         socket.send(&proto::encode(&Hello::Client { version: PROTOCOL_VERSION }));

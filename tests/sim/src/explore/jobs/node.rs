@@ -1,4 +1,4 @@
-//! The nodes' part of jobs: it takes input, works for a while, gives output and a report, or fails.
+//! The nodes' part of jobs: it receives input, works for a while, sends output and a report, or fails.
 
 use super::super::random::Random;
 use crate::Cluster;
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 /// The application.
 pub(super) const APP: &str = "count";
-/// The count that a node reports: the bytes of its input.
+/// The name of the count that a node reports: the bytes of its input.
 pub(super) const BYTES: &str = "bytes";
-/// Pieces of output, and bytes of each.
+/// The number of pieces of output, and the length of each in bytes.
 pub(super) const PIECES: u64 = 3;
 pub(super) const PIECE: usize = 1000;
-/// What a node is ready to take at once.
+/// The credit of a node, in charges.
 const WINDOW: u64 = 64 << 10;
 
-/// What nodes say that they have.
+/// Returns the application that nodes offer.
 pub(in super::super) fn manifest() -> AppManifest {
     AppManifest { name: APP.into(), about: "counts its input".into(), cut: CutRule::Anywhere }
 }
 
-/// The output of a job.
+/// Returns the output of a job.
 pub(super) fn output(job: JobId) -> Vec<u8> {
     vec![job.0 as u8; PIECES as usize * PIECE]
 }
 
-/// Has a node take part in jobs.
+/// Lets a node take part in jobs.
 pub(in super::super) fn serve(cluster: &Cluster, node: usize, random: Random) {
     let lite = cluster.lite(node);
     let runner = Runner { messages: lite.jobs(), lite, random };
@@ -40,10 +40,10 @@ struct Runner {
     random: Random,
 }
 
-/// How a part ends that does not fail.
+/// The end of a part that does not fail.
 enum Ended {
     Done,
-    /// This job was given up.
+    /// This job was cancelled.
     Cancelled(JobId),
 }
 
@@ -52,7 +52,8 @@ impl Runner {
         loop {
             let ended = match self.messages.next().await {
                 ToNode::JobStart(start) => self.part(&start).await,
-                // The manager did not know yet that the part was done, or the node was not in time to begin it.
+                // The manager did not know yet that the part was done, or the node was not in time to begin
+                // it.
                 ToNode::JobCancel { .. } => Ok(Ended::Done),
                 ToNode::Refused { .. } | ToNode::Shutdown => return,
                 _ => Ok(Ended::Done),

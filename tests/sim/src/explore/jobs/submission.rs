@@ -1,4 +1,4 @@
-//! A job as its client sees it.
+//! A job from the view of its client.
 
 use super::super::random::Random;
 use super::node::{APP, BYTES, output};
@@ -6,23 +6,23 @@ use crate::Socket;
 use proto::{FromClient, InputFile, JobId, NodeId, ToClient};
 use std::collections::BTreeMap;
 
-/// Bytes of input in one message.
+/// The number of bytes of input in one message.
 const PIECE: u64 = 48 << 10;
 
 /// A job that was submitted.
 #[derive(Debug)]
 pub(super) struct Submission {
-    /// Bytes of its input.
+    /// The length of its input, in bytes.
     total: u64,
     accepted: Option<(JobId, Vec<NodeId>)>,
-    /// The bytes that each node reports.
+    /// The number of bytes that each node reports.
     reports: BTreeMap<NodeId, u64>,
     output: Vec<u8>,
     ended: bool,
 }
 
 impl Submission {
-    /// What a client asks for.
+    /// Returns a random request of a client.
     pub(super) fn wish(random: &mut Random) -> FromClient {
         let files = random.below(3);
         let file = |n| InputFile { name: format!("file-{n}"), len: random.below(150_000) };
@@ -37,7 +37,7 @@ impl Submission {
         }
     }
 
-    /// The submission, if that was one.
+    /// Returns the submission, if `wish` is one.
     pub(super) fn of(wish: &FromClient) -> Option<Self> {
         let FromClient::Submit { inputs, .. } = wish else { return None };
         let total = inputs.iter().map(|file| file.len).sum();
@@ -48,10 +48,10 @@ impl Submission {
         self.ended
     }
 
-    /// The manager says something of it; gives whether it was done, if it has ended by that.
+    /// Handles a message of the manager. If the job has ended by it, returns whether it was done.
     ///
     /// # Errors
-    /// What must not be.
+    /// Fails if the message is not permitted here.
     pub(super) fn hears(&mut self, socket: &Socket, message: ToClient) -> Result<Option<bool>, String> {
         if self.ended {
             return Err(format!("{message:?} after the end of {self:?}"));
@@ -87,7 +87,7 @@ impl Submission {
         Ok(None)
     }
 
-    /// All nodes were done, with all input and all output.
+    /// Checks that all nodes were done, with all input and all output.
     fn is_whole(&self) -> Result<(), String> {
         let Some((job, nodes)) = &self.accepted else { return Err(format!("never accepted: {self:?}")) };
         let all = nodes.len() == self.reports.len() && nodes.iter().all(|n| self.reports.contains_key(n));

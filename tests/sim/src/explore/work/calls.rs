@@ -8,10 +8,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
 
-/// Functions and mailboxes of single tasks, from here on.
+/// The first number of the functions and mailboxes of single tasks.
 const PRIVATE: u32 = 100;
 
-/// How a call or a message has ended.
+/// Returns the end of a call or a message.
 fn ended<T>(result: &Ended<T>) -> CallEnd {
     match result {
         Some(Ok(_)) => CallEnd::Done,
@@ -21,7 +21,7 @@ fn ended<T>(result: &Ended<T>) -> CallEnd {
     }
 }
 
-/// Waits for both.
+/// Waits for both futures.
 async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let mut ended = (None, None);
@@ -48,10 +48,10 @@ async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (
 }
 
 impl Worker {
-    /// A request of `len` bytes with a number of its own.
+    /// Returns a request of `len` bytes, with a number of its own.
     fn request(&mut self, len: usize) -> (u64, Vec<u8>) {
         let (id, mut request) = (self.fresh(), self.random.bytes(len.max(HEADER)));
-        seal(&mut request, id, self.life());
+        seal(&mut request, id, self.member());
         (id, request)
     }
 
@@ -68,7 +68,7 @@ impl Worker {
             let result = self.run(what, patience, call).await;
             result.map(|result| result.map(|len| place[..len].to_vec()))
         } else {
-            self.run(what, patience, lite.call(to, CALLS, &request, len)).await
+            self.post(what, patience, lite.call(to, CALLS, &request, len)).await
         };
         self.check.called(id, ended(&reply));
         request.reverse();
@@ -78,17 +78,21 @@ impl Worker {
         Some(())
     }
 
-    /// One request to several nodes: each of them may run it.
+    /// Sends one request to several nodes. Each of them may execute it.
     pub(super) async fn call_each(&mut self) -> Option<()> {
         let (a, b) = (self.anyone(), self.anyone());
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
-        let mut request = self.random.bytes(HEADER);
-        // Its number is no call's: it runs once on each node.
-        seal(&mut request, 0, self.life());
-        let nodes = [a, b];
-        let call = async { Ok(lite.call_each(&nodes, CALLS, &request, HEADER).await) };
-        let replies = self.run(format!("call {a} and {b}"), patience, call).await?.ok()?;
+        // Sometimes one node is called many times, with more than its ring holds.
+        let many = self.random.one_in(3);
+        let len = if many { 3000 } else { HEADER };
+        let mut request = self.random.bytes(len);
+        // The number 0 is not that of a call: the request is executed once on each node.
+        seal(&mut request, 0, self.member());
+        let nodes = if many { vec![a; 24] } else { vec![a, b] };
+        let call = async { Ok(lite.call_each(&nodes, CALLS, &request, len).await) };
+        let what = if many { format!("call {a} often") } else { format!("call {a} and {b}") };
+        let replies = self.run(what, patience, call).await?.ok()?;
         request.reverse();
         let wrong = replies.iter().flatten().any(|reply| *reply != request);
         if wrong || replies.len() != nodes.len() {
@@ -115,7 +119,7 @@ impl Worker {
         result?.ok()
     }
 
-    /// Calls and messages to a function that is no more, or not yet, are refused.
+    /// Checks that calls and messages to a function that does not exist any more, or not yet, are refused.
     async fn is_refused(&mut self, what: &str, me: NodeId, port: u32) -> Option<()> {
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
@@ -126,13 +130,13 @@ impl Worker {
         Some(())
     }
 
-    /// A function of its own, which it calls itself, and ends.
+    /// Registers a function, calls it, and closes it.
     pub(super) async fn register(&mut self) -> Option<()> {
         let (me, port) = (self.lite.node_id(), PRIVATE + self.number as u32);
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
         let Ok(server) = lite.register(port, RpcOptions::default()) else {
-            // What is closed stays in use while somebody has a call.
+            // A closed function stays in use while a task has a call of it.
             return None;
         };
         let serve = async {
@@ -154,7 +158,7 @@ impl Worker {
         reply?.ok().map(drop)
     }
 
-    /// A mailbox of its own, to which it sends itself, and which it closes.
+    /// Opens a mailbox, sends to itself through it, and closes it.
     pub(super) async fn mailbox(&mut self) -> Option<()> {
         let (me, port) = (self.lite.node_id(), PRIVATE + 1000 + self.number as u32);
         let patience = self.patience();
@@ -170,7 +174,7 @@ impl Worker {
         };
         if let Some(Ok(message)) = got {
             let from = (message.from(), message.incarnation());
-            if from != self.life() || message.data() != b"own" || message.into_data() != b"own" {
+            if from != self.member() || message.data() != b"own" || message.into_data() != b"own" {
                 self.violated("messages come in order", "its own message is another");
             }
         }

@@ -1,4 +1,5 @@
-//! Copies between regions: from one of the task's own, whose bytes it knows, to its part of a shared one.
+//! Copies between regions: from a region of the task's own, whose bytes it knows, to its part of a shared
+//! one.
 
 use super::memory::asked;
 use super::worker::Worker;
@@ -16,7 +17,7 @@ impl Worker {
         let len = len.min(bytes.len());
         let from = self.random.below((bytes.len() - len) as u64 + 1) as usize;
         let offset = self.offset(at);
-        let id = self.check.writes(self.life(), n, self.number, at, &bytes[from..from + len]);
+        let id = self.check.writes(self.member(), n, self.number, at, &bytes[from..from + len]);
         let what = format!("copy {len} to {offset} of region {n}");
         let (from, len) = (from as u64, len as u64);
         let result = if self.random.one_in(2) {
@@ -24,7 +25,7 @@ impl Worker {
         } else {
             self.run(what, patience, kept.memmove(from, &target, offset, len)).await
         };
-        // On any error some of the bytes may have been copied.
+        // After any error some of the bytes may have been copied.
         let end = match asked(&result) {
             WriteEnd::Never => WriteEnd::Asked,
             other => other,

@@ -6,7 +6,7 @@ use crate::explore::check::{Act, Cell, End};
 use lite::{Error, Event, NodeId};
 use std::time::Duration;
 
-/// How a request has ended that gives a count.
+/// Returns the end of a request that returns a count.
 fn counted(result: &Ended<u64>, before: u64) -> End {
     match result {
         Some(Ok(count)) => End::Saw(count.wrapping_sub(before)),
@@ -24,7 +24,7 @@ impl Worker {
     }
 
     async fn signal_event(&mut self, n: usize, event: &Event, patience: Duration) -> Option<u64> {
-        let op = self.check.word(self.life(), Cell::Event(n), Act::Add(1));
+        let op = self.check.word(self.member(), Cell::Event(n), Act::Add(1));
         let signal = event.with_deadline(patience);
         let result = self.run(format!("signal event {n}"), patience, signal.signal()).await;
         self.check.word_ended(op, counted(&result, 1));
@@ -42,12 +42,12 @@ impl Worker {
         let n = self.shared();
         let patience = self.patience();
         let event = self.event(n).await?;
-        // If nothing goes wrong, somebody signals.
+        // Without faults, some task signals.
         let past = match self.calm {
             true => self.signal_event(n, &event, patience).await? - 1,
             false => self.random.below(10),
         };
-        let op = self.check.word(self.life(), Cell::Event(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Event(n), Act::Read);
         let event = event.with_deadline(patience);
         let result = self.run(format!("wait for event {n} past {past}"), patience, event.wait(past)).await;
         self.check.word_ended(op, counted(&result, 0));
@@ -67,7 +67,7 @@ impl Worker {
         result
     }
 
-    /// All barriers of a round that this node belongs to, in the order that all keep.
+    /// Waits at all barriers of a round to which this node belongs, in the order that all nodes keep.
     pub(super) async fn barriers(&mut self, round: u32) -> bool {
         const PATIENCE: Duration = Duration::from_secs(5);
         let count = self.initial;

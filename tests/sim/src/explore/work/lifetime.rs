@@ -1,4 +1,4 @@
-//! Waiting for what is unknown, watching the members, and leaving.
+//! Waits for unknown outcomes, watches of the members, and leaves.
 
 use super::worker::Worker;
 use lite::{Change, Error};
@@ -7,26 +7,26 @@ use std::pin::pin;
 use std::task::Poll;
 
 impl Worker {
-    /// Waits until nothing that this node did and did not hear of can happen any more.
+    /// Waits until no operation of this node with an unknown outcome can happen any more.
     pub(super) async fn settle(&mut self) -> Option<()> {
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
         let since = self.check.moment();
         let result = self.run("settle", patience, lite.settled()).await?;
         if result.is_ok() {
-            self.check.settled(self.life(), since);
+            self.check.settled(self.member(), since);
         }
         result.ok()
     }
 
-    /// Takes what a watcher of the membership has heard: no member is one that has left.
+    /// Receives the news of a watcher of the membership: no member is one that has left.
     pub(super) async fn watch(&mut self) -> Option<()> {
         let lite = self.lite.clone();
         let watcher = self.watcher.get_or_insert_with(|| lite.watch());
         let mut left = Vec::new();
         loop {
             let mut next = pin!(watcher.next());
-            // Only what has come already.
+            // Only news that has already come.
             match std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
                 Poll::Ready(Ok(Change::Left { node, incarnation, .. })) => left.push((node, incarnation)),
                 Poll::Ready(Ok(Change::Joined(_))) => {}
@@ -34,9 +34,9 @@ impl Worker {
             }
         }
         let members = lite.members();
-        let among = |life| members.iter().any(|member| (member.node, member.incarnation) == life);
+        let among = |member| members.iter().any(|known| (known.node, known.incarnation) == member);
         let is_sorted = members.windows(2).all(|pair| pair[0].node < pair[1].node);
-        if !is_sorted || !among(self.life()) || left.iter().any(|life| among(*life)) {
+        if !is_sorted || !among(self.member()) || left.iter().any(|member| among(*member)) {
             self.violated("the members are who they are", format_args!("{members:?}, left: {left:?}"));
         }
         if lite.is_suspended() {

@@ -5,7 +5,7 @@ use super::worker::Worker;
 use lite::{App, Error, Limits, Priority, Scheme};
 
 impl Worker {
-    /// An application may have so much memory and no more, and its account is right.
+    /// Checks that an application can allocate up to its limit and no more, and that its account is right.
     pub(super) async fn limits(&mut self) -> Option<()> {
         const MOST: u64 = 10_000;
         let patience = self.patience();

@@ -8,20 +8,20 @@ use lite::{Lmr, Lock, LockGuard};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock that a task holds. Given back when dropped.
+/// A lock that a task holds. It is released when this is dropped.
 struct Held {
     check: Arc<Check>,
     host: Arc<Host>,
     lock: usize,
     hold: Option<u64>,
     guard: Option<LockGuard>,
-    /// How long giving it back may take.
+    /// The time limit of the release.
     patience: Duration,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A dead machine gives nothing back.
+        // A dead machine does not release anything.
         if let Some(hold) = self.hold.filter(|_| !self.host.is_dead()) {
             self.check.released(self.lock, hold);
         }
@@ -42,12 +42,12 @@ impl Worker {
         self.run(format!("open {name}"), PATIENT, open).await?.ok()
     }
 
-    /// Takes a lock; a lock that is only tried may be another's.
+    /// Claims a lock. If it only tries, another task may hold the lock.
     async fn take_lock(&mut self, n: usize, lock: &Lock, mode: Mode, wait: bool) -> Option<Held> {
         let patience = self.patience();
         let lock = lock.with_deadline(patience);
-        let life = self.life();
-        let floor = self.check.claims(n, life, mode);
+        let member = self.member();
+        let floor = self.check.claims(n, member, mode);
         let what = format!("lock {n} {mode:?}{}", if wait { "" } else { ", if it is free" });
         let guard = match mode {
             Mode::Shared => Some(self.run(what, patience, lock.lock_shared()).await?.ok()?),
@@ -59,14 +59,14 @@ impl Worker {
         let line =
             format_args!("{} has lock {n} {mode:?}, token {token:#x}, {after_death}", self.name).to_string();
         self.check.log(self.now(), line);
-        let hold = self.check.granted(n, Hold { life, mode, token, after_death }, floor);
+        let hold = self.check.granted(n, Hold { member, mode, token, after_death }, floor);
         let (check, host) = (self.check.clone(), self.host.clone());
         Some(Held { check, host, lock: n, hold, guard: Some(guard), patience })
     }
 
     async fn read_guarded(&mut self, n: usize, cell: &Lmr) -> Option<u64> {
         let mut got = [0; 8];
-        let op = self.check.word(self.life(), Cell::Guarded(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Guarded(n), Act::Read);
         let patience = self.patience();
         let read = cell.with_deadline(patience);
         let result = self.run(format!("read cell {n}"), patience, read.read(GUARDED, &mut got)).await;
@@ -77,7 +77,7 @@ impl Worker {
 
     async fn write_guarded(&mut self, n: usize, cell: &Lmr) -> Option<()> {
         let value = self.fresh();
-        let op = self.check.word(self.life(), Cell::Guarded(n), Act::Write(value));
+        let op = self.check.word(self.member(), Cell::Guarded(n), Act::Write(value));
         let patience = self.patience();
         let write = cell.with_deadline(patience);
         let what = format!("write {value:#x} to cell {n}");
@@ -91,7 +91,7 @@ impl Worker {
         result?.ok()
     }
 
-    /// Holds a lock alone, reads and writes under it.
+    /// Holds a lock exclusively, and reads and writes under it.
     pub(super) async fn exclusive(&mut self, wait: bool) -> Option<()> {
         let n = self.shared();
         let lock = self.open_lock(n).await?;
@@ -99,13 +99,13 @@ impl Worker {
         let mut held = self.take_lock(n, &lock, Mode::Exclusive, wait).await?;
         let read = self.read_guarded(n, &cell).await;
         if self.random.one_in(2) {
-            // Sometimes for long, so that holders die.
+            // Some holds are long, so that holders die.
             let longest = if self.random.one_in(8) { 300_000 } else { 3000 };
             let pause = Duration::from_micros(self.random.below(longest));
             self.lite.sleep(pause).await;
         }
         let mut done = read.map(drop);
-        // More than one, so that an early one may come late.
+        // There are several writes, so that an early one may arrive late.
         for _ in 0..=self.random.below(2) {
             done = done.and(self.write_guarded(n, &cell).await);
         }
@@ -115,7 +115,7 @@ impl Worker {
         }
         if let (Some(guard), Some(hold)) = (held.guard.take(), held.hold.take()) {
             self.check.released(n, hold);
-            // The home may be out of reach: then the lock is given back later.
+            // The home may be out of reach: then the lock is released later.
             let _ = self.run(format!("unlock {n}"), held.patience, guard.unlock()).await;
         }
         done
@@ -130,7 +130,7 @@ impl Worker {
         let pause = Duration::from_micros(self.random.below(2000));
         self.lite.sleep(pause).await;
         let second = self.read_guarded(n, &cell).await?;
-        // Whoever has lost its membership holds nothing any more.
+        // A node that has lost its membership holds nothing any more.
         if first != second && !held.is_lost() && self.lite.is_member() {
             let seen = format_args!("lock {n}: {first:#x} became {second:#x} while held shared");
             self.violated("a lock has one holder", seen);

@@ -1,11 +1,11 @@
-//! Reads and writes of shared regions, and moves of those.
+//! Reads and writes of shared regions, and moves of these.
 
 use super::stage::{PART, RW};
 use super::worker::{Ended, Worker, is_unsure};
 use crate::explore::check::WriteEnd;
 use lite::{Error, Lmr, Permissions};
 
-/// How a write has ended.
+/// Returns the end of a write.
 pub(super) fn written<T>(result: &Ended<T>) -> WriteEnd {
     match result {
         Some(Ok(_)) => WriteEnd::Done,
@@ -14,7 +14,7 @@ pub(super) fn written<T>(result: &Ended<T>) -> WriteEnd {
     }
 }
 
-/// The same of one that another node does.
+/// Returns the end of a write that another node does.
 pub(super) fn asked<T>(result: &Ended<T>) -> WriteEnd {
     match written(result) {
         WriteEnd::Unknown => WriteEnd::Asked,
@@ -23,7 +23,7 @@ pub(super) fn asked<T>(result: &Ended<T>) -> WriteEnd {
 }
 
 impl Worker {
-    /// A shared region, mapped if it is not yet.
+    /// Returns a shared region, and maps it if it is not mapped yet.
     pub(super) async fn region(&mut self, n: usize) -> Option<Lmr> {
         if self.regions[n].is_none() {
             let patience = self.patience();
@@ -35,13 +35,13 @@ impl Worker {
         self.regions[n].clone()
     }
 
-    /// Some bytes of a part: the first, and how many.
+    /// Returns some bytes of a part: the first, and the number.
     pub(super) fn range(&mut self) -> (usize, usize) {
         let at = self.random.below(PART as u64) as usize;
         (at, 1 + self.random.below((PART - at) as u64) as usize)
     }
 
-    /// Where byte `at` of this task's part lies.
+    /// Returns the offset of byte `at` of this task's part in the region.
     pub(super) const fn offset(&self, at: usize) -> u64 {
         (self.number * PART + at) as u64
     }
@@ -53,9 +53,9 @@ impl Worker {
         let region = region.with_deadline(patience);
         let (at, len) = self.range();
         let (offset, data) = (self.offset(at), self.random.bytes(len));
-        let id = self.check.writes(self.life(), n, self.number, at, &data);
+        let id = self.check.writes(self.member(), n, self.number, at, &data);
         let what = format!("Write {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.write(offset, &data)).await;
+        let result = self.post(what, patience, region.write(offset, &data)).await;
         self.check.wrote(n, self.number, id, written(&result));
         result?.ok()
     }
@@ -67,14 +67,14 @@ impl Worker {
         let region = region.with_deadline(patience);
         let (at, len) = self.range();
         let (offset, byte) = (self.offset(at), self.random.next() as u8);
-        let id = self.check.writes(self.life(), n, self.number, at, &vec![byte; len]);
+        let id = self.check.writes(self.member(), n, self.number, at, &vec![byte; len]);
         let what = format!("Memset {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.memset(offset, len as u64, byte)).await;
+        let result = self.post(what, patience, region.memset(offset, len as u64, byte)).await;
         self.check.wrote(n, self.number, id, asked(&result));
         result?.ok()
     }
 
-    /// Reads of its own part, or of another task's.
+    /// Reads from the task's own part, or from another task's.
     pub(super) async fn read(&mut self) -> Option<()> {
         let n = self.shared();
         let region = self.region(n).await?;
@@ -87,13 +87,13 @@ impl Worker {
         let mut got = vec![0; len];
         let since = self.check.reads(n, who);
         let what = format!("Read {len} at {offset} of region {n}");
-        let result = self.run(what, patience, region.read(offset, &mut got)).await;
+        let result = self.post(what, patience, region.read(offset, &mut got)).await;
         let is_read = matches!(result, Some(Ok(())));
         self.check.read(n, who, since, is_read.then_some((at, &got[..])));
         result?.ok()
     }
 
-    /// Several pieces of its part at once.
+    /// Reads or writes several pieces of the task's part at once.
     pub(super) async fn vectored(&mut self) -> Option<()> {
         const PIECES: usize = 3;
         const STEP: usize = PART / PIECES;
@@ -106,13 +106,13 @@ impl Worker {
         if self.random.one_in(2) {
             let data = lens.map(|len| self.random.bytes(len));
             let begun: Vec<_> = (0..PIECES)
-                .map(|i| self.check.writes(self.life(), n, self.number, i * STEP, &data[i]))
+                .map(|i| self.check.writes(self.member(), n, self.number, i * STEP, &data[i]))
                 .collect();
             let pieces: Vec<(u64, &[u8])> =
                 data.iter().enumerate().map(|(i, data)| (first + (i * STEP) as u64, &data[..])).collect();
             let what = format!("write {PIECES} pieces of region {n}");
             let result = self.run(what, patience, region.write_vectored(&pieces)).await;
-            // On an error some pieces may be there.
+            // After an error some pieces may have been written.
             let end = if matches!(result, Some(Ok(()))) { WriteEnd::Done } else { WriteEnd::Unknown };
             begun.into_iter().for_each(|id| self.check.wrote(n, self.number, id, end));
             return result?.ok();
@@ -131,7 +131,7 @@ impl Worker {
         result?.ok()
     }
 
-    /// Moves a region that all use.
+    /// Moves a region that all tasks use.
     pub(super) async fn relocate(&mut self) -> Option<()> {
         if self.owned.is_empty() {
             return None;
@@ -145,7 +145,7 @@ impl Worker {
         self.run(what, patience, region.move_to(to)).await?.ok()
     }
 
-    /// Maps anew what it uses next.
+    /// Drops a mapping, so that the region is mapped again before its next use.
     pub(super) fn remap(&mut self) -> Option<()> {
         let n = self.shared();
         self.regions[n] = None;
@@ -153,7 +153,7 @@ impl Worker {
         Some(())
     }
 
-    /// What must be refused is refused.
+    /// Checks that operations that must be refused are refused.
     pub(super) async fn refused(&mut self) -> Option<()> {
         let n = self.shared();
         let lite = self.lite.with_deadline(super::stage::PATIENT);

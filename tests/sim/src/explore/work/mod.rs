@@ -1,4 +1,5 @@
-//! What tasks do: everything that LITE offers to applications, each call with a model of what it may give.
+//! The work of tasks: everything that LITE offers to applications, each call with a model of its permitted
+//! results.
 
 mod calls;
 mod copies;

@@ -1,11 +1,11 @@
-//! Names: each is bound to one region at a time, until it is unbound, or its region ends.
+//! Names: each is bound to one region at a time, until it is unbound or its region ends.
 
 use super::stage::EACH;
 use super::worker::{Ended, Named, Worker, is_unsure};
 use crate::explore::check::{Act, Cell, End};
 use lite::{Error, Permissions};
 
-/// How a request to bind or unbind has ended; a name that is taken is another's.
+/// Returns the end of a request to bind or unbind. A name that is taken belongs to another task.
 fn bound(result: &Ended<()>, before: u64) -> End {
     match result {
         Some(Ok(())) => End::Saw(before),
@@ -16,7 +16,7 @@ fn bound(result: &Ended<()>, before: u64) -> End {
 }
 
 impl Worker {
-    /// Binds a name that others want too, finds out who has it, or gives it back.
+    /// Binds a name that other tasks want too, finds out its owner, or unbinds it.
     pub(super) async fn name(&mut self) -> Option<()> {
         match self.named.take() {
             Some(named) => self.unbind(named).await,
@@ -34,7 +34,7 @@ impl Worker {
         let region = self.run("alloc for a name", patience, lite.alloc(home, 8, rights)).await?.ok()?;
         self.run("write its number", patience, region.write(0, &id.to_le_bytes())).await?.ok()?;
         self.keep(&region);
-        let op = self.check.word(self.life(), Cell::Name(n), Act::Swap(0, id));
+        let op = self.check.word(self.member(), Cell::Name(n), Act::Swap(0, id));
         let name = format!("name-{n}");
         let result = self.run(format!("bind {name} to {id:#x}"), patience, region.publish(&name)).await;
         if let Some(Err(Error::NameTaken)) = result {
@@ -43,7 +43,7 @@ impl Worker {
             return None;
         }
         self.check.word_ended(op, bound(&result, 0));
-        self.check.bound(n, self.life(), home, id);
+        self.check.bound(n, self.member(), home, id);
         self.named = Some(Named { name: n, id, region });
         result?.ok()
     }
@@ -51,10 +51,11 @@ impl Worker {
     async fn unbind(&mut self, Named { name: n, id, region }: Named) -> Option<()> {
         let patience = self.patience();
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
-        // By name it ends whatever its node has bound to it by now; with the region only what that was bound to, if it still is.
+        // By name, this unbinds whatever the node has bound to the name by now. With the region, it unbinds
+        // only that region's binding, if it still exists.
         let by_name = self.random.one_in(2);
         let act = if by_name { Act::Write(0) } else { Act::Swap(id, 0) };
-        let op = self.check.word(self.life(), Cell::Name(n), act);
+        let op = self.check.word(self.member(), Cell::Name(n), act);
         let result = if by_name {
             self.attempt(format!("unbind {name} of {id:#x}"), patience, lite.unpublish(&name)).await
         } else {
@@ -63,7 +64,7 @@ impl Worker {
         };
         let end = match bound(&result, id) {
             End::Saw(_) => End::Done,
-            // A freeing that has begun goes on, whatever kept it from being heard.
+            // A free that has begun continues, even if its result is lost.
             End::Never if !by_name => End::Asked,
             other => other,
         };
@@ -75,7 +76,7 @@ impl Worker {
         let n = self.random.below(EACH as u64) as usize;
         let patience = self.patience();
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
-        let op = self.check.word(self.life(), Cell::Name(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Name(n), Act::Read);
         let map = async { lite.map(&name, Permissions::READ).await };
         let mapped = self.attempt(format!("map {name}"), patience, map).await;
         let mut id = [0; 8];

@@ -1,4 +1,4 @@
-//! Locks, events and counters of a task's own, and scopes that end them.
+//! Locks, events and counters of a task's own, and the scopes that end them.
 
 use super::stage::{Owned, Thing};
 use super::worker::Worker;
@@ -6,7 +6,7 @@ use lite::{Error, Permissions};
 use std::future::Future;
 
 impl Worker {
-    /// Makes one of each, uses it, and ends it.
+    /// Makes one object of each kind, uses it, and ends it.
     pub(super) async fn objects(&mut self) -> Option<()> {
         let patience = self.patience();
         let (home, lite, id) = (self.anyone(), self.lite.with_deadline(patience), self.fresh());
@@ -47,12 +47,12 @@ impl Worker {
         }
     }
 
-    /// What is not ended here is at the end of the run: if its maker dies, it stays.
+    /// Leaves an object for the end of the run. If its maker dies, it stays.
     pub(super) fn outlives(&self, thing: Thing) {
         self.made.lock().expect("no panic under the lock").push(Owned { node: self.node, thing });
     }
 
-    /// Makes an object without changing its mind: what is made by a call that is given up has no owner to end it.
+    /// Makes an object without dropping the call: an object of a dropped call has no owner to end it.
     async fn make<T>(&mut self, name: &str, create: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let made = create.await;
         let outcome = made.as_ref().map(drop);
@@ -60,7 +60,7 @@ impl Worker {
         made.ok()
     }
 
-    /// What is made in a scope ends with it.
+    /// Checks that objects that are made in a scope end with it.
     pub(super) async fn scope(&mut self) -> Option<()> {
         let patience = self.patience();
         let (lite, scope) = self.lite.with_deadline(patience).scoped(self.host.clone());

@@ -1,11 +1,11 @@
-//! Memory that only one task has: nothing that others do changes it.
+//! Memory that belongs to one task: no other task changes it.
 
 use super::stage::RW;
 use super::worker::Worker;
 use lite::Permissions;
 
 impl Worker {
-    /// A region of its own: fresh memory is zero, and holds what is written until it is freed.
+    /// Uses a region of its own: fresh memory is zero, and keeps the written data until it is freed.
     pub(super) async fn own_region(&mut self) -> Option<()> {
         let patience = self.patience();
         if let Some((region, data)) = self.kept.take() {
@@ -44,7 +44,7 @@ impl Worker {
         Some(())
     }
 
-    /// Whether its private memory is as it left it.
+    /// Checks that its private memory has not changed.
     pub(super) fn look_at_private(&self) {
         let Some((memory, data)) = &self.private else { return };
         let mut got = vec![0; data.len()];
@@ -54,7 +54,7 @@ impl Worker {
         }
     }
 
-    /// Memory of its node that no other reaches; perhaps it becomes a region.
+    /// Uses memory of its node that no other node reaches, and may make it a region.
     pub(super) async fn private_memory(&mut self) -> Option<()> {
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);

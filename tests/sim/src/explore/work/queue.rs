@@ -7,14 +7,14 @@ use crate::explore::check::{Act, Cell};
 use lite::{CompletionQueue, Error, Op, OpKind};
 use std::collections::BTreeMap;
 
-/// The numbers of what is posted.
+/// The tags of the operations.
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 const ADD: u64 = 3;
 const SWAP: u64 = 4;
 
 impl Worker {
-    /// A write, a read and two atomics at once.
+    /// Posts a write, a read and two atomics at once.
     pub(super) async fn queue(&mut self) -> Option<()> {
         let n = self.shared();
         let region = self.region(n).await?;
@@ -25,11 +25,11 @@ impl Worker {
         let (len, got) =
             (1 + self.random.below(half as u64) as usize, 1 + self.random.below(half as u64) as usize);
         let data = self.random.bytes(len);
-        let life = self.life();
-        let writes = self.check.writes(life, n, self.number, 0, &data);
+        let member = self.member();
+        let writes = self.check.writes(member, n, self.number, 0, &data);
         let reads = self.check.reads(n, self.number);
-        let add = self.check.word(life, Cell::Flag(n), Act::Add(0));
-        let swap = self.check.word(life, Cell::Flag(n), Act::Swap(0, 1));
+        let add = self.check.word(member, Cell::Flag(n), Act::Add(0));
+        let swap = self.check.word(member, Cell::Flag(n), Act::Swap(0, 1));
         let ops = [
             Op { tag: WRITE, lmr: &region, offset: self.offset(0), kind: OpKind::Write(&data) },
             Op { tag: READ, lmr: &region, offset: self.offset(half), kind: OpKind::Read(got) },
@@ -42,7 +42,8 @@ impl Worker {
             Some(Ok(count)) => self.take(&queue, *count, &mut bytes, patience).await,
             _ => BTreeMap::new(),
         };
-        // What was not posted has no effect; if nobody says how many were, each may have been.
+        // An operation that was not posted has no effect. If the number of posted ones is unknown, each may
+        // have been posted.
         let end = |tag: u64| match (&posted, ends.get(&tag)) {
             (_, Some(result)) => Some(result.clone()),
             (Some(Ok(count)), None) if tag > *count as u64 => Some(Err(Error::Deadline)),
@@ -57,7 +58,7 @@ impl Worker {
         (end(WRITE)?.is_ok() && end(SWAP)?.is_ok()).then_some(())
     }
 
-    /// Takes the ends of `count` operations; what was read goes to `bytes`.
+    /// Receives the ends of `count` operations. A read's data goes to `bytes`.
     async fn take(
         &mut self,
         queue: &CompletionQueue,
@@ -77,7 +78,7 @@ impl Worker {
         }
         let mut other = vec![0; bytes.len()];
         while !queue.is_empty() {
-            // A read's bytes go to where no other operation puts any.
+            // A read's data goes to a buffer that no other operation uses.
             let next = async { queue.next(&mut other).await.ok_or(Error::Unknown) };
             let Some(Ok(completed)) = self.attempt("take an end", patience, next).await else { return ends };
             if completed.tag == READ {
@@ -93,7 +94,7 @@ impl Worker {
         ends
     }
 
-    /// In a healthy cluster nothing fails but for a dead home.
+    /// Checks that, in a healthy cluster, nothing fails except because of a dead home.
     fn excuse(&self, end: Option<&Result<u64, Error>>) {
         if let Some(Err(error)) = end
             && self.calm

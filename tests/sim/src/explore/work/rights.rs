@@ -1,4 +1,4 @@
-//! Rights that are granted and taken back, and all else that the master of a region may do.
+//! Rights that are granted and revoked, and all other operations of a region's master.
 
 use super::stage::{SECRET, Thing};
 use super::worker::{Ended, Worker, is_unsure};
@@ -8,14 +8,15 @@ use lite::{Error, Grantee, Lmr, NodeId, Permissions};
 const WRITE: Permissions = Permissions::WRITE;
 
 impl Worker {
-    /// Uses a region whose master grants and takes the right to write; or does so.
+    /// Uses a region whose master grants and revokes the right to write, or grants and revokes it as its
+    /// master.
     pub(super) async fn rights(&mut self) -> Option<()> {
         if !self.owned_gates.is_empty() && self.random.one_in(2) {
             let pick = self.random.below(self.owned_gates.len() as u64) as usize;
             let (n, gate) = self.owned_gates[pick].clone();
             return self.change_right(n, &gate).await;
         }
-        // A master has all rights, and a replacement is another life, with rights of its own.
+        // A master has all rights, and a replacement is another incarnation with rights of its own.
         let n = self.shared();
         if self.node > self.initial || self.owned_gates.iter().any(|(own, _)| *own == n) {
             return None;
@@ -31,14 +32,14 @@ impl Worker {
             return None;
         }
         let grants = self.random.one_in(2);
-        let op = self.check.word(self.life(), Cell::Right(n, whom), Act::Write(u64::from(grants)));
+        let op = self.check.word(self.member(), Cell::Right(n, whom), Act::Write(u64::from(grants)));
         let result = if grants {
             self.run(format!("grant {whom} writes to gate {n}"), patience, gate.grant(whom, WRITE)).await
         } else {
             self.run(format!("revoke them of {whom}"), patience, gate.revoke(Grantee::Node(whom), WRITE))
                 .await
         };
-        // What is not known goes on.
+        // An operation of unknown outcome continues.
         let end = match &result {
             Some(Ok(())) => End::Done,
             None | Some(Err(Error::Deadline)) => End::Asked,
@@ -51,10 +52,10 @@ impl Worker {
 
     async fn use_right(&mut self, n: usize) -> Option<()> {
         let patience = self.patience();
-        let (me, life) = (self.lite.node_id(), self.life());
+        let (me, member) = (self.lite.node_id(), self.member());
         if let Some(gate) = self.gates[n].clone() {
-            // What was mapped with the right has it until it is taken.
-            let op = self.check.word(life, Cell::Right(n, me), Act::Read);
+            // A mapping that was made with the right has it until it is revoked.
+            let op = self.check.word(member, Cell::Right(n, me), Act::Read);
             let write = gate.with_deadline(patience);
             let result = self.attempt(format!("write to gate {n}"), patience, write.write(0, &[1; 8])).await;
             self.check.word_ended(op, if matches!(result, Some(Ok(()))) { End::Saw(1) } else { End::Never });
@@ -64,7 +65,7 @@ impl Worker {
             return result?.ok();
         }
         let (name, lite) = (format!("gate-{n}"), self.lite.with_deadline(patience));
-        let op = self.check.word(life, Cell::Right(n, me), Act::Read);
+        let op = self.check.word(member, Cell::Right(n, me), Act::Read);
         let map = async { lite.map(&name, WRITE).await };
         let mapped = self.attempt(format!("map {name} to write"), patience, map).await;
         let end = match &mapped {
@@ -81,7 +82,7 @@ impl Worker {
         Some(())
     }
 
-    /// A region of its own through all that its master may do, to its end.
+    /// Takes a region of its own through all operations of its master, to its end.
     pub(super) async fn admin(&mut self) -> Option<()> {
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);

@@ -1,4 +1,4 @@
-//! What each node does for others: it answers calls, and takes messages.
+//! The service of each node for the others: it answers calls, and receives messages.
 
 use crate::explore::check::Check;
 use lite::testing::Host;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 pub(super) const CALLS: u32 = 1;
 pub(super) const MESSAGES: u32 = 2;
-/// Calls that are answered at once, for the end.
+/// The function of calls that are answered at once, for the checks at the end.
 pub(in crate::explore) const PROBES: u32 = 3;
-/// Bytes that a request begins with: its number, and the life of its sender.
+/// The length of the header of a request, in bytes: its number, and the incarnation of its sender.
 pub(super) const HEADER: usize = 18;
 
-/// Writes the head of a request.
-pub(super) fn seal(request: &mut [u8], id: u64, (node, life): (NodeId, Incarnation)) {
+/// Writes the header of a request.
+pub(super) fn seal(request: &mut [u8], id: u64, (node, member): (NodeId, Incarnation)) {
     request[..8].copy_from_slice(&id.to_le_bytes());
-    request[8..16].copy_from_slice(&life.0.to_le_bytes());
+    request[8..16].copy_from_slice(&member.0.to_le_bytes());
     request[16..HEADER].copy_from_slice(&node.0.to_le_bytes());
 }
 
-/// The number of a request, which must come from who it says.
+/// Returns the number of a request, and checks that it comes from the sender in its header.
 fn open(check: &Check, request: &[u8], from: (NodeId, Incarnation)) -> u64 {
     let mut sealed = [0; HEADER];
     let id = request.first_chunk().map_or(0, |id| u64::from_le_bytes(*id));
@@ -32,7 +32,7 @@ fn open(check: &Check, request: &[u8], from: (NodeId, Incarnation)) -> u64 {
     id
 }
 
-/// Does a call: its bytes come back reversed.
+/// Executes a call: the reply is its bytes in reverse order.
 async fn handle(lite: &Lite, check: &Check, call: &mut Call, delay: Duration) -> Vec<u8> {
     let id = open(check, call.request(), (call.from(), call.incarnation()));
     if id > 0 {
@@ -44,7 +44,7 @@ async fn handle(lite: &Lite, check: &Check, call: &mut Call, delay: Duration) ->
     reply
 }
 
-/// Answers calls with their bytes reversed, and takes messages.
+/// Answers calls with their bytes in reverse order, and receives messages.
 pub(super) fn serve(lite: &Lite, host: &Arc<Host>, check: &Arc<Check>, delay_us: u64) {
     let delay = Duration::from_micros(delay_us);
     let server = Arc::new(lite.register(CALLS, RpcOptions::default()).expect("nothing is registered"));
@@ -59,7 +59,7 @@ pub(super) fn serve(lite: &Lite, host: &Arc<Host>, check: &Arc<Check>, delay_us:
                     if pairwise && !call.is_one_way() {
                         next = server.reply_and_receive(call, &reply).await;
                     } else {
-                        // The caller may have left; who only sends wants no reply.
+                        // The caller may have left, and the sender of a message wants no reply.
                         let _ = call.reply(&reply).await;
                         next = server.receive().await;
                     }

@@ -1,7 +1,7 @@
-//! What the tasks share, and their start.
+//! The objects that tasks share, and the start of tasks.
 
 use super::serve::serve;
-use super::step::{LIKELY, Step};
+use super::step::{Step, draw};
 use super::worker::Worker;
 use crate::Cluster;
 use crate::explore::TASKS;
@@ -14,55 +14,57 @@ use std::fmt::{Display, Formatter};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes of a task's part of a shared region; its parts lie on no even border.
+/// The length of a task's part of a shared region, in bytes. It is odd, so that parts are not aligned.
 pub(in crate::explore) const PART: usize = 3001;
-/// Of each kind of shared thing.
+/// The number of shared objects of each kind.
 pub(in crate::explore) const EACH: usize = 3;
-/// Between two rounds of barriers, in steps.
+/// The number of steps between two rounds of barriers.
 const ROUND: u32 = 8;
-/// Where in a cell the word is that its lock guards, and where the flag is.
+/// The offsets in a cell, in bytes, of the word that its lock guards, and of the flag; the length of a cell.
 pub(super) const GUARDED: u64 = 3;
 pub(super) const FLAG: u64 = 16;
 const CELL: u64 = 24;
-/// What whoever maps a region with a secret must know.
+/// The secret that a node must know to map a region with a secret.
 pub(in crate::explore) const SECRET: &[u8] = b"secret";
 pub(super) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
-/// For what the run needs to begin and to end.
+/// The time limit of operations that the run needs to begin and to end.
 pub(in crate::explore) const PATIENT: Duration = Duration::from_secs(20);
 
-/// What the tasks share, and who made it.
+/// The shared objects and their makers.
 pub(in crate::explore) struct Stage {
     pub(in crate::explore) steps: u32,
     pub(in crate::explore) initial: usize,
     pub(in crate::explore) owned: Arc<Mutex<Vec<Owned>>>,
-    /// A node of the start that leaves in good order, and at which step.
+    /// A node of the start that leaves in good order, and the step at which it does.
     leaver: Option<(usize, u32)>,
+    /// The steps of tasks, each as many times as its weight.
+    likely: Arc<[Step]>,
     check: Arc<Check>,
 }
 
-/// A shared thing, as the node holds it that made it.
+/// A shared object, as the node holds it that made it.
 pub(in crate::explore) struct Owned {
     pub(in crate::explore) node: usize,
     pub(in crate::explore) thing: Thing,
 }
 
 pub(in crate::explore) enum Thing {
-    /// One that all write to, each to its part.
+    /// A region that all tasks write to, each to its part.
     Region(usize, Lmr),
-    /// Any other.
+    /// Any other region.
     Other(Lmr),
-    /// One whose rights its maker grants and takes.
+    /// A region whose rights its maker grants and revokes.
     Gate(usize, Lmr),
     Counter(Counter),
-    /// A region of that name, of which another node is the master now.
+    /// The name of a region whose master is now another node.
     Handed(String),
-    /// A lock or an event of that name, if it is still there: it outlives who made it.
+    /// The name of a lock or an event that may still exist: it outlives its maker.
     Lock(String),
     Event(String),
 }
 
 impl Thing {
-    /// Whether it may outlive the node of its maker.
+    /// Returns whether it may outlive the node of its maker.
     pub(in crate::explore) const fn outlives(&self) -> bool {
         matches!(self, Self::Handed(_) | Self::Lock(_) | Self::Event(_))
     }
@@ -81,7 +83,7 @@ impl Display for Thing {
 }
 
 impl Stage {
-    /// Makes what is shared.
+    /// Makes the shared objects.
     pub(in crate::explore) fn prepare(
         cluster: &mut Cluster,
         check: &Arc<Check>,
@@ -111,7 +113,7 @@ impl Stage {
                 cell.publish(&format!("cell-{n}")).await?;
                 let gate = lite.alloc(homes[2], 8, Permissions::READ | Permissions::SHARE).await?;
                 gate.publish(&format!("gate-{n}")).await?;
-                // These end with their homes, not with who made them.
+                // These end with their homes, not with their makers.
                 lite.create_lock(homes[4], &format!("lock-{n}")).await?;
                 lite.create_event(homes[5], &format!("event-{n}")).await?;
                 let things = [
@@ -131,10 +133,11 @@ impl Stage {
         }
         let leaves = initial > 3 && random.one_in(4);
         let leaver = leaves.then(|| (initial, random.below(u64::from(steps.max(1))) as u32));
-        Self { steps, initial, owned, leaver, check: check.clone() }
+        let likely = draw(random).into();
+        Self { steps, initial, owned, leaver, likely, check: check.clone() }
     }
 
-    /// The task `task` of node `node`, counted from 1.
+    /// Returns the task `task` of node `node`, counted from 1.
     fn worker(&self, cluster: &Cluster, node: usize, task: usize, random: Random) -> Worker {
         let made_here = |owned: &&Owned| owned.node == node;
         let owned = self.owned.lock().expect("no panic under the lock");
@@ -151,6 +154,7 @@ impl Stage {
         Worker {
             lite: cluster.lite(node),
             host: cluster.host(node),
+            control: cluster.control(node),
             check: self.check.clone(),
             random,
             name: format!("{node}.{task}"),
@@ -180,7 +184,7 @@ impl Stage {
         let late = node > self.initial && random.one_in(2);
         for task in 0..TASKS {
             let mut worker = self.worker(cluster, node, task, random.fork());
-            let (steps, check) = (self.steps, self.check.clone());
+            let (steps, likely, check) = (self.steps, self.likely.clone(), self.check.clone());
             let leaves = match self.leaver {
                 _ if task > 0 => None,
                 Some((leaver, step)) if leaver == node => Some(step),
@@ -190,7 +194,7 @@ impl Stage {
             let work = async move {
                 for step in 0..steps {
                     let alone = task > 0 || node > worker.initial || step % ROUND > 0;
-                    let doing = worker.random.pick(LIKELY);
+                    let doing = worker.random.pick(&likely);
                     let what = if alone { format!("{doing:?}") } else { "barriers".into() };
                     check.begin(node, task, format_args!("step {step}: {what}"));
                     let member = if leaves == Some(step) {
@@ -215,15 +219,15 @@ impl Stage {
         }
     }
 
-    /// A task of the last round on node `node`: all that it does must succeed.
+    /// Returns a task of the last round on node `node`. All its operations must succeed.
     fn calm_worker(&self, cluster: &Cluster, node: usize) -> Worker {
         let mut worker = self.worker(cluster, node, 0, Random::new(node as u64));
-        // Numbers that none of the former tasks has given.
+        // No earlier task has used these numbers.
         (worker.calm, worker.count) = (true, 1 << 20);
         worker
     }
 
-    /// Starts a task on node `node` that takes each step once, all of which must succeed.
+    /// Starts a task on node `node` that takes each step once. All must succeed.
     pub(in crate::explore) fn start_calm(&self, cluster: &Cluster, node: usize) {
         let mut worker = self.calm_worker(cluster, node);
         let check = self.check.clone();
@@ -239,7 +243,7 @@ impl Stage {
         cluster.host(node).spawn("worker", Box::pin(work));
     }
 
-    /// Has all of these nodes meet at a barrier, which must open.
+    /// Lets all of these nodes meet at a barrier, which must open.
     pub(in crate::explore) fn meet(&self, cluster: &Cluster, live: &[usize]) {
         let group: Vec<NodeId> = live.iter().map(|i| cluster.lite(*i).node_id()).collect();
         for node in live {

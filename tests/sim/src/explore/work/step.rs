@@ -1,6 +1,8 @@
 //! The steps that tasks take, and the public calls of LITE that each of them makes.
 
-/// What a task does next.
+use crate::explore::random::Random;
+
+/// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::explore) enum Step {
     Write,
@@ -37,8 +39,8 @@ pub(in crate::explore) enum Step {
     Move,
 }
 
-/// Each step so often as it is to be likely.
-pub(super) const LIKELY: &[Step] = &[
+/// The steps, each as many times as its weight.
+const LIKELY: &[Step] = &[
     Step::Write,
     Step::Write,
     Step::Write,
@@ -86,8 +88,16 @@ pub(super) const LIKELY: &[Step] = &[
     Step::Move,
 ];
 
+/// Returns the steps of a run, each as many times as its weight: all steps, or a few, which then occur
+/// together more often.
+pub(super) fn draw(random: &mut Random) -> Vec<Step> {
+    let some = random.pick(&[1, 1, 3, 8]);
+    let steps: Vec<Step> = LIKELY.iter().copied().filter(|_| random.one_in(some)).collect();
+    if steps.is_empty() { LIKELY.to_vec() } else { steps }
+}
+
 impl Step {
-    /// All of them, in the order in which a task takes them when nothing goes wrong.
+    /// All steps, in the order in which a task takes them without faults.
     pub(in crate::explore) const ALL: &[Self] = &[
         Self::Settle,
         Self::Write,
@@ -123,7 +133,7 @@ impl Step {
         Self::Move,
     ];
 
-    /// What the run says when one has been done to its end.
+    /// Returns the name of the state that a run has reached when the step has been done to its end.
     pub(in crate::explore) const fn done(self) -> &'static str {
         match self {
             Self::Write => "a step is done: Write",

@@ -1,4 +1,4 @@
-//! Words that all tasks change at once.
+//! Words that all tasks change concurrently.
 
 use super::stage::{FLAG, PATIENT, RW};
 use super::worker::{Worker, saw};
@@ -18,7 +18,7 @@ impl Worker {
         let patience = self.patience();
         let counter = self.counter("counter", n).await?.with_deadline(patience);
         let more = 1 + self.random.below(3);
-        let op = self.check.word(self.life(), Cell::Counter(n), Act::Add(more));
+        let op = self.check.word(self.member(), Cell::Counter(n), Act::Add(more));
         let result = self.run(format!("add {more} to counter {n}"), patience, counter.add(more)).await;
         self.check.word_ended(op, saw(&result));
         result?.ok().map(drop)
@@ -28,18 +28,18 @@ impl Worker {
         let n = self.shared();
         let patience = self.patience();
         let cell = self.counter("swap", n).await?.with_deadline(patience);
-        let op = self.check.word(self.life(), Cell::Swapped(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Swapped(n), Act::Read);
         let seen = self.run(format!("get swap {n}"), patience, cell.get()).await;
         self.check.word_ended(op, saw(&seen));
         let (seen, mine) = (seen?.ok()?, self.fresh());
-        let op = self.check.word(self.life(), Cell::Swapped(n), Act::Swap(seen, mine));
+        let op = self.check.word(self.member(), Cell::Swapped(n), Act::Swap(seen, mine));
         let swap = cell.compare_swap(seen, mine);
         let before = self.run(format!("swap {n} from {seen:#x}"), patience, swap).await;
         self.check.word_ended(op, saw(&before));
         before?.ok().map(drop)
     }
 
-    /// The region with the word that lock `n` guards, and with flag `n`.
+    /// Returns the region with the word that lock `n` guards, and with flag `n`.
     pub(super) async fn cell_region(&mut self, n: usize) -> Option<Lmr> {
         let lite = self.lite.with_deadline(PATIENT);
         let name = format!("cell-{n}");
@@ -47,22 +47,22 @@ impl Worker {
         self.run(format!("map {name}"), PATIENT, map).await?.ok()
     }
 
-    /// Sets a flag; whoever is the first to do so may clear it.
+    /// Sets a flag. The task that sets it first may clear it.
     pub(super) async fn flag(&mut self) -> Option<()> {
         let n = self.shared();
         let patience = self.patience();
         let cell = self.cell_region(n).await?.with_deadline(patience);
-        let op = self.check.word(self.life(), Cell::Flag(n), Act::Swap(0, 1));
+        let op = self.check.word(self.member(), Cell::Flag(n), Act::Swap(0, 1));
         let set = self.run(format!("set flag {n}"), patience, cell.test_and_set(FLAG)).await;
         let set = set.map(|set| set.map(u64::from));
         self.check.word_ended(op, saw(&set));
         if set?.ok()? == 0 && self.random.one_in(2) {
-            let op = self.check.word(self.life(), Cell::Flag(n), Act::Swap(1, 0));
+            let op = self.check.word(self.member(), Cell::Flag(n), Act::Swap(1, 0));
             let clear = cell.compare_swap(FLAG, 1, 0);
             let before = self.run(format!("clear flag {n}"), patience, clear).await;
             self.check.word_ended(op, saw(&before));
         }
-        let op = self.check.word(self.life(), Cell::Flag(n), Act::Read);
+        let op = self.check.word(self.member(), Cell::Flag(n), Act::Read);
         let now = self.run(format!("read flag {n}"), patience, cell.fetch_add(FLAG, 0)).await;
         self.check.word_ended(op, saw(&now));
         now?.ok().map(drop)

@@ -1,4 +1,4 @@
-//! A task: how it does one operation, and what all steps need.
+//! A task: the execution of one operation, and the parts that all steps need.
 
 use super::stage::{EACH, Owned, PATIENT, Thing};
 use super::step::Step;
@@ -6,7 +6,7 @@ use crate::explore::check::{Check, End};
 use crate::explore::random::Random;
 use lite::testing::Host;
 use lite::{Error, Incarnation, Lite, Lmr, LocalMemory, NodeId, Placement, Watcher};
-use platform::Instant;
+use platform::{ControlLink, Instant, Platform};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -17,42 +17,43 @@ use std::time::Duration;
 pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
+    pub(super) control: Arc<dyn ControlLink>,
     pub(super) check: Arc<Check>,
     pub(super) random: Random,
     pub(super) name: String,
     pub(super) node: usize,
-    /// Its number among all tasks: which part of the regions is its own.
+    /// The number among all tasks, which determines its part of regions.
     pub(super) number: usize,
     pub(super) initial: usize,
-    /// Things that it has numbered so far.
+    /// The number of requests that it has numbered so far.
     pub(super) count: u64,
-    /// Nothing goes wrong any more: all that it does succeeds.
+    /// True if there are no faults any more: all its operations must succeed.
     pub(super) calm: bool,
-    /// What all tasks have made.
+    /// The objects that all tasks have made.
     pub(super) made: Arc<Mutex<Vec<Owned>>>,
     pub(super) regions: [Option<Lmr>; EACH],
     pub(super) gates: [Option<Lmr>; EACH],
-    /// Shared regions that its node has made.
+    /// The shared regions that its node has made.
     pub(super) owned: Vec<(usize, Lmr)>,
     pub(super) owned_gates: Vec<(usize, Lmr)>,
     pub(super) named: Option<Named>,
-    /// A region of its own, and what is in it.
+    /// A region of its own, and its content.
     pub(super) kept: Option<(Lmr, Vec<u8>)>,
-    /// Memory that no other node reaches, and what is in it.
+    /// Memory that no other node reaches, and its content.
     pub(super) private: Option<(LocalMemory, Vec<u8>)>,
     pub(super) watcher: Option<Watcher>,
 }
 
-/// A region of a task's own that is bound to a name that others want, or may be.
+/// A region of a task's own that is, or may be, bound to a name that other tasks want.
 pub(super) struct Named {
-    /// Which name.
+    /// The number of the name.
     pub(super) name: usize,
-    /// The number in it.
+    /// The number that the region contains.
     pub(super) id: u64,
     pub(super) region: Lmr,
 }
 
-/// How an operation ends: with a result, or dropped midway.
+/// The end of an operation: its result, or `None` if it was dropped before its end.
 pub(super) type Ended<T> = Option<Result<T, Error>>;
 
 /// Polls `future` at most `polls` times, then drops it.
@@ -67,7 +68,7 @@ async fn cut<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
         match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
             Poll::Pending if left == 0 => {
-                // As soon as it would be woken: until then it is as if it went on.
+                // It is dropped when it would be woken: until then there is no difference.
                 Poll::Ready(None)
             }
             Poll::Pending => Poll::Pending,
@@ -76,12 +77,12 @@ async fn cut<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
     .await
 }
 
-/// Whether an error says that the operation may have happened.
+/// Returns whether an error means that the operation may have happened.
 pub(super) const fn is_unsure(error: &Error) -> bool {
     matches!(error, Error::Unknown | Error::NodeDown(_) | Error::LinkDown)
 }
 
-/// How a one-sided operation on a word has ended that gives the value before.
+/// Returns the end of a one-sided operation on a word that returns the value before.
 pub(super) fn saw(result: &Ended<u64>) -> End {
     match result {
         Some(Ok(value)) => End::Saw(*value),
@@ -95,8 +96,8 @@ impl Worker {
         self.host.true_time()
     }
 
-    /// This life of its node.
-    pub(super) fn life(&self) -> (NodeId, Incarnation) {
+    /// Returns the present incarnation of its node.
+    pub(super) fn member(&self) -> (NodeId, Incarnation) {
         (self.lite.node_id(), self.lite.incarnation())
     }
 
@@ -109,7 +110,7 @@ impl Worker {
         self.random.below(EACH as u64) as usize
     }
 
-    /// Some node of the start, alive or not; a live one if nothing goes wrong.
+    /// Returns a node of the start, alive or dead; a live one if there are no faults.
     pub(super) fn anyone(&mut self) -> NodeId {
         if self.calm {
             let members = self.lite.members();
@@ -118,7 +119,7 @@ impl Worker {
         NodeId(1 + self.random.below(self.initial as u64) as u16)
     }
 
-    /// Two different nodes, or one.
+    /// Returns two different nodes, or one.
     pub(super) fn anywhere(&mut self) -> Placement {
         let (a, b) = (self.anyone(), self.anyone());
         match self.random.below(4) {
@@ -138,7 +139,7 @@ impl Worker {
         Duration::from_millis(self.random.pick(&[2, 20, 200, 2000]))
     }
 
-    /// A region that the task has made is freed at the end of the run, if not before.
+    /// Keeps a region of the task, which is freed at the end of the run if not before.
     pub(super) fn keep(&self, region: &Lmr) {
         let owned = Owned { node: self.node, thing: Thing::Other(region.clone()) };
         self.made.lock().expect("no panic under the lock").push(owned);
@@ -148,8 +149,8 @@ impl Worker {
         self.check.violated(property, format_args!("{} {seen}", self.name));
     }
 
-    /// Runs one operation that has `patience`, and sees that it keeps it. `None`: it was dropped midway. If nothing goes wrong
-    /// any more it succeeds.
+    /// Runs one operation with the timeout `patience`, and checks that it ends in time. Returns `None` if it
+    /// was dropped before its end. Without faults it must succeed.
     pub(super) async fn run<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
@@ -171,19 +172,19 @@ impl Worker {
         result
     }
 
-    /// Whether the death of a node explains an error.
+    /// Returns whether the death of a node explains an error.
     fn is_explained(&self, error: &Error) -> bool {
         match error {
-            // That number may be another life's by now.
+            // That number may by now belong to another incarnation.
             Error::NodeDown(node) => self.check.has_ended(Some(*node)),
-            // A node that joined late has never seen one that was dead by then.
+            // A node that joined late has never known a node that was dead by then.
             Error::NoSuchNode => self.check.has_ended(None),
             Error::Freed | Error::NoSuchName | Error::NameTaken => true,
             _ => false,
         }
     }
 
-    /// As [`run`](Self::run), for an operation that may be refused.
+    /// Does the same as [`run`](Self::run) for an operation that may be refused.
     pub(super) async fn attempt<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
@@ -207,9 +208,9 @@ impl Worker {
             Some(Err(_)) => 1,
             None => 2,
         });
-        // Its clock may be slow.
+        // The clock of the node may be slow.
         let limit = patience + patience / 40 + Duration::from_millis(1);
-        if to.saturating_since(from) > limit && !self.check.stood_still(self.node, from, to) {
+        if to.saturating_since(from) > limit && !self.check.was_paused(self.node, from, to) {
             let took = to.saturating_since(from);
             let seen = format_args!("{what} took {took:?} of {patience:?}");
             self.violated("no operation outlives its deadline", seen);
@@ -217,7 +218,29 @@ impl Worker {
         result
     }
 
-    /// Does a step; gives whether this node is still a member.
+    /// Does the same as [`run`](Self::run) for an operation that posts work requests: an operation that
+    /// begins after the lease has passed must not succeed before the node receives an acknowledgement.
+    pub(super) async fn post<T>(
+        &mut self,
+        what: impl std::fmt::Display + Send + Sync,
+        patience: Duration,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Ended<T> {
+        let lapsed = self.lapsed();
+        let result = self.run(&what, patience, operation).await;
+        if lapsed.is_some() && lapsed == self.lapsed() && matches!(result, Some(Ok(_))) {
+            self.violated("a suspended node posts nothing", format_args!("{what} ended well"));
+        }
+        result
+    }
+
+    /// Returns the end of the node's lease, if the lease has passed.
+    fn lapsed(&self) -> Option<Instant> {
+        let until = self.control.lease_until();
+        (self.host.now() > until).then_some(until)
+    }
+
+    /// Does a step. Returns whether this node is still a member.
     pub(super) async fn step(&mut self, step: Step) -> bool {
         let done = match step {
             Step::Write => self.write().await,
@@ -253,7 +276,7 @@ impl Worker {
             Step::Remap => self.remap(),
             Step::Move => self.relocate().await,
         };
-        // Whatever failed: only without membership there is nothing more to do.
+        // Whatever failed, the task continues unless its node has lost its membership.
         if done.is_some() {
             self.check.sometimes(step.done());
         }
@@ -261,7 +284,7 @@ impl Worker {
         self.lite.is_member()
     }
 
-    /// Looks at what it keeps, and ends.
+    /// Checks the memory that it keeps, and ends.
     pub(super) fn end(mut self) {
         self.look_at_private();
         self.private = None;

@@ -1,0 +1,44 @@
+//! The bugs of LITE and of the manager that can be planted, by name.
+
+use lite::testing as lite_side;
+use manager::planted as manager_side;
+
+/// A bug of LITE or of the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A bug of LITE, in each node.
+    Lite(lite_side::Bug),
+    /// A bug of the manager.
+    Manager(manager_side::Bug),
+}
+
+impl Bug {
+    /// Returns all bugs.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let lite = lite_side::Bug::ALL.iter().copied().map(Self::Lite);
+        lite.chain(manager_side::Bug::ALL.iter().copied().map(Self::Manager))
+    }
+
+    /// Returns the bug with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::all().find(|bug| bug.name() == name)
+    }
+
+    /// Returns the name, as an operator types it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lite(bug) => bug.name(),
+            Self::Manager(bug) => bug.name(),
+        }
+    }
+
+    /// Plants the bug in this process.
+    pub fn plant(self) {
+        match self {
+            Self::Lite(bug) => lite_side::plant(bug),
+            Self::Manager(bug) => manager_side::plant(bug),
+        }
+    }
+}
