@@ -169,7 +169,8 @@ impl Node {
         self.free_memory_of(life);
     }
 
-    /// No node reaches memory in the name of a life that has ended: what it held is free.
+    /// Frees the memory of an incarnation that has ended, because no node accesses memory on its behalf any
+    /// more.
     fn free_memory_of(self: &Arc<Self>, life: Life) {
         self.holdings.settle(life);
         for region in self.regions.settle(life) {

@@ -4,9 +4,9 @@
 //! so their distance in memory is not part of LITE's cost. The handles, which LITE does access, are all
 //! there.
 //!
-//! Beside the regions stands the time of a write to one region that cannot begin before one
-//! random cache line is there, among as many lines as the handles fill: the least cost that an operation
-//! through one of so many handles can have on this machine.
+//! Beside the regions stands the time of a write to one region that cannot begin before one random cache
+//! line is there, among as many lines as the handles fill: the least cost that an operation through one of
+//! that many handles can have on this machine.
 //!
 //! The figures are those of a program that keeps running: before each measurement, all regions have been
 //! used several times, because the processor's last cache keeps lines that are used again. The cost after

@@ -257,8 +257,8 @@ fl_status fl_barrier(const fl_node *node, const char *name, const uint16_t *grou
 
 /**
  * Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights.
- * `permissions` are the rights of the nodes that map the region by name, and must contain `FL_SHARE` if it
- * is to be published.
+ * `permissions` are the rights of the nodes that map the region by name; without `FL_SHARE` the region
+ * cannot be published.
  */
 fl_status fl_malloc(const fl_node *node,
                     uint16_t home,
@@ -273,8 +273,8 @@ fl_status fl_malloc(const fl_node *node,
 fl_status fl_map(const fl_node *node, const char *name, uint32_t permissions, uint32_t timeout_ms, fl_region **region);
 
 /**
- * Unmaps a region and gives the handle back; calls of other threads that use it go on. The region exists as long as it is
- * published or some node maps it.
+ * Unmaps a region and gives the handle back; calls of other threads that use it go on. The region exists
+ * as long as it is published or some node maps it.
  */
 fl_status fl_unmap(fl_region *region);
 

@@ -123,7 +123,7 @@ impl Lite {
     /// # async fn example(lite: &Lite, lmr: &Lmr) -> Result<(), Error> {
     /// if lmr.write(0, b"new").await == Err(Error::Unknown) {
     ///     lite.settled().await?;
-    /// The present content is final.
+    ///     // The present content is final.
     ///     lmr.read(0, &mut [0; 3]).await?;
     /// }
     /// # Ok(())

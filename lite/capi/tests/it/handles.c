@@ -1,5 +1,5 @@
-/* Handles that one thread closes while others use them, handles that are closed twice, and what is no handle at all. Every status is
- * compared with what the header says. The test runs it with an allocator that overwrites what is freed.
+/* Handles that one thread closes while others use them, handles that are closed twice, and values that are no handles. Every
+ * status is compared with the one that the header documents. The test runs it with an allocator that overwrites freed memory.
  *
  *     handles MANAGER KEY_FILE NAME FABRIC_SOCKET
  *
@@ -138,7 +138,7 @@ static void close_while_waiting(void) {
     }
 }
 
-/* ---- Handles that are closed, and what is no handle ---- */
+/* ---- Handles that are closed, and values that are no handles ---- */
 
 static fl_status call_self(void *unused) {
     char reply[8];

@@ -1,4 +1,4 @@
-"""Objects that one thread closes while others use them. Every end is compared with what the module says.
+"""Objects that one thread closes while others use them. Every outcome is compared with the one that the module documents.
 
     handles.py MANAGER KEY_FILE NAME FABRIC_SOCKET
 """
@@ -18,7 +18,7 @@ WAITERS = 3
 
 
 class Waiter(threading.Thread):
-    """A thread that makes one call and keeps how it ended."""
+    """A thread that makes one call and keeps its outcome."""
 
     def __init__(self, call, *arguments, **options):
         super().__init__(daemon=True)
@@ -29,7 +29,7 @@ class Waiter(threading.Thread):
     def run(self):
         try:
             self.outcome = self._make()
-        except Exception as error:  # noqa: BLE001 - compared by who waits
+        except Exception as error:  # noqa: BLE001 - compared by the waiting thread
             self.outcome = error
 
     def until_asleep(self):
@@ -77,7 +77,7 @@ def close_while_receiving(node):
 
 
 def read_while_replying(node):
-    """The bytes of a request are whole, or it is closed: never those of something else."""
+    """The bytes of a request are complete, or it is closed: they are never those of another object."""
     payload = bytes(range(256)) * 16
     with node.register(FUNCTION) as function:
         for _ in range(ROUNDS):
