@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Case> {
         }),
         case("lite-pools", |log| {
             // The machine has 64 MiB.
-            refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209750016 bytes asked", log)
+            refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209752064 bytes asked", log)
         }),
         case("lite-peers", lite_peers),
         case("job-outlasts-a-stopped-manager", stopped_manager),
