@@ -29,7 +29,6 @@ const BUDGET: Duration = Duration::from_secs(60);
 
 const ATOMICS: &str = "atomics are linearizable";
 const BARRIERS: &str = "barriers let all pass or none";
-const BINDINGS: &str = "a name is bound once";
 const CALLS: &str = "a call runs at most once";
 const CAUSE: &str = "no error without a cause";
 const DEADLINES: &str = "no operation outlives its deadline";
@@ -78,9 +77,9 @@ const SLOW: &[(Bug, &[&str])] = &[
     (InstalledForTheDead, &[LEFT, HOLDER]),
 ];
 
-/// The bugs of the manager that are found.
+/// The bugs of the manager that are found. `NameBoundTwice` is not: names are not judged for now (`words_hold`).
 const MANAGERS: &[(ManagerBug, &[&str])] =
-    &[(NameBoundTwice, &[BINDINGS]), (BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
+    &[(BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
 
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {
