@@ -13,7 +13,8 @@ pub struct Options {
     /// Nodes of the cluster at the start, 3 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
     nodes: u16,
-    /// What the nodes have for RNICs, in turn: softroce, cx3, cx3-vf, or cx3:PROFILE, the emulated card with our driver
+    /// What the nodes have for RNICs, in turn: softroce, cx3, cx3-vf, or cx3:PROFILE, the emulated
+    /// card with our driver
     #[arg(long, value_name = "LIST", default_value = "softroce")]
     nic: String,
     /// What each task does, in steps

@@ -45,8 +45,8 @@ impl Arena {
         }
     }
 
-    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is looked at when it is taken, and
-    /// by this call.
+    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is
+    /// looked at when it is taken, and by this call.
     #[must_use]
     pub fn spoiled(&self) -> Option<IoAddr> {
         let free = self.runs.lock().free();
@@ -90,7 +90,8 @@ impl Arena {
     /// If that run is not allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         let whole = len.max(1).next_multiple_of(PAGE);
-        // The memory is zeroed before it can be taken again. The next line refuses a run that is not allocated.
+        // The memory is zeroed before it can be taken again. The next line refuses a run that is
+        // not allocated.
         let _ = self.fill(addr, whole, 0);
         self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }

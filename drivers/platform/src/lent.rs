@@ -4,10 +4,11 @@ use crate::{IoAddr, MemoryError};
 
 /// A run of memory that [`Memory::lend`](crate::Memory::lend) has lent. It goes back when this is dropped.
 ///
-/// Only a platform makes one, nobody copies it, and it goes back once: whoever has it knows that all of the run is lent, and to
-/// nobody else. So an access is checked for the bounds of the run, and for nothing else. Devices and peers may change the bytes
-/// at any time; accesses are otherwise as those of [`Memory`](crate::Memory): one that is aligned and of 8 bytes is single, and
-/// whoever sees the last byte of a write sees all of it.
+/// Only a platform makes one, nobody copies it, and it goes back once: whoever has it knows that
+/// all of the run is lent, and to nobody else. So an access is checked for the bounds of the run,
+/// and for nothing else. Devices and peers may change the bytes at any time; accesses are otherwise
+/// as those of [`Memory`](crate::Memory): one that is aligned and of 8 bytes is single, and whoever
+/// sees the last byte of a write sees all of it.
 pub trait Lent: Send + Sync {
     /// Its first byte, for devices and peers.
     fn addr(&self) -> IoAddr;

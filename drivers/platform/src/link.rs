@@ -21,8 +21,8 @@ pub trait ControlLink: Send + Sync {
     /// The next message received.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>>;
 
-    /// Returns the time until which this node is a member for certain. It counts from the transmission of the
-    /// last heartbeat whose acknowledgement [`poll_recv`](Self::poll_recv) has returned; before the first one, from
-    /// the transmission of the request to join.
+    /// Returns the time until which this node is a member for certain. It counts from the
+    /// transmission of the last heartbeat whose acknowledgement [`poll_recv`](Self::poll_recv) has
+    /// returned; before the first one, from the transmission of the request to join.
     fn lease_until(&self) -> Instant;
 }

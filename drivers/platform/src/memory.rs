@@ -52,13 +52,14 @@ pub struct MemoryStats {
 
 /// A node's memory: runs of it that are lent, and access by address.
 ///
-/// A crate reaches memory of its own through the [`Lent`] that it holds. Access by address is for memory that a
-/// device or a peer names. Each such access is checked; the kernel checks it against the memory that is lent at
-/// the time.
+/// A crate reaches memory of its own through the [`Lent`] that it holds. Access by address is for
+/// memory that a device or a peer names. Each such access is checked; the kernel checks it against
+/// the memory that is lent at the time.
 ///
-/// An access either happens completely or is refused completely. Copies are not atomic against other accesses
-/// to the same bytes; only aligned 8-byte reads and writes are. Any processor may call any method. The poller in
-/// an interrupt may call all except `lend`, and must not drop a [`Lent`].
+/// An access either happens completely or is refused completely. Copies are not atomic against
+/// other accesses to the same bytes; only aligned 8-byte reads and writes are. Any processor may
+/// call any method. The poller in an interrupt may call all except `lend`, and must not drop a
+/// [`Lent`].
 pub trait Memory: Send + Sync {
     /// Returns the range that the one key covers: the first address and the length in bytes.
     fn range(&self) -> (IoAddr, u64);
@@ -86,14 +87,14 @@ pub trait Memory: Send + Sync {
     /// previous value.
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError>;
 
-    /// Lends `len` contiguous bytes (rounded up to 4096), zeroed and aligned to 4096. Returns `None` if no such
-    /// run is free.
+    /// Lends `len` contiguous bytes (rounded up to 4096), zeroed and aligned to 4096. Returns
+    /// `None` if no such run is free.
     fn lend(&self, len: u64) -> Option<Box<dyn Lent>>;
 
     /// Returns the amounts of total and free memory. Takes constant time.
     fn stats(&self) -> MemoryStats;
 
-    /// Returns the length of the longest free run, in bytes. May take time in proportion to the memory, so it is
-    /// called only when memory is short.
+    /// Returns the length of the longest free run, in bytes. May take time in proportion to the
+    /// memory, so it is called only when memory is short.
     fn largest_free(&self) -> u64;
 }

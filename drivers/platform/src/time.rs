@@ -9,8 +9,8 @@ use core::time::Duration;
 pub const TIME_UNITS: [(&str, u64); 5] =
     [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000), ("h", 3_600_000_000_000)];
 
-/// Reads a time: a whole number of one of the [units](TIME_UNITS), as in `90s`. `None` for everything else, a number without a
-/// unit among it.
+/// Reads a time: a whole number of one of the [units](TIME_UNITS), as in `90s`. `None` for
+/// everything else, a number without a unit among it.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<Duration> {
     let (digits, unit) =

@@ -77,7 +77,8 @@ const SLOW: &[(Bug, &[&str])] = &[
     (InstalledForTheDead, &[LEFT, HOLDER]),
 ];
 
-/// The bugs of the manager that are found. `NameBoundTwice` is not: names are not judged for now (`words_hold`).
+/// The bugs of the manager that are found. `NameBoundTwice` is not: names are not judged for now
+/// (`words_hold`).
 const MANAGERS: &[(ManagerBug, &[&str])] =
     &[(BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
 
