@@ -3,6 +3,7 @@
 
 use super::ethernet::headers::{Headers, Transport, Version, be16};
 use super::hcr::Status;
+use super::layout::flow_rule;
 use super::mailbox::{MAILBOX, Mailbox};
 use super::steering::BLOCK_LOOPBACK;
 use std::sync::Arc;
@@ -158,10 +159,10 @@ pub struct Rules {
 impl Rules {
     /// Adds the rule in a mailbox's first `words` 32-bit words, and returns the rule's id.
     pub fn attach(&mut self, mailbox: &Mailbox, words: u32) -> Result<u64, Status> {
-        const LAST_IN_FIRST: u8 = 1 << 0;
-        const RECEIVES_OWN_FRAMES: u8 = 1 << 3;
+        const LAST_IN_FIRST: u32 = 1 << 0;
+        const RECEIVES_OWN_FRAMES: u32 = 1 << 3;
         let len = (words as usize).saturating_mul(4).min(MAILBOX);
-        let kind = match mailbox.u8(2) {
+        let kind = match mailbox.field(flow_rule::KIND) {
             0 => Kind::Regular,
             1 => Kind::Default,
             3 => Kind::MulticastDefault,
@@ -180,14 +181,14 @@ impl Rules {
         self.last_id += 1;
         let rule = Rule {
             id: self.last_id,
-            priority: mailbox.u16(0),
+            priority: mailbox.field(flow_rule::PRIORITY) as u16,
             kind,
-            port: usize::from(mailbox.u8(7)).checked_sub(1).ok_or(Status::BadParameter)?,
-            qpn: mailbox.u32(8) & 0xff_ffff,
-            receives_own_frames: mailbox.u8(3) & RECEIVES_OWN_FRAMES != 0,
+            port: (mailbox.field(flow_rule::PORT) as usize).checked_sub(1).ok_or(Status::BadParameter)?,
+            qpn: mailbox.field(flow_rule::QPN),
+            receives_own_frames: mailbox.field(flow_rule::FLAGS) & RECEIVES_OWN_FRAMES != 0,
             specs,
         };
-        let before = mailbox.u8(3) & LAST_IN_FIRST != 0;
+        let before = mailbox.field(flow_rule::FLAGS) & LAST_IN_FIRST != 0;
         let place = self.rules.partition_point(|other| {
             other.priority < rule.priority || (!before && other.priority == rule.priority)
         });

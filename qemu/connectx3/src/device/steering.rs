@@ -4,6 +4,7 @@ use super::hca::Hca;
 use super::hcr::Status;
 use super::host::Host;
 use super::icm::Icm;
+use super::layout::mcg;
 use super::mailbox::{MAILBOX, Mailbox};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -166,6 +167,6 @@ pub fn members(entry: &Mailbox) -> Vec<u32> {
 }
 
 fn words(entry: &Mailbox) -> impl Iterator<Item = u32> + '_ {
-    let count = (entry.u32(0x04) & 0xff_ffff).min((MAILBOX / 4 - 8) as u32) as usize;
+    let count = (entry.field(mcg::MEMBERS)).min((MAILBOX / 4 - 8) as u32) as usize;
     (0..count).map(|i| entry.u32(0x20 + 4 * i))
 }

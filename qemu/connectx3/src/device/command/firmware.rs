@@ -7,6 +7,7 @@ use crate::device::host::Host;
 use crate::device::icm::Icm;
 use crate::device::layout::{mod_stat_cfg, query_fw as fw};
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use crate::device::profile::Profile;
 
 /// The number of 4096-byte pages that the firmware requests for itself, and for its own tables in ICM. The
@@ -38,8 +39,8 @@ impl Firmware {
             let log_size = (page & 0x3f) as u8 + 12;
             let pages = 1u64.checked_shl(u32::from(log_size) - 12).ok_or(Status::BadParameter)?;
             match command.opcode {
-                super::opcode::MAP_FA => self.pages = self.pages.saturating_add(pages),
-                super::opcode::MAP_ICM_AUX => {}
+                op::MAP_FA => self.pages = self.pages.saturating_add(pages),
+                op::MAP_ICM_AUX => {}
                 _ => {
                     let chunks = icm.guest().ok_or(Status::BadSystemState)?;
                     if !chunks.map(virt, page & !0xfff, log_size) {
@@ -53,13 +54,13 @@ impl Firmware {
 
     pub fn unmap_pages(&mut self, icm: &mut Icm, command: &Command) -> Result<Output, Status> {
         match command.opcode {
-            super::opcode::UNMAP_FA => {
+            op::UNMAP_FA => {
                 *self = Self::default();
                 if let Some(chunks) = icm.guest() {
                     chunks.clear();
                 }
             }
-            super::opcode::UNMAP_ICM_AUX => {}
+            op::UNMAP_ICM_AUX => {}
             _ => {
                 let len = u64::from(command.in_mod) * 4096;
                 let chunks = icm.guest().ok_or(Status::BadSystemState)?;

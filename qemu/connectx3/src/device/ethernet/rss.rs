@@ -2,6 +2,7 @@
 //! (Linux `mlx4_rss_context`; the Toeplitz hash is Microsoft's).
 
 use super::headers::{Headers, Transport, Version};
+use crate::device::layout::{Field, qp_context as qp};
 
 /// The length of the Toeplitz key, in bytes.
 pub const KEY: usize = 40;
@@ -45,26 +46,39 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Parses the context.
+    /// Parses the context. `field` returns the value of a field of the queue pair's context.
     #[must_use]
-    pub fn parse(bytes: &[u8; 56]) -> Option<Self> {
-        let word = |at: usize| {
-            bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
-        };
-        let function = match bytes[0x0a] {
+    pub fn parse(field: impl Fn(Field) -> u32) -> Option<Self> {
+        const TABLE: u32 = 0xf;
+        const PROTOCOLS: u32 = 0x3f;
+        const WORDS: [Field; KEY / 4] = [
+            qp::KEY_0,
+            qp::KEY_1,
+            qp::KEY_2,
+            qp::KEY_3,
+            qp::KEY_4,
+            qp::KEY_5,
+            qp::KEY_6,
+            qp::KEY_7,
+            qp::KEY_8,
+            qp::KEY_9,
+        ];
+        let function = match field(qp::HASH_FUNCTION) {
             0 => HashFunction::Xor,
             1 => HashFunction::Toeplitz,
             _ => return None,
         };
         let mut key = [0; KEY];
-        key.copy_from_slice(bytes.get(0x0c..0x0c + KEY)?);
+        for (place, word) in key.as_chunks_mut::<4>().0.iter_mut().zip(WORDS) {
+            *place = field(word).to_be_bytes();
+        }
         Some(Self {
-            base_qpn: word(0) & 0xff_ffff,
-            base_qpn_udp: word(0x34) & 0xff_ffff,
-            log_size: (word(0) >> 24) as u8 & 0xf,
-            default_qpn: word(4) & 0xff_ffff,
+            base_qpn: field(qp::SPREAD_BASE),
+            base_qpn_udp: field(qp::SPREAD_BASE_UDP) & 0xff_ffff,
+            log_size: (field(qp::LOG_SPREAD) & TABLE) as u8,
+            default_qpn: field(qp::SPREAD_DEFAULT),
             function,
-            flags: bytes[0x0b] & 0x3f,
+            flags: (field(qp::HASH_OF) & PROTOCOLS) as u8,
             key,
         })
     }

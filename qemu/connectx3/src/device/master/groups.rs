@@ -8,6 +8,7 @@ use crate::device::adapter::Adapter;
 use crate::device::command::Output;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::mcg;
 use crate::device::mailbox::Mailbox;
 use crate::device::steering::{self, McgTable, Steer};
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Groups {
             let mut last = None;
             while let Some(entry) = entries.get(&index) {
                 last = Some(index);
-                match entry.u32(0x00) >> 6 {
+                match entry.field(mcg::NEXT) >> 6 {
                     0 => {
                         index = spare;
                         spare += 1;
@@ -75,7 +76,7 @@ impl Groups {
                 return Err(Status::ExceedsLimit);
             }
             if let Some(last) = last.and_then(|last| entries.get_mut(&last)) {
-                last.put_u32(0x00, index << 6);
+                last.set(mcg::NEXT, index << 6);
             }
             entries.insert(index, entry(key, &self.list(key, members)));
         }
@@ -97,7 +98,8 @@ impl Groups {
 
 fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
     let mut entry = Mailbox::default();
-    entry.put_u32(0x04, u32::from(*protocol) << 30 | members.len() as u32);
+    entry.set(mcg::PROTOCOL, u32::from(*protocol));
+    entry.set(mcg::MEMBERS, members.len() as u32);
     entry.put(0x10, gid);
     for (i, member) in members.iter().enumerate() {
         entry.put_u32(0x20 + 4 * i, *member);

@@ -3,11 +3,12 @@
 use super::tracker::{INVALID, Result, Tracker};
 use super::{native, numbers};
 use crate::device::adapter::Adapter;
-use crate::device::command::{Output, opcode as op};
+use crate::device::command::Output;
 use crate::device::hcr::Command;
 use crate::device::host::Host;
 use crate::device::layout::device_capabilities as cap;
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use numbers::Special;
 
 /// Returns the card's answer to a query without parameters.

@@ -26,7 +26,7 @@ const MPT_ENTRY: u64 = 64;
 const TABLES: u64 = MPT_BASE + (MPT_ENTRY << LOG_MPTS);
 
 /// Puts the card into the state in which the physical function's driver leaves it: all tables empty, in
-/// memory of the adapter.
+/// memory of the card.
 pub fn start(adapter: &mut Adapter) {
     adapter.forget_objects();
     adapter.tables.icm = Icm::Card(CardMemory::new(TABLES));

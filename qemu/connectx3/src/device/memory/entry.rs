@@ -8,19 +8,21 @@ pub const LEN: usize = 64;
 
 /// Indices of an entry's 32-bit words.
 mod word {
-    pub const FLAGS: usize = 0;
-    pub const QPN: usize = 1;
-    pub const KEY: usize = 2;
-    pub const PD: usize = 3;
-    pub const START: usize = 4;
-    pub const LEN: usize = 6;
-    pub const LKEY: usize = 8;
-    pub const WINDOWS: usize = 9;
-    pub const LEN64: usize = 10;
-    pub const MTT: usize = 11;
-    pub const MTT_COUNT: usize = 13;
-    pub const LOG_PAGE: usize = 14;
-    pub const FIRST_BYTE: usize = 15;
+    use crate::device::layout::mpt;
+
+    pub const FLAGS: usize = mpt::FLAGS.word() / 4;
+    pub const QPN: usize = mpt::QPN.word() / 4;
+    pub const KEY: usize = mpt::KEY.word() / 4;
+    pub const PD: usize = mpt::PD.word() / 4;
+    pub const START: usize = mpt::START_HIGH.word() / 4;
+    pub const LEN: usize = mpt::LENGTH_HIGH.word() / 4;
+    pub const LKEY: usize = mpt::LKEY.word() / 4;
+    pub const WINDOWS: usize = mpt::WINDOWS.word() / 4;
+    pub const LEN64: usize = mpt::LENGTH_FLAGS.word() / 4;
+    pub const MTT: usize = mpt::MTT_HIGH.word() / 4;
+    pub const MTT_COUNT: usize = mpt::MTT_SIZE.word() / 4;
+    pub const LOG_PAGE: usize = mpt::LOG_PAGE.word() / 4;
+    pub const FIRST_BYTE: usize = mpt::FIRST_BYTE.word() / 4;
 }
 
 /// Bits of the first word.

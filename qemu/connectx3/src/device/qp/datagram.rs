@@ -3,8 +3,9 @@
 
 use super::completed::name;
 use super::connected::{Shared, resolve};
-use super::context::{Context, Transition};
+use super::context::Context;
 use super::rings::MAX_WQE;
+use super::state::Transition;
 use super::tunnel::{self, Forwarded};
 use super::unfit::Unfit;
 use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};

@@ -7,19 +7,22 @@ pub mod datagram;
 pub mod flush;
 mod gather;
 pub mod local;
+mod path;
 pub mod receives;
 mod rings;
+mod state;
 pub mod syndrome;
 mod transport;
 mod tunnel;
 mod unfit;
 pub mod wqe;
 
+pub use context::Context;
 use context::Live;
-pub use context::{Context, Service, State, Transition};
 pub use gather::gather;
 use rings::Ring;
 pub use rings::{MAX_RECEIVE, MAX_WQE, ReceiveRing, Scatter, SendRing, scatter_list};
+pub use state::{Service, State, Transition};
 pub use transport::{Connection, Ended, Transport};
 
 use super::ethernet::rss::Rss;
