@@ -62,7 +62,7 @@ impl Node {
         }
     }
 
-    pub(super) fn bring_up_slave(&mut self) {
+    pub(crate) fn bring_up_slave(&mut self) {
         self.enable_slave();
         let (status, index) = self.allocate(MAC | 1 << 8, RESERVE_AND_MAP, {
             let [a, b, c, d, e, f] = self.mac.0;
@@ -130,7 +130,7 @@ impl Node {
     }
 
     /// Runs WRITE_MTT for `len` bytes at `at`. Returns the byte offset of the first entry.
-    pub(super) fn map_slave_pages(&mut self, at: u64, len: u64) -> u32 {
+    pub(crate) fn map_slave_pages(&mut self, at: u64, len: u64) -> u32 {
         let pages = len.div_ceil(4096) as u32;
         let (status, first) =
             self.allocate(MTT, RESERVE_AND_MAP, u64::from(pages.next_power_of_two().ilog2()));

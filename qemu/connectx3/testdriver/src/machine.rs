@@ -1,17 +1,4 @@
-//! A card plugged into plain memory, and a minimal driver that can bring it up and create queues.
-#![allow(
-    dead_code,
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::len_without_is_empty,
-    reason = "each test file uses a part, and a test may fail by panic"
-)]
-
-pub mod driver;
-pub mod ethernet;
-pub mod keys;
-pub mod slave;
-pub mod smp;
+//! The memory and interrupts of a machine, in which a test's card is plugged.
 
 use connectx3::device::{DmaError, Host};
 use platform::Instant;
