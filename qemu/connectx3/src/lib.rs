@@ -1,6 +1,6 @@
 //! An emulated ConnectX-3 (Pro). The device ([`device`]) is independent of QEMU; the server ([`vfio`],
 //! [`server`]) connects devices to QEMU processes.
-#![deny(unsafe_code)]
+#![deny(unsafe_code, unreachable_pub)]
 
 pub mod device;
 pub mod options;

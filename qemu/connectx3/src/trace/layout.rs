@@ -3,7 +3,8 @@
 
 use crate::device::layout::{
     Field, access_register, config_dev, cq_context, eq_context, flow_rule, init_hca, mad, mcg, mpt,
-    qp_context, set_port_general, set_port_infiniband, set_port_queues, srq_context, update_qp,
+    qp_context, set_port_general, set_port_infiniband, set_port_part as part, set_port_queues, srq_context,
+    update_qp,
 };
 use crate::device::opcode as op;
 use crate::device::{Command, Mailbox, Transition};
@@ -49,7 +50,7 @@ const LOOKED_AT: usize = 0x200;
 
 /// Returns the names and values of the nonzero fields of a mailbox.
 #[must_use]
-pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> {
+pub(super) fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> {
     let Some(layout) = layout(command, mailbox) else { return Vec::new() };
     let mut found = Vec::new();
     for word in (0..LOOKED_AT).step_by(4) {
@@ -71,16 +72,16 @@ pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> 
 
 /// Returns whether a command has an input mailbox.
 #[must_use]
-pub fn takes_mailbox(command: &Command) -> bool {
+pub(super) fn takes_mailbox(command: &Command) -> bool {
     layout(command, &Mailbox::default()).is_some()
 }
 
 /// Returns whether a mailbox holds a list of addresses or members instead of fields.
 const fn is_list(command: &Command) -> bool {
-    const SET_PORT_TABLES: [u32; 4] = [2, 3, 5, 0xd];
-    let [macs, vlans, gids, addresses] = SET_PORT_TABLES;
-    let part = command.in_mod >> 8 & 0xff;
-    let is_table = part == macs || part == vlans || part == gids || part == addresses;
+    let is_table = matches!(
+        command.in_mod >> 8 & 0xff,
+        part::MAC_TABLE | part::VLAN_TABLE | part::GID_TABLE | part::ROCE_ADDR
+    );
     match command.opcode {
         op::SET_PORT => command.op_mod == 1 && is_table,
         op::MAP_FA | op::MAP_ICM | op::MAP_ICM_AUX | op::WRITE_MTT => true,
@@ -98,8 +99,8 @@ fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Named]> {
     Some(match (command.opcode, command.op_mod) {
         (op::INIT_HCA, _) => INIT_HCA,
         (op::SET_PORT, 0) => SET_PORT_INFINIBAND,
-        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == 0 => SET_PORT_GENERAL,
-        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == 1 => SET_PORT_QUEUES,
+        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == part::GENERAL => SET_PORT_GENERAL,
+        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == part::RQP_CALC => SET_PORT_QUEUES,
         (op::SW2HW_MPT, _) => MPT,
         (op::SW2HW_EQ, _) => EQ,
         (op::SW2HW_CQ | op::MODIFY_CQ, _) => CQ,

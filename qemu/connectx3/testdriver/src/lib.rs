@@ -1,5 +1,5 @@
-//! A card plugged into plain memory, and a minimal driver that can bring it up and create queues. The tests of
-//! the emulated ConnectX-3, the hostile guest and the tests of Ferrolite's driver use it.
+//! A card plugged into plain memory, and a minimal driver that can bring it up and create queues. The tests
+//! of the emulated ConnectX-3, the hostile guest and the tests of Ferrolite's driver use it.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

@@ -7,8 +7,8 @@ mod io;
 mod objects;
 mod ports;
 
-pub use firmware::Firmware;
-pub use io::{Output, input};
+pub(super) use firmware::Firmware;
+pub(super) use io::{Output, input};
 
 use super::adapter::Adapter;
 use super::hcr::{Command, Status};
@@ -21,7 +21,7 @@ use super::profile::Profile;
 impl Adapter {
     /// Runs a command and writes its output mailbox. Returns the status, and the output of a command without
     /// an output mailbox.
-    pub fn execute(&mut self, command: &Command, host: &dyn Host) -> (u8, Option<u64>) {
+    pub(super) fn execute(&mut self, command: &Command, host: &dyn Host) -> (u8, Option<u64>) {
         let result = self.run(command, host).and_then(|output| match output {
             Output::None => Ok(None),
             Output::Immediate(value) => Ok(Some(value)),
@@ -55,7 +55,7 @@ impl Adapter {
     }
 
     /// Runs a command and returns its output.
-    pub fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+    pub(super) fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         match command.opcode {
             op::QUERY_FW => Ok(Output::Mailbox(firmware::query_fw(&self.profile))),
             op::MAP_FA | op::MAP_ICM_AUX | op::MAP_ICM => {

@@ -5,21 +5,21 @@ use super::headers::{Headers, Transport, Version};
 use crate::device::layout::{Field, qp_context as qp};
 
 /// The length of the Toeplitz key, in bytes.
-pub const KEY: usize = 40;
+pub(crate) const KEY: usize = 40;
 
 /// Protocols whose headers are hashed.
 mod flag {
-    pub const UDP_IPV6: u8 = 1 << 0;
-    pub const UDP_IPV4: u8 = 1 << 1;
-    pub const TCP_IPV6: u8 = 1 << 2;
-    pub const IPV6: u8 = 1 << 3;
-    pub const TCP_IPV4: u8 = 1 << 4;
-    pub const IPV4: u8 = 1 << 5;
+    pub(super) const UDP_IPV6: u8 = 1 << 0;
+    pub(super) const UDP_IPV4: u8 = 1 << 1;
+    pub(super) const TCP_IPV6: u8 = 1 << 2;
+    pub(super) const IPV6: u8 = 1 << 3;
+    pub(super) const TCP_IPV4: u8 = 1 << 4;
+    pub(super) const IPV4: u8 = 1 << 5;
 }
 
 /// The hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HashFunction {
+pub(crate) enum HashFunction {
     /// The exclusive or of all 32-bit words, folded to eight bits.
     Xor,
     /// The Toeplitz hash, as specified by Microsoft.
@@ -28,7 +28,7 @@ pub enum HashFunction {
 
 /// The receive side scaling context of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rss {
+pub(crate) struct Rss {
     /// The first of the target queue pairs.
     pub base_qpn: u32,
     /// The first of the target queue pairs for UDP.
@@ -48,7 +48,7 @@ pub struct Rss {
 impl Rss {
     /// Parses the context. `field` returns the value of a field of the queue pair's context.
     #[must_use]
-    pub fn parse(field: impl Fn(Field) -> u32) -> Option<Self> {
+    pub(crate) fn parse(field: impl Fn(Field) -> u32) -> Option<Self> {
         const TABLE: u32 = 0xf;
         const PROTOCOLS: u32 = 0x3f;
         const WORDS: [Field; KEY / 4] = [
@@ -85,7 +85,7 @@ impl Rss {
 
     /// Returns the target queue pair of a frame, and its hash, which is 0 if the frame is not hashed.
     #[must_use]
-    pub fn spread(&self, frame: &[u8], headers: &Headers) -> (u32, u32) {
+    pub(crate) fn spread(&self, frame: &[u8], headers: &Headers) -> (u32, u32) {
         let Some(ip) = headers.ip else { return (self.default_qpn, 0) };
         let (tcp, udp, alone) = match ip.version {
             Version::V4 => (flag::TCP_IPV4, flag::UDP_IPV4, flag::IPV4),

@@ -5,10 +5,10 @@ mod contexts;
 mod queue_pair;
 mod settings;
 
-pub use capabilities::*;
-pub use contexts::*;
-pub use queue_pair::*;
-pub use settings::*;
+pub(crate) use capabilities::*;
+pub(crate) use contexts::*;
+pub(crate) use queue_pair::*;
+pub(crate) use settings::*;
 
 use super::mailbox::Mailbox;
 
@@ -21,23 +21,23 @@ pub struct Field {
 }
 
 /// Returns the field of bits `high` to `low` in the word at an offset.
-pub const fn bits(word: usize, high: u8, low: u8) -> Field {
+pub(crate) const fn bits(word: usize, high: u8, low: u8) -> Field {
     Field { word, high, low }
 }
 
 /// Returns the field of the whole word at an offset.
-pub const fn word(offset: usize) -> Field {
+pub(crate) const fn word(offset: usize) -> Field {
     bits(offset, 31, 0)
 }
 
 /// Returns the field of the byte at an offset.
-pub const fn byte(offset: usize) -> Field {
+pub(crate) const fn byte(offset: usize) -> Field {
     let low = 8 * (3 - (offset & 3) as u8);
     bits(offset & !3, low + 7, low)
 }
 
 /// Returns the field of the 16 bits at an even offset.
-pub const fn half(offset: usize) -> Field {
+pub(crate) const fn half(offset: usize) -> Field {
     let low = 8 * (2 - (offset & 2) as u8);
     bits(offset & !3, low + 15, low)
 }
@@ -48,8 +48,8 @@ impl Field {
         self.word
     }
 
-    /// Returns the same field `distance` bytes further on, for a structure that is repeated. The distance is a
-    /// multiple of 4.
+    /// Returns the same field `distance` bytes further on, for a structure that is repeated. The distance is
+    /// a multiple of 4.
     pub const fn moved(self, distance: usize) -> Self {
         Self { word: self.word + distance, ..self }
     }

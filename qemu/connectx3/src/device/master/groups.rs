@@ -26,7 +26,7 @@ type Key = (u8, [u8; 16]);
 
 /// All groups.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub(super) struct Groups {
     members: BTreeMap<Key, Vec<u32>>,
     /// Queue pairs that receive all multicast frames, by port.
     promiscuous: BTreeMap<usize, Vec<u32>>,
@@ -109,7 +109,7 @@ fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
 
 impl Slave {
     /// QP_ATTACH: adds a queue pair to a destination, or removes it.
-    pub fn attach(
+    pub(super) fn attach(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,
@@ -149,7 +149,7 @@ impl Slave {
 
     /// PROMISC: starts or stops the delivery of all multicast frames of a port to a queue pair. A request for
     /// all unicast frames has no effect and is no error.
-    pub fn promiscuous(
+    pub(super) fn promiscuous(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,

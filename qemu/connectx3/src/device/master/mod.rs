@@ -8,7 +8,7 @@
 mod addresses;
 mod channel;
 mod groups;
-pub mod gsi;
+pub(super) mod gsi;
 mod numbers;
 mod objects;
 mod pool;
@@ -32,7 +32,7 @@ use tracker::{INVALID, NOT_PERMITTED, Result};
 
 /// The master.
 #[derive(Debug)]
-pub struct Master {
+pub(super) struct Master {
     channel: Channel,
     slave: Slave,
 }
@@ -50,19 +50,19 @@ struct Slave {
 impl Master {
     /// Brings a card up and returns its master.
     #[must_use]
-    pub fn start(adapter: &mut Adapter) -> Self {
+    pub(super) fn start(adapter: &mut Adapter) -> Self {
         startup::start(adapter);
         Self { channel: Channel::default(), slave: Slave::new(adapter.ports.all.len()) }
     }
 
     /// Reads from the communication channel.
     #[must_use]
-    pub const fn read(&self, offset: u64) -> u32 {
+    pub(super) const fn read(&self, offset: u64) -> u32 {
         self.channel.read(offset)
     }
 
     /// Writes to the communication channel. Returns whether the offset is part of it.
-    pub fn write(&mut self, offset: u64, word: u32, adapter: &mut Adapter, host: &dyn Host) -> bool {
+    pub(super) fn write(&mut self, offset: u64, word: u32, adapter: &mut Adapter, host: &dyn Host) -> bool {
         if offset >= CHANNEL_LEN {
             return false;
         }

@@ -15,7 +15,7 @@ use crate::device::queue_memory::MTT_ENTRY;
 
 /// Returns the index of the MTT entry at a byte offset of the table. Masters check only the low half of the
 /// address.
-pub const fn mtt_index(offset: u32) -> u32 {
+pub(super) const fn mtt_index(offset: u32) -> u32 {
     (offset & !7) / MTT_ENTRY as u32
 }
 
@@ -26,7 +26,7 @@ const fn queue_entries(log_bytes: u8, log_page: u8) -> u64 {
 
 impl Slave {
     /// Runs a command on one of these objects. Returns `None` for other commands.
-    pub fn object(
+    pub(super) fn object(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,

@@ -34,11 +34,11 @@ const PRIMARY_PATH: u32 = 1 << 7;
 
 /// Service codes.
 mod service {
-    pub const RC: u32 = 0;
-    pub const UC: u32 = 1;
-    pub const UD: u32 = 3;
-    pub const XRC: u32 = 6;
-    pub const MLX: u32 = 7;
+    pub(super) const RC: u32 = 0;
+    pub(super) const UC: u32 = 1;
+    pub(super) const UD: u32 = 3;
+    pub(super) const XRC: u32 = 6;
+    pub(super) const MLX: u32 = 7;
 }
 
 /// Flag of a source GID: the index is taken from the address vector, relative to this row.
@@ -46,7 +46,7 @@ const GID_BASE: u32 = 0x80;
 
 impl Slave {
     /// Runs a command on a queue pair. Returns `None` for other commands.
-    pub fn queue_pair(
+    pub(super) fn queue_pair(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,

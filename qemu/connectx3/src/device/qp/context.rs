@@ -18,19 +18,19 @@ const PATH: core::ops::Range<usize> = 0x20..0x4c;
 
 /// Bits of the mask of optional parameters.
 mod optional {
-    pub const RRE: u32 = 1 << 1;
-    pub const RAE: u32 = 1 << 2;
-    pub const RWE: u32 = 1 << 3;
-    pub const PKEY_INDEX: u32 = 1 << 4;
-    pub const Q_KEY: u32 = 1 << 5;
-    pub const RNR_TIMER: u32 = 1 << 6;
-    pub const PRIMARY_PATH: u32 = 1 << 7;
-    pub const SRA_MAX: u32 = 1 << 8;
-    pub const RRA_MAX: u32 = 1 << 9;
-    pub const RETRY_COUNT: u32 = 1 << 12;
-    pub const RNR_RETRY: u32 = 1 << 13;
-    pub const ACK_TIMEOUT: u32 = 1 << 14;
-    pub const SCHED_QUEUE: u32 = 1 << 16;
+    pub(super) const RRE: u32 = 1 << 1;
+    pub(super) const RAE: u32 = 1 << 2;
+    pub(super) const RWE: u32 = 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const Q_KEY: u32 = 1 << 5;
+    pub(super) const RNR_TIMER: u32 = 1 << 6;
+    pub(super) const PRIMARY_PATH: u32 = 1 << 7;
+    pub(super) const SRA_MAX: u32 = 1 << 8;
+    pub(super) const RRA_MAX: u32 = 1 << 9;
+    pub(super) const RETRY_COUNT: u32 = 1 << 12;
+    pub(super) const RNR_RETRY: u32 = 1 << 13;
+    pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
+    pub(super) const SCHED_QUEUE: u32 = 1 << 16;
 }
 
 /// The fields that the mask can select, in every transition but the first.
@@ -65,7 +65,7 @@ const OF_RTR_TO_RTS: [Field; 7] = [
 
 /// The fields of a context that the card itself updates.
 #[derive(Clone, Copy, Debug)]
-pub struct Live {
+pub(crate) struct Live {
     /// The PSN of the next packet sent.
     pub send_psn: u32,
     /// The last acknowledged PSN.
@@ -80,7 +80,7 @@ pub struct Live {
 
 /// The context.
 #[derive(Clone)]
-pub struct Context(Box<[u8; LEN]>);
+pub(crate) struct Context(Box<[u8; LEN]>);
 
 impl Default for Context {
     fn default() -> Self {
@@ -122,7 +122,7 @@ impl Context {
 
     /// Updates the context from a transition's mailbox. Linux fills only the fields that the mask or the
     /// transition names, and zeroes the rest, so only the named fields are copied.
-    pub fn update(&mut self, transition: Transition, mailbox: &Mailbox) {
+    pub(crate) fn update(&mut self, transition: Transition, mailbox: &Mailbox) {
         let fields: &[Field] = match transition {
             Transition::ResetToInit => return self.take_words(mailbox, CONTEXT..CONTEXT + LEN),
             Transition::InitToRtr => &OF_INIT_TO_RTR,
@@ -147,7 +147,7 @@ impl Context {
     }
 
     /// UPDATE_QP: changes the fields that may change at any time.
-    pub fn amend(&mut self, mailbox: &Mailbox) {
+    pub(crate) fn amend(&mut self, mailbox: &Mailbox) {
         const QP_VLAN_STRIPPING: u64 = 1 << 33;
         const PATH_MAC_INDEX: u64 = 1 << 34;
         if mailbox.double(update_qp::QP_MASK_HIGH) & QP_VLAN_STRIPPING != 0 {
@@ -159,7 +159,7 @@ impl Context {
     }
 
     /// Writes the fields that the card updates.
-    pub fn set_live(&mut self, live: &Live) {
+    pub(crate) fn set_live(&mut self, live: &Live) {
         self.put(qp::SEND_PSN, live.send_psn);
         self.put(qp::ACKNOWLEDGED_PSN, live.acknowledged_psn);
         self.put(qp::RECEIVE_PSN, live.receive_psn);
@@ -168,7 +168,7 @@ impl Context {
     }
 
     /// QUERY_QP: writes the context to `out`, with the code of the card's state.
-    pub fn query(&self, state: u32, out: &mut Mailbox) {
+    pub(crate) fn query(&self, state: u32, out: &mut Mailbox) {
         let mut shown = self.clone();
         shown.put(qp::STATE, state);
         out.put(CONTEXT, &*shown.0);
@@ -176,7 +176,7 @@ impl Context {
 
     /// Returns the service, if the card supports it.
     #[must_use]
-    pub fn service(&self) -> Option<Service> {
+    pub(crate) fn service(&self) -> Option<Service> {
         match self.field(qp::SERVICE) {
             0 => Some(Service::Rc),
             1 => Some(Service::Uc),
@@ -187,120 +187,120 @@ impl Context {
         }
     }
     /// Sets the queue pair number, which the command specifies.
-    pub fn set_number(&mut self, qpn: u32) {
+    pub(crate) fn set_number(&mut self, qpn: u32) {
         self.put(qp::LOCAL_QPN, qpn);
     }
     /// Returns the protection domain.
     #[must_use]
-    pub fn pd(&self) -> u32 {
+    pub(crate) fn pd(&self) -> u32 {
         self.field(qp::PD) & 0x1_ffff
     }
     /// Returns the queue pair's identity for memory accesses.
     #[must_use]
-    pub fn domain(&self) -> Domain {
+    pub(crate) fn domain(&self) -> Domain {
         let qpn = self.field(qp::LOCAL_QPN);
         Domain { pd: self.pd(), qpn, reserved_lkey: self.field(qp::RESERVED_LKEY) != 0 }
     }
     /// Returns whether FAST_REG is allowed; it is for kernels.
     #[must_use]
-    pub fn fast_register(&self) -> bool {
+    pub(crate) fn fast_register(&self) -> bool {
         self.field(qp::FAST_REGISTER) != 0
     }
     /// Returns the path MTU; `None` for Ethernet, and before one is set.
     #[must_use]
-    pub fn mtu(&self) -> Option<PathMtu> {
+    pub(crate) fn mtu(&self) -> Option<PathMtu> {
         PathMtu::ALL.get(self.field(qp::MTU).checked_sub(1)? as usize).copied()
     }
     /// Returns whether a raw queue pair is for Ethernet frames; otherwise it is a special one.
     #[must_use]
-    pub fn is_ethernet(&self) -> bool {
+    pub(crate) fn is_ethernet(&self) -> bool {
         self.field(qp::MTU) == 7
     }
     /// Returns log2 of the number of entries in the receive queue, and log2 of the entry length in bytes.
     #[must_use]
-    pub fn receive_size(&self) -> (u8, u8) {
+    pub(crate) fn receive_size(&self) -> (u8, u8) {
         (self.field(qp::LOG_RECEIVES) as u8, self.field(qp::RECEIVE_STRIDE) as u8 + 4)
     }
     /// Returns log2 of the number of entries in the send queue, and log2 of the entry length in bytes.
     #[must_use]
-    pub fn send_size(&self) -> (u8, u8) {
+    pub(crate) fn send_size(&self) -> (u8, u8) {
         (self.field(qp::LOG_SENDS) as u8, self.field(qp::SEND_STRIDE) as u8 + 4)
     }
     /// Returns whether frames are RoCE v2.
     #[must_use]
-    pub fn roce_v2(&self) -> bool {
+    pub(crate) fn roce_v2(&self) -> bool {
         self.field(qp::ROCE_MODE) == 2
     }
     /// Returns the number of the peer's queue pair.
     #[must_use]
-    pub fn remote_qpn(&self) -> u32 {
+    pub(crate) fn remote_qpn(&self) -> u32 {
         self.field(qp::REMOTE_QPN)
     }
     /// Returns the number of retries after a timeout, and after an RNR NAK.
     #[must_use]
-    pub fn retries(&self) -> (u8, u8) {
+    pub(crate) fn retries(&self) -> (u8, u8) {
         (self.field(qp::RETRIES) as u8, self.field(qp::RNR_RETRIES) as u8)
     }
     /// Returns the maximum number of READs and atomics in flight as requester, and as responder.
     #[must_use]
-    pub fn rd_atomic(&self) -> (u8, u8) {
+    pub(crate) fn rd_atomic(&self) -> (u8, u8) {
         (1 << self.field(qp::REQUESTER_READS), 1 << self.field(qp::RESPONDER_READS))
     }
     /// Returns the PSN of the first packet sent.
     #[must_use]
-    pub fn send_psn(&self) -> u32 {
+    pub(crate) fn send_psn(&self) -> u32 {
         self.field(qp::SEND_PSN)
     }
     /// Returns the first expected PSN.
     #[must_use]
-    pub fn receive_psn(&self) -> u32 {
+    pub(crate) fn receive_psn(&self) -> u32 {
         self.field(qp::RECEIVE_PSN)
     }
     /// Returns the completion queue of sends.
     #[must_use]
-    pub fn send_cqn(&self) -> u32 {
+    pub(crate) fn send_cqn(&self) -> u32 {
         self.field(qp::SEND_CQN)
     }
     /// Returns the completion queue of receives.
     #[must_use]
-    pub fn receive_cqn(&self) -> u32 {
+    pub(crate) fn receive_cqn(&self) -> u32 {
         self.field(qp::RECEIVE_CQN)
     }
     /// Returns the UDP source port of RoCE v2.
     #[must_use]
-    pub fn source_port(&self) -> u16 {
+    pub(crate) fn source_port(&self) -> u16 {
         self.field(qp::UDP_SOURCE) as u16
     }
     /// Returns which of READ, WRITE and atomics the peer may do.
     #[must_use]
-    pub fn remote_rights(&self) -> [bool; 3] {
+    pub(crate) fn remote_rights(&self) -> [bool; 3] {
         [qp::PEER_READS, qp::PEER_WRITES, qp::PEER_ATOMICS].map(|right| self.field(right) != 0)
     }
     /// Returns the code of the delay that the peer must observe when no receive is posted.
     #[must_use]
-    pub fn rnr_timer(&self) -> u8 {
+    pub(crate) fn rnr_timer(&self) -> u8 {
         self.field(qp::RNR_TIMER) as u8
     }
     /// Returns the Q_Key. Received datagrams must contain it; it also replaces a controlled Q_Key in sends.
     #[must_use]
-    pub fn qkey(&self) -> u32 {
+    pub(crate) fn qkey(&self) -> u32 {
         self.field(qp::Q_KEY)
     }
     /// Returns the bus address of the receive queue's doorbell record.
     #[must_use]
-    pub fn receive_record(&self) -> u64 {
+    pub(crate) fn receive_record(&self) -> u64 {
         self.double(qp::RECORD_HIGH) & !3
     }
     /// Returns the shared receive queue, if the queue pair uses one.
     #[must_use]
-    pub fn srqn(&self) -> Option<u32> {
+    pub(crate) fn srqn(&self) -> Option<u32> {
         (self.field(qp::USES_SRQ) != 0).then(|| self.field(qp::SRQN))
     }
     /// Returns the XRC domain from whose shared receive queues the peer may choose. Only a target has one:
     /// the top bit of its number is set (Linux `mlx4/qp.c`), unlike an initiator's. Domain 0 contains all
     /// shared receive queues that are not for XRC.
     #[must_use]
-    pub fn xrc_domain(&self) -> Option<u16> {
+    pub(crate) fn xrc_domain(&self) -> Option<u16> {
         let domain = self.field(qp::XRC_DOMAIN) as u16;
         (self.is_xrc_target() && domain != 0).then_some(domain)
     }
@@ -308,25 +308,25 @@ impl Context {
     /// requests of its own; Linux does not initialize its send ring, whose zeros would look like work
     /// requests.
     #[must_use]
-    pub fn is_xrc_target(&self) -> bool {
+    pub(crate) fn is_xrc_target(&self) -> bool {
         const TARGET: u32 = 1 << 23;
         self.service() == Some(Service::Xrc) && self.field(qp::LOCAL_QPN) & TARGET != 0
     }
     /// Returns whether receives come from shared queues; then the queue pair has no receive ring of its own.
     #[must_use]
-    pub fn shares_receives(&self) -> bool {
+    pub(crate) fn shares_receives(&self) -> bool {
         self.srqn().is_some() || self.service() == Some(Service::Xrc)
     }
     /// Returns whether the queue pair has a receive ring. It has none with shared queues, and none if it
     /// distributes frames over other queue pairs.
     #[must_use]
-    pub fn has_receive_ring(&self) -> bool {
+    pub(crate) fn has_receive_ring(&self) -> bool {
         !self.shares_receives() && self.rss().is_none()
     }
     /// Returns the buffer: the byte offset of its MTT entries, log2 of the page size in bytes, and the
     /// buffer's offset in its first page in bytes.
     #[must_use]
-    pub fn buffer(&self) -> (u64, u8, u64) {
+    pub(crate) fn buffer(&self) -> (u64, u8, u64) {
         let log_page = self.field(qp::LOG_PAGE) as u8 + 12;
         let mtt = u64::from(self.field(qp::MTT_HIGH)) << 32 | u64::from(self.field(qp::MTT) & !7);
         (mtt, log_page, u64::from(self.field(qp::PAGE_OFFSET)) * 64)
@@ -334,18 +334,18 @@ impl Context {
 
     /// Returns the receive side scaling context, if the queue pair distributes frames over others.
     #[must_use]
-    pub fn rss(&self) -> Option<Rss> {
+    pub(crate) fn rss(&self) -> Option<Rss> {
         (self.field(qp::SPREADS) != 0).then(|| Rss::parse(|field| self.field(field)))?
     }
     /// Returns whether the outermost VLAN tag is removed from received frames.
     #[must_use]
-    pub fn strips_vlan(&self) -> bool {
+    pub(crate) fn strips_vlan(&self) -> bool {
         self.field(qp::KEEP_VLAN) == 0
     }
 
     /// Returns whether received frames keep their check sequence.
     #[must_use]
-    pub fn keeps_fcs(&self) -> bool {
+    pub(crate) fn keeps_fcs(&self) -> bool {
         self.field(qp::KEEP_FCS) != 0
     }
 }

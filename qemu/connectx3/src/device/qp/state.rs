@@ -1,26 +1,28 @@
 //! The states of a queue pair, and the commands that change them.
 //!
 //! ```text
-//!            RST2INIT          INIT2RTR                   RTR2RTS
-//!   Reset ------------> Init ------------> ReadyToReceive --------> ReadyToSend <--+ RTS2RTS
-//!     ^                 |  ^                                        |  ^  |  ^ |   |
-//!     |                 +--+ INIT2INIT                     RTS2SQD  |  |  |  | +---+
-//!     |                                                             v  |  |  |
-//!     |                                       SQD2SQD +-- SendQueueDrained|  |
-//!     |                                               +--->           SQD2RTS|
-//!     |                                                                   |  | SQERR2RTS
-//!     |                              a send fails (unreliable, raw)       v  |
-//!     |                                                        SendQueueError
-//!     |
-//!     +--- 2RST --- any state --- 2ERR, or the transport fails ---> Error
+//!          RST2INIT        INIT2RTR                  RTR2RTS
+//!   Reset ----------> Init ---------> ReadyToReceive --------> ReadyToSend
+//!                                                               ^ |    ^ |
+//!                                                       SQD2RTS | |    | | a send fails without the
+//!                                                               | |    | | connection (UC, UD, raw)
+//!                                                               | |    | |
+//!                                                       RTS2SQD | v    | v
+//!                                                 SendQueueDrained    SendQueueError
+//!                                                                     SQERR2RTS leads back
+//!
+//!   any state but Reset --- 2ERR, or the transport fails ---> Error
+//!   any state ------------- 2RST ---------------------------> Reset
 //! ```
+//!
+//! INIT2INIT, RTS2RTS and SQD2SQD change the context and keep the state.
 
 use crate::device::opcode as op;
 
 /// The state of a queue pair, by its code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum State {
+pub(crate) enum State {
     Reset = 0,
     Init = 1,
     ReadyToReceive = 2,
@@ -33,20 +35,20 @@ pub enum State {
 impl State {
     /// Returns whether the card fetches work from the send ring, to execute it or to flush it.
     #[must_use]
-    pub const fn takes_sends(self) -> bool {
+    pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, Self::ReadyToSend | Self::SendQueueError | Self::Error)
     }
 
     /// Returns whether the queue pair accepts messages.
     #[must_use]
-    pub const fn receives(self) -> bool {
+    pub(crate) const fn receives(self) -> bool {
         !matches!(self, Self::Reset | Self::Init | Self::Error)
     }
 }
 
 /// The transport service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Service {
+pub(crate) enum Service {
     Rc,
     Uc,
     Ud,
@@ -58,7 +60,7 @@ pub enum Service {
 
 /// The command of a transition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Transition {
+pub(crate) enum Transition {
     ResetToInit,
     InitToInit,
     InitToRtr,
@@ -75,7 +77,7 @@ pub enum Transition {
 impl Transition {
     /// Returns the transition of an opcode.
     #[must_use]
-    pub const fn from_opcode(opcode: u16) -> Option<Self> {
+    pub(crate) const fn from_opcode(opcode: u16) -> Option<Self> {
         Some(match opcode {
             op::RST2INIT_QP => Self::ResetToInit,
             op::INIT2RTR_QP => Self::InitToRtr,
@@ -94,13 +96,13 @@ impl Transition {
 
     /// Returns whether the command has a mailbox with a context.
     #[must_use]
-    pub const fn has_context(self) -> bool {
+    pub(crate) const fn has_context(self) -> bool {
         !matches!(self, Self::ToError | Self::ToReset)
     }
 
     /// Returns the state after the transition, if it is allowed from `state`.
     #[must_use]
-    pub fn from(self, state: State) -> Option<State> {
+    pub(crate) fn from(self, state: State) -> Option<State> {
         use State as S;
         match (self, state) {
             (Self::ResetToInit, S::Reset) | (Self::InitToInit, S::Init) => Some(S::Init),
