@@ -3,10 +3,10 @@
 
 mod source;
 
-use crate::paths;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-pub use source::each as each_source;
+use lab::paths;
+pub(crate) use source::each as each_source;
 use source::{Comment, Source};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -54,7 +54,7 @@ const BUDGETS: &str = include_str!("budgets.txt");
 
 /// The options of `cargo xtask lint`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide` or `long` [default: counts
     /// only]
     #[arg(value_name = "RULE")]
@@ -76,13 +76,13 @@ struct Finding {
 }
 
 /// The findings in the repository, and the number of its doc comments.
-pub struct Report {
+pub(crate) struct Report {
     findings: Vec<Finding>,
     docs: usize,
 }
 
 /// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
-pub fn lint(options: &Options) -> Result<()> {
+pub(crate) fn lint(options: &Options) -> Result<()> {
     let report = Report::of_the_repository()?;
     let budgets = budgets()?;
     if let Some(rule) = &options.rule
@@ -144,7 +144,7 @@ fn budgets() -> Result<BTreeMap<&'static str, usize>> {
 
 impl Report {
     /// Checks all Rust files of the repository.
-    pub fn of_the_repository() -> Result<Self> {
+    pub(crate) fn of_the_repository() -> Result<Self> {
         let root = paths::root();
         let mut report = Self { findings: Vec::new(), docs: 0 };
         source::each(&root, &mut |path, text| {
@@ -159,7 +159,7 @@ impl Report {
     }
 
     /// Returns one line for each rule whose count is above its budget.
-    pub fn over_budget(&self) -> Result<Vec<String>> {
+    pub(crate) fn over_budget(&self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for (rule, budget) in budgets()? {
             let count = self.count(rule);

@@ -2,11 +2,11 @@
 
 mod options;
 
-pub use options::Options;
+pub(crate) use options::Options;
 
-use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig, Plug};
+use lab::{interrupt, paths, setup, ui};
 use options::Address;
 use qemu::Qemu;
 use qemu::linux::{Guest, GuestConfig, Image, Input, Network, RunError, SessionEnd, Status};
@@ -41,7 +41,7 @@ struct Peer {
 
 /// Boots the peer and runs there what the options ask for. The returned status is that of the command or
 /// shell.
-pub fn linux_peer(options: &Options) -> Result<ExitCode> {
+pub(crate) fn linux_peer(options: &Options) -> Result<ExitCode> {
     check(options)?;
     let qemu = setup::qemu()?;
     let packages: Vec<&str> = options.package.iter().map(String::as_str).collect();

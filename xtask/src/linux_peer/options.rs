@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// The peer's properties, and the commands to run in it.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Opens a shell in the peer; without a terminal, runs the commands on standard input. Ctrl-] or `exit`
     /// ends shell and peer
     #[arg(long, conflicts_with = "run")]
@@ -49,7 +49,7 @@ pub struct Options {
 
 /// An address and the length of its network's prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub(crate) struct Address {
     pub ip: Ipv4Addr,
     pub prefix: u8,
 }
@@ -71,7 +71,7 @@ impl FromStr for Address {
 
 /// A file of the host and its path in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub(crate) struct Copied {
     pub host: PathBuf,
     pub guest: String,
 }
