@@ -1,10 +1,11 @@
 //! Formatting, Clippy, documentation, and builds.
 
-use crate::language::{Report, each_source};
+use crate::language::{self, Report, each_source};
 use anyhow::{Context, Result, ensure};
 use end_to_end::runner::{Case, Lane, Outcome};
 use lab::cargo::{self, LIBIBVERBS};
 use lab::{image, paths, tool};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -71,7 +72,10 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(doc.compiles(workspace.lane()));
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
-    cases.push(Case::new("lint::language", language));
+    cases.push(Case::new("lint::language", language_budgets));
+    cases
+        .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -84,7 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Checks that the counts of `docs/style.md` are within their budgets.
-fn language(_log: &Path) -> Result<Outcome> {
+fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
     Ok(Outcome::Passed)
