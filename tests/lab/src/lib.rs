@@ -5,8 +5,8 @@
 //! - the host: directories ([`paths`]), other programs ([`tool`], [`cargo`]), prerequisites
 //!   ([`setup`], [`text`]), output for people ([`ui`]), interrupts ([`interrupt`]);
 //! - the programs under test: the appliance's [`image`], and the [`manager`] with its clients;
-//! - the machines: [`appliances`] for one run, a [`cluster`] without a job, Linux [`hosts`] beside appliances,
-//!   Linux machines on emulated cards ([`cx3`]), and pairs for [`perftest`].
+//! - the machines: [`appliances`] for one run, a [`cluster`] without a job, Linux [`hosts`] beside
+//!   appliances, Linux machines on emulated cards ([`cx3`]), and pairs for [`perftest`].
 #![forbid(unsafe_code)]
 
 pub mod appliances;

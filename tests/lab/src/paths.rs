@@ -22,8 +22,8 @@ pub fn target() -> PathBuf {
     }
 }
 
-/// Returns Ferrolite's own directory below it, for files that are kept between runs: texts, logs, the accelerator
-/// probe's result.
+/// Returns Ferrolite's own directory below [`target`], for files that are kept between runs: texts, logs, the
+/// accelerator probe's result.
 pub fn state() -> Result<PathBuf> {
     made(target().join("ferrolite"))
 }

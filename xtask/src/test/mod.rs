@@ -1,5 +1,5 @@
-//! `cargo xtask test`: every check of the repository as a list of cases: those of the sources here, those that
-//! run the programs in `tests/end-to-end`.
+//! `cargo xtask test`: every check of the repository as a list of cases. The checks of the sources are here,
+//! the tests that run programs are in `tests/end-to-end`.
 
 mod host;
 mod lint;

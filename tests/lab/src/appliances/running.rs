@@ -18,15 +18,15 @@ const TICK: Duration = Duration::from_millis(20);
 /// node.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The parts of appliances that are to be started together.
+/// The programs, the plan and the directories of appliances that start together.
 pub struct Appliances<'a> {
     /// The QEMU of all machines.
     pub qemu: &'a Qemu,
     /// The program that serves cards, if an appliance has one.
     pub cx3: Option<&'a Path>,
-    /// The image that they boot.
+    /// The image that the appliances boot.
     pub kernel: &'a Path,
-    /// Their accelerator.
+    /// The accelerator of the appliances.
     pub accel: Accel,
     /// The memory of each appliance in MiB.
     pub memory_mb: u32,
