@@ -17,7 +17,7 @@ use job::{disturbed, misuse, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
-/// Returns all tests but the [`builds`]. Cheap tests, and those that find most bugs, come first.
+/// Returns all tests but the [`builds`](builds()). Cheap tests, and those that find most bugs, come first.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let groups = [

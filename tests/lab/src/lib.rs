@@ -6,7 +6,8 @@
 //!   ([`setup`], [`text`]), output for people ([`ui`]), interrupts ([`interrupt`]);
 //! - the programs under test: the appliance's [`image`], and the [`manager`] with its clients;
 //! - the machines: [`appliances`] for one run, a [`cluster`] without a job, Linux [`hosts`] beside
-//!   appliances, Linux machines on emulated cards ([`cx3`]), and pairs for [`perftest`].
+//!   appliances, Linux machines on emulated cards ([`cx3`]), a Linux [`peer`] on a fabric, and pairs for
+//!   [`perftest`].
 #![forbid(unsafe_code)]
 
 pub mod appliances;
@@ -19,6 +20,7 @@ pub mod image;
 pub mod interrupt;
 pub mod manager;
 pub mod paths;
+pub mod peer;
 pub mod perftest;
 pub mod setup;
 pub mod text;

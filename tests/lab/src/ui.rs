@@ -23,8 +23,7 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     result
 }
 
-/// Runs a stage beside others. Prints a line with the duration at the end, if it took longer than
-/// [`NOTICED`].
+/// Runs a stage beside others. Prints a line with the duration at the end, if it took longer than 2 s.
 pub fn stage<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let started = Instant::now();
     let result = work()?;

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::peer::Plan;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -45,6 +46,20 @@ pub(crate) struct Options {
     /// File for the peer's description (and, at the end, the command's status), as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+impl Options {
+    /// Returns the plan of the peer.
+    pub fn plan(&self) -> Plan {
+        Plan {
+            fabric: self.fabric.clone(),
+            address: self.ip.map(|Address { ip, prefix }| (ip, prefix)),
+            mtu: self.mtu,
+            cpus: self.cpus,
+            memory_mib: self.memory,
+            files: self.copy.iter().map(|copied| (copied.guest.clone(), copied.host.clone())).collect(),
+        }
+    }
 }
 
 /// An address and the length of its network's prefix, in bits.
