@@ -1,8 +1,25 @@
 //! The two rings of a queue pair, which the poster writes and the poller of completions reads, without a lock
 //! between them.
+//!
+//! ```text
+//!   the send ring, with a work request at each index modulo the number of entries
+//!
+//!               completed                 posted              posted + SPARE
+//!                   |                       |                       |
+//!   ----------------+-----------------------+-----------------------+------------------
+//!    completed: the | in flight: the card   | spare: the card may   | completed requests
+//!    card has no    | executes them, and    | prefetch them; they   | of the lap before,
+//!    use for them   | writes completions    | are stamped unwritten | not stamped yet
+//!   ----------------+-----------------------+-----------------------+------------------
+//!    the poller advances `completed` past      the poster stamps the entry at posted + SPARE,
+//!    the index that a completion names         writes the one at posted, and advances `posted`
+//! ```
+//!
+//! Both counts are modulo 2^32. At most `send_depth` requests are in flight, so `posted + SPARE` never reaches
+//! `completed` of the next lap. The receive ring is the same without stamps and spare entries.
 
 use crate::datapath::cqe::{Cqe, Received, sent};
-use crate::datapath::wqe::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};
+use crate::datapath::wqe::entry::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};
 use crate::hardware::Block;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -2,7 +2,8 @@
 //! queue, and its packet memory.
 
 use crate::datapath::cqe::Cqe;
-use crate::datapath::wqe::{Head, Wqe, store_buffer};
+use crate::datapath::wqe::entry::Head;
+use crate::datapath::wqe::{Wqe, store_buffer};
 use crate::hardware::{Block, Hardware};
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;

@@ -3,7 +3,8 @@
 use crate::bringup::capabilities::BlueFlame;
 use crate::datapath::doorbell::Page;
 use crate::datapath::ring::{QpRings, Shape};
-use crate::datapath::wqe::{CHUNK_WORDS, Entry, Head, PostLimits, Source, WORDS, Wqe, stamp, store_receive};
+use crate::datapath::wqe::entry::{CHUNK_WORDS, Entry, Head, WORDS, stamp};
+use crate::datapath::wqe::{PostLimits, Source, Wqe, store_receive};
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
 use crate::objects::cq::CqRef;

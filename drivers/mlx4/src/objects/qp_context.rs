@@ -3,7 +3,8 @@
 
 use crate::config::Layer;
 use crate::datapath::ring::Shape;
-use crate::datapath::wqe::{LOG_LEN, LOG_RECEIVE_LEN, has_grh};
+use crate::datapath::wqe::entry::{LOG_LEN, LOG_RECEIVE_LEN};
+use crate::datapath::wqe::has_grh;
 use crate::mailbox::{Field, Mailbox};
 use crate::objects::port::Port;
 use core::time::Duration;

@@ -1,24 +1,15 @@
 //! Work requests in the card's format (Linux `include/linux/mlx4/qp.h`, rdma-core `providers/mlx4`, PRM
 //! `wqe_segment_*`), and the order in which they are stored.
 
+pub(crate) mod entry;
 mod pieces;
 
 use crate::hardware::Hardware;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use entry::{CHUNK, Entry, Head, pair};
 use platform::IoAddr;
 use verbs::{AddressVector, Gid, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
 
-/// The size of a send work request in bytes, and its log2.
-pub(crate) const LEN: usize = 1 << LOG_LEN;
-pub(crate) const LOG_LEN: u32 = 8;
-/// The size of a send work request in 64-bit words.
-pub(crate) const WORDS: usize = LEN / 8;
-/// The size of the pieces in which the card prefetches, in bytes. The first four bytes of each say if it is
-/// written.
-const CHUNK: usize = 64;
-pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
-/// The size of a unit of segments, in bytes.
-const UNIT: usize = 16;
 /// The index of the unit after the control segment, and of the one after the remote address.
 const AFTER_CONTROL: usize = 1;
 const AFTER_REMOTE: usize = 2;
@@ -29,12 +20,6 @@ pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - pieces::HEADER);
 /// The maximum number of elements in a scatter or gather list.
 pub(crate) const MAX_ELEMENTS: usize = 4;
 
-/// log2 of the size of a receive in bytes, and its size in 64-bit words.
-pub(crate) const LOG_RECEIVE_LEN: u32 = 6;
-pub(crate) const RECEIVE_WORDS: usize = MAX_ELEMENTS * UNIT / 8;
-
-/// The first word of a chunk that is not written.
-const STAMP: u64 = 0xffff_ffff << 32;
 /// The key of the element that ends a list.
 const NO_KEY: u64 = 0x100;
 
@@ -52,7 +37,6 @@ pub(crate) mod opcode {
 
 /// Bits of the control segment.
 mod control {
-    pub(super) const LOG_FENCE: u32 = 6;
     pub(super) const COMPLETE: u32 = 0xc;
     pub(super) const SOLICITED: u32 = 2;
     /// Bits for a datagram with given headers: it uses the management lane, and its source is in the headers.
@@ -117,60 +101,6 @@ pub(crate) struct Source {
 /// everything else.
 #[derive(Clone, Copy)]
 pub(crate) struct Wqe<'a>(&'a Entry);
-
-/// The words of a send work request.
-pub(crate) type Entry = [AtomicU64; WORDS];
-
-/// The first word of a request, for an even lap of the ring.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Head(u64);
-
-impl Head {
-    /// The first word of the longest request.
-    pub(crate) const LONGEST: Self = Self::new(0, false, LEN / UNIT);
-
-    #[inline(always)]
-    const fn new(opcode: u8, fence: bool, units: usize) -> Self {
-        Self(pair(opcode as u32, (fence as u32) << control::LOG_FENCE | units as u32))
-    }
-
-    /// Returns the word for an even or odd lap.
-    #[inline]
-    pub(crate) const fn word(self, odd: bool) -> u64 {
-        self.0 | (odd as u64) << 63
-    }
-
-    /// Returns the additional bits of a request that is written to a BlueFlame register: its index in the
-    /// ring, and its queue pair.
-    #[inline]
-    pub(crate) const fn address(index: u32, qpn: u32) -> u64 {
-        ((index & 0xffff) as u64) << 40 | (qpn as u64) << 8
-    }
-
-    /// Returns the number of units of the request with a first word.
-    #[inline]
-    const fn units(word: u64) -> usize {
-        word as usize & 0x3f
-    }
-
-    /// Returns the number of chunks of the request with a first word.
-    pub(crate) const fn chunks(word: u64) -> usize {
-        Self::units(word).div_ceil(CHUNK / UNIT)
-    }
-}
-
-/// Marks the chunks of a completed request, except the first, as not written.
-#[inline]
-pub(crate) fn stamp(entry: &Entry) {
-    let [first, ..] = entry;
-    let units = Head::units(u64::from_be(first.load(Ordering::Relaxed)));
-    for (n, [first, ..]) in entry.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(1) {
-        if units <= n * (CHUNK / UNIT) {
-            break;
-        }
-        first.store(STAMP.to_be(), Ordering::Relaxed);
-    }
-}
 
 impl<'a> Wqe<'a> {
     /// Makes a request in an entry that the card does not read now.
@@ -368,12 +298,6 @@ impl<'a> Wqe<'a> {
 /// InfiniBand GID.
 pub(crate) fn has_grh(to: &AddressVector) -> bool {
     to.link != LinkKind::InfiniBand || to.peer.gid != Gid([0; 16]) && to.peer.gid.ipv4().is_none()
-}
-
-/// Joins two consecutive 32-bit words.
-#[inline(always)]
-const fn pair(first: u32, second: u32) -> u64 {
-    (first as u64) << 32 | second as u64
 }
 
 #[inline(always)]

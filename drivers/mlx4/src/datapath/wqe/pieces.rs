@@ -1,6 +1,6 @@
 //! Inline payload, in pieces.
 
-use super::{CHUNK, CHUNK_WORDS, Entry, UNIT, pair};
+use super::entry::{CHUNK, CHUNK_WORDS, Entry, UNIT, pair};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The size of the header of a piece, in bytes.
@@ -106,7 +106,8 @@ fn padded(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::wqe::{LEN, MAX_INLINE, WORDS};
+    use crate::datapath::wqe::MAX_INLINE;
+    use crate::datapath::wqe::entry::{LEN, WORDS};
     use std::vec::Vec;
 
     /// Returns the expected bytes of the request, computed one by one.
