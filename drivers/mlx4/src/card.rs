@@ -51,8 +51,8 @@ pub struct CardPort {
 pub enum Health {
     /// The card works.
     Ok,
-    /// The card has failed and is being recovered. The owner must call [`Mlx4::recover`](crate::Mlx4::recover)
-    /// at `next`.
+    /// The card has failed and is being recovered. The owner must call
+    /// [`Mlx4::recover`](crate::Mlx4::recover) at `next`.
     Recovering {
         /// The time of the next step.
         next: Instant,

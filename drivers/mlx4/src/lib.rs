@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `hardware` | registers, doorbells, shared memory and time, as the machine provides them |
 //! | `config`, `card`, `error` | the configuration, the properties and health of a card, its errors |
-//! | `mailbox`, `command` | big-endian mailboxes; commands by the card's registers (HCR) or a channel (vHCR) |
+//! | `mailbox`, `command` | big-endian mailboxes; commands by registers (HCR) or a channel (vHCR) |
 //! | `device`, `control` | the receivers of all work outside of the data path, behind one lock |
 //! | `bringup` | the steps from a reset to an open port, for a physical function and for a virtual one |
 //! | `icm` | memory for the card's tables: their layout, their pages, page entries of queues |
@@ -17,7 +17,7 @@
 //! | `datapath` | rings, work requests, completions and doorbells |
 //! | `management` | management datagrams of InfiniBand, and the agent that answers them |
 //! | `recovery` | reset and restart of a card that has failed |
-//! | `driver` | the card that is up: the trait, events, frames |
+//! | `driver` | the card that is up: the trait, events, health, frames, restart |
 //!
 //! A function receives the narrowest of three: `Commands` can execute commands, `Device` also has the card's
 //! tables, and `Control` also has the numbers of its objects. Each borrows the machine and the state that it
@@ -25,8 +25,31 @@
 //!
 //! **The data path** has two locks: a poster holds that of its queue pair, because the card consumes a ring
 //! in order; a poller holds that of its completion queue. Posters and pollers share only atomics (the rings
-//! of `datapath`), and nothing on the data path allocates. Memory shared with the card is words that either side
-//! may change at any time (`[AtomicU64]`), so nothing here is unsafe.
+//! of `datapath`), and nothing on the data path allocates. Memory shared with the card is words that either
+//! side may change at any time (`[AtomicU64]`), so nothing here is unsafe.
+//!
+//! # Example
+//!
+//! The driver of a card that the tests emulate:
+//!
+//! ```
+//! use cards::{DATA, Driver, Machine};
+//! use connectx3::device::Profile;
+//! use mlx4::{Config, Layer, Mlx4};
+//! use platform::{Arena, IoAddr};
+//! use std::sync::Arc;
+//! use verbs::{MacAddr, Rnic};
+//!
+//! let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+//! let machine = Machine::new(Profile::pro(mac), Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
+//! let card: Driver = Mlx4::start(machine.plug(), &Config::default())?;
+//! assert_eq!(card.identity().mac, mac);
+//! assert_eq!(card.ports()?[0].layer, Layer::Ethernet);
+//! assert!(card.attributes().max_inline >= 64);
+//! # Ok::<(), mlx4::Error>(())
+//! ```
+//!
+//! # Sources
 //!
 //! Facts come from public drivers, which are named at the place of use: Linux `mlx4`, rdma-core, iPXE
 //! `hermon` (its header of the Programmer's Reference Manual is called PRM here), illumos `hermon`.

@@ -14,7 +14,7 @@ use crate::hardware::{Hardware, random_u32};
 use crate::icm::layout::LOG_MPTS;
 use crate::icm::{Icm, Object};
 use crate::management::agent;
-use crate::objects::mr::{MptSlot, Pages};
+use crate::objects::mr::{KeySlots, MptSlot, Pages};
 use crate::objects::packets::Packets;
 use crate::objects::port::Port;
 use crate::objects::qp_context::Service;
@@ -77,9 +77,9 @@ fn reserve_special_qps<H: Hardware>(plan: &Plan<'_, H>, base: &mut Base<H::Block
 }
 
 /// Returns the first entries of the table of keys that the firmware does not use.
-fn key_slots(card: &Capabilities) -> [MptSlot; 2] {
-    let first = card.reserved_mpts;
-    [first, first + 1].map(|index| MptSlot { index, log_count: LOG_MPTS })
+fn key_slots(card: &Capabilities) -> KeySlots {
+    let slot = |index| MptSlot { index, log_count: LOG_MPTS };
+    KeySlots { local: slot(card.reserved_mpts), remote: slot(card.reserved_mpts + 1) }
 }
 
 /// Makes the agent for subnet management on an InfiniBand port. `special` is the first of the special queue

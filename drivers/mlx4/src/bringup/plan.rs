@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::hardware::Hardware;
 use crate::objects::eq::Eq;
 use crate::objects::frames::Frames;
-use crate::objects::mr::{self, Keys, MptSlot, Pages};
+use crate::objects::mr::{self, KeySlots, Keys, Pages};
 use crate::objects::packets::Packets;
 use crate::objects::port::{Link, Port, PortInfo};
 use crate::objects::qpn::QpnAllocator;
@@ -110,7 +110,7 @@ impl<'a, H: Hardware> Plan<'a, H> {
     }
 
     /// Makes the memory keys in these slots.
-    pub(super) fn create_keys(&self, base: &mut Base<H::Block>, slots: [MptSlot; 2]) -> Result<Keys, Error> {
+    pub(super) fn create_keys(&self, base: &mut Base<H::Block>, slots: KeySlots) -> Result<Keys, Error> {
         let domain = base.capabilities.reserved_pds;
         let preserved = self.preserved.map(|preserved| preserved.keys);
         mr::create(&mut self.device(base), slots, domain, self.pages.as_ref(), preserved)

@@ -9,7 +9,7 @@ use crate::config::Layer;
 use crate::device::Tables;
 use crate::error::Error;
 use crate::hardware::Hardware;
-use crate::objects::mr::MptSlot;
+use crate::objects::mr::{KeySlots, MptSlot};
 use crate::objects::port::Port;
 use crate::objects::qpn::QpnAllocator;
 use crate::vf;
@@ -75,9 +75,10 @@ fn obtain_key_slots<H: Hardware>(
     plan: &Plan<'_, H>,
     base: &mut Base<H::Block>,
     log_count: u32,
-) -> Result<[MptSlot; 2], Error> {
+) -> Result<KeySlots, Error> {
     let mut commands = plan.commands(base);
-    let first = vf::resources::key(&mut commands)?;
-    let second = if plan.pages.is_none() { first } else { vf::resources::key(&mut commands)? };
-    Ok([first, second].map(|index| MptSlot { index, log_count }))
+    let local = vf::resources::key(&mut commands)?;
+    let remote = if plan.pages.is_none() { local } else { vf::resources::key(&mut commands)? };
+    let slot = |index| MptSlot { index, log_count };
+    Ok(KeySlots { local: slot(local), remote: slot(remote) })
 }

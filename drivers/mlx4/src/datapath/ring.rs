@@ -15,8 +15,8 @@
 //!    the index that a completion names         writes the one at posted, and advances `posted`
 //! ```
 //!
-//! Both counts are modulo 2^32. At most `send_depth` requests are in flight, so `posted + SPARE` never reaches
-//! `completed` of the next lap. The receive ring is the same without stamps and spare entries.
+//! Both counts are modulo 2^32. At most `send_depth` requests are in flight, so `posted + SPARE` never
+//! reaches `completed` of the next lap. The receive ring is the same without stamps and spare entries.
 
 use crate::datapath::cqe::{Cqe, Received, sent};
 use crate::datapath::wqe::entry::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};

@@ -1,17 +1,14 @@
-//! Work outside of the data path: events of the card, the card's health, and its InfiniBand port.
+//! Events of the card, and the service of its InfiniBand port.
 
-use super::{CqSlot, HEALTH_INTERVAL, Mlx4};
-use crate::card::HealthSource;
+use super::{CqSlot, Mlx4};
 use crate::config::Layer;
 use crate::control::Control;
 use crate::hardware::Hardware;
 use crate::management::agent;
 use crate::objects::eq::Event;
 use crate::objects::port::Link;
-use crate::vf::channel::channel_error;
 use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
-use platform::Instant;
 use verbs::PortState;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
@@ -77,11 +74,11 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             }
             Event::CqError { cqn } => {
                 log::error!("mlx4: completion queue {cqn:#x} has failed");
-                self.cq_errors.fetch_add(1, Ordering::Relaxed);
+                self.counts.cq_errors.fetch_add(1, Ordering::Relaxed);
             }
             Event::QpError { qpn } => {
                 log::warn!("mlx4: queue pair {qpn:#x} has failed");
-                self.qp_errors.fetch_add(1, Ordering::Relaxed);
+                self.counts.qp_errors.fetch_add(1, Ordering::Relaxed);
             }
             Event::PortChange { port, up } if port == self.card.port.number => {
                 let state = if up { PortState::Active } else { PortState::Down };
@@ -96,28 +93,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             Event::PortManagement { port } if port == self.card.port.number => {
                 self.stale.store(true, Ordering::Relaxed);
             }
-            Event::Fatal => self.fail("it says so"),
+            Event::Fatal => self.fail("it reports a fatal error"),
             Event::PortChange { .. } | Event::PortManagement { .. } | Event::Other(_) => {}
-        }
-    }
-
-    /// Checks the card's health once per [`HEALTH_INTERVAL`].
-    pub(super) fn watch_health(&self, now: Instant) {
-        if now.as_nanos() < self.next_health.load(Ordering::Relaxed) {
-            return;
-        }
-        self.next_health.store((now + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
-        match self.card.health {
-            HealthSource::Unseen => {}
-            HealthSource::Register(register) => match self.hw.register(register) {
-                0 => {}
-                error => self.fail(&alloc::format!("its error buffer begins with {error:#010x}")),
-            },
-            HealthSource::Channel => {
-                if let Some(error) = channel_error(&self.hw) {
-                    self.fail(&alloc::format!("{error}"));
-                }
-            }
         }
     }
 }

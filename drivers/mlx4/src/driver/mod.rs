@@ -2,10 +2,11 @@
 
 mod events;
 mod frames;
+mod health;
 mod restart;
 mod rnic;
 
-use crate::bringup::{self, Started, reset};
+use crate::bringup::{self, Started};
 use crate::card::{Card, CardPort, Function, Identity};
 use crate::config::{Config, Layer};
 use crate::control::{Control, ControlState};
@@ -24,14 +25,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use core::time::Duration;
+use health::HealthState;
 use lock_api::{Mutex, RawMutex};
 use platform::Instant;
-use verbs::{CqId, Gid, PortState};
-
-/// Time between two polls of the card's error buffer. Linux polls every 5 s (`mlx4/catas.c`); here the card
-/// must be up again before a node's lease ends.
-const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+use verbs::{CqId, Gid};
 
 /// A card that is up. `R` is the lock of its queues: in the kernel, one that masks interrupts.
 pub struct Mlx4<H: Hardware, R> {
@@ -56,11 +53,14 @@ pub struct Mlx4<H: Hardware, R> {
     link: Mutex<R, Link>,
     /// True if the link's state must be queried again.
     stale: AtomicBool,
-    failed: AtomicBool,
-    /// True if the card, since it failed, cannot reach memory.
-    cut_off: AtomicBool,
-    next_health: AtomicU64,
+    health: HealthState,
     recovery: spin::Mutex<Recovery>,
+    counts: EventCounts,
+}
+
+/// Counts of events since the start.
+#[derive(Default)]
+struct EventCounts {
     resets: AtomicU64,
     qp_errors: AtomicU64,
     cq_errors: AtomicU64,
@@ -97,7 +97,6 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let slots: Box<[_]> = locks().take(SLOTS).collect();
         let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
-        let next_health = (hw.now() + HEALTH_INTERVAL).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
             slots,
@@ -108,17 +107,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             frames: Mutex::new(frames),
             link: Mutex::new(link),
             stale: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-            cut_off: AtomicBool::new(false),
-            next_health: AtomicU64::new(next_health),
+            health: HealthState::new(hw.now()),
             recovery: spin::Mutex::new(Recovery::new(saved)),
-            resets: AtomicU64::new(0),
+            counts: EventCounts::default(),
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
             max_message: 1 << card.capabilities.log_message,
             config: config.clone(),
-            qp_errors: AtomicU64::new(0),
-            cq_errors: AtomicU64::new(0),
             card,
             hw,
         };
@@ -212,42 +207,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn cq(&self, id: CqId) -> Option<&CqSlot<R, H::Block>> {
         self.cqs.get(usize::from(id.0))
     }
-
-    /// Marks the card as failed. Until it is reset, the driver does not use it and it cannot reach memory.
-    fn fail(&self, why: &str) {
-        if !self.failed.swap(true, Ordering::Relaxed) {
-            log::error!("mlx4: the card has failed: {why}");
-            self.link.lock().state = PortState::Down;
-            self.cut_off();
-        }
-    }
-
-    /// Disables the card's access to memory. Returns true if the card then has none.
-    fn cut_off(&self) -> bool {
-        let done = reset::cut_off(&self.hw);
-        if !done {
-            log::error!("mlx4: the card cannot be kept from reaching memory");
-        }
-        self.cut_off.store(done, Ordering::Release);
-        done
-    }
-
-    /// Returns true if a card that has failed can no longer reach memory.
-    fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire)
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
-    }
 }
 
 impl<H: Hardware, R> Drop for Mlx4<H, R> {
     /// Stops the card before its memory is freed.
     fn drop(&mut self) {
-        let failed = *self.failed.get_mut();
         let state = self.control.get_mut();
-        if failed {
+        if self.health.has_failed() {
             state.commands.fail();
         }
         Control::new(&self.hw, state).stop();

@@ -1,6 +1,6 @@
 //! Reset and restart of a card that has failed.
 
-use super::{HEALTH_INTERVAL, Mlx4};
+use super::Mlx4;
 use crate::bringup::reset::{self, Saved};
 use crate::bringup::{self, Preserved, Started};
 use crate::card::{Function, Health};
@@ -46,7 +46,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                 Ok(()) => {
                     log::info!("mlx4: the card was reset and works again");
                     recovery.restarted(Ok(()), now);
-                    self.resets.fetch_add(1, Ordering::Relaxed);
+                    self.counts.resets.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => recovery.restarted(Err(error), self.hw.now()),
             },
@@ -106,9 +106,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
         *self.frames.lock() = frames;
-        self.next_health.store((self.hw.now() + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
-        self.cut_off.store(false, Ordering::Release);
-        self.failed.store(false, Ordering::Relaxed);
+        self.health.works_again(self.hw.now());
         drop(state);
         self.refresh()
     }
@@ -124,7 +122,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         Preserved { keys: Keys { local, remote }, qpns }
     }
 
-    /// Makes the objects of a card before its failure again: completion queues, groups of frames, and the GID.
+    /// Makes the objects that a card had before its failure again: completion queues, groups of frames, and
+    /// the GID.
     fn restore(
         &self,
         control: &mut Control<'_, H>,

@@ -255,7 +255,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        Some(Instant::from_nanos(self.next_health.load(Ordering::Relaxed)))
+        Some(self.health.next_poll())
     }
 
     fn arm(&self) -> bool {
@@ -296,10 +296,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             ("tx_requests", posts.sends),
             ("tx_doorbells", posts.doorbells),
             ("tx_blue_flames", posts.blue_flames),
-            ("qp_errors", count(&self.qp_errors)),
-            ("cq_errors", count(&self.cq_errors)),
+            ("qp_errors", count(&self.counts.qp_errors)),
+            ("cq_errors", count(&self.counts.cq_errors)),
             ("stray_completions", unexpected),
-            ("card_resets", count(&self.resets)),
+            ("card_resets", count(&self.counts.resets)),
         ] {
             each((name, value));
         }

@@ -44,6 +44,13 @@ pub(crate) struct MptSlot {
     pub(crate) log_count: u32,
 }
 
+/// The entries of the keys. They are equal if peers name the local key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeySlots {
+    pub(crate) local: MptSlot,
+    pub(crate) remote: MptSlot,
+}
+
 /// The keys, as work requests name them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys {
@@ -119,7 +126,7 @@ impl Pages {
 /// of the `preserved` keys. Without `pages`, peers name the same key as this side.
 pub(crate) fn create(
     device: &mut Device<'_, impl Hardware>,
-    [first, second]: [MptSlot; 2],
+    slots: KeySlots,
     domain: u32,
     pages: Option<&Pages>,
     preserved: Option<Keys>,
@@ -128,21 +135,21 @@ pub(crate) fn create(
     const PEERS: u32 = ATOMIC | REMOTE_WRITE | REMOTE_READ;
     let hw = device.hw();
     let bits = |preserved: Option<u32>| preserved.map_or_else(|| random_u32(hw), |key| key.rotate_right(8));
-    let local = first.key(bits(preserved.map(|keys| keys.local)));
+    let local = slots.local.key(bits(preserved.map(|keys| keys.local)));
     let peers = if pages.is_none() { PEERS } else { 0 };
     let mut all = entry(LOCAL | PHYSICAL | peers, local, domain);
     all.set_wide(field::LEN, u64::MAX);
-    register(device, first, &all)?;
+    register(device, slots.local, &all)?;
     let Some(pages) = pages else { return Ok(Keys { local, remote: local }) };
     // A card may ignore the bounds of a key without a page table. This key has one.
     let run = device.map(pages.count, &|index| pages.entry(index))?;
-    let remote = second.key(bits(preserved.map(|keys| keys.remote)));
+    let remote = slots.remote.key(bits(preserved.map(|keys| keys.remote)));
     let (base, len) = span(&pages.ranges);
     let mut ranges = entry(LOCAL | PEERS, remote, domain).with(field::LOG_PAGE, pages.log_len);
     ranges.set_wide(field::START, base.0);
     ranges.set_wide(field::LEN, len);
     ranges.set_wide(field::MTT, run.offset());
-    register(device, second, &ranges)?;
+    register(device, slots.remote, &ranges)?;
     Ok(Keys { local, remote })
 }
 
