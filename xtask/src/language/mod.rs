@@ -3,6 +3,7 @@
 
 mod cycles;
 mod imports;
+mod layers;
 mod modules;
 mod source;
 mod structure;
@@ -12,6 +13,7 @@ use crate::paths;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 pub use cycles::lint as cycles;
+pub use layers::lint as layers;
 pub use source::each as each_source;
 use source::{Comment, Source};
 use std::collections::BTreeMap;
@@ -63,7 +65,8 @@ const BUDGETS: &str = include_str!("budgets.txt");
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide`, `long`, `cycles` (of
-    /// imports between files) or `types` (with many fields or files) [default: counts of the first five]
+    /// imports between files), `layers` (imports of an upper one) or `types` (with many fields or files)
+    /// [default: counts of the first five]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
     /// Lists only files whose path begins with this
@@ -92,6 +95,7 @@ pub struct Report {
 pub fn lint(options: &Options) -> Result<()> {
     match options.rule.as_deref() {
         Some("cycles") => return cycles::lint(&options.under, &mut io::stdout()),
+        Some("layers") => return layers::lint(&options.under, &mut io::stdout()),
         Some("types") => return types::lint(&options.under, &mut io::stdout()),
         _ => {}
     }
@@ -101,7 +105,7 @@ pub fn lint(options: &Options) -> Result<()> {
         && !budgets.contains_key(rule.as_str())
     {
         bail!(
-            "there is no rule `{rule}`: want one of {}, cycles, types",
+            "there is no rule `{rule}`: want one of {}, cycles, layers, types",
             budgets.keys().copied().collect::<Vec<_>>().join(", ")
         );
     }

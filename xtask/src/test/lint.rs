@@ -78,6 +78,8 @@ pub fn cases() -> Vec<Case> {
     cases.push(Case::new("lint::language", language_budgets));
     cases
         .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases
+        .push(Case::new("lint::layers", |_| language::layers("", &mut io::sink()).map(|()| Outcome::Passed)));
     cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
