@@ -2,14 +2,10 @@
 //! end of interrupt, IPIs, timer.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use platform::Instant;
-use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
 use x86_64::registers::model_specific::Msr;
 
 use super::{cpu, interrupts};
-use crate::{mm, time};
-
 /// Registers, as offsets in xAPIC's page; x2APIC's MSR is `0x800 + offset / 16`.
 mod register {
     pub const ID: u32 = 0x20;
@@ -35,7 +31,7 @@ const X2APIC: usize = 1;
 
 /// The address of xAPIC's mapped registers; [`X2APIC`] for x2APIC; 0 before [`init`].
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Timer counts per nanosecond times 2^32; 0 if not known yet or not needed.
+/// Timer counts per tick of the time stamp counter, times 2^32; 0 if not known yet or not needed.
 static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
 /// True if the timer supports TSC deadlines.
 static DEADLINE: AtomicBool = AtomicBool::new(false);
@@ -60,8 +56,9 @@ fn write(register: u32, value: u32) {
     }
 }
 
-/// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`].
-pub fn init(address: Option<PhysAddr>) {
+/// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`]. `map` returns
+/// the address of the mapped registers, a page; it is called only if the processor has no x2APIC.
+pub fn init(map: impl FnOnce() -> *mut u8) {
     mask_legacy();
     // TSC deadlines need a counter with one rate in all power states.
     let invariant = cpu::bit(cpu::cpuid(0x8000_0007, 0).edx, 8);
@@ -70,11 +67,7 @@ pub fn init(address: Option<PhysAddr>) {
         BASE.store(X2APIC, Ordering::Relaxed);
         return;
     }
-    let address = address.unwrap_or(PhysAddr::new_truncate(0xfee0_0000));
-    match mm::map_device(address, 4096) {
-        Ok(at) => BASE.store(at as usize, Ordering::Relaxed),
-        Err(e) => panic!("local APIC at {address:?}: {e}"),
-    }
+    BASE.store(map() as usize, Ordering::Relaxed);
 }
 
 /// Moves the legacy interrupt controllers away from the exception vectors and masks them.
@@ -148,46 +141,43 @@ pub fn calibrate_begin() -> TimerCalibration {
     TimerCalibration(sample())
 }
 
-/// Computes the timer's rate. The clock's frequency must be known.
-pub fn calibrate_finish(begun: TimerCalibration) {
+/// Computes the timer's rate. `hertz` is the frequency of the time stamp counter.
+pub fn calibrate_finish(begun: TimerCalibration, hertz: u64) {
     if has_deadline() {
         enable();
         return;
     }
     let TimerCalibration((first, first_tsc)) = begun;
     // One millisecond measures the rate within a thousandth.
-    while time::now() < time::at_tsc(first_tsc) + core::time::Duration::from_millis(1) {
+    while cpu::tsc().saturating_sub(first_tsc) < hertz / 1000 {
         core::hint::spin_loop();
     }
     let (last, last_tsc) = sample();
-    let nanos = (time::at_tsc(last_tsc) - time::at_tsc(first_tsc)).as_nanos();
+    let ticks = u128::from(last_tsc.saturating_sub(first_tsc));
     write(register::INITIAL_COUNT, 0);
-    let rate = (u128::from(first.wrapping_sub(last)) << 32) / nanos.max(1);
+    let rate = (u128::from(first.wrapping_sub(last)) << 32) / ticks.max(1);
     TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
     enable();
 }
 
-/// Interrupts this processor at `instant`, or at once if that has passed. There is no interrupt at
-/// [`Instant::MAX`], nor while the clock is not calibrated.
-pub fn set_timer(instant: Instant) {
-    let rate = TIMER_RATE.load(Ordering::Relaxed);
-    if rate == 0 && !has_deadline() {
-        return;
-    }
+/// Interrupts this processor when the time stamp counter reaches `deadline`, or at once if that has passed;
+/// `None` stops the timer. Nothing interrupts while the timer is not calibrated.
+pub fn set_timer(deadline: Option<u64>) {
     if has_deadline() {
-        let deadline = if instant == Instant::MAX { 0 } else { time::to_tsc(instant).max(1) };
-        // SAFETY: the write only arms the timer.
-        unsafe { Msr::new(TSC_DEADLINE).write(deadline) };
+        // SAFETY: the write only arms the timer, or disarms it (0).
+        unsafe { Msr::new(TSC_DEADLINE).write(deadline.map_or(0, |tsc| tsc.max(1))) };
         return;
     }
-    let count = if instant == Instant::MAX {
-        0
-    } else {
-        let nanos = instant.saturating_since(time::now()).as_nanos();
-        let count = (nanos * u128::from(rate)) >> 32;
+    let rate = TIMER_RATE.load(Ordering::Relaxed);
+    if rate == 0 {
+        return;
+    }
+    let count = deadline.map_or(0, |tsc| {
+        let ticks = tsc.saturating_sub(cpu::tsc());
+        let count = (u128::from(ticks) * u128::from(rate)) >> 32;
         // A deadline beyond the counter's range fires early; the waiting code checks the clock.
         u32::try_from(count).unwrap_or(u32::MAX).max(1)
-    };
+    });
     write(register::INITIAL_COUNT, count);
 }
 

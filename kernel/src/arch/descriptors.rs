@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::size_of;
 
-use crate::mm::stacks::{Kind, Stack};
+use super::stacks::{Kind, Stack};
 
 const NULL: u64 = 0;
 const CODE: u64 = 0x00af_9b00_0000_ffff;

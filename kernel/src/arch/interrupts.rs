@@ -5,17 +5,14 @@
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use spin::Once;
 
 use super::cpu::{self, XSAVE_ON};
 use super::descriptors::{CODE_SELECTOR, Ist};
+use super::stacks::Stack;
 use super::{apic, percpu};
-use crate::console;
-use crate::diag;
-use crate::exec;
-use crate::mm::stacks::Stack;
-use crate::power::Code;
 
 /// The registers of the interrupted code, in the order in which the stub stores them on the stack.
 #[repr(C)]
@@ -162,6 +159,31 @@ fn ist_of(vector: u8) -> Ist {
     }
 }
 
+/// The functions of upper layers that interrupts and exceptions call, on the stack of the vector and with
+/// interrupts off.
+pub struct Hooks {
+    /// Ends the machine for an exception: cause, registers, address of the instruction, frame pointer.
+    pub fault: fn(fmt::Arguments<'_>, fmt::Arguments<'_>, u64, u64) -> !,
+    /// Reports an NMI at the address of an instruction. It must not wait: the interrupted code may hold any
+    /// lock.
+    pub nmi: fn(u64),
+    /// Runs at the end of each interrupt. The argument is true for an interrupt of the local timer.
+    pub interrupt: fn(bool),
+}
+
+static HOOKS: Once<Hooks> = Once::new();
+
+/// Sets the functions that interrupts call, and loads the interrupt descriptor table on the boot processor.
+/// Every other processor calls [`load`].
+pub fn init(hooks: Hooks) {
+    HOOKS.call_once(|| hooks);
+    load();
+}
+
+fn hooks() -> &'static Hooks {
+    HOOKS.get().expect("`init` sets the hooks before it loads the table")
+}
+
 /// Loads the interrupt descriptor table on this processor.
 pub fn load() {
     let idt = IDT.call_once(|| {
@@ -217,7 +239,7 @@ fn interrupt(vector: u8) {
         },
     }
     apic::end_of_interrupt();
-    exec::on_interrupt(vector == TIMER);
+    (hooks().interrupt)(vector == TIMER);
     #[cfg(feature = "selftest")]
     if let Some(hook) = TEST_HOOK.get() {
         hook(vector);
@@ -259,8 +281,7 @@ fn exception(vector: u8, frame: &mut Frame) {
             cpu::halt_for_ever();
         }
         NMIS.fetch_add(1, Ordering::Relaxed);
-        // The interrupted code may hold any lock, also the console's.
-        console::report_nmi(frame.rip);
+        (hooks().nmi)(frame.rip);
         return;
     }
     #[cfg(feature = "selftest")]
@@ -273,11 +294,12 @@ fn exception(vector: u8, frame: &mut Frame) {
     let name = NAMES.get(usize::from(vector)).copied().unwrap_or("exception");
     let details = Details { frame, cr2 };
     let stack = Stack::around(cr2).filter(|s| s.guards(cr2));
-    let (rip, rbp) = (Some(frame.rip), frame.rbp);
+    let end = |cause: fmt::Arguments<'_>| -> ! {
+        (hooks().fault)(cause, format_args!("{details}"), frame.rip, frame.rbp)
+    };
     match (vector, stack) {
         (PAGE_FAULT, Some(stack)) => {
-            let cause = format_args!("stack overflow: {stack}, access to {cr2:#x} at {:#x}", frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+            end(format_args!("stack overflow: {stack}, access to {cr2:#x} at {:#x}", frame.rip))
         }
         (PAGE_FAULT, None) => {
             let access = match frame.error {
@@ -286,13 +308,9 @@ fn exception(vector: u8, frame: &mut Frame) {
                 _ => "read of",
             };
             let why = if frame.error & 1 != 0 { "protected" } else { "unmapped" };
-            let cause = format_args!("page fault: {access} {why} {cr2:#x} at {:#x}", frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+            end(format_args!("page fault: {access} {why} {cr2:#x} at {:#x}", frame.rip))
         }
-        _ => {
-            let cause = format_args!("{name}: error {:#x} at {:#x}", frame.error, frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
-        }
+        _ => end(format_args!("{name}: error {:#x} at {:#x}", frame.error, frame.rip)),
     }
 }
 
@@ -301,8 +319,8 @@ struct Details<'a> {
     cr2: u64,
 }
 
-impl core::fmt::Display for Details<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Details<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.frame;
         writeln!(f, "rip {:016x} rsp {:016x} rbp {:016x} rflags {:08x}", r.rip, r.rsp, r.rbp, r.rflags)?;
         writeln!(f, "rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", r.rax, r.rbx, r.rcx, r.rdx)?;

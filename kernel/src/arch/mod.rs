@@ -1,4 +1,7 @@
-//! The processor: features, descriptor tables, interrupts, local APIC, start of the other processors.
+//! The processor: features, descriptor tables, stacks, interrupts, local APIC.
+//!
+//! This module imports none of the kernel's others. What an interrupt or a fault leads to is set by
+//! [`interrupts::init`].
 
 pub mod apic;
 pub mod copy;
@@ -9,7 +12,7 @@ pub mod mem;
 pub mod percpu;
 #[cfg(feature = "selftest")]
 pub mod probe;
-pub mod smp;
+pub mod stacks;
 
 pub use percpu::this_cpu_index;
 

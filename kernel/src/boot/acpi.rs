@@ -4,6 +4,7 @@
 
 use alloc::vec::Vec;
 use core::slice;
+use spin::Once;
 use x86_64::PhysAddr;
 
 use super::Region;
@@ -120,11 +121,30 @@ unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
     })
 }
 
+static TABLES: Once<Tables> = Once::new();
+
+/// Reads the tables, and keeps them for [`tables`].
+///
+/// # Safety
+/// The first 4 GiB must be mapped one to one, as by the boot page tables.
+pub unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
+    // SAFETY: the caller's promise.
+    TABLES.call_once(|| unsafe { read(rsdp) })
+}
+
+/// Returns the tables of this machine.
+///
+/// # Panics
+/// Panics before [`init`].
+pub fn tables() -> &'static Tables {
+    TABLES.get().expect("ACPI's tables before the boot has read them")
+}
+
 /// Reads the tables. Fields without a table stay empty.
 ///
 /// # Safety
 /// The first 4 GiB must be mapped one to one, as by the boot page tables.
-pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
+unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
     let mut found = Tables::default();
     // SAFETY: the caller's promise.
     let Some(rsdp) = (unsafe { find_rsdp(rsdp) }) else { return found };

@@ -1,14 +1,10 @@
 //! The way from the loader to [`BootInfo`], the description of the machine that the rest of the kernel uses.
 
 pub mod acpi;
-pub mod chart;
-pub mod cmdline;
 pub mod fw_cfg;
-pub mod modules;
 mod pvh;
 
-pub use pvh::read as read_pvh;
-
+use spin::Once;
 use x86_64::PhysAddr;
 
 /// A run of physical memory, `start` to `end` (exclusive).
@@ -49,6 +45,31 @@ pub struct BootInfo {
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],
     cmdline_len: usize,
+}
+
+static INFO: Once<BootInfo> = Once::new();
+
+/// Reads the loader's description of the machine.
+///
+/// # Safety
+/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+///
+/// # Panics
+/// Panics if the loader has passed no memory map.
+pub unsafe fn init(start_info: u64) -> &'static BootInfo {
+    // SAFETY: the caller's promise.
+    match unsafe { pvh::read(start_info) } {
+        Some(info) => INFO.call_once(|| info),
+        None => panic!("the loader passed no PVH start info with a memory map at {start_info:#x}"),
+    }
+}
+
+/// Returns the loader's description of the machine.
+///
+/// # Panics
+/// Panics before [`init`].
+pub fn info() -> &'static BootInfo {
+    INFO.get().expect("boot information before the boot has read it")
 }
 
 impl BootInfo {

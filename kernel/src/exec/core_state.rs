@@ -245,7 +245,7 @@ impl Core {
     /// Sets the local timer to `at`, unless it is set to that already.
     pub fn set_timer(&self, at: Instant) {
         if self.armed.swap(at.as_nanos(), Ordering::Relaxed) != at.as_nanos() {
-            apic::set_timer(at);
+            apic::set_timer((at != Instant::MAX).then(|| time::to_tsc(at)));
         }
     }
 

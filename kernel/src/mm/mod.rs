@@ -12,6 +12,7 @@ pub mod frames;
 pub mod heap;
 pub mod lent;
 pub mod memory;
+pub mod modules;
 pub mod paging;
 pub mod stacks;
 

@@ -29,12 +29,11 @@ use platform::Instant;
 use spin::Once;
 
 use crate::arch::interrupts;
-use crate::boot::cmdline;
 use crate::exec::{self, Poller};
 use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
-use crate::{mm, random, time};
+use crate::{cmdline, mm, random, time};
 use nic::Nic;
 use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};

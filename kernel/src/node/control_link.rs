@@ -24,12 +24,11 @@ use proto::{Hello, Join, ToManager, ToNode, Welcome};
 use zeroize::Zeroizing;
 
 use crate::arch::cpu;
-use crate::boot::chart;
-use crate::boot::modules::Modules;
 use crate::exec::Poller;
+use crate::mm::modules::Modules;
 use crate::net::stack::{Buffers, Stack, TcpStream};
 use crate::sync::IrqMutex;
-use crate::{exec, net, random, time};
+use crate::{boot, chart, exec, net, random, time};
 
 /// The deadline of a join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -539,11 +538,11 @@ fn last_words(reason: &str) {
 /// A line for the user: there is no key, or it is malformed.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
-    if let Some(text) = crate::boot::fw_cfg::read(name) {
+    if let Some(text) = boot::fw_cfg::read(name) {
         let text = Zeroizing::new(text);
         return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
     }
-    let modules = Modules::of(crate::boot_info());
+    let modules = Modules::of(boot::info());
     modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
         0 => alloc::format!(
             "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"

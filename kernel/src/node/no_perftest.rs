@@ -5,7 +5,7 @@ use alloc::string::String;
 use runtime::App;
 
 use super::rnic::NodeRnic;
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::net::Net;
 
 /// Returns no application.

@@ -13,7 +13,7 @@ use verbs::Gid;
 
 use super::remote_access;
 use super::rnic::{NodeRnic, Wanted};
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::machine::Machine;
 use crate::net::fabric::{At, FabricNetwork};
 use crate::net::port::Port;

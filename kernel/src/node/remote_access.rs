@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use platform::Memory;
 
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::machine::{self, RemoteAccess};
 use crate::mm::arena::Arena;
 use crate::mm::{frames, lent};

@@ -11,7 +11,6 @@ use softroce::SoftRoce;
 use verbs::{Gid, Rnic};
 
 use super::pollers;
-use crate::boot::cmdline;
 use crate::machine::{self, RemoteAccess};
 use crate::mlx4::{self, Choice, DrivenCard, NoCard};
 use crate::mm::memory::LentMemory;
@@ -19,7 +18,7 @@ use crate::net::Net;
 use crate::net::port::{Port, RocePort};
 use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
-use crate::{exec, random};
+use crate::{cmdline, exec, random};
 
 /// The value of `nic=`.
 #[derive(Clone, Copy, PartialEq, Eq)]

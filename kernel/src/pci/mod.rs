@@ -16,7 +16,7 @@ use core::fmt;
 use core::str::FromStr;
 use x86_64::PhysAddr;
 
-use crate::Hardware;
+use crate::boot::acpi::Tables;
 use crate::mm;
 use crate::sync::IrqMutex;
 pub use config::Config;
@@ -201,10 +201,10 @@ impl Function {
 static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
 
 /// Finds all functions and assigns addresses to windows that have none. Call once, at boot.
-pub fn init(hardware: &Hardware) {
-    let (mut functions, unassigned) = scan::all(&hardware.ecam);
+pub fn init(acpi: &Tables) {
+    let (mut functions, unassigned) = scan::all(&acpi.ecam);
     if unassigned {
-        assign::all(&mut functions, &hardware.pci_memory);
+        assign::all(&mut functions, &acpi.pci_memory);
     }
     *FUNCTIONS.lock() = functions;
 }

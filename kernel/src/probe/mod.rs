@@ -12,11 +12,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use crate::arch::{interrupts, percpu};
-use crate::boot::chart;
 use crate::pci::Message;
 use crate::power::{self, Code};
 use crate::virtio::rng::Source;
-use crate::{exec, time};
+use crate::{chart, exec, time};
 
 /// Bytes that must arrive over virtio, for each processor.
 const BYTES: usize = 64 << 10;

@@ -16,7 +16,6 @@ use softroce::EthernetPort;
 use verbs::MacAddr;
 
 use super::Outcome;
-use crate::boot::{chart, cmdline};
 use crate::exec::{self, Poller};
 use crate::net::port::RocePort;
 use crate::net::stack::Buffers;
@@ -24,6 +23,7 @@ use crate::net::{self, in_ms};
 use crate::node::control_link;
 use crate::sync::IrqMutex;
 use crate::time;
+use crate::{chart, cmdline};
 
 /// The Ethertype of RoCE v1: these frames take the RNIC's path.
 const ETHERTYPE: [u8; 2] = [0x89, 0x15];

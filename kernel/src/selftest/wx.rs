@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::{Outcome, ensure};
+use crate::arch::stacks::{Kind, Stack};
 use crate::arch::{cpu, percpu, probe};
 use crate::exec;
-use crate::mm::stacks::{Kind, Stack};
 use crate::mm::{self, DIRECT_MAP, paging};
 
 static mut DATA: [u8; 64] = [0xc3; 64];

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use x86_64::{PhysAddr, VirtAddr};
 
-use super::percpu::{self, MAX_CPUS};
-use super::{apic, cpu, interrupts};
+use crate::arch::percpu::{self, MAX_CPUS};
+use crate::arch::stacks::{Kind, Stack};
+use crate::arch::{apic, cpu, interrupts};
 use crate::mm::paging::{self, Rights};
-use crate::mm::stacks::{self, Kind, Stack};
+use crate::mm::stacks;
 use crate::{exec, mm, time};
 
 core::arch::global_asm!(include_str!("ap.s"), options(att_syntax));
