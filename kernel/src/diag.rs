@@ -29,18 +29,18 @@ static CURRENT_TASK: spin::Once<fn() -> Option<&'static str>> = spin::Once::new(
 /// Sets the hook that is called with the cause (one line) before the machine ends. The hook runs on the dying
 /// processor with interrupts off. It must neither wait without limit nor allocate, and should take locks by
 /// `try_lock`: the failed code may hold them. If it waits for such a lock all the same, the machine ends.
-pub fn set_last_words(hook: fn(&str)) {
+pub(crate) fn set_last_words(hook: fn(&str)) {
     LAST_WORDS.call_once(|| hook);
 }
 
 /// Sets the function that returns the name of the task that this processor runs, if any.
-pub fn set_current_task(hook: fn() -> Option<&'static str>) {
+pub(crate) fn set_current_task(hook: fn() -> Option<&'static str>) {
     CURRENT_TASK.call_once(|| hook);
 }
 
 /// Ends the machine if this processor is dying: it must not wait for a lock, which the failed code may hold.
 /// See [`sync::set_wait_hook`](crate::sync::set_wait_hook).
-pub fn end_if_dying() {
+pub(crate) fn end_if_dying() {
     let dying = DYING.load(Ordering::Relaxed);
     if dying != NO_PROCESSOR && dying == arch::this_cpu_index() {
         console::print_dying(format_args!("a lock is held by the code that failed; giving up\n"));
@@ -103,7 +103,7 @@ fn backtrace(first: Option<u64>, mut frame: u64) {
 }
 
 /// Ends the machine for an exception at `rip`; see [`interrupts::Hooks`](crate::arch::interrupts::Hooks).
-pub fn fault(cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: u64, rbp: u64) -> ! {
+pub(crate) fn fault(cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: u64, rbp: u64) -> ! {
     die(Code::Fault, cause, details, Some(rip), rbp)
 }
 

@@ -21,10 +21,6 @@
 //! file passes it a function.
 #![no_std]
 #![no_main]
-#![cfg_attr(
-    not(feature = "selftest"),
-    allow(dead_code, reason = "self-tests read figures that nothing else reads; the lints run with them")
-)]
 extern crate alloc;
 
 mod arch;

@@ -16,7 +16,7 @@ const SLOTS_PER_CPU: u64 = 8;
 /// The purpose of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Tasks and the main loop.
     Main = 0,
     /// Interrupts, and pollers that run in them.
@@ -31,10 +31,11 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds of stacks, of which each processor has one each.
-    pub const ALL: [Self; 5] = [Self::Main, Self::Interrupt, Self::Exception, Self::Nmi, Self::DoubleFault];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Main, Self::Interrupt, Self::Exception, Self::Nmi, Self::DoubleFault];
 
     /// Returns the number of usable bytes.
-    pub const fn bytes(self) -> u64 {
+    pub(crate) const fn bytes(self) -> u64 {
         match self {
             Self::Main => 256 << 10,
             Self::Interrupt => 64 << 10,
@@ -46,7 +47,7 @@ impl Kind {
 
 /// A stack, identified by its processor and kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Stack {
+pub(crate) struct Stack {
     /// The index of the processor.
     pub cpu: u32,
     /// The purpose of the stack.
@@ -55,24 +56,24 @@ pub struct Stack {
 
 impl Stack {
     /// Returns the initial stack pointer: one past the last byte.
-    pub fn top(self) -> u64 {
+    pub(crate) fn top(self) -> u64 {
         STACKS + (u64::from(self.cpu) * SLOTS_PER_CPU + self.kind as u64 + 1) * SLOT
     }
 
     /// Returns the lowest usable address.
-    pub fn bottom(self) -> u64 {
+    pub(crate) fn bottom(self) -> u64 {
         self.top() - self.kind.bytes()
     }
 
     /// Returns the stack in whose slot `addr` lies, in the usable part or in the guard.
-    pub fn around(addr: u64) -> Option<Self> {
+    pub(crate) fn around(addr: u64) -> Option<Self> {
         let slot = addr.checked_sub(STACKS)? / SLOT;
         let cpu = u32::try_from(slot / SLOTS_PER_CPU).ok().filter(|c| *c < 4096)?;
         Kind::ALL.get((slot % SLOTS_PER_CPU) as usize).map(|kind| Self { cpu, kind: *kind })
     }
 
     /// Returns whether `addr` lies in the guard below the stack.
-    pub fn guards(self, addr: u64) -> bool {
+    pub(crate) fn guards(self, addr: u64) -> bool {
         addr < self.bottom()
     }
 }

@@ -11,7 +11,7 @@ use super::Region;
 
 /// A PCI Express configuration window (MCFG).
 #[derive(Clone, Copy, Debug)]
-pub struct EcamWindow {
+pub(crate) struct EcamWindow {
     /// The address that bus 0 would have. The address of a bus is this plus `bus << 20`.
     pub base: PhysAddr,
     /// PCI segment group.
@@ -24,7 +24,7 @@ pub struct EcamWindow {
 
 /// The location of a register (generic address structure).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Register {
+pub(crate) enum Register {
     /// Memory-mapped.
     Memory(PhysAddr),
     /// An I/O port.
@@ -33,7 +33,7 @@ pub enum Register {
 
 /// The contents of the tables.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub(crate) struct Tables {
     /// Local APIC ids of enabled processors, the boot processor among them.
     pub processors: Vec<u32>,
     /// Local APIC registers (xAPIC).
@@ -127,7 +127,7 @@ static TABLES: Once<Tables> = Once::new();
 ///
 /// # Safety
 /// The first 4 GiB must be mapped one to one, as by the boot page tables.
-pub unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
+pub(crate) unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
     // SAFETY: the caller's promise.
     TABLES.call_once(|| unsafe { read(rsdp) })
 }
@@ -136,7 +136,7 @@ pub unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
 ///
 /// # Panics
 /// Panics before [`init`].
-pub fn tables() -> &'static Tables {
+pub(crate) fn tables() -> &'static Tables {
     TABLES.get().expect("ACPI's tables before the boot has read them")
 }
 

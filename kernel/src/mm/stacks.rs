@@ -9,7 +9,7 @@ use crate::arch::stacks::{Kind, Stack};
 ///
 /// # Errors
 /// Fails if there is not enough memory.
-pub fn map_all(cpu: u32) -> Result<(), paging::MapError> {
+pub(crate) fn map_all(cpu: u32) -> Result<(), paging::MapError> {
     Kind::ALL.iter().try_for_each(|kind| map(Stack { cpu, kind: *kind }))
 }
 

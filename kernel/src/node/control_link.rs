@@ -50,7 +50,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JoinError {
+pub(crate) enum JoinError {
     /// The manager cannot be reached.
     NoManager(SocketAddrV4, NetworkError),
     /// The manager has another cluster key, or the answering process is not a manager.
@@ -144,7 +144,7 @@ struct Heartbeats {
 }
 
 /// The control connection of a node that has joined.
-pub struct ManagerLink {
+pub(crate) struct ManagerLink {
     stream: TcpStream,
     /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
     incoming: spin::Mutex<Incoming>,
@@ -164,7 +164,7 @@ static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 ///
 /// # Errors
 /// A [`JoinError`], within five seconds.
-pub async fn join(
+pub(crate) async fn join(
     stack: &'static Stack,
     manager: SocketAddrV4,
     key: &ClusterKey,
@@ -235,7 +235,7 @@ pub async fn join(
 }
 
 /// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.
-pub fn arithmetic() -> Arithmetic {
+pub(crate) fn arithmetic() -> Arithmetic {
     if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
 }
 
@@ -536,7 +536,7 @@ fn last_words(reason: &str) {
 ///
 /// # Errors
 /// A line for the user: there is no key, or it is malformed.
-pub fn cluster_key() -> Result<ClusterKey, String> {
+pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
     if let Some(text) = boot::fw_cfg::read(name) {
         let text = Zeroizing::new(text);

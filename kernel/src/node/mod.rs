@@ -1,7 +1,7 @@
 //! A node of the cluster: connects one RNIC, the control connection, LITE and the applications.
 
 mod apps;
-pub mod control_link;
+pub(crate) mod control_link;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
@@ -41,7 +41,7 @@ const LEAST: u64 = 8 << 20;
 
 /// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
 /// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.
-pub async fn run() {
+pub(crate) async fn run() {
     if let Err(why) = io_addresses::check(&acpi::tables().iommus) {
         log::error!("this node does not start: {why}");
         power::exit(Code::Refused);

@@ -23,7 +23,7 @@ fn intel() -> Result<Unit, alloc::string::String> {
 }
 
 /// Turns an IOMMU on with a root table that has no entries, so that no device can access memory.
-pub fn turn_on() -> Outcome {
+pub(super) fn turn_on() -> Outcome {
     let unit = intel()?;
     let registers = io_addresses::registers(unit)?;
     let table = frames::alloc_zeroed(mm::PAGE).ok_or("no frame")?;
@@ -49,7 +49,7 @@ fn command(registers: *mut u8, command: u32, bit: u32) -> Result<(), alloc::stri
 }
 
 /// Checks that the IOMMU is seen to be off, turns it on, and checks that it is seen to be on.
-pub fn run() -> Outcome {
+pub(super) fn run() -> Outcome {
     let units = &acpi::tables().iommus;
     intel()?;
     io_addresses::check(units)?;

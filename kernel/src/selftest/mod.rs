@@ -43,7 +43,7 @@ fn seconds(default: u64) -> Duration {
 }
 
 /// Runs the test `name`, which ends the machine unless the test prepares a node's boot.
-pub async fn run(name: &str) {
+pub(crate) async fn run(name: &str) {
     chart::print();
     let outcome = match name {
         "boot" => Ok(String::new()),

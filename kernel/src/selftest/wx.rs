@@ -78,7 +78,7 @@ fn check_all(cpu: usize) -> Outcome {
 }
 
 /// Checks all addresses on every processor.
-pub async fn run() -> Outcome {
+pub(super) async fn run() -> Outcome {
     let mut cases = String::new();
     for cpu in 0..percpu::count() {
         let result = exec::spawn_on(cpu, "wx", async move { check_all(cpu) }).await;

@@ -2,6 +2,7 @@
 //! counts with budgets that only fall.
 
 mod cycles;
+mod draw;
 mod imports;
 mod layers;
 mod modules;
@@ -65,13 +66,19 @@ const BUDGETS: &str = include_str!("budgets.txt");
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide`, `long`, `cycles` (of
-    /// imports between files), `layers` (imports of an upper one) or `types` (with many fields or files)
-    /// [default: counts of the first five]
+    /// imports between files), `layers` (imports of an upper one) or `types` (with many fields or files);
+    /// `draw` shows doc comments drawn at random [default: counts of the first five]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
     /// Lists only files whose path begins with this
     #[arg(long, value_name = "PATH", default_value = "")]
     under: String,
+    /// The seed of `draw`
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The number of comments that `draw` shows
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    count: usize,
     /// Lowers the budgets to the present counts
     #[arg(long)]
     tighten: bool,
@@ -94,6 +101,9 @@ pub struct Report {
 /// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
 pub fn lint(options: &Options) -> Result<()> {
     match options.rule.as_deref() {
+        Some("draw") => {
+            return draw::draw(options.seed, options.count, &options.under, &mut io::stdout());
+        }
         Some("cycles") => return cycles::lint(&options.under, &mut io::stdout()),
         Some("layers") => return layers::lint(&options.under, &mut io::stdout()),
         Some("types") => return types::lint(&options.under, &mut io::stdout()),
@@ -105,7 +115,7 @@ pub fn lint(options: &Options) -> Result<()> {
         && !budgets.contains_key(rule.as_str())
     {
         bail!(
-            "there is no rule `{rule}`: want one of {}, cycles, layers, types",
+            "there is no rule `{rule}`: want one of {}, cycles, layers, types, draw",
             budgets.keys().copied().collect::<Vec<_>>().join(", ")
         );
     }
