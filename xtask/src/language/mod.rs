@@ -2,7 +2,9 @@
 //! counts with budgets that only fall.
 
 mod cycles;
+mod draw;
 mod imports;
+mod layers;
 mod modules;
 mod source;
 mod structure;
@@ -12,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 pub(crate) use cycles::lint as cycles;
 use lab::paths;
+pub(crate) use layers::lint as layers;
 pub(crate) use source::each as each_source;
 use source::{Comment, Source};
 use std::collections::BTreeMap;
@@ -63,12 +66,19 @@ const BUDGETS: &str = include_str!("budgets.txt");
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide`, `long`, `cycles` (of
-    /// imports between files) or `types` (with many fields or files) [default: counts of the first five]
+    /// imports between files), `layers` (imports of an upper one) or `types` (with many fields or files);
+    /// `draw` shows doc comments drawn at random [default: counts of the first five]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
     /// Lists only files whose path begins with this
     #[arg(long, value_name = "PATH", default_value = "")]
     under: String,
+    /// The seed of `draw`
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The number of comments that `draw` shows
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    count: usize,
     /// Lowers the budgets to the present counts
     #[arg(long)]
     tighten: bool,
@@ -91,7 +101,11 @@ pub(crate) struct Report {
 /// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
 pub(crate) fn lint(options: &Options) -> Result<()> {
     match options.rule.as_deref() {
+        Some("draw") => {
+            return draw::draw(options.seed, options.count, &options.under, &mut io::stdout());
+        }
         Some("cycles") => return cycles::lint(&options.under, &mut io::stdout()),
+        Some("layers") => return layers::lint(&options.under, &mut io::stdout()),
         Some("types") => return types::lint(&options.under, &mut io::stdout()),
         _ => {}
     }
@@ -101,7 +115,7 @@ pub(crate) fn lint(options: &Options) -> Result<()> {
         && !budgets.contains_key(rule.as_str())
     {
         bail!(
-            "there is no rule `{rule}`: want one of {}, cycles, types",
+            "there is no rule `{rule}`: want one of {}, cycles, layers, types, draw",
             budgets.keys().copied().collect::<Vec<_>>().join(", ")
         );
     }

@@ -75,7 +75,10 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("lint::language", language_budgets));
     cases
         .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases
+        .push(Case::new("lint::layers", |_| language::layers("", &mut io::sink()).map(|()| Outcome::Passed)));
     cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::kernel-has-the-lints-of-the-workspace", kernel_lints));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -92,6 +95,29 @@ fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
     Ok(Outcome::Passed)
+}
+
+/// Checks that the kernel, a workspace of its own, has the lints of the host workspace.
+fn kernel_lints(_log: &Path) -> Result<Outcome> {
+    let read = |path: &str| std::fs::read_to_string(paths::root().join(path));
+    let (host, kernel) = (read("Cargo.toml")?, read("kernel/Cargo.toml")?);
+    for tool in ["rust", "clippy"] {
+        let wanted = section(&host, &format!("[workspace.lints.{tool}]"));
+        let found = section(&kernel, &format!("[lints.{tool}]"));
+        ensure!(!wanted.is_empty(), "Cargo.toml has no lints of {tool}");
+        ensure!(
+            found == wanted,
+            "kernel/Cargo.toml has the lints {found:?} of {tool}, the workspace {wanted:?}"
+        );
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Returns the settings below a heading of a manifest.
+fn section<'a>(manifest: &'a str, heading: &str) -> Vec<&'a str> {
+    let below = manifest.lines().skip_while(|line| *line != heading).skip(1);
+    let settings = below.take_while(|line| !line.starts_with('['));
+    settings.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
 /// Checks that a library without a test program (`test = false`) has no test in `src/`, because such a test

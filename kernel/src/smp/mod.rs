@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use x86_64::{PhysAddr, VirtAddr};
 
-use super::percpu::{self, MAX_CPUS};
-use super::{apic, cpu, interrupts};
+use crate::arch::percpu::{self, MAX_CPUS};
+use crate::arch::stacks::{Kind, Stack};
+use crate::arch::{apic, cpu, interrupts};
 use crate::mm::paging::{self, Rights};
-use crate::mm::stacks::{self, Kind, Stack};
+use crate::mm::stacks;
 use crate::{exec, mm, time};
 
 core::arch::global_asm!(include_str!("ap.s"), options(att_syntax));
@@ -40,7 +41,7 @@ fn trampoline_is_ram() -> bool {
 ///
 /// # Safety
 /// Call once, on the boot processor, after page tables, heap and interrupts are set up.
-pub unsafe fn start(apic_ids: &[u32]) {
+pub(crate) unsafe fn start(apic_ids: &[u32]) {
     let me = apic::id();
     let mut others = 0;
     for id in apic_ids.iter().filter(|id| **id != me) {
@@ -89,7 +90,7 @@ pub unsafe fn start(apic_ids: &[u32]) {
 
 /// Waits until all processors run, for at most `limit`. Half-way, a second startup IPI goes to all. Returns
 /// the number of running processors.
-pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
+pub(crate) fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
     let want = ASKED.load(Ordering::Relaxed) + 1;
     let begun = time::now();
     let mut again = false;

@@ -14,7 +14,7 @@ struct Chart {
 static CHART: IrqMutex<Chart> = IrqMutex::new(Chart { stages: [("", 0); MAX_STAGES], len: 0 });
 
 /// Records that `stage` is done now. Usable from the first instruction on.
-pub fn mark(stage: &'static str) {
+pub(crate) fn mark(stage: &'static str) {
     let now = cpu::tsc();
     let mut chart = CHART.lock();
     let at = chart.len;
@@ -25,13 +25,13 @@ pub fn mark(stage: &'static str) {
 }
 
 /// Prints the chart, one stage a line: `bootchart: <stage> <microseconds since entry>`.
-pub fn print() {
+pub(crate) fn print() {
     each(|stage, us| crate::println!("bootchart: {stage:<20} {us:>8} us"));
 }
 
 /// Calls `f` with each stage and its time in microseconds since the first instruction. No lock is held during
 /// the call.
-pub fn each(mut f: impl FnMut(&'static str, u32)) {
+pub(crate) fn each(mut f: impl FnMut(&'static str, u32)) {
     for i in 0..MAX_STAGES {
         let (stage, tsc) = {
             let chart = CHART.lock();

@@ -4,7 +4,7 @@
 use spin::Once;
 
 /// A key of the command line.
-pub struct Key {
+pub(crate) struct Key {
     pub name: &'static str,
     /// A description for the user.
     pub help: &'static str,
@@ -15,7 +15,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 }
 
 /// All keys. Code that reads a key must add it here.
-pub const KEYS: &[Key] = &[
+pub(crate) const KEYS: &[Key] = &[
     #[cfg(feature = "selftest")]
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
@@ -53,7 +53,7 @@ pub const KEYS: &[Key] = &[
 ];
 
 /// The prefix of the keys of LITE's settings; the rest of such a key is a name in [`lite::SETTINGS`].
-pub const LITE: &str = "lite.";
+pub(crate) const LITE: &str = "lite.";
 
 fn is_known(name: &str) -> bool {
     match name.strip_prefix(LITE) {
@@ -65,7 +65,7 @@ fn is_known(name: &str) -> bool {
 static CMDLINE: Once<&'static str> = Once::new();
 
 /// Stores the command line and prints its errors on the console. Returns the number of errors.
-pub fn init(line: &'static str) -> usize {
+pub(crate) fn init(line: &'static str) -> usize {
     CMDLINE.call_once(|| line);
     let mut errors = 0;
     for word in line.split_ascii_whitespace() {
@@ -96,13 +96,13 @@ pub fn init(line: &'static str) -> usize {
 ///
 /// # Panics
 /// Panics if `name` is not one of [`KEYS`].
-pub fn get(name: &str) -> Option<&'static str> {
+pub(crate) fn get(name: &str) -> Option<&'static str> {
     assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
     find(CMDLINE.get().copied().unwrap_or(""), name)
 }
 
 /// Returns the value of `name` on a line that is not stored yet; see [`get`].
-pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_ascii_whitespace()
         .rev()
         .filter_map(|w| w.split_once('='))
@@ -111,14 +111,14 @@ pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns LITE's settings on the command line, in order: the name without [`LITE`], and the value.
-pub fn lite_settings() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub(crate) fn lite_settings() -> impl Iterator<Item = (&'static str, &'static str)> {
     let line = CMDLINE.get().copied().unwrap_or("");
     line.split_ascii_whitespace().filter_map(|word| word.strip_prefix(LITE)?.split_once('='))
 }
 
 /// Returns the value of `name` as a number, or `default` if the key is absent. Reports a value that is not a
 /// number, and returns `default`.
-pub fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     match get(name) {
         None => default,
         Some(v) => v.parse().unwrap_or_else(|_| {

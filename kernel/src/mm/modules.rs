@@ -3,35 +3,36 @@
 
 use zeroize::Zeroize;
 
-use super::{Region, regions::Regions};
-use crate::mm;
+use super::phys_to_virt;
+use crate::boot::regions::Regions;
+use crate::boot::{BootInfo, Region};
 
 /// The longest module that is read. A longer one is not a secret of Ferrolite.
 const LONGEST: u64 = 4096;
 
 /// The loader's modules, which lie in RAM that nothing else uses.
-pub struct Modules {
+pub(crate) struct Modules {
     ram: &'static Regions,
     modules: &'static Regions,
 }
 
 impl Modules {
     /// Returns the modules of `boot`.
-    pub fn of(boot: &'static super::BootInfo) -> Self {
+    pub(crate) fn of(boot: &'static BootInfo) -> Self {
         Self { ram: &boot.ram, modules: &boot.modules }
     }
 
     /// Returns the number of modules.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.modules.iter().count()
     }
 
     /// Calls `take` with the short modules, one after the other, until it returns a value; returns that
     /// value. The module is a secret, and is overwritten with zeros.
-    pub fn take<T>(&self, mut take: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+    pub(crate) fn take<T>(&self, mut take: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         let short = self.modules.iter().filter(|module| module.len() <= LONGEST && self.is_mapped(module));
         for module in short {
-            let at = mm::phys_to_virt(module.start);
+            let at = phys_to_virt(module.start);
             // SAFETY: the direct map contains all RAM, this module lies in RAM, and the frame allocator never
             // allocates memory of modules. The caller has a `Modules`, of which only one exists at a time, in
             // the task that starts the node.
