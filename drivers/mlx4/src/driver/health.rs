@@ -1,7 +1,7 @@
 //! The health of a card: its failure, and the end of its access to memory.
 
 use super::Mlx4;
-use crate::bringup::reset;
+use crate::bus;
 use crate::card::HealthSource;
 use crate::hardware::Hardware;
 use crate::vf::channel::channel_error;
@@ -91,7 +91,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     /// Disables the card's access to memory. Returns true if the card then has none.
     pub(super) fn cut_off(&self) -> bool {
-        let done = reset::cut_off(&self.hw);
+        let done = bus::cut_off(&self.hw);
         if !done {
             log::error!("mlx4: the card cannot be kept from reaching memory");
         }
