@@ -1,6 +1,5 @@
 //! `cargo xtask`: set-up, build, run, test and measurement of the repository.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 mod bench;
 mod build;

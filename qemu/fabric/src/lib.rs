@@ -13,7 +13,6 @@
 //! immediately, from the buffer into which they were read, and never waits for a slow port. Frames that such
 //! a port does not accept are queued up to [`QUEUE_LIMIT`] bytes and dropped beyond. Between frames the
 //! thread sleeps and leaves the processors to the machines.
-#![warn(unreachable_pub)]
 
 mod capture;
 mod engine;

@@ -1,5 +1,4 @@
 //! Virtual machines: the launcher of appliances, the accelerator probe, Linux guests, emulated cards.
-#![warn(unreachable_pub)]
 
 pub mod accel;
 pub mod cx3;

@@ -1,7 +1,6 @@
 //! End-to-end tests: machines boot, whole programs run, and other programs (Linux, coreutils, perftest)
 //! judge the results. `cargo xtask test` runs them.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 mod appliance;
 mod builds;

@@ -9,7 +9,6 @@
 //!   appliances, Linux machines on emulated cards ([`cx3`]), a Linux [`peer`] on a fabric, and pairs for
 //!   [`perftest`].
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 pub mod appliances;
 mod apt;
