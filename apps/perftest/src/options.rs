@@ -55,9 +55,9 @@ pub struct Program {
 /// The kind of atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// Adds 1.
+    /// A fetch-and-add of 1.
     FetchAdd,
-    /// Compares with 0, swaps 0 in.
+    /// A compare-and-swap that compares with 0 and stores 0.
     CompareSwap,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Creates the queues.
+    /// Creates the completion queues.
     pub(crate) fn new(host: &Host) -> Result<Self, Error> {
         let make = || host.rnic.create_cq(CqOptions { depth: CQ_DEPTH }).during("making completion queues");
         Ok(Self { send: make()?, recv: make()? })

@@ -470,7 +470,7 @@ fn a_job_goes_round() {
     assert_eq!(json["input_bytes"], 3_700_003);
     assert!(String::from_utf8(ended.stdout).unwrap().contains("bytes: 3700003"));
 
-    // The same with an empty file, on two nodes, over the existing output.
+    // A job with an empty input file runs on two nodes and replaces the existing output.
     let mut command = daemon.command("submit");
     command.args(["--app", "lines", "--nodes", "2", "--output"]).arg(&output).arg("--input").arg(&files[1]);
     assert!(command.output().unwrap().status.success());

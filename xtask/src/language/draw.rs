@@ -1,8 +1,8 @@
 //! `cargo xtask lint draw`: doc comments drawn at random, to be read alone.
 
 use super::source::{self, Source};
-use crate::paths;
 use anyhow::Result;
+use lab::paths;
 use std::io;
 use std::path::PathBuf;
 

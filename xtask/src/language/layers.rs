@@ -2,8 +2,8 @@
 
 use super::imports;
 use super::modules::Crate;
-use crate::paths;
 use anyhow::{Context, Result, ensure};
+use lab::paths;
 use std::io;
 use std::path::Path;
 

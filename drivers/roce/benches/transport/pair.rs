@@ -35,13 +35,13 @@ impl Operation {
 /// The path of packets from one end to the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Via {
-    /// As parsed packets.
+    /// Packets go to the other end as parsed structures.
     Packets,
-    /// As whole frames.
+    /// Packets go to the other end as frames, which it parses.
     Frames,
 }
 
-/// Counts completions.
+/// A sink that counts completions.
 #[derive(Default)]
 struct Done {
     sends: u64,
@@ -80,7 +80,7 @@ impl End {
     }
 }
 
-/// Two ends.
+/// Two connected queue pairs, each with its memory.
 pub(crate) struct Pair {
     ends: [End; 2],
     via: Via,

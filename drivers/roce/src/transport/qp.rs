@@ -32,7 +32,7 @@ pub struct Limits {
 /// once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Not connected.
+    /// The queue pair is not connected.
     Init,
     /// Connected, responds to its peer, but does not send its own work yet.
     ReadyToReceive,

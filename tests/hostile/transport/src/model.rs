@@ -89,7 +89,7 @@ impl Posted {
     }
 }
 
-/// Both sides.
+/// The model of both nodes: the work that each has posted, and what may have happened to it.
 pub struct Model {
     pub sides: [Posted; 2],
     /// True after a forged frame that is indistinguishable from the peer's: then the effect of work on the

@@ -20,7 +20,7 @@ pub struct Faults {
     pub corrupted: u32,
 }
 
-/// The network.
+/// The network between the two nodes: input chooses the delay, the loss and the damage of each frame.
 pub struct Wire {
     pub input: Input,
     /// The time in nanoseconds.
@@ -123,7 +123,7 @@ pub const fn mac(side: usize) -> MacAddr {
     MacAddr([0x52, 0x54, 0, 0, 0, 1 + side as u8])
 }
 
-/// One end.
+/// The port of one node, which sends to the network.
 pub struct Port {
     pub wire: Shared,
     pub side: usize,
