@@ -1,6 +1,6 @@
-//! The time that the machine needs to reach a cache line at random, by the number of instructions between
-//! two accesses: a shared cache keeps lines that are used again at once, and fewer of the others. LITE is
-//! not involved.
+//! Measures the machine without LITE: the time of an access to a random cache line, by the number of
+//! instructions between two accesses. A cache that processors share keeps the lines that are used again soon,
+//! and evicts others.
 
 use crate::scale::{Line, chain};
 use crate::{Effort, median};

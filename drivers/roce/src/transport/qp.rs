@@ -99,7 +99,7 @@ impl Tx {
 /// A reliable connected queue pair.
 pub struct ReliableQp {
     number: QpNum,
-    /// [`Service::Rc`] or [`Service::Xrc`].
+    /// The queue pair's service: [`Service::Rc`] or [`Service::Xrc`].
     service: Service,
     state: State,
     requester: Requester,

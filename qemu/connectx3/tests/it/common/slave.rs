@@ -120,7 +120,7 @@ impl Node {
         (status, out as u32)
     }
 
-    /// FREE_RES: returns the status.
+    /// Frees a resource by FREE_RES, and returns the status of the command.
     pub(crate) fn free(&mut self, kind: u32, step: u32, parameter: u64) -> u8 {
         self.slave_command(0xf01, step, kind, parameter).0
     }
