@@ -34,7 +34,7 @@ fn step(lines: &[Line], work: u32, effort: Effort) -> f64 {
 }
 
 /// Measures and prints the table.
-pub fn measure(effort: Effort) -> Vec<Value> {
+pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     let (many, one) = (chain(LINES), chain(1));
     println!("one of {} KiB of lines at random, by what lies between two: medians, in ns", LINES / 16);
     println!("{:>14}{:>14}", "between", "a line");
