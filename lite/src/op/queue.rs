@@ -97,9 +97,10 @@ enum Brings {
 
 enum Stage {
     Wire(OpId),
-    /// Done at once.
+    /// The operation has ended without a work request.
     Done(Result<u64, Error>),
-    /// Read at once: its bytes are in several pieces, or in this node's own memory.
+    /// The read has ended without a work request, because the bytes are in several pieces or in this node's
+    /// memory.
     Read(Result<Vec<u8>, Error>),
 }
 
