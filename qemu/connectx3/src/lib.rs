@@ -1,6 +1,6 @@
 //! An emulated ConnectX-3 (Pro). The device ([`device`]) is independent of QEMU; the server ([`vfio`],
 //! [`server`]) connects devices to QEMU processes.
-#![deny(unsafe_code, unreachable_pub)]
+#![deny(unsafe_code)]
 
 pub mod device;
 pub mod options;

@@ -15,7 +15,7 @@ pub(super) const NOT_PERMITTED: Status = Status::BadOpcode;
 pub(super) const INVALID: Status = Status::BadParameter;
 /// EBUSY.
 pub(super) const BUSY: Status = Status::ResourceBusy;
-/// ENOENT, EEXIST, EDQUOT: errors without a status of their own.
+/// The status for ENOENT, EEXIST and EDQUOT, for which the command interface has no status.
 pub(super) const NO_SUCH: Status = Status::Internal;
 
 /// The resources of one kind.
