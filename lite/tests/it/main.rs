@@ -13,6 +13,7 @@ mod interleavings;
 mod large;
 mod membership;
 mod mishaps;
+mod names;
 mod one_sided;
 mod posting;
 mod qos;
