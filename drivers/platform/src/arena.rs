@@ -11,11 +11,11 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Free memory is zero. A write to memory by a former holder shows: see [`spoiled`](Self::spoiled).
+/// Free memory is zero. The method [`spoiled`](Self::spoiled) finds a write by a former holder of memory.
 ///
-/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
-/// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
-/// memory.
+/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`]
+/// promises. The base address is arbitrary, so that code which confuses offsets with addresses fails.
+/// Clones share the memory.
 #[derive(Clone)]
 pub struct Arena {
     base: u64,
@@ -27,7 +27,7 @@ pub struct Arena {
 
 struct Block {
     bytes: Vec<u8>,
-    /// For each page, whether it was written since it was given back.
+    /// For each page, true if it was written since it was freed.
     written: Vec<bool>,
 }
 
@@ -97,7 +97,7 @@ impl Arena {
         }
     }
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    /// Allocates `len` contiguous bytes (rounded up to 4096), zeroed, and returns their address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
