@@ -150,6 +150,30 @@ fn completions_come_for_all_that_was_posted() {
     });
 }
 
+/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted later.
+#[test]
+fn an_operation_does_not_wait_for_a_completion_of_its_own_queue() {
+    let bounce = [(64, 1), (256, 1), (16384, 1)];
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config { bounce, ..Config::default() });
+    let a = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let one = a.alloc(NodeId(2), 1 << 16, RIGHTS).await.unwrap();
+        let striped = lite::Placement::Striped { nodes: vec![NodeId(2), NodeId(3)], stripe: 4096 };
+        let two = a.alloc(striped, 1 << 16, RIGHTS).await.unwrap();
+        let data = pattern(1000, 7);
+        two.write(4000, &data).await.unwrap();
+        let queue = a.with_deadline(Duration::from_secs(1)).completion_queue(4);
+        let read = |tag, lmr, offset| Op { tag, lmr, offset, kind: OpKind::Read(1000) };
+        let ops = [read(1, &one, 0), read(2, &two, 4000)];
+        assert_eq!(queue.post(&ops).await, Ok(1));
+        let mut got = [0; 1000];
+        assert_eq!(queue.next(&mut got).await, Some(Completed { tag: 1, result: Ok(1000) }));
+        assert_eq!(queue.post(&ops[1..]).await, Ok(1));
+        assert_eq!(queue.next(&mut got).await, Some(Completed { tag: 2, result: Ok(1000) }));
+        assert_eq!(got[..], data);
+    });
+}
+
 #[test]
 fn what_is_late_or_cut_off_ends_too() {
     let mut c = cluster(2);
