@@ -11,7 +11,7 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Free memory is zero. The method [`stray_write`](Self::stray_write) finds a write by a former holder of memory.
+/// Free memory is zero. The method [`stray_write`](Self::stray_write) finds a write by a former holder.
 ///
 /// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`]
 /// promises. The base address is arbitrary, so that code which confuses offsets with addresses fails.
