@@ -141,8 +141,8 @@ fn start_boot_processor(acpi: &Tables) {
     apic::enable();
 }
 
-/// Starts the other processors, and measures the clock meanwhile. Returns the number of running processors and
-/// the name of the clock's source.
+/// Starts the other processors, and measures the clock meanwhile. Returns the number of running processors
+/// and the clock's source.
 fn start_clock_and_processors(acpi: &Tables) -> (usize, &'static str) {
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();

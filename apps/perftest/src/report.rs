@@ -35,7 +35,8 @@ pub enum Row {
 /// Digests of this side's buffers at the end, over the messages of the last size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The bytes that this side's operations named: sent, or read into.
+    /// The digest of the memory that this side's operations name: the data that they send, or the buffer
+    /// into which they read.
     pub near: Option<Digest>,
     /// The bytes that the peer's operations named: written, received, or read.
     pub far: Option<Digest>,

@@ -67,7 +67,7 @@ impl Arena {
         (self.mapping.start.as_ptr().cast(), self.mapping.len)
     }
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    /// Allocates `len` contiguous bytes (rounded up to 4096), zeroed, and returns their address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = lock(&self.runs).take(len)?;

@@ -211,10 +211,11 @@ impl Queue {
         }
     }
 
-    /// Takes the next buffer that the device has returned; the driver has it again.
+    /// Takes back the next buffer that the device has returned.
     ///
     /// # Errors
-    /// [`Broken`] if the device returns a buffer that it did not have.
+    ///
+    /// Fails with [`Broken`] if the device returns a buffer that it did not have.
     pub fn take(&mut self) -> Result<Option<Used>, Broken> {
         if !self.has_used() {
             return Ok(None);
@@ -239,7 +240,8 @@ impl Queue {
     /// Returns the buffer that [`take`](Self::take) would return next, without taking it.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    ///
+    /// Fails with [`Broken`] if the device returns a buffer that it did not have.
     pub fn peek(&self) -> Result<Option<Used>, Broken> {
         if !self.has_used() {
             return Ok(None);

@@ -56,8 +56,9 @@ fn write(register: u32, value: u32) {
     }
 }
 
-/// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`]. `map` returns
-/// the address of the mapped registers, a page; it is called only if the processor has no x2APIC.
+/// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`].
+///
+/// `map` maps the page of registers and returns its address. It is called only if there is no x2APIC.
 pub(crate) fn init(map: impl FnOnce() -> *mut u8) {
     mask_legacy();
     // TSC deadlines need a counter with one rate in all power states.

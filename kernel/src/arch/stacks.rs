@@ -17,15 +17,15 @@ const SLOTS_PER_CPU: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
-    /// Tasks and the main loop.
+    /// The stack of tasks and of the main loop.
     Main = 0,
-    /// Interrupts, and pollers that run in them.
+    /// The stack of interrupts, and of pollers that run in them.
     Interrupt = 1,
-    /// Exceptions, except for those below.
+    /// The stack of exceptions that have no other kind here.
     Exception = 2,
-    /// NMI and machine check.
+    /// The stack of NMIs and machine checks.
     Nmi = 3,
-    /// Double fault.
+    /// The stack of double faults.
     DoubleFault = 4,
 }
 

@@ -8,11 +8,11 @@ use super::{BUDGET, POLL_INTERVAL};
 use crate::arch::{self, cpu};
 use crate::{console, time};
 
-/// Longest spin before a halt, in nanoseconds.
+/// The longest spin before a halt, in nanoseconds.
 static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(50_000);
-/// The least spin, from which it grows.
+/// The first and the shortest spin before a halt.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
-/// Tasks that run between two polls.
+/// The largest number of tasks that run between two polls.
 const TASKS_PER_POLL: usize = 16;
 
 /// Sets the longest spin before a halt.

@@ -132,9 +132,9 @@ impl fmt::Display for BarError {
 
 /// Ids of capabilities that are used here.
 pub(crate) mod capability {
-    /// Vendor specific: virtio describes its structures there.
+    /// A capability that the vendor defines; virtio describes its structures there.
     pub(crate) const VENDOR: u8 = 0x09;
-    /// MSI-X.
+    /// The capability MSI-X.
     pub(crate) const MSIX: u8 = 0x11;
 }
 

@@ -150,7 +150,8 @@ fn completions_come_for_all_that_was_posted() {
     });
 }
 
-/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted later.
+/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted
+/// later.
 #[test]
 fn an_operation_does_not_wait_for_a_completion_of_its_own_queue() {
     let bounce = [(64, 1), (256, 1), (16384, 1)];

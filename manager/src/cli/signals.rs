@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP.
+//! Handles SIGINT, SIGTERM and SIGHUP.
 
 use std::future::Future;
 use std::io;

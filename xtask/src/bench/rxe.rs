@@ -1,4 +1,5 @@
-//! Compares LITE with Linux `rdma_rxe` between two machines like ours, over a fabric like ours.
+//! Compares LITE between two appliances with Linux's `rdma_rxe` between two Linux machines of the same
+//! kind, over the same kind of fabric.
 
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};

@@ -25,7 +25,7 @@ const ROUNDS: u32 = 3;
 /// The time limit of these rounds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Medians of both sides.
+/// The medians of the word count on an appliance and on Linux.
 #[derive(Debug, Serialize)]
 pub(super) struct Words {
     input_bytes: u64,

@@ -7,8 +7,8 @@ use lab::paths;
 use std::io;
 use std::path::Path;
 
-/// The layers of each crate: `SOURCE LAYER ...`, from the lowest to the highest. A layer is a top-level module,
-/// or several with `+` between them, which may import each other.
+/// The layers of each crate: `SOURCE LAYER ...`, from the lowest to the highest. A layer is a module of the
+/// root, or several with `+` between them, which may import each other.
 const LAYERS: &str = include_str!("layers.txt");
 
 /// The layers of a crate, from the lowest to the highest.
@@ -18,8 +18,8 @@ struct Layers<'a> {
     layers: Vec<Vec<&'a str>>,
 }
 
-/// Writes the imports that lead upwards in the crates below a path. Fails if there are any, or if a module has
-/// no layer.
+/// Writes the imports that lead upwards in the crates below a path. Fails if there are any, or if a module
+/// of the root has no layer.
 pub(crate) fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
     let mut count = 0;
     for line in LAYERS.lines() {

@@ -51,7 +51,7 @@ pub(super) struct Plan<'a, H> {
 /// A card that executes commands and has its tables, but no objects yet.
 pub(super) struct Base<B> {
     pub(super) function: Function,
-    /// The end of its reset, if it was reset.
+    /// The time at which the card's reset ended, if it was reset.
     pub(super) reset: Option<Instant>,
     pub(super) commands: CommandState<B>,
     pub(super) tables: Tables<B>,

@@ -11,7 +11,7 @@ use crate::icm::{Object, PRESENT};
 use crate::mailbox::{Field, Mailbox};
 use platform::IoAddr;
 
-/// The mailbox (Linux `mlx4_mpt_entry`, PRM `mpt`).
+/// The fields of the mailbox of a memory region (Linux `mlx4_mpt_entry`, PRM `mpt`).
 mod field {
     use super::Field;
     pub(super) const STATUS: Field = Field::bits(0x00, 31, 28);

@@ -59,7 +59,7 @@ fn a_card_may_die_at_any_moment() {
     }
 }
 
-/// The driver waits for a command that never completes no longer than its deadline.
+/// A command that never completes fails at its deadline, and ends the driver alone.
 #[test]
 fn a_command_that_does_not_end_ends_the_driver_only() {
     let (machine, driver) = node("pro", 1);

@@ -1,4 +1,4 @@
-//! The byte string that decides everything.
+//! The byte string from which a run takes all its decisions.
 
 /// The bytes still to be used. At the end, every choice is the first one.
 pub(crate) struct Input {

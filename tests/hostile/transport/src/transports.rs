@@ -30,9 +30,9 @@ const REFUSALS: [&str; 7] = [
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Sends posted.
+    /// The number of SENDs posted.
     pub posted: usize,
-    /// Sends that succeeded.
+    /// The number of SENDs that succeeded.
     pub succeeded: usize,
     /// Receives that got a message.
     pub received: usize,

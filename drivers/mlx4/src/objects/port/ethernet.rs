@@ -30,7 +30,7 @@ mod config_dev {
     pub(super) const ROCE_PORT_VALID: u32 = 1 << 3;
 }
 
-/// A row of the table of RoCE addresses (Linux `mlx4_ib_update_gids_v1_v2`).
+/// The fields of a row of the table of RoCE addresses (Linux `mlx4_ib_update_gids_v1_v2`).
 mod row {
     use super::Field;
     pub(super) const LEN: usize = 32;

@@ -146,7 +146,7 @@ impl Slave {
         Ok(Output::Mailbox(out))
     }
 
-    /// INIT_PORT and CLOSE_PORT. Repetitions have no effect.
+    /// Executes INIT_PORT or CLOSE_PORT. A repetition has no effect.
     pub(super) fn open_port(
         &mut self,
         adapter: &mut Adapter,

@@ -80,7 +80,7 @@ pub(crate) enum LocalWork {
     FastRegister(FastRegister),
     /// LOCAL_INV of a key.
     Invalidate(u32),
-    /// BIND_MW.
+    /// A BIND_MW request.
     Bind(Bind),
 }
 

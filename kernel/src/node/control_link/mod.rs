@@ -5,35 +5,27 @@
 //! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
 //! in place.
 
+mod join;
+mod key;
+
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
-use core::future::poll_fn;
-use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
-use proto::channel::{
-    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Role, Sealer, WrongRole,
-    sealed_len,
-};
-use proto::{Hello, Join, ToManager, ToNode, Welcome};
-use zeroize::Zeroizing;
+use proto::channel::{ChannelError, Opener, Sealer, sealed_len};
+use proto::{ToManager, ToNode};
 
-use crate::arch::cpu;
 use crate::exec::Poller;
-use crate::mm::modules::Modules;
-use crate::net::stack::{Buffers, Stack, TcpStream};
+use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
-use crate::{boot, chart, exec, net, random, time};
+use crate::{exec, time};
+pub(crate) use join::join;
+pub(crate) use key::cluster_key;
 
-/// The deadline of a join, counted from its start.
-const JOIN_DEADLINE: Duration = Duration::from_secs(5);
-/// The pause between two attempts to connect to a manager that refuses the connection.
-const RETRY: Duration = Duration::from_millis(100);
 /// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;
 /// The longest message of the poller, a sealed heartbeat, in bytes.
@@ -48,41 +40,6 @@ const MAX_WAITERS: usize = 32;
 /// The longest time for last words.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// The reason for which a node could not join.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum JoinError {
-    /// The manager cannot be reached.
-    NoManager(SocketAddrV4, NetworkError),
-    /// The manager has another cluster key, or the answering process is not a manager.
-    Channel(SocketAddrV4, ChannelError),
-    /// The manager refuses the node.
-    Refused(String),
-    /// The manager's answer is malformed.
-    Malformed,
-    /// The key belongs to another role than a node's.
-    Key(WrongRole),
-    /// There is no good randomness for keys.
-    NoRandomness,
-}
-
-impl core::fmt::Display for JoinError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NoManager(at, why) => write!(f, "no manager at {at}: {why}"),
-            Self::Channel(at, ChannelError::WrongKey) => {
-                write!(f, "wrong cluster key: the manager at {at} has another")
-            }
-            Self::Channel(at, why) => write!(f, "manager at {at}: {why}"),
-            Self::Refused(reason) => write!(f, "the manager refuses: {reason}"),
-            Self::Malformed => f.write_str("the manager's answer to the join cannot be read"),
-            Self::Key(why) => write!(f, "{why}"),
-            Self::NoRandomness => {
-                f.write_str("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)")
-            }
-        }
-    }
-}
-
 /// Reads messages off a connection.
 struct Incoming {
     opener: Opener,
@@ -92,6 +49,14 @@ struct Incoming {
 }
 
 impl Incoming {
+    /// Reads messages of a channel whose first bytes, `rest`, have arrived with the handshake.
+    fn new(opener: Opener, rest: Vec<u8>) -> Self {
+        let len = rest.len();
+        let mut chunk = rest;
+        chunk.resize(CHUNK.max(len), 0);
+        Self { opener, chunk, range: 0..len }
+    }
+
     fn poll(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, RecvError>> {
         loop {
             let mut bytes = self.chunk.get(self.range.clone()).unwrap_or_default();
@@ -159,113 +124,20 @@ pub(crate) struct ManagerLink {
 /// The connection that the poller serves.
 static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
-/// Joins the cluster of the manager at `manager`. On success the connection is up and sends heartbeats by
-/// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
-///
-/// # Errors
-/// A [`JoinError`], within five seconds.
-pub(crate) async fn join(
-    stack: &'static Stack,
-    manager: SocketAddrV4,
-    key: &ClusterKey,
-    buffers: Buffers,
-    silence: Option<Duration>,
-    join: impl FnOnce() -> Join,
-) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
-    if !random::is_seeded() {
-        return Err(JoinError::NoRandomness);
-    }
-    // Before the first await: a task that computes later must not delay the adoption of the poller.
-    exec::register_poller(0, Box::new(LinkPoller));
-    let deadline = time::now() + JOIN_DEADLINE;
-    let no_manager = |e| JoinError::NoManager(manager, e);
-    // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
-    let mut fresh = Zeroizing::new([0; 32]);
-    random::fill(&mut *fresh);
-    let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
-    let start = Handshake::initiator_with(&key, *fresh, arithmetic());
-    drop(fresh);
-    if net::with_deadline(deadline, stack.configured()).await.is_none() {
-        return Err(no_manager(NetworkError::NoAddress));
-    }
-    chart::mark("address");
-    let stream = loop {
-        match stack.connect(manager, buffers, deadline).await {
-            Err(NetworkError::Refused) if time::now() + RETRY < deadline => exec::sleep(RETRY).await,
-            done => break done.map_err(no_manager)?,
-        }
-    };
-    chart::mark("tcp");
-    let channel_error = |e| JoinError::Channel(manager, e);
-    let (Channel { mut sealer, opener, .. }, rest) =
-        match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
-            None => return Err(no_manager(NetworkError::Deadline)),
-            Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
-            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-            Some(Ok(done)) => done,
-        };
-    chart::mark("noise");
-    let mut sealed = Vec::new();
-    let asked = time::now();
-    sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
-    stream.write_all(&sealed, deadline).await.map_err(no_manager)?;
-    let len = rest.len();
-    let mut chunk = rest;
-    chunk.resize(CHUNK.max(len), 0);
-    let mut incoming = Incoming { opener, chunk, range: 0..len };
-    let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
-    let answer = match answer {
-        None => return Err(no_manager(NetworkError::Deadline)),
-        Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
-        Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-        Some(Ok(message)) => message,
-    };
-    let welcome = match proto::decode::<ToNode>(&answer) {
-        Ok(ToNode::Welcome(welcome)) => welcome,
-        Ok(ToNode::Refused { reason }) => return Err(JoinError::Refused(reason)),
-        _ => return Err(JoinError::Malformed),
-    };
-    chart::mark("join");
-    let lease = Duration::from_millis(welcome.lease_ms.into());
-    stream.outlast(silence.map(|silence| silence + lease));
-    let link = Arc::new(ManagerLink::new(stream, incoming, sealer, (asked, lease)));
-    *LINK.lock() = Some(link.clone());
-    crate::diag::set_last_words(last_words);
-    Ok((link, welcome))
-}
-
-/// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.
-pub(crate) fn arithmetic() -> Arithmetic {
-    if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
-}
-
-/// Performs the Noise handshake. Also returns the bytes that arrived behind it.
-async fn handshake(
-    stream: &TcpStream,
-    mut state: Handshake,
-    deadline: Instant,
-) -> Result<(Channel, Vec<u8>), RecvError> {
-    let mut buf = vec![0; 256];
-    loop {
-        let n = stream.read(&mut buf, deadline).await.map_err(RecvError::Tcp)?;
-        if n == 0 {
-            return Err(RecvError::Tcp(NetworkError::Closed));
-        }
-        let mut bytes = buf.get(..n).unwrap_or_default();
-        match state.feed(&mut bytes).map_err(RecvError::Channel)? {
-            HandshakeStep::Continue { reply, next } => {
-                stream.write_all(&reply, deadline).await.map_err(RecvError::Tcp)?;
-                state = next;
-            }
-            HandshakeStep::Done { reply, channel } => {
-                stream.write_all(&reply, deadline).await.map_err(RecvError::Tcp)?;
-                return Ok((channel, bytes.to_vec()));
-            }
-        }
-    }
-}
-
 impl ManagerLink {
+    /// Makes the link of a node as [`new`](Self::new) does. The poller and the last words use it from now on.
+    fn install(
+        stream: TcpStream,
+        incoming: Incoming,
+        sealer: Sealer,
+        membership: (Instant, Duration),
+    ) -> Arc<Self> {
+        let link = Arc::new(Self::new(stream, incoming, sealer, membership));
+        *LINK.lock() = Some(link.clone());
+        crate::diag::set_last_words(last_words);
+        link
+    }
+
     /// Makes the link of a node that asked for its membership at `asked`. Its first lease counts from then.
     fn new(
         stream: TcpStream,
@@ -444,6 +316,13 @@ impl ControlLink for ManagerLink {
 /// Drives the connection from core 0: sends heartbeats and waiting bytes. Neither allocates nor waits.
 struct LinkPoller;
 
+impl LinkPoller {
+    /// Makes core 0 drive the connection, once there is one.
+    fn register() {
+        exec::register_poller(0, Box::new(Self));
+    }
+}
+
 impl Poller for LinkPoller {
     fn name(&self) -> &'static str {
         "control link"
@@ -529,24 +408,4 @@ fn last_words(reason: &str) {
         }
     }
     link.stream.dying_flush(until);
-}
-
-/// Returns the cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd),
-/// which is overwritten.
-///
-/// # Errors
-/// A line for the user: there is no key, or it is malformed.
-pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
-    let name = "opt/ferrolite/key";
-    if let Some(text) = boot::fw_cfg::read(name) {
-        let text = Zeroizing::new(text);
-        return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
-    }
-    let modules = Modules::of(boot::info());
-    modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
-        0 => alloc::format!(
-            "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"
-        ),
-        _ => "no boot module is a cluster key: want 64 hexadecimal digits".to_string(),
-    })
 }
