@@ -1,7 +1,8 @@
 //! Remote memset: one node allocates memory on another node, fills it there, and reads a part of it back.
 //!
-//! It is the first example of the LITE paper. With plain RDMA verbs the same takes about 200 lines: protection
-//! domain, memory registration, queue pairs, an exchange of keys and addresses, work requests, completions.
+//! It is the first example of the LITE paper. With plain RDMA verbs the same takes about 200 lines:
+//! protection domain, memory registration, queue pairs, an exchange of keys and addresses, work
+//! requests, completions.
 //!
 //! ```text
 //! cargo run -q -p examples --example remote_memset

@@ -34,8 +34,8 @@
 //!
 //! Facts come from public drivers, which are named at the place of use: Linux `mlx4`, rdma-core, iPXE
 //! `hermon` (its header of the Programmer's Reference Manual is called PRM here), illumos `hermon`.
-//! docs/hardware.md lists the uses of a card that only this driver makes, which have been seen on the
-//! emulated card alone.
+//! docs/design/mlx4-unproven.md lists the uses of a card that only this driver makes, which have
+//! been seen on the emulated card alone.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
