@@ -1,7 +1,7 @@
 /* Remote memory from C: a process joins a cluster as a node and uses the memory of another node.
  *
  *     cargo build -q -p ferrolite
- *     cc examples/remote_memory.c -I lite/capi/include -L target/debug -lferrolite -o target/remote_memory
+ *     cc examples/remote_memory.c -I host/capi/include -L target/debug -lferrolite -o target/remote_memory
  *     cargo run -q -p examples -- target/remote_memory
  *
  * `local-cluster`, which the last command runs, starts a manager and two nodes, and passes their addresses in

@@ -2,7 +2,7 @@
 //!
 //! [`LocalCluster`] contains the parts of a real cluster: the manager's daemon (crate `manager`), nodes that
 //! are Linux processes in real life (crate `lite-node`, with LITE in it), and the switch between their
-//! software RNICs (crate `qemu`, module `fabric`). It needs no privileges, no virtual machine and no RDMA
+//! software RNICs (crate `fabric`). It needs no privileges, no virtual machine and no RDMA
 //! hardware. `README.md` in this folder shows each example with its command and its output.
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use lite_node::{Clock, Nic, Node, Options};
 use manager::client::Client;
 use manager::key;
 use netfault::Faults;
-use qemu::fabric::{Fabric, FabricConfig};
+use fabric::{Fabric, FabricConfig};
 use runtime::App;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

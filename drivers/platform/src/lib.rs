@@ -2,7 +2,7 @@
 //! TCP.
 //!
 //! Protocol code receives all of these as arguments, so that the same `lite` and `roce` run in the kernel, in
-//! the simulator under virtual time and one seed, and on a Linux host. `kernel`, `tests/sim` and `lite/node`
+//! the simulator under virtual time and one seed, and on a Linux host. `kernel`, `tests/sim` and `host/node`
 //! implement them.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -39,7 +39,7 @@ fn run(command: &mut Command) -> Result<ExitCode> {
     command.env("FERROLITE_FABRIC", cluster.free_port());
     command.env("FERROLITE_LIBRARY", &library);
     command.env("LD_LIBRARY_PATH", library.parent().unwrap_or(Path::new(".")));
-    command.env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("../lite/capi/python"));
+    command.env("PYTHONPATH", Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/capi/python"));
     let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -83,8 +83,9 @@ pub(crate) enum Ask {
     Borrow { mapping: u64, token: u64 },
     /// Copy between two regions that the requester has lent.
     Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
-    /// Wait at a barrier under the number `token` of the requester's choice.
-    BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
+    /// Wait at a barrier under the number `token` of the requester's choice. Numbers ascend; `oldest` is the
+    /// lowest one under which the requester waits at a barrier of this home.
+    BarrierEnter { name: String, group: Vec<NodeId>, token: u64, oldest: u64 },
     /// Stop waiting at a barrier: all others that wait there fail.
     BarrierLeave { name: String, token: u64 },
     /// Make a lock or event. `secret` is the requester's choice.
@@ -231,8 +232,8 @@ impl Node {
             Ask::Copy { from, to, len, patience_ns } => {
                 self.serve_copy(call, by, [from, to], len, patience_ns);
             }
-            Ask::BarrierEnter { name, group, token } => {
-                answer(call, self.enter_barrier(by, name, group, token));
+            Ask::BarrierEnter { name, group, token, oldest } => {
+                answer(call, self.enter_barrier(by, name, group, (token, oldest)));
             }
             Ask::BarrierLeave { name, token } => {
                 self.leave_barrier(by, &name, token);

@@ -8,7 +8,7 @@ use super::target::{Bound, Target};
 use crate::run::Manager;
 use crate::{interrupt, run, ui};
 use anyhow::{Context, Result, bail};
-use qemu::fabric::{Fabric, FabricConfig};
+use fabric::{Fabric, FabricConfig};
 use qemu::vm::{Accel, Event, EventKind, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

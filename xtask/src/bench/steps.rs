@@ -35,7 +35,12 @@ struct Source {
 
 const SOURCES: [Source; 2] = [
     Source { place: "softroce, both ends, native", package: "softroce", example: "native_speed", read: rate },
-    Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
+    Source {
+        place: "fabric, half a round trip, native",
+        package: "fabric",
+        example: "fabric_speed",
+        read: fabric,
+    },
 ];
 
 /// Measures all steps once. The programs repeat steps by themselves and print the best or the median.

@@ -3,8 +3,8 @@
 use super::plan::Plan;
 use super::{Tools, image};
 use anyhow::{Context, Result, anyhow, ensure};
+use fabric::Fabric;
 use qemu::cx3::{Cx3, Cx3Config};
-use qemu::fabric::Fabric;
 use qemu::linux::{Card, Exchanged, Guest, GuestConfig, Listens, Network, exchange};
 use qemu::vm::Nic;
 use std::fs;

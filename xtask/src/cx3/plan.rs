@@ -1,9 +1,9 @@
 //! The plan of a lab.
 
 use anyhow::Result;
+use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
 use qemu::cx3::CardConfig;
-use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::Release;
 use std::path::{Path, PathBuf};
 

@@ -1,17 +1,24 @@
 //! `cargo xtask lint`: counts the places where comments and functions break `docs/style.md`, and compares the
 //! counts with budgets that only fall.
 
+mod cycles;
+mod imports;
+mod modules;
 mod source;
+mod structure;
+mod types;
 
 use crate::paths;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+pub use cycles::lint as cycles;
 pub use source::each as each_source;
 use source::{Comment, Source};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
+pub use types::lint as types;
 
 /// The longest permitted function outside of tests, in lines.
 const LONGEST_FUNCTION: usize = 70;
@@ -55,8 +62,8 @@ const BUDGETS: &str = include_str!("budgets.txt");
 /// The options of `cargo xtask lint`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide` or `long` [default: counts
-    /// only]
+    /// Lists the places that break this rule: `clause`, `ellipsis`, `word`, `wide`, `long`, `cycles` (of
+    /// imports between files) or `types` (with many fields or files) [default: counts of the first five]
     #[arg(value_name = "RULE")]
     rule: Option<String>,
     /// Lists only files whose path begins with this
@@ -83,13 +90,18 @@ pub struct Report {
 
 /// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
 pub fn lint(options: &Options) -> Result<()> {
+    match options.rule.as_deref() {
+        Some("cycles") => return cycles::lint(&options.under, &mut io::stdout()),
+        Some("types") => return types::lint(&options.under, &mut io::stdout()),
+        _ => {}
+    }
     let report = Report::of_the_repository()?;
     let budgets = budgets()?;
     if let Some(rule) = &options.rule
         && !budgets.contains_key(rule.as_str())
     {
         bail!(
-            "there is no rule `{rule}`: want one of {}",
+            "there is no rule `{rule}`: want one of {}, cycles, types",
             budgets.keys().copied().collect::<Vec<_>>().join(", ")
         );
     }
@@ -100,6 +112,13 @@ pub fn lint(options: &Options) -> Result<()> {
     }
     if options.tighten {
         tighten(&report, &budgets)?;
+        structure::tighten(|rule, budget| {
+            let source = paths::root().join(&budget.source);
+            Ok(match rule {
+                "cycles" => cycles::Cycle::largest_of(&source)?.len(),
+                _ => types::large_types(&source)?.len(),
+            })
+        })?;
     }
     Ok(())
 }

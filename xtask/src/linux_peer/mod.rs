@@ -6,9 +6,9 @@ pub use options::Options;
 
 use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context, Result, bail, ensure};
+use fabric::{Fabric, FabricConfig, Plug};
 use options::Address;
 use qemu::Qemu;
-use qemu::fabric::{Fabric, FabricConfig, Plug};
 use qemu::linux::{Guest, GuestConfig, Image, Input, Network, RunError, SessionEnd, Status};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;

@@ -3,7 +3,7 @@
 use super::Options;
 use crate::ui;
 use anyhow::{Context, Result};
-use qemu::fabric::FabricCounters;
+use fabric::FabricCounters;
 use qemu::vm::Accel;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -4,10 +4,11 @@ use super::cases::{Case, Lane, Outcome};
 use super::end_to_end::xtask;
 use crate::cargo::{self, LIBIBVERBS, Profile};
 use crate::image::{self, Apps, Contents};
-use crate::language::{Report, each_source};
+use crate::language::{self, Report, each_source};
 use crate::run::manager;
 use crate::{paths, tool};
 use anyhow::{Context, Result, ensure};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -74,7 +75,10 @@ pub fn cases() -> Vec<Case> {
         cases.push(doc.compiles(workspace.lane()));
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
-    cases.push(Case::new("lint::language", language));
+    cases.push(Case::new("lint::language", language_budgets));
+    cases
+        .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -87,7 +91,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Checks that the counts of `docs/style.md` are within their budgets.
-fn language(_log: &Path) -> Result<Outcome> {
+fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
     Ok(Outcome::Passed)

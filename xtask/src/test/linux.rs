@@ -3,7 +3,7 @@
 use super::cases::{Case, Outcome};
 use crate::{cargo, paths, setup};
 use anyhow::{Context, Result, ensure};
-use qemu::fabric::{Fabric, FabricConfig};
+use fabric::{Fabric, FabricConfig};
 use qemu::linux::{Guest, GuestConfig, Image, Network};
 use std::fs;
 use std::path::Path;

@@ -239,7 +239,7 @@ fn refused(log: &Path) -> Result<()> {
 /// Runs the library's examples in the Linux machine, against appliances that run the job `echo`.
 fn examples(log: &Path) -> Result<()> {
     let library = program("libferrolite.so", log)?;
-    let source = paths::root().join("lite/capi");
+    let source = paths::root().join("host/capi");
     let demo = paths::state()?.join("demo-c");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(source.join("include"));

@@ -136,7 +136,9 @@ fn miri_of_transport(install: bool, log: &Path) -> Result<Outcome> {
     let tests = ["icrc::", "replay::", "parse::", "transports::"];
     miri(["--package", "roce", "--lib"], install, log)?;
     miri(
-        ["--package", "roce", "--package", "hostile", "--test", "it", "--"].into_iter().chain(tests),
+        ["--package", "roce", "--package", "hostile-transport", "--test", "it", "--"]
+            .into_iter()
+            .chain(tests),
         install,
         log,
     )
