@@ -6,12 +6,14 @@ mod bench;
 mod cargo;
 mod cx3;
 mod doctor;
+mod documents;
 mod image;
 mod interrupt;
 mod language;
 mod linux_peer;
 mod paths;
 mod perftest;
+mod release;
 mod run;
 mod setup;
 mod sim;
@@ -56,6 +58,8 @@ enum Command {
     Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Makes the files of a release: images, manager, library, licences, checksums
+    Release(release::Options),
     /// Runs simulated clusters under random work and faults, and checks their behaviour against models
     Sim(sim::Options),
     /// Prints the timeline of a small simulated cluster: every operation, message and connection
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Lint(options) => language::lint(&options),
+        Command::Release(options) => release::release(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),
     };

@@ -3,6 +3,9 @@
 //!
 //! A node gives its RNIC and its peers physical addresses. An IOMMU that translates the addresses of devices,
 //! as firmware or another kernel may have left it, makes them refer to other memory, or to none.
+//!
+//! # Neighbours
+//! The kernel reads tables and registers for it, and refuses to start a node under an enabled IOMMU.
 #![no_std]
 #![forbid(unsafe_code)]
 

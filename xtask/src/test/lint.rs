@@ -3,6 +3,7 @@
 use super::cases::{Case, Lane, Outcome};
 use super::end_to_end::xtask;
 use crate::cargo::{self, LIBIBVERBS, Profile};
+use crate::documents;
 use crate::image::{self, Apps, Contents};
 use crate::language::{self, Report, each_source};
 use crate::run::manager;
@@ -79,6 +80,7 @@ pub fn cases() -> Vec<Case> {
     cases
         .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
     cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::documents", documents));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -94,6 +96,14 @@ pub fn cases() -> Vec<Case> {
 fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
+    Ok(Outcome::Passed)
+}
+
+/// Checks the links of all documents, the lengths of pages, and the list of tests.
+fn documents(_log: &Path) -> Result<Outcome> {
+    let cases: Vec<String> = super::all(true)?.into_iter().map(|case| case.name).collect();
+    let faults = documents::faults(&cases)?;
+    ensure!(faults.is_empty(), "{}", faults.join("; "));
     Ok(Outcome::Passed)
 }
 
