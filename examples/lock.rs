@@ -17,7 +17,7 @@ use std::thread;
 const NODES: usize = 3;
 const STEPS: u64 = 50;
 
-/// Adds to the number as often as there are steps. Each node runs this.
+/// Adds 1 to the number in each of the steps. Each node runs this.
 async fn add(lite: Lite) -> Result<(), Error> {
     // Regions and locks are found by name, wherever they are.
     let lock = lite.open_lock("guard of the sum").await?;

@@ -10,13 +10,13 @@ mod daemon;
 
 use anyhow::{Context, Result};
 use daemon::Daemon;
+use fabric::{Fabric, FabricConfig};
 use futures_lite::future::block_on;
 use lite::Lite;
 use lite_node::{Clock, Nic, Node, Options};
 use manager::client::Client;
 use manager::key;
 use netfault::Faults;
-use fabric::{Fabric, FabricConfig};
 use runtime::App;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

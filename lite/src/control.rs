@@ -2,7 +2,7 @@
 //! jobs.
 
 use crate::lock::Mutex;
-use crate::names::Named;
+use crate::names::{Bearer, Bindings, Named};
 use crate::node::Node;
 use crate::rpc::Ask;
 use crate::wait::Waiters;
@@ -33,6 +33,7 @@ pub(crate) struct Control {
     out_change: Waiters,
     names: Mutex<BTreeMap<u32, Option<NameResult>>>,
     names_change: Waiters,
+    pub(crate) bindings: Bindings,
     /// The free memory of the members, and the number of the request that it answers.
     free: Mutex<(u32, Vec<(NodeId, u64)>)>,
     /// The free memory that this node has reported last; `u64::MAX`: none yet.
@@ -79,6 +80,7 @@ impl Control {
             out_change: Waiters::default(),
             names: Mutex::default(),
             names_change: Waiters::default(),
+            bindings: Bindings::default(),
             free: Mutex::default(),
             told_free: AtomicU64::new(u64::MAX),
             next_request: AtomicU32::new(1),
@@ -86,6 +88,16 @@ impl Control {
             jobs_change: Waiters::default(),
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// Wakes the tasks that wait for the directory.
+    pub(crate) fn names_changed(&self) {
+        self.names_change.wake_all();
+    }
+
+    /// Waits until `ready` returns a value; it is asked whenever the directory has answered.
+    pub(crate) async fn until_names<T>(&self, ready: impl Fn() -> Option<T>) -> T {
+        self.names_change.until(ready).await
     }
 
     /// Queues a message to the manager.
@@ -353,6 +365,9 @@ impl Lite {
             Ok(Named::Region { owner, region, .. }) => {
                 let ask = Ask::Unpublish { region, name: name.into() };
                 node.ask_node(node.life_of(owner)?, &ask, deadline).await.map(drop)
+            }
+            Ok(Named::Object(place)) if place.home() == (node.me, node.incarnation) => {
+                node.unbind_from(name, Bearer::Object(place.number), deadline).await
             }
             Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
             Err(error) => Err(error),

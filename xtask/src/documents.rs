@@ -1,8 +1,8 @@
 //! Checks of the documents: relative links lead somewhere, no page is a wall of text, and the table of tests
 //! names the tests that exist.
 
-use crate::paths;
 use anyhow::{Context, Result};
+use lab::paths;
 use std::path::{Path, PathBuf};
 
 /// The page that lists the requirements, each with its tests.
@@ -12,8 +12,9 @@ const LONGEST_PAGE: usize = 200;
 /// Directories without documents of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", ".library"];
 
-/// Returns one line for each fault of the documents. `cases` are the names of all tests of `cargo xtask test`.
-pub fn faults(cases: &[String]) -> Result<Vec<String>> {
+/// Returns one line for each fault of the documents. `cases` are the names of all tests of
+/// `cargo xtask test`.
+pub(crate) fn faults(cases: &[String]) -> Result<Vec<String>> {
     let root = paths::root();
     let mut pages = Vec::new();
     collect(&root, &mut pages)?;
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn the_page_of_the_kernels_command_line_lists_every_key() {
         let (page, source) =
-            (read("docs/reference/kernel-command-line.md"), read("kernel/src/boot/cmdline.rs"));
+            (read("docs/reference/kernel-command-line.md"), read("kernel/src/cmdline.rs"));
         let (_, keys) = source.split_once("pub const KEYS").unwrap();
         let (keys, _) = keys.split_once("];").unwrap();
         let mut count = 0;

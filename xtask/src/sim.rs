@@ -1,15 +1,15 @@
 //! `cargo xtask sim`: simulated clusters under random work and faults, and what must hold.
 
-use crate::cargo;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lab::cargo;
 
 /// How the program ends that does not know what it is asked for.
 const UNKNOWN: i32 = 2;
 
 /// Which runs.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Nodes of the cluster at the start, 3 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
     nodes: u16,
@@ -32,7 +32,7 @@ pub struct Options {
 }
 
 /// Runs them.
-pub fn sim(options: &Options) -> Result<()> {
+pub(crate) fn sim(options: &Options) -> Result<()> {
     if options.soak.is_some_and(|minutes| !(0.01..=10_000.0).contains(&minutes)) {
         bail!("--soak takes 0.01 to 10000 minutes");
     }

@@ -19,10 +19,27 @@ use spin::Mutex;
 #[derive(Clone)]
 pub struct Arena {
     base: u64,
-    bytes: Arc<Mutex<Vec<u8>>>,
+    block: Arc<Mutex<Block>>,
     runs: Arc<Mutex<Runs>>,
     /// The first byte that was seen changed while its memory was free.
     spoiled: Arc<Mutex<Option<IoAddr>>>,
+}
+
+struct Block {
+    bytes: Vec<u8>,
+    /// For each page, whether it was written since it was given back.
+    written: Vec<bool>,
+}
+
+impl Block {
+    /// Returns the bytes of a range, to write to them.
+    fn get_mut(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        if !range.is_empty() {
+            let pages = range.start / PAGE as usize..range.end.div_ceil(PAGE as usize);
+            self.written.get_mut(pages)?.fill(true);
+        }
+        self.bytes.get_mut(range)
+    }
 }
 
 impl Arena {
@@ -37,9 +54,10 @@ impl Arena {
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
+        let written = vec![false; bytes.len() / PAGE as usize];
         Self {
             base: base.0,
-            bytes: Arc::new(Mutex::new(bytes)),
+            block: Arc::new(Mutex::new(Block { bytes, written })),
             runs: Arc::new(Mutex::new(Runs::new(len))),
             spoiled: Arc::default(),
         }
@@ -64,16 +82,19 @@ impl Arena {
 
     /// Looks at a free run of memory, and makes it zero if it is not.
     fn look(&self, start: u64, len: u64) {
-        let mut bytes = self.bytes.lock();
-        let range = start as usize..(start + len) as usize;
-        let Some(run) = bytes.get_mut(range) else { return };
-        let is_zero = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
-        if run.chunks(PAGE as usize).all(is_zero) {
-            return;
+        let mut block = self.block.lock();
+        let Block { bytes, written } = &mut *block;
+        let pages = (start / PAGE) as usize..((start + len) / PAGE) as usize;
+        let all = bytes.chunks_mut(PAGE as usize).zip(written).enumerate();
+        for (i, (page, written)) in all.take(pages.end).skip(pages.start) {
+            if !core::mem::take(written) {
+                continue;
+            }
+            if let Some(first) = page.iter().position(|byte| *byte != 0) {
+                self.spoiled.lock().get_or_insert(IoAddr(self.base + i as u64 * PAGE + first as u64));
+                page.fill(0);
+            }
         }
-        let first = run.iter().position(|byte| *byte != 0).unwrap_or(0);
-        self.spoiled.lock().get_or_insert(IoAddr(self.base + start + first as u64));
-        run.fill(0);
     }
 
     /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
@@ -93,14 +114,19 @@ impl Arena {
         // The memory is zeroed before it can be taken again. The next line refuses a run that is
         // not allocated.
         let _ = self.fill(addr, whole, 0);
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+        let start = addr.0.wrapping_sub(self.base);
+        let pages = (start / PAGE) as usize..(start.wrapping_add(whole) / PAGE) as usize;
+        if let Some(written) = self.block.lock().written.get_mut(pages) {
+            written.fill(false);
+        }
+        self.runs.lock().give(start, len);
     }
 
-    /// Calls `f` with the `len` bytes at `addr`.
+    /// Calls `f`, which may write, with the `len` bytes at `addr`.
     fn with<T>(&self, addr: IoAddr, len: usize, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, MemoryError> {
-        let mut bytes = self.bytes.lock();
-        let range = self.range_in(bytes.len(), addr, len as u64)?;
-        bytes.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
+        let mut block = self.block.lock();
+        let range = self.range_in(block.bytes.len(), addr, len as u64)?;
+        block.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
     }
 
     /// Returns the index range of `len` bytes at `addr` in a block of `total` bytes.
@@ -134,15 +160,18 @@ impl Arena {
 
 impl Memory for Arena {
     fn range(&self) -> (IoAddr, u64) {
-        (IoAddr(self.base), self.bytes.lock().len() as u64)
+        (IoAddr(self.base), self.block.lock().bytes.len() as u64)
     }
 
     fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
-        self.range_in(self.bytes.lock().len(), addr, len).map(|_| ())
+        self.range_in(self.block.lock().bytes.len(), addr, len).map(|_| ())
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        self.with(addr, buf.len(), |bytes| buf.copy_from_slice(bytes))
+        let block = self.block.lock();
+        let range = self.range_in(block.bytes.len(), addr, buf.len() as u64)?;
+        buf.copy_from_slice(block.bytes.get(range).ok_or(MemoryError::OutOfRange)?);
+        Ok(())
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
@@ -155,10 +184,12 @@ impl Memory for Arena {
     }
 
     fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
-        let mut bytes = self.bytes.lock();
-        let src = self.range_in(bytes.len(), src, len)?;
-        let dst = self.range_in(bytes.len(), dst, len)?;
-        bytes.copy_within(src, dst.start);
+        let mut block = self.block.lock();
+        let src = self.range_in(block.bytes.len(), src, len)?;
+        let dst = self.range_in(block.bytes.len(), dst, len)?;
+        let start = dst.start;
+        block.get_mut(dst).ok_or(MemoryError::OutOfRange)?;
+        block.bytes.copy_within(src, start);
         Ok(())
     }
 

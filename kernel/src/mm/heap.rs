@@ -26,7 +26,8 @@ compile_error!("the heap needs an allocator: the feature heap-talc or heap-linke
 compile_error!("the heap has one allocator: either the feature heap-talc or heap-linked-list");
 
 /// The name of the allocator that this kernel is built with.
-pub const ALLOCATOR: &str = if cfg!(feature = "heap-talc") { "talc" } else { "linked_list_allocator" };
+#[cfg(feature = "selftest")]
+pub(crate) const ALLOCATOR: &str = if cfg!(feature = "heap-talc") { "talc" } else { "linked_list_allocator" };
 
 /// The number of bytes claimed for the heap so far.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
@@ -89,7 +90,7 @@ unsafe impl GlobalAlloc for Heap {
 
 /// The state of the heap; sizes in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Stats {
+pub(crate) struct Stats {
     /// The memory taken from the frame allocator for the heap.
     pub claimed: u64,
     /// The allocated memory.
@@ -97,11 +98,11 @@ pub struct Stats {
 }
 
 /// Returns the size of the heap.
-pub fn stats() -> Stats {
+pub(crate) fn stats() -> Stats {
     Stats { claimed: CLAIMED.load(Ordering::Relaxed), in_use: IN_USE.load(Ordering::Relaxed) }
 }
 
 /// Returns the size of the last allocation that found no memory, if any.
-pub fn last_failure() -> Option<usize> {
+pub(crate) fn last_failure() -> Option<usize> {
     Some(FAILED.load(Ordering::Relaxed)).filter(|size| *size != 0)
 }

@@ -31,7 +31,7 @@ const FIRST_PORT: u16 = 49152;
 
 /// The source of the port's IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressing {
+pub(crate) enum Addressing {
     /// DHCP.
     Dhcp,
     /// A fixed address.
@@ -40,7 +40,7 @@ pub enum Addressing {
 
 /// An IPv4 address and its router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4Config {
+pub(crate) struct Ipv4Config {
     pub address: Ipv4Addr,
     /// The length of the network's prefix, in bits.
     pub prefix: u8,
@@ -50,7 +50,7 @@ pub struct Ipv4Config {
 
 /// The lengths of a connection's buffers, which limit the bytes in flight in each direction.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     /// The receive window, in bytes.
     pub receive: usize,
     /// The send buffer, in bytes.
@@ -72,7 +72,7 @@ pub(super) struct Inner {
 }
 
 /// The stack of one port. It is never freed.
-pub struct Stack {
+pub(crate) struct Stack {
     port: &'static Port,
     pub(super) inner: IrqMutex<Inner>,
 }
@@ -83,7 +83,7 @@ fn smol(now: Instant) -> smoltcp::time::Instant {
 
 impl Stack {
     /// Starts the stack on `port`. `seed` makes ports and sequence numbers hard to guess.
-    pub fn start(port: &'static Port, addressing: Addressing, seed: u64) -> Self {
+    pub(crate) fn start(port: &'static Port, addressing: Addressing, seed: u64) -> Self {
         port.attach_stack();
         let mut queries = Queries::default();
         let now = time::now();
@@ -122,7 +122,7 @@ impl Stack {
 
     /// Receives and sends waiting frames, and wakes tasks. Bounded; neither allocates nor waits. Returns
     /// `true` if it did something.
-    pub fn poll(&self, now: Instant) -> bool {
+    pub(crate) fn poll(&self, now: Instant) -> bool {
         let mut inner = self.inner.lock();
         self.port.with(|port| inner.poll(self.port, port, now))
     }
@@ -135,13 +135,13 @@ impl Stack {
     }
 
     /// Returns the time at which [`poll`](Self::poll) has work next, if no frame arrives before.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.inner.lock().next
     }
 
     /// Waits until the port has an address. The caller bounds the wait by
     /// [`with_deadline`](super::with_deadline).
-    pub async fn configured(&self) -> Ipv4Config {
+    pub(crate) async fn configured(&self) -> Ipv4Config {
         poll_fn(|cx| {
             let mut inner = self.inner.lock();
             match inner.config {
@@ -158,12 +158,12 @@ impl Stack {
     }
 
     /// Returns the stack's port.
-    pub fn port(&self) -> &'static Port {
+    pub(crate) fn port(&self) -> &'static Port {
         self.port
     }
 
     /// Adds a second address, without a router.
-    pub fn add_address(&self, second: Ipv4Config) {
+    pub(crate) fn add_address(&self, second: Ipv4Config) {
         let mut inner = self.inner.lock();
         inner.second = Some(Ipv4Cidr::new(second.address, second.prefix));
         let first = inner.config.take();
@@ -176,7 +176,7 @@ impl Stack {
     }
 
     /// Connects to `remote`. Returns when the peer answers or `deadline` has passed.
-    pub async fn connect(
+    pub(crate) async fn connect(
         &'static self,
         remote: SocketAddrV4,
         buffers: Buffers,
@@ -315,14 +315,14 @@ impl Inner {
 }
 
 /// A TCP connection. Dropping it resets the connection.
-pub struct TcpStream {
+pub(crate) struct TcpStream {
     pub(super) stack: &'static Stack,
     pub(super) handle: SocketHandle,
 }
 
 impl TcpStream {
     /// Keeps the connection while the peer is silent for up to `silence`, or for ever if that is `None`.
-    pub fn outlast(&self, silence: Option<Duration>) {
+    pub(crate) fn outlast(&self, silence: Option<Duration>) {
         let silence = silence.map(|silence| smoltcp::time::Duration::from_secs(silence.as_secs().max(1)));
         self.with(|socket| socket.set_timeout(silence));
     }
@@ -334,7 +334,8 @@ impl TcpStream {
     }
 
     /// Returns the address of the other side; `None` once the connection has ended.
-    pub fn peer(&self) -> Option<Ipv4Addr> {
+    #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "only perftest calls it"))]
+    pub(crate) fn peer(&self) -> Option<Ipv4Addr> {
         match self.with(|socket| socket.remote_endpoint())?.addr {
             IpAddress::Ipv4(address) => Some(address),
         }
@@ -351,7 +352,11 @@ impl TcpStream {
 
     /// Reads up to `buf.len()` bytes that have arrived. Pending while there are none. Returns 0 once the peer
     /// has closed its side.
-    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize, NetworkError>> {
+    pub(crate) fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.lock();
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
         match socket.recv_slice(buf) {
@@ -371,7 +376,7 @@ impl TcpStream {
 
     /// Copies up to `data.len()` bytes into the send buffer and sends as many as the window allows. Pending
     /// while the buffer is full.
-    pub fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, NetworkError>> {
+    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, NetworkError>> {
         match self.try_write(data) {
             Ok(0) if !data.is_empty() => {
                 let registered = self.with(|socket| {
@@ -390,13 +395,13 @@ impl TcpStream {
 
     /// Writes as [`poll_write`](Self::poll_write) does, but returns 0 if the buffer is full. The poller may
     /// call it too: it neither allocates nor waits.
-    pub fn try_write(&self, data: &[u8]) -> Result<usize, NetworkError> {
+    pub(crate) fn try_write(&self, data: &[u8]) -> Result<usize, NetworkError> {
         self.with_and_send(|socket| socket.send_slice(data)).map_err(|_| NetworkError::Closed)
     }
 
     /// Writes as [`try_write`](Self::try_write) does, in the last words of a processor. Returns `None` if a
     /// lock is held, possibly by this processor.
-    pub fn dying_write(&self, data: &[u8]) -> Option<Result<usize, NetworkError>> {
+    pub(crate) fn dying_write(&self, data: &[u8]) -> Option<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.try_lock()?;
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
         let written = socket.send_slice(data).map_err(|_| NetworkError::Closed);
@@ -406,12 +411,12 @@ impl TcpStream {
 
     /// Polls the network once, in the last words of a processor. Returns `None` if a lock is held, possibly
     /// by this processor.
-    pub fn dying_poll(&self) -> Option<bool> {
+    pub(crate) fn dying_poll(&self) -> Option<bool> {
         self.stack.try_poll(time::now())
     }
 
     /// Polls the network until the peer has received all data, or until `until`. For last words only.
-    pub fn dying_flush(&self, until: Instant) {
+    pub(crate) fn dying_flush(&self, until: Instant) {
         while time::now() < until {
             let Some(inner) = self.stack.inner.try_lock() else { return };
             let left = inner.sockets.get::<tcp::Socket<'static>>(self.handle).send_queue();
@@ -425,7 +430,7 @@ impl TcpStream {
     /// Closes this side, and waits until the peer has received all data and closed its own side, but at most
     /// until `deadline`.
     #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "perftest alone has TCP on the fabric"))]
-    pub async fn close(self, deadline: Instant) {
+    pub(crate) async fn close(self, deadline: Instant) {
         self.with_and_send(tcp::Socket::close);
         let closed = poll_fn(|cx| {
             self.with(|socket| match socket.state() {
@@ -442,13 +447,13 @@ impl TcpStream {
     }
 
     /// Reads bytes that have arrived, by `deadline`. Returns 0 once the peer has closed its side.
-    pub async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, NetworkError> {
+    pub(crate) async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, NetworkError> {
         let read = poll_fn(|cx| self.poll_read(cx, buf));
         super::with_deadline(deadline, read).await.unwrap_or(Err(NetworkError::Deadline))
     }
 
     /// Copies all of `data` into the send buffer, by `deadline`.
-    pub async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), NetworkError> {
+    pub(crate) async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), NetworkError> {
         while !data.is_empty() {
             let write = poll_fn(|cx| self.poll_write(cx, data));
             let n = super::with_deadline(deadline, write).await.unwrap_or(Err(NetworkError::Deadline))?;

@@ -24,12 +24,11 @@ use proto::{Hello, Join, ToManager, ToNode, Welcome};
 use zeroize::Zeroizing;
 
 use crate::arch::cpu;
-use crate::boot::chart;
-use crate::boot::modules::Modules;
 use crate::exec::Poller;
+use crate::mm::modules::Modules;
 use crate::net::stack::{Buffers, Stack, TcpStream};
 use crate::sync::IrqMutex;
-use crate::{exec, net, random, time};
+use crate::{boot, chart, exec, net, random, time};
 
 /// The deadline of a join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -51,7 +50,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JoinError {
+pub(crate) enum JoinError {
     /// The manager cannot be reached.
     NoManager(SocketAddrV4, NetworkError),
     /// The manager has another cluster key, or the answering process is not a manager.
@@ -145,7 +144,7 @@ struct Heartbeats {
 }
 
 /// The control connection of a node that has joined.
-pub struct ManagerLink {
+pub(crate) struct ManagerLink {
     stream: TcpStream,
     /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
     incoming: spin::Mutex<Incoming>,
@@ -165,7 +164,7 @@ static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 ///
 /// # Errors
 /// A [`JoinError`], within five seconds.
-pub async fn join(
+pub(crate) async fn join(
     stack: &'static Stack,
     manager: SocketAddrV4,
     key: &ClusterKey,
@@ -236,7 +235,7 @@ pub async fn join(
 }
 
 /// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.
-pub fn arithmetic() -> Arithmetic {
+pub(crate) fn arithmetic() -> Arithmetic {
     if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
 }
 
@@ -537,13 +536,13 @@ fn last_words(reason: &str) {
 ///
 /// # Errors
 /// A line for the user: there is no key, or it is malformed.
-pub fn cluster_key() -> Result<ClusterKey, String> {
+pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
-    if let Some(text) = crate::boot::fw_cfg::read(name) {
+    if let Some(text) = boot::fw_cfg::read(name) {
         let text = Zeroizing::new(text);
         return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
     }
-    let modules = Modules::of(crate::boot_info());
+    let modules = Modules::of(boot::info());
     modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
         0 => alloc::format!(
             "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"

@@ -17,11 +17,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-/// The time for which a peer may leave sent data unacknowledged. The kernel measures it.
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// The time for which the kernel's buffer may accept not a single byte. It accepts more only after much has
-/// gone to the peer, so a slow peer needs more than [`SILENCE`].
+/// gone to the peer, so it can take a slow peer a while.
 const STALL: Duration = Duration::from_secs(120);
 
 /// The time that a peer has to close after the last message to it.
@@ -128,6 +125,11 @@ async fn talk(
     }
 }
 
+/// Makes the kernel find a peer whose host does not answer: within half a minute if nothing is to be sent,
+/// and otherwise when its retransmissions end. There is no `TCP_USER_TIMEOUT`: Linux counts all time in which
+/// a peer has less room than the next packet needs, so it would end the connection of a peer that receives
+/// slowly, but all the time. A node that is silent loses its lease, and [`STALL`] limits a peer that receives
+/// nothing.
 fn set_up(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
@@ -135,7 +137,6 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
         .with_interval(Duration::from_secs(5))
         .with_retries(3);
     socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(SILENCE))?;
     socket.set_tcp_notsent_lowat(UNSENT)
 }
 

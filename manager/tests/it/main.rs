@@ -17,3 +17,4 @@ mod roles;
 mod scale;
 mod strangers;
 mod support;
+mod syncs;

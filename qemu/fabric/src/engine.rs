@@ -28,7 +28,7 @@ const RECEIVE_KICK: u64 = 4;
 const WAKE: u64 = 5;
 
 /// The state of the switching thread.
-pub struct Engine {
+pub(crate) struct Engine {
     epoll: OwnedFd,
     /// The sender of commands, for the threads that serve connections.
     commands: Commands,
@@ -51,7 +51,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(
+    pub(crate) fn new(
         ports: Vec<Port>,
         faults: Faults,
         seed: u64,
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// Moves frames until the thread is told to stop.
-    pub fn run(mut self) -> Result<FabricCounters> {
+    pub(crate) fn run(mut self) -> Result<FabricCounters> {
         // By default the kernel may round a timed wait up by 50 us, which is of the order of the delays here.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut events = Vec::with_capacity(4 * self.ports.len() + 1);

@@ -10,7 +10,7 @@ pub const MAX_FRAME: usize = 69_632;
 /// The number of bytes that wait for a port before frames to it are dropped.
 pub const QUEUE_LIMIT: usize = 4 << 20;
 /// The length of the prefix that contains a frame's length, in bytes.
-pub const PREFIX: usize = 4;
+pub(crate) const PREFIX: usize = 4;
 
 /// The counts of one port since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct PortCounters {
 
 /// A port.
 #[derive(Debug)]
-pub struct Port {
+pub(crate) struct Port {
     /// The socket for machines that use the stream protocol.
     pub stream_listener: UnixListener,
     /// The socket for machines that share their memory.
@@ -57,7 +57,7 @@ pub struct Port {
 
 /// The machine connected to a port.
 #[derive(Debug)]
-pub enum Peer {
+pub(crate) enum Peer {
     /// No machine is connected.
     Absent,
     /// A machine connected by a stream.
@@ -68,10 +68,10 @@ pub enum Peer {
 
 /// The machine has closed its connection or has violated the protocol.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Disconnected;
+pub(crate) struct Disconnected;
 
 impl Port {
-    pub fn new(stream_listener: UnixListener, vhost_listener: UnixListener) -> Self {
+    pub(crate) fn new(stream_listener: UnixListener, vhost_listener: UnixListener) -> Self {
         Self {
             stream_listener,
             vhost_listener,
@@ -82,7 +82,7 @@ impl Port {
     }
 
     /// Returns whether a machine receives frames here.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         match &self.peer {
             Peer::Absent => false,
             Peer::Stream(_) => true,
@@ -100,7 +100,7 @@ impl Port {
 
     /// Returns whether a frame of `len` bytes may be sent to this port now. Counts the frame as sent or
     /// dropped.
-    pub fn admit(&mut self, len: usize) -> bool {
+    pub(crate) fn admit(&mut self, len: usize) -> bool {
         if !self.link || !self.is_connected() {
             self.counters.dropped_down += 1;
             false
@@ -115,7 +115,7 @@ impl Port {
     }
 
     /// Sends the frames in `ranges` of `buffer`, prefixes included.
-    pub fn send(&mut self, buffer: &[u8], ranges: &[Range<usize>]) -> Result<(), SendError> {
+    pub(crate) fn send(&mut self, buffer: &[u8], ranges: &[Range<usize>]) -> Result<(), SendError> {
         let counters = &mut self.counters;
         match &mut self.peer {
             Peer::Absent => Ok(()),
@@ -139,7 +139,7 @@ impl Port {
 
 /// The reason why frames could not be sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum SendError {
+pub(crate) enum SendError {
     /// The other end of the socket is closed.
     Disconnected,
     /// The machine's receive ring has invalid contents.
@@ -148,7 +148,7 @@ pub enum SendError {
 
 /// The first item in a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Front {
+pub(crate) enum Front {
     /// A complete frame, with its length in bytes without the prefix.
     Frame(usize),
     /// An incomplete prefix or frame.
@@ -158,7 +158,7 @@ pub enum Front {
 }
 
 /// Parses the prefix at the front of a stream of frames.
-pub fn front(stream: &[u8]) -> Front {
+pub(crate) fn front(stream: &[u8]) -> Front {
     let Some(prefix) = stream.first_chunk::<PREFIX>() else { return Front::Incomplete };
     match usize::try_from(u32::from_be_bytes(*prefix)) {
         Ok(len) if (1..=MAX_FRAME).contains(&len) => {

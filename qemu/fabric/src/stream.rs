@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 /// A stream connection.
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     pub socket: UnixStream,
     /// True while the poller watches the socket for room to write.
     pub watched_for_write: bool,
@@ -20,13 +20,17 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(socket: UnixStream) -> Self {
+    pub(crate) fn new(socket: UnixStream) -> Self {
         Self { socket, watched_for_write: false, partial: Vec::new(), waiting: Vec::new(), sent: 0 }
     }
 
     /// Reads once. Returns the length of the part of `buffer` that holds frames, of which the last may be
     /// incomplete. The caller must pass the incomplete rest to [`keep_partial`](Self::keep_partial).
-    pub fn read(&mut self, buffer: &mut [u8], counters: &mut PortCounters) -> Result<usize, Disconnected> {
+    pub(crate) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        counters: &mut PortCounters,
+    ) -> Result<usize, Disconnected> {
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
         counters.reads += 1;
@@ -42,18 +46,18 @@ impl Stream {
     }
 
     /// Keeps the incomplete frame at the end of a read.
-    pub fn keep_partial(&mut self, rest: &[u8]) {
+    pub(crate) fn keep_partial(&mut self, rest: &[u8]) {
         self.partial.extend_from_slice(rest);
     }
 
     /// Returns whether the queue is full.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() - self.sent >= QUEUE_LIMIT
     }
 
     /// Writes the frames in `ranges` of `buffer`, prefixes included. Data that the socket does not accept now
     /// is queued.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         buffer: &[u8],
         ranges: &[Range<usize>],
@@ -80,7 +84,7 @@ impl Stream {
     }
 
     /// Writes queued data once.
-    pub fn send_waiting(&mut self, counters: &mut PortCounters) -> Result<(), Disconnected> {
+    pub(crate) fn send_waiting(&mut self, counters: &mut PortCounters) -> Result<(), Disconnected> {
         if self.waiting.is_empty() {
             return Ok(());
         }
@@ -101,7 +105,7 @@ impl Stream {
     }
 
     /// Returns whether data is queued.
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 }

@@ -23,7 +23,7 @@ impl Symbols {
     /// Returns one line per frame for each address after `backtrace:` on a console line, innermost first;
     /// none if the line is not part of a backtrace.
     #[must_use]
-    pub fn annotate(&self, line: &str) -> Vec<String> {
+    pub(crate) fn annotate(&self, line: &str) -> Vec<String> {
         addresses(line).flat_map(|address| self.frames(address)).collect()
     }
 

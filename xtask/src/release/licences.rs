@@ -1,13 +1,13 @@
 //! The licences of all crates that a release is built from.
 
-use crate::{cargo, image, tool};
 use anyhow::{Context, Result, bail};
+use lab::{cargo, image, tool};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Returns cargo's description of both workspaces with all their dependencies on Linux.
-pub fn metadata() -> Result<[Value; 2]> {
+pub(crate) fn metadata() -> Result<[Value; 2]> {
     let describe = |mut cargo: std::process::Command| -> Result<Value> {
         cargo.args(["--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"]);
         serde_json::from_slice(&tool::output(&mut cargo)?).context("cargo metadata is no JSON")
@@ -16,7 +16,7 @@ pub fn metadata() -> Result<[Value; 2]> {
 }
 
 /// Returns a page that lists all crates of others with their licences. Fails if one names no licence.
-pub fn page(metadata: &[Value]) -> Result<String> {
+pub(crate) fn page(metadata: &[Value]) -> Result<String> {
     // By name and version: both workspaces have some of the crates.
     let mut rows = BTreeMap::new();
     for package in metadata.iter().filter_map(|metadata| metadata["packages"].as_array()).flatten() {

@@ -4,17 +4,17 @@ mod licences;
 mod sums;
 mod version;
 
-use crate::cargo::{self, Profile};
-use crate::image::{self, Apps, Contents};
-use crate::{paths, setup, tool, ui};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lab::cargo::{self, Profile};
+use lab::image::{self, Apps, Contents};
+use lab::{paths, setup, tool, ui};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The options of `cargo xtask release`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Directory for the files; it must not exist, or be empty
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -32,7 +32,7 @@ const COPIED: [(&str, &str); 6] = [
 
 /// Builds the images, the manager and the library for C, and writes them with the header, the Python module,
 /// the version, the licences of all dependencies, and checksums. Refuses a checkout with changes.
-pub fn release(options: &Options) -> Result<()> {
+pub(crate) fn release(options: &Options) -> Result<()> {
     let root = paths::root();
     let commit = version::clean_commit(&root)?;
     let version = version::of_all_crates(&version::manifests(&root)?)?;
@@ -63,7 +63,6 @@ pub fn release(options: &Options) -> Result<()> {
 
 /// Creates the directory of the release, and returns its path.
 fn empty_directory(out: &Path) -> Result<PathBuf> {
-    // Cargo runs programs at the top of the workspace only if the user is there.
     let out = std::path::absolute(out).with_context(|| format!("{} is no path", out.display()))?;
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     if fs::read_dir(&out).with_context(|| format!("cannot read {}", out.display()))?.next().is_some() {
@@ -72,7 +71,8 @@ fn empty_directory(out: &Path) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Builds the library for C as it ships, with RNICs through libibverbs. Returns the shared and the static one.
+/// Builds the library for C as it ships, with RNICs through libibverbs. Returns the shared and the static
+/// library.
 fn build_library() -> Result<[PathBuf; 2]> {
     let mut build = cargo::host("build");
     build.args(["--release", "--package", "ferrolite", "--features", "ferrolite/libibverbs"]);

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The name of the file with the sums, in the directory.
-pub const FILE: &str = "SHA256SUMS";
+pub(crate) const FILE: &str = "SHA256SUMS";
 
 /// Returns one line for each file below a directory: the digest and the path, sorted by path.
-pub fn of_directory(dir: &Path) -> Result<String> {
+pub(crate) fn of_directory(dir: &Path) -> Result<String> {
     let mut files = Vec::new();
     collect(dir, &mut files)?;
     files.sort();

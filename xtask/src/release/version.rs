@@ -1,7 +1,7 @@
 //! The version of a release: that of all crates, and the commit.
 
-use crate::tool;
 use anyhow::{Context, Result, bail, ensure};
+use lab::tool;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 const WORKSPACES: [&str; 3] = [".", "kernel", "fuzz"];
 
 /// Returns the commit of a checkout without changes.
-pub fn clean_commit(root: &Path) -> Result<String> {
+pub(crate) fn clean_commit(root: &Path) -> Result<String> {
     let git = |arguments: &[&str]| -> Result<String> {
         let output = tool::output(Command::new("git").arg("-C").arg(root).args(arguments))?;
         Ok(String::from_utf8_lossy(&output).trim_end().to_owned())
@@ -27,7 +27,7 @@ pub fn clean_commit(root: &Path) -> Result<String> {
 }
 
 /// Returns the manifests of all crates of the repository, by `cargo metadata`.
-pub fn manifests(root: &Path) -> Result<Vec<Value>> {
+pub(crate) fn manifests(root: &Path) -> Result<Vec<Value>> {
     let mut packages = Vec::new();
     for workspace in WORKSPACES {
         let mut cargo = Command::new("cargo");
@@ -39,7 +39,7 @@ pub fn manifests(root: &Path) -> Result<Vec<Value>> {
 }
 
 /// Returns the version that all crates have.
-pub fn of_all_crates(packages: &[Value]) -> Result<String> {
+pub(crate) fn of_all_crates(packages: &[Value]) -> Result<String> {
     let field = |package: &Value, name: &str| package[name].as_str().unwrap_or_default().to_owned();
     let first = packages.first().context("the repository has no crate")?;
     let version = field(first, "version");
@@ -57,7 +57,7 @@ pub fn of_all_crates(packages: &[Value]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths;
+    use lab::paths;
     use serde_json::json;
 
     #[test]

@@ -3,9 +3,9 @@
 //! Both run code that `cargo test` runs too. If a tool is missing, its tests are reported as skipped.
 //! `--full` first tries to install it; the quick set uses only tools that are installed.
 
-use super::cases::{Case, Lane, Outcome};
-use crate::{paths, tool};
 use anyhow::{Context, Result, bail, ensure};
+use end_to_end::runner::{Case, Lane, Outcome};
+use lab::{paths, tool};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,7 @@ const TARGETS: [Target; 7] = [
     Target { name: "manager", seeds: decisions },
 ];
 
-pub fn cases(full: bool) -> Vec<Case> {
+pub(super) fn cases(full: bool) -> Vec<Case> {
     let mut cases: Vec<_> = TARGETS
         .into_iter()
         .map(|target| Case::new(format!("fuzz::{}", target.name), move |log| fuzz(&target, full, log)))

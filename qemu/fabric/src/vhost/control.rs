@@ -36,7 +36,12 @@ const UNSUPPORTED: Error = Error::InvalidOperation("not offered");
 
 /// Starts the thread that answers the hypervisor on `connection`, which is connection number `generation` of
 /// the fabric.
-pub fn spawn(port: usize, generation: u64, connection: UnixStream, commands: Commands) -> io::Result<()> {
+pub(crate) fn spawn(
+    port: usize,
+    generation: u64,
+    connection: UnixStream,
+    commands: Commands,
+) -> io::Result<()> {
     let device = Device {
         port,
         generation,

@@ -9,8 +9,8 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use control::spawn;
-pub use ring::{Broken, Ring};
+pub(crate) use control::spawn;
+pub(crate) use ring::{Broken, Ring};
 
 use ring::Delivery;
 
@@ -20,7 +20,7 @@ use std::os::unix::net::UnixStream;
 
 /// One of a network device's two rings, by its number (virtio 1.2, 5.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// The ring with frames to the machine.
     Receive,
     /// The ring with frames from the machine.
@@ -29,7 +29,7 @@ pub enum Side {
 
 impl Side {
     /// Returns the ring with a number.
-    pub fn numbered(index: u32) -> Option<Self> {
+    pub(crate) fn numbered(index: u32) -> Option<Self> {
         match index {
             0 => Some(Self::Receive),
             1 => Some(Self::Transmit),
@@ -40,7 +40,7 @@ impl Side {
 
 /// A connected machine, as the switching thread sees it.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The number of the connection. Requests about an earlier one are ignored.
     pub generation: u64,
     /// The connection that the control thread reads. Shutting it down ends that thread.
@@ -53,7 +53,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(generation: u64, connection: UnixStream) -> Self {
+    pub(crate) fn new(generation: u64, connection: UnixStream) -> Self {
         Self {
             generation,
             connection,
@@ -65,7 +65,7 @@ impl Machine {
     }
 
     /// Returns the slot of a ring.
-    pub fn ring(&mut self, side: Side) -> &mut Option<Box<Ring>> {
+    pub(crate) fn ring(&mut self, side: Side) -> &mut Option<Box<Ring>> {
         match side {
             Side::Receive => &mut self.receive,
             Side::Transmit => &mut self.transmit,
@@ -73,12 +73,12 @@ impl Machine {
     }
 
     /// Returns whether the queue is full.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes >= QUEUE_LIMIT
     }
 
     /// Puts a frame into the receive ring, or into the queue. Does not notify the machine yet.
-    pub fn deliver(&mut self, frame: &[u8], counters: &mut PortCounters) -> Result<(), Broken> {
+    pub(crate) fn deliver(&mut self, frame: &[u8], counters: &mut PortCounters) -> Result<(), Broken> {
         let Some(ring) = &mut self.receive else { return Ok(()) };
         let delivery = if self.waiting.is_empty() { ring.deliver(frame)? } else { Delivery::NoBuffer };
         match delivery {
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     /// Delivers queued frames while there are buffers, and notifies the machine if it wants that.
-    pub fn flush(&mut self, counters: &mut PortCounters) -> Result<(), Broken> {
+    pub(crate) fn flush(&mut self, counters: &mut PortCounters) -> Result<(), Broken> {
         let Some(ring) = &mut self.receive else { return Ok(()) };
         while let Some(frame) = self.waiting.front() {
             match ring.deliver(frame)? {

@@ -24,11 +24,11 @@ const NO_INTERRUPT: u16 = 1;
 /// Offset of `num_buffers` in `struct virtio_net_hdr_v1`.
 const NUM_BUFFERS: usize = 10;
 /// The maximum length of the header, in bytes.
-pub const LONGEST_HEADER: usize = 12;
+pub(super) const LONGEST_HEADER: usize = 12;
 
 /// The guest's ring has invalid contents and is no longer used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
+pub(crate) struct Broken;
 
 impl From<virtio_queue::Error> for Broken {
     fn from(_: virtio_queue::Error) -> Self {
@@ -44,7 +44,7 @@ impl From<vm_memory::GuestMemoryError> for Broken {
 
 /// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub(crate) enum Delivery {
     /// The frame is in the ring.
     Done,
     /// The guest has provided too few buffers.
@@ -55,7 +55,7 @@ pub enum Delivery {
 
 /// The result of taking frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub(crate) struct Taken {
     /// The number of bytes of the buffer that the frames fill.
     pub filled: usize,
     /// The number of chains without a valid frame.
@@ -66,7 +66,7 @@ pub struct Taken {
 
 /// The two eventfds of a ring, both non-blocking.
 #[derive(Clone, Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     /// The signal from the guest that it has added entries.
     pub kick: Arc<File>,
     /// The signal to the guest that entries have been used. Without it the guest polls.
@@ -75,7 +75,7 @@ pub struct Signals {
 
 /// A running virtqueue.
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     queue: Queue,
     memory: Arc<GuestMemoryMmap>,
     pub signals: Signals,
@@ -93,7 +93,7 @@ pub struct Ring {
 
 impl Ring {
     /// Takes over a queue that is set up. Returns `None` if its rings are outside of the machine's memory.
-    pub fn new(
+    pub(crate) fn new(
         mut queue: Queue,
         memory: Arc<GuestMemoryMmap>,
         signals: Signals,
@@ -112,12 +112,12 @@ impl Ring {
     }
 
     /// Returns the index of the guest's next buffer, at which another device would continue.
-    pub fn next_avail(&self) -> u16 {
+    pub(crate) fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }
 
     /// Takes frames from a transmit ring into `buffer`, each preceded by its length as in a stream.
-    pub fn take(&mut self, buffer: &mut [u8]) -> Result<Taken, Broken> {
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> Result<Taken, Broken> {
         let memory = &*self.memory;
         let mut taken = Taken::default();
         for _ in 0..BATCH {
@@ -163,7 +163,7 @@ impl Ring {
     }
 
     /// Puts a frame into a receive ring.
-    pub fn deliver(&mut self, frame: &[u8]) -> Result<Delivery, Broken> {
+    pub(crate) fn deliver(&mut self, frame: &[u8]) -> Result<Delivery, Broken> {
         let needed = self.header + frame.len();
         let before = self.queue.next_avail();
         let delivery = self.find_room(needed)?;
@@ -242,17 +242,17 @@ impl Ring {
     }
 
     /// Asks the guest for a kick when it adds entries. Returns `true` if it has added some in the meantime.
-    pub fn listen(&mut self) -> Result<bool, Broken> {
+    pub(crate) fn listen(&mut self) -> Result<bool, Broken> {
         Ok(self.queue.enable_notification(&*self.memory)?)
     }
 
     /// Tells the guest that kicks are unnecessary, if the ring can express that.
-    pub fn ignore(&mut self) -> Result<(), Broken> {
+    pub(crate) fn ignore(&mut self) -> Result<(), Broken> {
         Ok(self.queue.disable_notification(&*self.memory)?)
     }
 
     /// Calls the guest unconditionally, because a call to its previous receiver may have been lost.
-    pub fn remind(&self) {
+    pub(crate) fn remind(&self) {
         if let Some(call) = &self.signals.call {
             // A full eventfd is pending already.
             let _ = rustix::io::write(&**call, &1u64.to_ne_bytes());
@@ -261,7 +261,7 @@ impl Ring {
 
     /// Calls the guest if it wants to know about the entries used since the last call. Returns whether it was
     /// called.
-    pub fn call(&mut self) -> Result<bool, Broken> {
+    pub(crate) fn call(&mut self) -> Result<bool, Broken> {
         let used = Wrapping(self.queue.next_used());
         let before = std::mem::replace(&mut self.called, used);
         let Some(call) = self.signals.call.as_ref().filter(|_| used != before) else { return Ok(false) };

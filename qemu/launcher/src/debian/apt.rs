@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// The time limit of one apt or dpkg command, in seconds. A kernel package has some 70 MB.
-pub const WITHIN_S: u32 = 600;
+pub(crate) const WITHIN_S: u32 = 600;
 
 /// apt with a certain set of package lists.
 #[derive(Clone, Debug)]
-pub struct Apt {
+pub(crate) struct Apt {
     /// Options that each command receives with `-o`.
     options: Vec<String>,
     /// True if the lists are the host's, which only root may update.
@@ -20,7 +20,7 @@ pub struct Apt {
 
 impl Apt {
     /// Returns apt with the suites for which the host is configured.
-    pub fn host() -> Self {
+    pub(crate) fn host() -> Self {
         Self { options: Vec::new(), host: true }
     }
 
@@ -39,7 +39,7 @@ impl Apt {
 
     /// Returns the package files (`name_version_architecture.deb`) of the newest candidates of some packages,
     /// in any order. Fails if apt does not know one of them.
-    pub fn candidates(&self, packages: &[String]) -> Result<Vec<String>> {
+    pub(crate) fn candidates(&self, packages: &[String]) -> Result<Vec<String>> {
         let uris = output(self.command("apt-get").args(["download", "--print-uris"]).args(packages))?;
         parse_uris(&uris)
     }
@@ -47,7 +47,7 @@ impl Apt {
     /// Returns the package files (`name_version_architecture.deb`) of some packages and all their
     /// dependencies, in any order. The dependencies are those that apt would install on a machine that has
     /// only the packages needed for installation.
-    pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
+    pub(crate) fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut status = tempfile::NamedTempFile::new()?;
         std::io::Write::write_all(&mut status, installed(&INSTALLERS).as_bytes())?;
         let mut command = self.command("apt-get");
@@ -58,13 +58,13 @@ impl Apt {
     }
 
     /// Returns whether apt's lists contain a package.
-    pub fn knows(&self, package: &str) -> bool {
+    pub(crate) fn knows(&self, package: &str) -> bool {
         output(self.command("apt-cache").args(["show", "--no-all-versions", package]))
             .is_ok_and(|shown| !shown.trim().is_empty())
     }
 
     /// Downloads packages into a directory. apt checks their hashes and skips files that are already there.
-    pub fn download(&self, packages: &[String], dir: &Path) -> Result<()> {
+    pub(crate) fn download(&self, packages: &[String], dir: &Path) -> Result<()> {
         let mut command = self.command("apt-get");
         // With root as the sandbox user, apt can write to a directory that is only accessible to the caller.
         command
@@ -76,7 +76,7 @@ impl Apt {
 
     /// Returns the direct dependencies of some packages, including alternatives and providers of virtual
     /// packages.
-    pub fn depends(&self, packages: &[&str]) -> Result<Vec<String>> {
+    pub(crate) fn depends(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut command = self.command("apt-cache");
         command.args(["depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"]);
         let listing = output(command.args(["--no-replaces", "--no-enhances"]).args(packages))?;
@@ -84,7 +84,7 @@ impl Apt {
     }
 
     /// Updates apt's lists. Only root may update the host's lists.
-    pub fn update(&self) -> Result<()> {
+    pub(crate) fn update(&self) -> Result<()> {
         if self.host && !rustix::process::geteuid().is_root() {
             bail!("apt's package lists are missing or too old: run `apt-get update` as root");
         }
@@ -122,7 +122,7 @@ fn installed(packages: &[&str]) -> String {
 }
 
 /// Returns the name of the package in a package file.
-pub fn package_of(file: &str) -> &str {
+pub(crate) fn package_of(file: &str) -> &str {
     file.split_once('_').map_or(file, |(package, _)| package)
 }
 
@@ -142,7 +142,7 @@ fn parse_depends(listing: &str) -> Vec<String> {
 }
 
 /// Unpacks a package file into a directory.
-pub fn unpack(deb: &Path, dir: &Path) -> Result<()> {
+pub(crate) fn unpack(deb: &Path, dir: &Path) -> Result<()> {
     output(bounded("dpkg-deb", WITHIN_S).arg("-x").arg(deb).arg(dir)).map(drop)
 }
 

@@ -14,7 +14,7 @@ const MAX_LINKS: u32 = 16;
 
 /// Unpacked packages, each in a directory of its own.
 #[derive(Debug)]
-pub struct Archive {
+pub(crate) struct Archive {
     apt: Apt,
     debs: PathBuf,
     unpacked: PathBuf,
@@ -24,24 +24,24 @@ pub struct Archive {
 
 /// A file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     pub package: String,
     pub path: PathBuf,
 }
 
 impl Archive {
     /// Creates an empty set. Package files are kept in `debs`, unpacked ones in `unpacked`.
-    pub fn new(apt: Apt, debs: PathBuf, unpacked: PathBuf) -> Self {
+    pub(crate) fn new(apt: Apt, debs: PathBuf, unpacked: PathBuf) -> Self {
         Self { apt, debs, unpacked, files: BTreeMap::new() }
     }
 
     /// Returns the package files (`name_version_architecture.deb`) in the set.
-    pub fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         self.files.values().cloned().collect()
     }
 
     /// Downloads and unpacks those of the packages that are not in the set.
-    pub fn add(&mut self, packages: &[&str]) -> Result<()> {
+    pub(crate) fn add(&mut self, packages: &[&str]) -> Result<()> {
         let missing: Vec<String> =
             packages.iter().filter(|p| !self.files.contains_key(**p)).map(|&p| p.to_owned()).collect();
         if missing.is_empty() {
@@ -52,7 +52,7 @@ impl Archive {
     }
 
     /// Downloads and unpacks package files, which must be apt's candidates.
-    pub fn add_files(&mut self, files: &[String]) -> Result<()> {
+    pub(crate) fn add_files(&mut self, files: &[String]) -> Result<()> {
         self.apt.download(&packages(files), &self.debs)?;
         for file in files {
             let package = apt::package_of(file).to_owned();
@@ -67,7 +67,7 @@ impl Archive {
     /// Adds the libraries on which the packages in the set depend, and those on which these depend. It asks
     /// apt in bulk, because each query takes about a second; [`libraries`](Self::libraries) finds missing
     /// libraries one by one.
-    pub fn add_likely_libraries(&mut self) -> Result<()> {
+    pub(crate) fn add_likely_libraries(&mut self) -> Result<()> {
         for _ in 0..2 {
             let packages: Vec<&str> = self.files.keys().map(String::as_str).collect();
             let mut depends = self.apt.depends(&packages)?;
@@ -82,23 +82,23 @@ impl Archive {
     }
 
     /// Returns the directory of a package.
-    pub fn package_dir(&self, package: &str) -> PathBuf {
+    pub(crate) fn package_dir(&self, package: &str) -> PathBuf {
         self.unpacked.join(package)
     }
 
     /// Finds a program by name.
-    pub fn program(&self, name: &str) -> Result<Found> {
+    pub(crate) fn program(&self, name: &str) -> Result<Found> {
         let found = PROGRAM_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MAX_LINKS));
         found.with_context(|| format!("no package has a program {name}"))
     }
 
     /// Finds a file by its path from the root, without a leading slash.
-    pub fn file(&self, path: &str) -> Result<Found> {
+    pub(crate) fn file(&self, path: &str) -> Result<Found> {
         self.find(Path::new(path), MAX_LINKS).with_context(|| format!("no package has a file {path}"))
     }
 
     /// Finds a shared library by name (`DT_SONAME`).
-    pub fn library(&self, name: &str) -> Option<Found> {
+    pub(crate) fn library(&self, name: &str) -> Option<Found> {
         LIBRARY_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MAX_LINKS))
     }
 
@@ -118,7 +118,7 @@ impl Archive {
 
     /// Returns all shared libraries that some files need, directly or indirectly, by name. Adds the packages
     /// that contain them.
-    pub fn libraries(&mut self, of: &[Found]) -> Result<BTreeMap<String, Found>> {
+    pub(crate) fn libraries(&mut self, of: &[Found]) -> Result<BTreeMap<String, Found>> {
         let mut libraries = BTreeMap::new();
         let mut open: Vec<Found> = of.to_vec();
         while let Some(file) = open.pop() {
@@ -178,7 +178,7 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 /// Returns the names of the packages in some package files.
-pub fn packages(files: &[String]) -> Vec<String> {
+pub(crate) fn packages(files: &[String]) -> Vec<String> {
     files.iter().map(|file| apt::package_of(file).to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 

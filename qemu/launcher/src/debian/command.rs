@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 /// Returns a command that `timeout` (coreutils) kills after a number of seconds, with messages in English.
-pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
+pub(crate) fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
     let mut command = Command::new("timeout");
     command.arg("--kill-after=5").arg(seconds.to_string()).arg(program);
     command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
@@ -13,7 +13,7 @@ pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
 }
 
 /// Runs a command to its end and returns its output. If it fails, the error contains its messages.
-pub fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let complaint = String::from_utf8_lossy(&done.stderr);
     ensure!(done.status.success(), "{command:?}: {}: {}", done.status, complaint.trim());

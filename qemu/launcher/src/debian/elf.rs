@@ -8,7 +8,7 @@ use object::{Endianness, Object, ObjectSection};
 
 /// Returns the names (`DT_NEEDED`) of the shared libraries to which a program or library is linked; none for
 /// a static program.
-pub fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
+pub(crate) fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
     let header = FileHeader64::<Endianness>::parse(file).context("not a 64-bit ELF file")?;
     let endian = header.endian()?;
     let sections = header.sections(endian, file)?;
@@ -25,7 +25,7 @@ pub fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
 }
 
 /// Returns the `key=value` pairs of a kernel module's `.modinfo` section.
-pub fn module_info(file: &[u8]) -> Result<Vec<(String, String)>> {
+pub(crate) fn module_info(file: &[u8]) -> Result<Vec<(String, String)>> {
     let elf = ElfFile64::<Endianness>::parse(file).context("a kernel module is not a 64-bit ELF file")?;
     let section = elf.section_by_name(".modinfo").context("a kernel module has no .modinfo")?;
     Ok(parse_modinfo(section.data().context("a kernel module's .modinfo is cut short")?))

@@ -1,10 +1,10 @@
 //! Debian packages, which are looked up, downloaded and unpacked, but not installed; and the contents of the
 //! programs in them.
 
-pub mod apt;
-pub mod archive;
-pub mod command;
-pub mod elf;
+pub(crate) mod apt;
+pub(crate) mod archive;
+pub(crate) mod command;
+pub(crate) mod elf;
 mod suites;
 
-pub use apt::Apt;
+pub(crate) use apt::Apt;

@@ -14,7 +14,7 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 impl Apt {
     /// Returns apt with the newest packages of some suites, of which the last is preferred. Its lists are
     /// kept in `dir` and downloaded if they are missing, which needs no privileges.
-    pub fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
+    pub(crate) fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
         let preferred = suites.last().context("no suite")?;
         let dir = &std::path::absolute(dir)?;
         ensure!(Path::new(KEYRING).is_file(), "there is no {KEYRING}: this host is not Debian");

@@ -68,7 +68,7 @@ pub enum RunError {
 
 /// The host's end of the channel.
 #[derive(Debug)]
-pub struct Channel {
+pub(super) struct Channel {
     stream: UnixStream,
     /// Data that was received and not yet used.
     ahead: Vec<u8>,
@@ -77,12 +77,12 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: UnixStream) -> Self {
         Self { stream, ahead: Vec::new(), number: 0, lost: false }
     }
 
     /// Waits until the guest accepts commands.
-    pub fn wait_ready(&mut self, deadline: Instant) -> Result<(), RunError> {
+    pub(super) fn wait_ready(&mut self, deadline: Instant) -> Result<(), RunError> {
         let line = self.line(deadline).map_err(|e| self.lose(&e))?;
         if line != "ready" {
             return Err(self.lose(&invalid(format!("it began with `{line}`"))));
@@ -92,13 +92,13 @@ impl Channel {
 
     /// Runs a shell command in the guest and waits for its end, at most `within`, rounded up to whole
     /// seconds.
-    pub fn run(&mut self, command: &str, within: Duration) -> Result<Output, RunError> {
+    pub(super) fn run(&mut self, command: &str, within: Duration) -> Result<Output, RunError> {
         self.run_as("-", command, within)
     }
 
     /// Runs a shell command like [`run`](Self::run); its input and output are streams identified by the word
     /// `kind`.
-    pub fn run_as(&mut self, kind: &str, command: &str, within: Duration) -> Result<Output, RunError> {
+    pub(super) fn run_as(&mut self, kind: &str, command: &str, within: Duration) -> Result<Output, RunError> {
         if self.lost {
             return Err(RunError::Lost("it was lost before".into()));
         }
@@ -117,7 +117,7 @@ impl Channel {
     }
 
     /// Sends a command that ends the guest's end of the channel, without waiting for a reply.
-    pub fn send_last(&mut self, command: &str, deadline: Instant) -> io::Result<()> {
+    pub(super) fn send_last(&mut self, command: &str, deadline: Instant) -> io::Result<()> {
         self.number += 1;
         self.stream.set_write_timeout(Some(left(deadline)?))?;
         self.stream.write_all(request(self.number, GRACE, "-", command).as_bytes())

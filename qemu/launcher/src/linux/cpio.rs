@@ -14,7 +14,7 @@ const BLOCK: usize = 512;
 
 /// An archive being written. All entries belong to root and have the time 0.
 #[derive(Debug)]
-pub struct Cpio<W> {
+pub(super) struct Cpio<W> {
     to: W,
     written: usize,
     inodes: u32,
@@ -22,12 +22,12 @@ pub struct Cpio<W> {
 }
 
 impl<W: Write> Cpio<W> {
-    pub fn new(to: W) -> Self {
+    pub(super) fn new(to: W) -> Self {
         Self { to, written: 0, inodes: 0, directories: BTreeSet::new() }
     }
 
     /// Adds a directory and its parents, unless they exist.
-    pub fn directory(&mut self, path: &str) -> Result<()> {
+    pub(super) fn directory(&mut self, path: &str) -> Result<()> {
         let path = path.trim_matches('/');
         if path.is_empty() || self.directories.contains(path) {
             return Ok(());
@@ -38,21 +38,21 @@ impl<W: Write> Cpio<W> {
     }
 
     /// Adds a file with its permissions (`0o755`), and its parent directories.
-    pub fn file(&mut self, path: &str, permissions: u32, content: &[u8]) -> Result<()> {
+    pub(super) fn file(&mut self, path: &str, permissions: u32, content: &[u8]) -> Result<()> {
         let path = path.trim_matches('/');
         self.parent(path)?;
         self.entry(path, FILE | permissions & 0o777, content)
     }
 
     /// Adds a symbolic link and its parent directories.
-    pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
+    pub(super) fn link(&mut self, path: &str, target: &str) -> Result<()> {
         let path = path.trim_matches('/');
         self.parent(path)?;
         self.entry(path, LINK, target.as_bytes())
     }
 
     /// Ends the archive. Another archive may follow in the same output.
-    pub fn finish(mut self) -> Result<W> {
+    pub(super) fn finish(mut self) -> Result<W> {
         self.entry("TRAILER!!!", 0, &[])?;
         self.pad(BLOCK)?;
         self.to.flush()?;

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The package that depends on the newest kernel of the suite.
-pub const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
+pub(super) const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
 /// The packages with the programs. Their other dependencies are found automatically.
 const PACKAGES: [&str; 13] = [
     "busybox-static",
@@ -102,7 +102,7 @@ const MODULES: [(&str, &[Wanted]); 4] = [
 ];
 
 /// The prefix of the directory in which an image is built.
-pub const WORK_PREFIX: &str = "build-";
+pub(super) const WORK_PREFIX: &str = "build-";
 
 /// The sources of the recipe. An image is rebuilt when any of them changes.
 const RECIPE: [&[u8]; 5] = [
@@ -238,7 +238,7 @@ fn recipe_hash() -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub fn kernel_package(apt: &Apt) -> Result<String> {
+pub(super) fn kernel_package(apt: &Apt) -> Result<String> {
     let depends = apt.depends(&[KERNEL_META_PACKAGE])?;
     let kernel = depends.into_iter().find(|package| package.starts_with("linux-image-"));
     kernel.with_context(|| format!("{KERNEL_META_PACKAGE} depends on no kernel"))
@@ -363,7 +363,7 @@ fn provider(archive: &Archive, name: &str) -> Result<String> {
 }
 
 /// Writes a file atomically: it appears complete or not at all.
-pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
+pub(super) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().context("a file without a directory")?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(content)?;

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The prefix of the names of an extended image's files.
-pub const PREFIX: &str = "extended-";
+pub(super) const PREFIX: &str = "extended-";
 /// Directories that are left out, because no program reads them; also character set converters, of which the
 /// C library has 8 MB.
 const LEFT_OUT: [&str; 7] = [
@@ -37,7 +37,7 @@ struct Manifest {
 }
 
 /// Returns the image extended with some packages. The caller holds the cache's lock.
-pub fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
+pub(super) fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
     for package in packages {
         ensure!(is_name(package), "`{package}` is not a name of a Debian package");
     }

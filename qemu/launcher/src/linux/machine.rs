@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// The sockets of a guest's ports, in the guest's directory.
 #[derive(Debug)]
-pub struct Sockets {
+pub(super) struct Sockets {
     /// Sockets on which the host listens: two command channels; standard input, output and error of a
     /// command.
     pub ports: [PathBuf; 5],
@@ -24,7 +24,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    pub fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: &Path) -> Self {
         Self {
             ports: ["command", "side", "in", "out", "err"].map(|name| dir.join(name)),
             terminal: dir.join("terminal"),
@@ -36,7 +36,7 @@ const INIT: &[u8] = include_bytes!("init.sh");
 const MLX4: &[u8] = include_bytes!("mlx4.sh");
 
 /// Copies the image's initramfs and appends an archive with the init program and further files.
-pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
+pub(super) fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
     let path = dir.join("initramfs.cpio");
     let mut whole = BufWriter::new(File::create(&path)?);
     io::copy(&mut File::open(&image.initramfs).context("cannot read the initramfs")?, &mut whole)?;
@@ -52,7 +52,7 @@ pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Resu
 }
 
 /// Returns QEMU's arguments for a guest.
-pub fn arguments(
+pub(super) fn arguments(
     image: &Image,
     initramfs: &Path,
     config: &GuestConfig,

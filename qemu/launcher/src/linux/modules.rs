@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// A module to be loaded.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted {
+pub(super) enum Wanted {
     /// The kernel must have it, built in or as a module.
     Required(&'static str),
     /// The module is loaded if it exists; newer kernels provide some functions in another way.
@@ -21,7 +21,7 @@ pub enum Wanted {
 
 /// The modules of one kernel.
 #[derive(Debug)]
-pub struct Modules {
+pub(super) struct Modules {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
     /// The requested modules and their dependencies, with their unpacked ELF files.
@@ -37,7 +37,7 @@ struct Taken {
 
 impl Modules {
     /// Finds the modules below `lib/modules/VERSION`.
-    pub fn find(dir: &Path) -> Result<Self> {
+    pub(super) fn find(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         collect(&dir.join("kernel"), &mut files)?;
         let builtin =
@@ -48,7 +48,7 @@ impl Modules {
 
     /// Returns the names of the wanted modules and of all their dependencies, each after its own
     /// dependencies.
-    pub fn order(&mut self, wanted: &[Wanted]) -> Result<Vec<String>> {
+    pub(super) fn order(&mut self, wanted: &[Wanted]) -> Result<Vec<String>> {
         let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         for want in wanted {
             match *want {
@@ -63,7 +63,7 @@ impl Modules {
     }
 
     /// Returns the modules of all orders so far, with their ELF files.
-    pub fn taken(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.taken.iter().map(|(name, taken)| (name.as_str(), taken.image.as_slice()))
     }
 

@@ -30,7 +30,7 @@ pub enum Input<'a> {
 
 /// The host's ends of the streams.
 #[derive(Debug)]
-pub struct Streams {
+pub(super) struct Streams {
     pub input: UnixStream,
     pub output: UnixStream,
     pub error: UnixStream,
@@ -38,7 +38,7 @@ pub struct Streams {
 
 impl Streams {
     /// Runs a command with its streams connected.
-    pub fn run(
+    pub(super) fn run(
         &self,
         channel: &mut Channel,
         command: &str,

@@ -14,7 +14,7 @@ const TOGETHER: Duration = Duration::from_micros(5);
 const ATTEMPTS: u32 = 1000;
 
 /// Returns the rate in kHz; `None` if there is no such counter, or if the host is too busy for a measurement.
-pub fn khz() -> Option<u64> {
+pub(super) fn khz() -> Option<u64> {
     static KHZ: OnceLock<Option<u64>> = OnceLock::new();
     *KHZ.get_or_init(|| {
         let (from, first) = read()?;

@@ -17,7 +17,7 @@ const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 const ELF: &[u8] = b"\x7fELF";
 
 /// Extracts the ELF file from a bzImage. Fails for compressions other than xz and zstd.
-pub fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
     let payload = payload(bzimage).context("not a bzImage")?;
     let vmlinux = match payload {
         xz if xz.starts_with(XZ) => unpack_xz(xz),
@@ -30,7 +30,7 @@ pub fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Unpacks one xz stream. Ignores the data after it, which in a bzImage is the unpacked length.
-pub fn unpack_xz(stream: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn unpack_xz(stream: &[u8]) -> Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     XzReader::new(stream, false).read_to_end(&mut unpacked)?;
     Ok(unpacked)

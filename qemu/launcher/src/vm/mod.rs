@@ -6,4 +6,4 @@ mod spec;
 
 pub use exit::Exit;
 pub use run::{Event, EventKind, SILENCE, Vm};
-pub use spec::{Accel, FwCfg, Machine, Nic, VmSpec, fabric_mac, management_mac};
+pub use spec::{Accel, FwCfg, Machine, Nic, VmSpec};

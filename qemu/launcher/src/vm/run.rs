@@ -120,16 +120,6 @@ impl Vm {
         signal(&state, Signal::KILL);
     }
 
-    /// Stops the machine's processors and devices until [`resume`](Self::resume).
-    pub fn pause(&self) {
-        signal(&self.shared.lock(), Signal::STOP);
-    }
-
-    /// Resumes the machine after [`pause`](Self::pause).
-    pub fn resume(&self) {
-        signal(&self.shared.lock(), Signal::CONT);
-    }
-
     /// Returns the last lines of the machine's console.
     #[must_use]
     pub fn tail(&self) -> Vec<String> {

@@ -89,15 +89,13 @@ pub struct VmSpec {
 }
 
 /// Returns the MAC address of a machine's port on the fabric.
-#[must_use]
-pub fn fabric_mac(index: u16) -> [u8; 6] {
+fn fabric_mac(index: u16) -> [u8; 6] {
     let [high, low] = index.to_be_bytes();
     [0x52, 0x54, 0x00, 0xfe, high, low]
 }
 
 /// Returns the MAC address of a machine's management port.
-#[must_use]
-pub fn management_mac(index: u16) -> [u8; 6] {
+fn management_mac(index: u16) -> [u8; 6] {
     let [high, low] = index.to_be_bytes();
     [0x52, 0x54, 0x00, 0xfd, high, low]
 }

@@ -6,9 +6,10 @@
 //! to the core and knows only the messages in both directions. [`drive`] panics if one of these invariants is
 //! violated after an event:
 //! - Nothing is sent on a connection that has ended, and none ends twice.
-//! - A node has one incarnation at a time, each later one has a higher number, and each member was told of
-//!   all other members and no others.
-//! - No node that has sent a heartbeat within its lease is declared dead for its silence.
+//! - A node has one incarnation at a time, each later one has a higher number, also after a restart of the
+//!   manager, and each member was told of all other members and no others. No job has the number of another.
+//! - A node is declared dead for its silence only if the manager was able to hear it for a lease. It is not
+//!   able to while it is suspended.
 //! - A node is told of a job only if its part of the previous job is over. It receives no more input than it
 //!   has granted credit for, and its input ends only after all the client's data.
 //! - A submission ends once: done or failed. No message follows on its connection after a failure.
@@ -43,6 +44,8 @@ pub struct Report {
     pub actions: u64,
     /// Joins that were granted.
     pub joins: u64,
+    /// Restarts of the manager.
+    pub restarts: u64,
     /// Members that were declared dead for their silence.
     pub expired: u64,
     /// Jobs of which nodes were told.

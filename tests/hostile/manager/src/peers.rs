@@ -1,11 +1,12 @@
 //! The model's knowledge of members and clients, and their messages.
 
-use platform::{Instant, IoAddr};
+use platform::IoAddr;
 use proto::{
     AppManifest, BootReport, CutRule, FromClient, Incarnation, InputFile, JobId, Join, NodeId,
     PROTOCOL_VERSION, RnicOffer,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 use verbs::{LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
 
 /// A connection, from its start to its end.
@@ -25,8 +26,8 @@ pub struct Node {
     pub id: NodeId,
     pub incarnation: Incarnation,
     pub name: String,
-    /// The time of its last heartbeat or of its join.
-    pub beat: Instant,
+    /// The time in which the manager had been able to hear when the node sent its last heartbeat or joined.
+    pub beat: Duration,
     /// The other members of which it was told.
     pub others: BTreeMap<NodeId, Incarnation>,
     /// Departures that it has not acknowledged.

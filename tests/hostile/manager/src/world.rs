@@ -6,7 +6,7 @@ use crate::peers::{Client, Node, Part, Peer};
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
-use proto::{Hello, Incarnation, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
+use proto::{Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -17,20 +17,31 @@ pub const JOB_WINDOW: u64 = 150_000;
 /// The maximum length of one message of input, in bytes.
 pub const PIECE: u64 = 48 << 10;
 
+/// The longest time between two ticks in which the manager counts as able to hear.
+const HEARS: Duration = LEASE.checked_div(8).expect("not zero");
+
 /// The core and the model.
 pub struct World {
     core: Core,
+    /// The content of the manager's disk.
+    disk: Saved,
     pub now: Instant,
+    /// The time of the last tick, and the time up to then in which the manager was able to hear.
+    ticked: Instant,
+    heard_until_tick: Duration,
     pub peers: BTreeMap<ConnId, Peer>,
     /// The names of the nodes that asked to join, by connection.
     joining: BTreeMap<ConnId, String>,
     /// The node that has bound each name.
     pub names: BTreeMap<String, NodeId>,
-    /// Incarnations that have ended, with the times of their last heartbeats.
-    dead: BTreeMap<(NodeId, Incarnation), Instant>,
+    /// Incarnations that have ended, with the values of [`hearing`](Self::hearing) at their last heartbeats.
+    dead: BTreeMap<(NodeId, Incarnation), Duration>,
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
     last_incarnation: Incarnation,
+    /// The highest number of a job, and that of the manager before the last restart.
+    last_job: JobId,
+    last_job_before: JobId,
     /// The number of the last binding of a name.
     pub last_binding: u64,
     /// Records to be saved.
@@ -44,24 +55,21 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
-        let config = Config {
-            lease: LEASE,
-            reply_timeout: ANSWER_TIMEOUT,
-            leave: Duration::from_secs(5),
-            ending: Duration::from_secs(4),
-            input_window: 100_000,
-            job_window: JOB_WINDOW,
-            ..Config::default()
-        };
+        let mut disk = Saved::default();
         Self {
-            core: Core::new(config, Saved::default()),
+            core: start(&mut disk),
+            disk,
             now: Instant::ZERO,
+            ticked: Instant::ZERO,
+            heard_until_tick: Duration::ZERO,
             peers: BTreeMap::new(),
             joining: BTreeMap::new(),
             names: BTreeMap::new(),
             dead: BTreeMap::new(),
             failed: BTreeSet::new(),
             last_incarnation: Incarnation(0),
+            last_job: JobId(0),
+            last_job_before: JobId(0),
             last_binding: 0,
             unsaved: Vec::new(),
             last_conn: 0,
@@ -76,7 +84,25 @@ impl World {
     }
 
     pub fn tick(&mut self) {
+        (self.heard_until_tick, self.ticked) = (self.hearing(), self.now);
         self.event(Event::Tick);
+    }
+
+    /// Returns the time so far in which the manager was able to hear. It is deaf while it is suspended: then
+    /// no tick comes.
+    pub fn hearing(&self) -> Duration {
+        self.heard_until_tick + (self.now - self.ticked).min(HEARS)
+    }
+
+    /// The manager dies and starts again with the content of its disk. All connections have ended.
+    pub fn restart(&mut self) {
+        self.core = start(&mut self.disk);
+        self.peers.clear();
+        self.joining.clear();
+        self.names.clear();
+        self.dead.clear();
+        self.last_job_before = self.last_job;
+        self.report.restarts += 1;
     }
 
     pub fn open(&mut self) -> ConnId {
@@ -121,6 +147,7 @@ impl World {
         }
         // The disk is quick: each record is saved at once.
         while let Some(record) = self.unsaved.pop() {
+            keep(&mut self.disk, &record);
             for action in self.core.handle(self.now, Event::Saved { record: &record }) {
                 self.act(action);
             }
@@ -248,7 +275,7 @@ impl World {
             id: welcome.node,
             incarnation: welcome.incarnation,
             name: self.joining.remove(&conn).expect("it has asked to join"),
-            beat: self.now,
+            beat: self.hearing(),
             others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
             unseen: Vec::new(),
             job: None,
@@ -263,7 +290,7 @@ impl World {
         assert!(proto::is_printable(reason));
         if reason == "lease expired" {
             let beat = self.dead.get(&departed).expect("it is dead");
-            assert!(self.now - *beat >= LEASE, "it has sent a heartbeat in time");
+            assert!(self.hearing() - *beat >= LEASE, "the manager was able to hear it for less than a lease");
             self.report.expired += 1;
         }
         let node = self.node(conn).expect("a member");
@@ -275,6 +302,10 @@ impl World {
     fn part_heard(&mut self, conn: ConnId, message: ToNode) {
         if let ToNode::JobInputEnd { job } = &message {
             check::all_input_is_out(self, *job);
+        }
+        if let ToNode::JobStart(start) = &message {
+            assert!(start.job > self.last_job_before, "no job has the number of another");
+            self.last_job = self.last_job.max(start.job);
         }
         let node = self.node(conn).expect("a member");
         if let ToNode::JobStart(start) = message {
@@ -359,5 +390,34 @@ impl World {
             }
             ToClient::Hello | ToClient::Jobs(_) | ToClient::Cancelled { .. } => {}
         }
+    }
+}
+
+/// Starts a manager with the content of a disk, on which the numbers that it may use are reserved first.
+fn start(disk: &mut Saved) -> Core {
+    let config = Config {
+        lease: LEASE,
+        reply_timeout: ANSWER_TIMEOUT,
+        leave: Duration::from_secs(5),
+        ending: Duration::from_secs(4),
+        input_window: 100_000,
+        job_window: JOB_WINDOW,
+        ..Config::default()
+    };
+    let saved = disk.clone();
+    saved.reservation().iter().for_each(|record| keep(disk, record));
+    Core::new(config, saved)
+}
+
+/// Writes a record to a disk.
+fn keep(disk: &mut Saved, record: &Record) {
+    match record {
+        Record::Node(name, node) => {
+            disk.nodes.retain(|(known, _)| known != name);
+            disk.nodes.push((name.clone(), *node));
+        }
+        Record::Forget(name) => disk.nodes.retain(|(known, _)| known != name),
+        Record::NextIncarnation(next) => disk.next_incarnation = *next,
+        Record::NextJob(next) => disk.next_job = *next,
     }
 }

@@ -4,27 +4,16 @@
 //! hostile-manager` runs it alone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod seed;
+
 use hostile_manager::{Report, drive};
+use seed::bytes;
 use std::hash::{BuildHasher, RandomState};
 
 /// The number of runs, if no seed is given.
 const RUNS: u64 = 400;
 /// The environment variable with a seed to run alone.
 const SEED: &str = "MANAGER_SEED";
-
-/// Returns the bytes of a seed (splitmix64). Every fourth seed has more of them.
-fn bytes(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let words = next() % if seed.is_multiple_of(4) { 400 } else { 60 };
-    (0..words).flat_map(|_| next().to_le_bytes()).collect()
-}
 
 /// Prints the seed if the test panics.
 struct Seed(u64);
@@ -56,6 +45,7 @@ fn whatever_members_and_clients_do() {
         sum.actions += report.actions;
         sum.joins += report.joins;
         sum.expired += report.expired;
+        sum.restarts += report.restarts;
         sum.jobs += report.jobs;
         sum.done += report.done;
         sum.failed += report.failed;
@@ -63,6 +53,7 @@ fn whatever_members_and_clients_do() {
     println!("{sum:?}");
     // Rare states are reached: each run begins and ends some jobs.
     assert!(sum.joins > 4 * RUNS && sum.expired > RUNS / 4, "{sum:?}");
+    assert!(sum.restarts > RUNS / 8, "{sum:?}");
     assert!(sum.jobs > 2 * RUNS && sum.done > RUNS && sum.failed > RUNS, "{sum:?}");
 }
 

@@ -1,0 +1,100 @@
+//! Events of the card, and the service of its InfiniBand port.
+
+use super::{CqSlot, Mlx4};
+use crate::config::Layer;
+use crate::control::Control;
+use crate::hardware::Hardware;
+use crate::management::agent;
+use crate::objects::eq::Event;
+use crate::objects::port::Link;
+use core::sync::atomic::Ordering;
+use lock_api::RawMutex;
+use verbs::PortState;
+
+impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
+    /// Serves an InfiniBand port: answers the subnet manager, and queries the link after a change. Uses
+    /// `try_lock`, because it may be called while a lock is held; the holder of the locks does the work.
+    pub(super) fn serve_subnet(&self, budget: usize) -> bool {
+        let Some(mut agent) = self.agent.try_lock() else { return false };
+        let Some(mut state) = self.control.try_lock() else { return false };
+        if self.has_failed() {
+            return false;
+        }
+        let mut any = false;
+        if let Some(packets) = &mut *agent {
+            let port = self.card.port.number;
+            let mut control = Control::new(&self.hw, &mut state);
+            any = agent::serve(&mut control.commands().0, packets, port, budget);
+        }
+        if self.stale.swap(false, Ordering::Relaxed) {
+            any = true;
+            let known = *self.link.lock();
+            match Control::new(&self.hw, &mut state).query_link(known) {
+                Ok(link) => self.update_link(link),
+                Err(error) => log::warn!("mlx4: the state of the port is not known: {error}"),
+            }
+        }
+        if state.commands.has_failed() {
+            self.fail("it does not complete commands");
+        }
+        any
+    }
+
+    /// Handles up to `budget` events. Returns true if there were any.
+    pub(super) fn take_events(&self, budget: usize) -> bool {
+        // If the lock is taken, its holder handles the events.
+        let Some(mut eq) = self.eq.try_lock() else { return false };
+        let mut any = false;
+        for _ in 0..budget {
+            let Some(event) = eq.next(&self.hw) else { break };
+            any = true;
+            self.on_event(event);
+        }
+        eq.update_consumer_index(&self.hw, false);
+        any
+    }
+
+    fn on_event(&self, event: Event) {
+        match event {
+            Event::Completion { cqn } => {
+                // The numbers of a virtual function's queues follow no pattern, and few queues are armed, so
+                // a search is right.
+                let named = |place: &&CqSlot<R, H::Block>| place.number.load(Ordering::Relaxed) == cqn;
+                if let Some(place) = self.cqs.iter().find(named)
+                    && let Some(cq) = place.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
+                {
+                    cq.on_event();
+                } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
+                    packets.cq.on_event();
+                } else if let Some(frames) =
+                    self.frames.lock().as_mut().filter(|frames| frames.packets.cq.number() == cqn)
+                {
+                    frames.packets.cq.on_event();
+                }
+            }
+            Event::CqError { cqn } => {
+                log::error!("mlx4: completion queue {cqn:#x} has failed");
+                self.counts.cq_errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::QpError { qpn } => {
+                log::warn!("mlx4: queue pair {qpn:#x} has failed");
+                self.counts.qp_errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::PortChange { port, up } if port == self.card.port.number => {
+                let state = if up { PortState::Active } else { PortState::Down };
+                match self.card.port.layer {
+                    Layer::Ethernet => {
+                        let link = Link { state, ..*self.link.lock() };
+                        self.update_link(link);
+                    }
+                    Layer::InfiniBand => self.stale.store(true, Ordering::Relaxed),
+                }
+            }
+            Event::PortManagement { port } if port == self.card.port.number => {
+                self.stale.store(true, Ordering::Relaxed);
+            }
+            Event::Fatal => self.fail("it reports a fatal error"),
+            Event::PortChange { .. } | Event::PortManagement { .. } | Event::Other(_) => {}
+        }
+    }
+}
