@@ -1,5 +1,5 @@
-//! Checks of the documents: relative links lead somewhere, no page is a wall of text, and the table of tests
-//! names the tests that exist.
+//! Checks of the documents: links lead somewhere, files that are named exist, no page is a wall of text, and
+//! the table of tests names the tests that exist.
 
 use anyhow::{Context, Result};
 use lab::paths;
@@ -22,6 +22,7 @@ pub(crate) fn faults(cases: &[String]) -> Result<Vec<String>> {
     for path in &pages {
         let page = Page::read(&root, path)?;
         faults.extend(page.broken_links(&root));
+        faults.extend(page.absent_files(&root));
         if page.name.starts_with("docs/") && page.lines() > LONGEST_PAGE {
             faults.push(format!("{}: {} lines, {LONGEST_PAGE} are allowed", page.name, page.lines()));
         }
@@ -85,6 +86,27 @@ impl Page {
         }
         broken
     }
+
+    /// Returns one line for each path in backticks, from the top of the repository, that does not exist.
+    fn absent_files(&self, root: &Path) -> Vec<String> {
+        let directories = top(root);
+        let is_path = |word: &&str| {
+            let (directory, rest) = word.split_once('/').unwrap_or_default();
+            // `tests/it` is the program with the tests of any crate.
+            let is_ours = directories.iter().any(|known| known == directory) && directory != "target";
+            is_ours && !rest.is_empty() && *word != "tests/it" && !rest.contains([' ', '*', '{', '$'])
+        };
+        let words = prose(&self.text).flat_map(|line| line.split('`').skip(1).step_by(2));
+        let absent = words.filter(is_path).filter(|path| !root.join(path).exists());
+        absent.map(|path| format!("{}: there is no {path}", self.name)).collect()
+    }
+}
+
+/// Returns the names of the directories at the top of the repository.
+fn top(root: &Path) -> Vec<String> {
+    let entries =
+        std::fs::read_dir(root).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// Returns the lines of a text that are not in blocks of code.
@@ -169,6 +191,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_does_not_exist_is_found_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("lite")).unwrap();
+        let text = "`lite/`, `lite/none.rs`, `other/none.rs`, `lite/*.rs`\n```\n`lite/code.rs`\n```\n".into();
+        let page = Page { path: dir.path().join("page.md"), name: "page.md".into(), text };
+        assert_eq!(page.absent_files(dir.path()), ["page.md: there is no lite/none.rs"]);
+    }
+
+    #[test]
     fn names_and_tests_are_compared_both_ways() {
         let cases = ["run::a", "run::b-1", "run::b-2", "host::c"].map(String::from);
         let page = |text: &str| differences(text, &cases);
@@ -193,9 +224,8 @@ mod tests {
 
     #[test]
     fn the_page_of_the_kernels_command_line_lists_every_key() {
-        let (page, source) =
-            (read("docs/reference/kernel-command-line.md"), read("kernel/src/cmdline.rs"));
-        let (_, keys) = source.split_once("pub const KEYS").unwrap();
+        let (page, source) = (read("docs/reference/kernel-command-line.md"), read("kernel/src/cmdline.rs"));
+        let (_, keys) = source.split_once("const KEYS").unwrap();
         let (keys, _) = keys.split_once("];").unwrap();
         let mut count = 0;
         for rest in keys.split("key(").skip(1) {
