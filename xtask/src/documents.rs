@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 const TESTS: &str = "docs/reference/tests.md";
 /// The largest number of lines of a page below `docs/`. Lines of tables do not count.
 const LONGEST_PAGE: usize = 200;
+/// The longest line of prose, in characters, as for comments.
+const WIDEST_LINE: usize = 110;
 /// Directories without documents of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", ".library"];
 
@@ -23,6 +25,7 @@ pub(crate) fn faults(cases: &[String]) -> Result<Vec<String>> {
         let page = Page::read(&root, path)?;
         faults.extend(page.broken_links(&root));
         faults.extend(page.absent_files(&root));
+        faults.extend(page.wide_lines());
         if page.name.starts_with("docs/") && page.lines() > LONGEST_PAGE {
             faults.push(format!("{}: {} lines, {LONGEST_PAGE} are allowed", page.name, page.lines()));
         }
@@ -85,6 +88,14 @@ impl Page {
             }
         }
         broken
+    }
+
+    /// Returns one line for each line of prose that is too wide. Tables are exempt.
+    fn wide_lines(&self) -> Vec<String> {
+        let wide =
+            prose(&self.text).filter(|line| line.chars().count() > WIDEST_LINE && !line.starts_with('|'));
+        wide.map(|line| format!("{}: a line is wider than {WIDEST_LINE} characters: {line}", self.name))
+            .collect()
     }
 
     /// Returns one line for each path in backticks, from the top of the repository, that does not exist.
@@ -197,6 +208,15 @@ mod tests {
         let text = "`lite/`, `lite/none.rs`, `other/none.rs`, `lite/*.rs`\n```\n`lite/code.rs`\n```\n".into();
         let page = Page { path: dir.path().join("page.md"), name: "page.md".into(), text };
         assert_eq!(page.absent_files(dir.path()), ["page.md: there is no lite/none.rs"]);
+        assert_eq!(page.wide_lines(), [""; 0]);
+    }
+
+    #[test]
+    fn only_prose_is_too_wide() {
+        let long = "x".repeat(WIDEST_LINE + 1);
+        let text = format!("{long}\n| {long} |\n```\n{long}\n```\n");
+        let page = Page { path: "page.md".into(), name: "page.md".into(), text };
+        assert_eq!(page.wide_lines().len(), 1);
     }
 
     #[test]
