@@ -7,7 +7,8 @@
 //! text for the last failure.
 //!
 //! # Neighbours
-//! [`lite_node`] below joins the cluster, and [`lite`] is the API that these functions expose in part.
+//! [`lite_node`] below joins the cluster, and [`lite`](mod@lite) is the API that these functions expose in
+//! part.
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 #![allow(
     clippy::missing_safety_doc,

@@ -5,7 +5,7 @@
 //! and control messages has a hash: the same seed gives the same hash.
 //!
 //! # Neighbours
-//! [`lite`], [`manager`] and [`softroce`] are the real crates; `semantics` runs its cases on such a
+//! [`lite`], [`manager`](::manager) and [`softroce`] are the real crates; `semantics` runs its cases on such a
 //! cluster.
 #![forbid(unsafe_code)]
 
