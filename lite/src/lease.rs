@@ -183,7 +183,8 @@ impl Lease {
 
     /// Returns the time of the poller's next check.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if self.is_over() {
+        // A lease that has passed without a suspension would be due for ever.
+        if self.is_over() || planted(Bug::NeverSuspended) {
             return None;
         }
         let lapse = self.lapse.lock();

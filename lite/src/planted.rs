@@ -8,6 +8,10 @@
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $bug:ident = $name:literal,)+) => {
         /// A bug.
+        #[cfg_attr(
+            not(all(feature = "testing", debug_assertions)),
+            expect(unreachable_pub, reason = "only `testing` re-exports it")
+        )]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Bug {
             $($(#[doc = $doc])+ $bug,)+

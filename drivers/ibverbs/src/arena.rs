@@ -76,10 +76,11 @@ impl Arena {
         Some(addr)
     }
 
-    /// Gives back a run of exactly the `len` it was taken with.
+    /// Frees the run at `addr`, which was allocated with the same `len`.
     ///
     /// # Panics
-    /// If that run is not allocated.
+    ///
+    /// Panics if no such run is allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         lock(&self.runs).give(addr.0.wrapping_sub(self.mapping.start.as_ptr() as u64), len);
     }

@@ -6,7 +6,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | `hardware` | registers, doorbells, shared memory and time, as the machine provides them |
+//! | `hardware`, `bus` | registers, doorbells, shared memory and time; the card's access to memory |
 //! | `config`, `card`, `error` | the configuration, the properties and health of a card, its errors |
 //! | `mailbox`, `command` | big-endian mailboxes; commands by registers (HCR) or a channel (vHCR) |
 //! | `device`, `control` | the receivers of all work outside of the data path, behind one lock |
@@ -67,6 +67,7 @@ extern crate alloc;
 extern crate std;
 
 mod bringup;
+mod bus;
 mod card;
 mod command;
 mod config;

@@ -74,13 +74,13 @@ impl Arena {
         *self.spoiled.lock()
     }
 
-    /// Whether such a byte has been seen so far.
+    /// Returns true if a byte that a former holder has written was seen in free memory so far.
     #[must_use]
     pub fn is_spoiled(&self) -> bool {
         self.spoiled.lock().is_some()
     }
 
-    /// Looks at a free run of memory, and makes it zero if it is not.
+    /// Checks that a free run of memory is zero, and records the first byte that is not. Makes the run zero.
     fn look(&self, start: u64, len: u64) {
         let mut block = self.block.lock();
         let Block { bytes, written } = &mut *block;
@@ -105,10 +105,11 @@ impl Arena {
         Some(IoAddr(self.base + start))
     }
 
-    /// Gives back a run of exactly the `len` it was taken with.
+    /// Frees the run at `addr`, which was allocated with the same `len`.
     ///
     /// # Panics
-    /// If that run is not allocated.
+    ///
+    /// Panics if no such run is allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         let whole = len.max(1).next_multiple_of(PAGE);
         // The memory is zeroed before it can be taken again. The next line refuses a run that is

@@ -25,7 +25,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// SIGTERM comes.
 #[derive(Debug, Parser)]
 #[command(version, about, args_override_self = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// The manager's address.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18500")]
     manager: String,
@@ -91,7 +91,7 @@ const MOST_MEMORY: u64 = 1 << 40;
 
 impl Cli {
     /// Joins the cluster, serves jobs, and leaves.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let level = if self.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
         env_logger::Builder::new().filter_level(level).init();
         let lite = self.lite.config()?;

@@ -5,14 +5,14 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 /// The settings on the command line, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LiteOptions(Vec<(&'static str, String)>);
+pub(crate) struct LiteOptions(Vec<(&'static str, String)>);
 
 impl LiteOptions {
     /// Returns LITE's sizes and times with these settings.
     ///
     /// # Errors
     /// If a value is not valid: one line that names the option.
-    pub fn config(&self) -> Result<lite::Config> {
+    pub(crate) fn config(&self) -> Result<lite::Config> {
         let mut config = lite::Config::default();
         for (name, value) in &self.0 {
             config.set(name, value).map_err(|error| anyhow!("--{error}"))?;

@@ -34,15 +34,16 @@ const SPARE: u64 = 8;
 /// The access rights of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
-    /// Read and execute.
+    /// Code can be read and executed.
     Text,
-    /// Read.
+    /// Data can be read.
     ReadOnly,
-    /// Read and write.
+    /// Data can be read and written.
     Data,
-    /// Read and write device registers: uncached.
+    /// Registers of a device can be read and written, uncached.
     Device,
-    /// Write to a device. The processor combines writes to longer ones (see [`cpu::init_memory_types`]).
+    /// Memory of a device can be written. The processor combines writes to longer ones (see
+    /// [`cpu::init_memory_types`]).
     Combining,
 }
 

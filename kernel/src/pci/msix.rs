@@ -33,9 +33,9 @@ impl fmt::Display for MsixError {
 /// A message that interrupts a processor: a write of `data` to `address` (Intel SDM volume 3, 11.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// The address of the write.
+    /// The address to which the device writes.
     pub address: u64,
-    /// The written value.
+    /// The value that the device writes.
     pub data: u32,
 }
 

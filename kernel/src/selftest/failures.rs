@@ -1,4 +1,5 @@
-//! Fatal failures, for the tests of the last words.
+//! Self-tests that end the machine by a panic, a fault or an exhausted heap, to test what it prints and
+//! reports.
 
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -125,10 +125,10 @@ async fn talk(
     }
 }
 
-/// Makes the kernel find a peer whose host does not answer: within half a minute if nothing is to be sent,
+/// Makes the kernel find a peer whose host does not answer: within half a minute if nothing waits to be sent,
 /// and otherwise when its retransmissions end. There is no `TCP_USER_TIMEOUT`: Linux counts all time in which
-/// a peer has less room than the next packet needs, so it would end the connection of a peer that receives
-/// slowly, but all the time. A node that is silent loses its lease, and [`STALL`] limits a peer that receives
+/// a peer has less room than the next packet needs, and would end the connection of a peer that receives
+/// slowly but steadily. A node that is silent loses its lease, and [`STALL`] limits a peer that receives
 /// nothing.
 fn set_up(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);

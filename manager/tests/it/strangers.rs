@@ -258,7 +258,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
 }
 
 /// Sends a heartbeat and waits for its acknowledgement.
-pub fn acknowledged(node: &mut Connection, beat: u64) {
+pub(crate) fn acknowledged(node: &mut Connection, beat: u64) {
     node.sending.send(&ToManager::Heartbeat { seq: beat }).unwrap();
     loop {
         match node.receiving.receive(Some(Duration::from_secs(60))).unwrap() {

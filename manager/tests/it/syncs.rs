@@ -36,7 +36,7 @@ impl Disk {
         ]
     }
 
-    /// Makes each later sync wait for so many milliseconds, or fail.
+    /// Makes each later sync wait, if `sync` is a number of milliseconds, or fail.
     fn set(&self, sync: &str) {
         // The process never sees half of the new content.
         let next = self.sync.with_extension("next");

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 /// A machine at a port.
-pub struct Machine {
+pub(crate) struct Machine {
     stream: UnixStream,
     mac: u8,
 }
@@ -24,14 +24,14 @@ impl Machine {
         frame
     }
 
-    pub fn send(&mut self, to: u8, payload: &[u8]) {
+    pub(crate) fn send(&mut self, to: u8, payload: &[u8]) {
         let frame = self.frame(to, payload);
         self.stream.write_all(&u32::try_from(frame.len()).unwrap().to_be_bytes()).unwrap();
         self.stream.write_all(&frame).unwrap();
     }
 
     /// Returns the sender and the payload of the next frame.
-    pub fn receive(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).unwrap();
         let mut frame = vec![0; u32::from_be_bytes(len) as usize];
@@ -40,12 +40,12 @@ impl Machine {
     }
 }
 
-pub fn config(ports: usize, dir: &Path) -> FabricConfig {
+pub(crate) fn config(ports: usize, dir: &Path) -> FabricConfig {
     FabricConfig { ports, dir: dir.into(), faults: Faults::NONE, seed: 1, pcap: None }
 }
 
 /// Starts a fabric whose machines have all sent a frame, so that every address is learned.
-pub fn meeting(config: &FabricConfig) -> (Fabric, Vec<Machine>) {
+pub(crate) fn meeting(config: &FabricConfig) -> (Fabric, Vec<Machine>) {
     let quiet = FabricConfig { faults: Faults::NONE, ..config.clone() };
     let fabric = Fabric::start(&quiet).unwrap();
     let mut machines: Vec<_> = (0..config.ports).map(|n| Machine::connect(&fabric, n)).collect();

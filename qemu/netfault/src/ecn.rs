@@ -1,6 +1,6 @@
 //! Congestion marks: the changes that a switch makes to the ECN field of an IP header (RFC 3168).
 
-/// Ethertypes whose frames carry an ECN field.
+/// The Ethertype of IPv4, whose header has an ECN field.
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// The offset of the network header.

@@ -56,7 +56,7 @@ pub struct FaultQueue<M> {
     faults: Faults,
     rng: Xoshiro256PlusPlus,
     marks: Xoshiro256PlusPlus,
-    /// The times at which the frames that wait for the link, or are on it, will have been sent.
+    /// For each frame that waits for the link or is on it, the time at which its transmission ends.
     waiting: VecDeque<u64>,
     in_flight: BinaryHeap<Reverse<InFlight<M>>>,
     pushes: u64,

@@ -34,7 +34,8 @@ pub struct Plan<'a> {
     pub manager: &'a [&'a str],
     /// Further packages of the machines.
     pub packages: &'a [&'a str],
-    /// Files in [`IN_GUEST`].
+    /// The files that each machine gets in the directory [`IN_GUEST`]: the name there, and the path on the
+    /// host.
     pub files: &'a [(&'a str, PathBuf)],
 }
 

@@ -281,6 +281,12 @@ impl Cluster {
         self.nodes.len()
     }
 
+    /// Returns whether a node leaves when the manager is silent for a few seconds.
+    #[must_use]
+    pub fn leaves_in_silence(&self) -> bool {
+        self.options.config.silence.is_some_and(|silence| silence < Duration::from_secs(60))
+    }
+
     /// Returns the number of nodes that have joined so far, including the dead.
     #[must_use]
     pub fn joined(&self) -> usize {
@@ -290,6 +296,11 @@ impl Cluster {
     /// Separates the nodes `i` and `j`, or connects them again. Frames between separated nodes are lost.
     pub fn part(&self, i: usize, j: usize, apart: bool) {
         self.wire.part(self.nodes[i - 1].mac, self.nodes[j - 1].mac, apart);
+    }
+
+    /// Delays all frames from node `from` to node `to`, or no longer.
+    pub fn slow(&self, from: usize, to: usize, by: Option<Duration>) {
+        self.wire.slow(self.nodes[from - 1].mac, self.nodes[to - 1].mac, by);
     }
 
     /// Drops all frames from node `from` to node `to`, or no longer.

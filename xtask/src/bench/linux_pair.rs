@@ -75,7 +75,8 @@ pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result
     ]
 }
 
-/// Returns the better value of each figure: the wire that is fast for us need not be fast for Linux.
+/// Returns the better value of each figure of two networks: Linux may be fast on another network than
+/// appliances are.
 pub(super) fn better(a: &Sample, b: &Sample) -> Sample {
     let mut best = *a;
     for (n, (best, other)) in best.iter_mut().zip(b).enumerate() {

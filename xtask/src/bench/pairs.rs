@@ -11,7 +11,7 @@ pub(super) struct Line {
     pub unit: &'static str,
     /// The appliance's median.
     pub ours: Option<f64>,
-    /// Linux rdma_rxe's.
+    /// The median of Linux with rdma_rxe.
     pub rxe: Option<f64>,
     /// Our share of rxe's figure: the median over pairs of consecutive runs.
     pub ratio: Option<f64>,

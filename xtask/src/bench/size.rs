@@ -16,7 +16,7 @@ const TIMEOUT_S: &str = "30";
 /// A text with a known count, and the number of its repetitions.
 const TEXT: (&str, usize) = ("one two two three three three\n", 1000);
 
-/// The sizes of a node.
+/// The length of a node's image, and the least memory in which a node runs.
 #[derive(Debug, Serialize)]
 pub(super) struct Size {
     /// The length of the image without symbols, in bytes.

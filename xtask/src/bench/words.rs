@@ -46,7 +46,8 @@ pub(super) struct Words {
     linux_mb_s: Option<f64>,
     /// The node's time relative to the process's.
     time_ratio: Option<f64>,
-    /// Quoted, not measured.
+    /// The lowest and the highest throughput that is published for Phoenix, in MB/s. It is quoted, not
+    /// measured.
     phoenix_quoted_mb_s: (f64, f64),
 }
 

@@ -16,7 +16,7 @@ struct Drawn {
 
 /// Writes `count` doc comments of the files below a path, drawn with a seed: the same files and seed give the
 /// same comments.
-pub fn draw(seed: u64, count: usize, under: &str, out: &mut dyn io::Write) -> Result<()> {
+pub(super) fn draw(seed: u64, count: usize, under: &str, out: &mut dyn io::Write) -> Result<()> {
     let root = paths::root();
     let mut all = Vec::new();
     source::each(&root, &mut |path, text| {

@@ -20,7 +20,7 @@ struct Layers<'a> {
 
 /// Writes the imports that lead upwards in the crates below a path. Fails if there are any, or if a module has
 /// no layer.
-pub fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
+pub(crate) fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
     let mut count = 0;
     for line in LAYERS.lines() {
         let layers = Layers::parse(line)?;

@@ -30,7 +30,7 @@ pub(super) struct Module {
     names: BTreeSet<String>,
     /// Names that the module imports, with the imported paths.
     imports: BTreeMap<String, Vec<Vec<String>>>,
-    /// Paths from which the module imports every name.
+    /// Paths from which the module imports every name (`use path::*`).
     globs: Vec<Vec<String>>,
     /// The items of the module, without those for tests.
     pub items: Vec<Item>,

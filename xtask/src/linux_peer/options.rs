@@ -50,7 +50,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Returns the plan of the peer.
-    pub fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         Plan {
             fabric: self.fabric.clone(),
             address: self.ip.map(|Address { ip, prefix }| (ip, prefix)),

@@ -126,7 +126,7 @@ impl SendChain {
         (self.len, self.lists.used) = (0, 0);
     }
 
-    /// Appends `work`, and returns its record.
+    /// Appends `work` to the list of requests to post. Returns the record that completes it.
     pub fn add(
         &mut self,
         work: &SendWr<'_>,

@@ -1,5 +1,6 @@
 //! Ownership and reset of a card (Linux `mlx4/reset.c`, iPXE `hermon_reset`).
 
+use crate::bus::{BUS_MASTER, COMMAND};
 use crate::card::Function;
 use crate::error::Error;
 use crate::hardware::Hardware;
@@ -22,9 +23,6 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The number of words of the configuration space that a reset loses.
 const SAVED: usize = 16;
-const COMMAND: usize = 1;
-/// Bit of the command register: the function may reach memory.
-const BUS_MASTER: u32 = 1 << 2;
 const VENDOR: u16 = 0x15b3;
 const CAPABILITIES: u16 = 0x34;
 const PCI_EXPRESS: u32 = 0x10;
@@ -69,30 +67,6 @@ pub(crate) fn take(hw: &impl Hardware) -> Result<Saved, Error> {
 /// Releases the card, so that another driver can acquire it.
 pub(crate) fn give_up(hw: &impl Hardware) {
     hw.set_register(OWNERSHIP, 0);
-}
-
-/// Disables a function's access to memory, whatever the card does: a function that is not a bus master cannot
-/// send requests. Returns true if it has no access from then on.
-pub(crate) fn cut_off(hw: &impl Hardware) -> bool {
-    let at = COMMAND as u16 * 4;
-    let command = hw.config(at);
-    if command != u32::MAX {
-        // A 1 in the upper half would clear a status bit.
-        hw.set_config(at, command & 0xffff & !BUS_MASTER);
-    }
-    // The answer to this read arrives after all earlier writes of the function (PCI Express, ordering). An
-    // absent function reads as all ones, and reaches nothing.
-    let now = hw.config(at);
-    now == u32::MAX || now & BUS_MASTER == 0
-}
-
-/// Enables a function's access to memory.
-pub(crate) fn connect(hw: &impl Hardware) {
-    let at = COMMAND as u16 * 4;
-    let command = hw.config(at) & 0xffff;
-    if command & BUS_MASTER == 0 {
-        hw.set_config(at, command | BUS_MASTER);
-    }
 }
 
 /// Makes a card that does not obey commands stop using memory.

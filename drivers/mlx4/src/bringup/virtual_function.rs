@@ -2,7 +2,8 @@
 
 use super::plan::{Base, Plan, Started};
 use crate::bringup::capabilities::{BoardId, Capabilities};
-use crate::bringup::{firmware, hca, reset};
+use crate::bringup::{firmware, hca};
+use crate::bus;
 use crate::card::{Function, HealthSource};
 use crate::command::{CommandState, Commands};
 use crate::config::Layer;
@@ -32,7 +33,7 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
     let mut state = CommandState::of_virtual(plan.hw)?;
     // The master has released everything that the function had, so it may reach memory again if it was cut
     // off.
-    reset::connect(plan.hw);
+    bus::connect(plan.hw);
     let mut commands = Commands::new(plan.hw, &mut state);
     let hca = hca::query(&mut commands)?;
     let capabilities = hca.restrict(Capabilities::query(&mut commands)?);

@@ -8,6 +8,7 @@ pub(crate) mod request;
 pub use opcode::{Opcode, Status};
 pub(crate) use request::Command;
 
+use crate::bus;
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::mailbox::{MAILBOX, Mailbox};
@@ -123,6 +124,8 @@ impl<'a, H: Hardware> Commands<'a, H> {
         self.state.input.addr().0
     }
 
+    /// Executes a command. A card that does not complete it has failed, and is cut off from memory at once,
+    /// because the caller frees memory that the command has made known to the card.
     fn execute(&mut self, command: Command, output: u64) -> Result<u64, Error> {
         if self.state.failed {
             return Err(Error::Failed);
@@ -133,7 +136,10 @@ impl<'a, H: Hardware> Commands<'a, H> {
             Transport::Channel(channel) => channel.execute(self.hw, command, output),
         };
         fence(Ordering::Acquire);
-        let CommandResult { code, output } = result.inspect_err(|_| self.state.failed = true)?;
+        let CommandResult { code, output } = result.inspect_err(|_| {
+            self.state.failed = true;
+            bus::cut_off(self.hw);
+        })?;
         if let Some(status) = Status::from_code(code) {
             let Command { opcode, modifier, .. } = command;
             log::debug!("mlx4: {opcode:?} {modifier:#x}: {status}");

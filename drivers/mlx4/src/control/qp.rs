@@ -40,7 +40,7 @@ impl<H: Hardware> Control<'_, H> {
         let shape = shape.ok_or(Error::Lacks("rings of this size"))?;
         let cqs = Cqs { send: cq.reference(id), receive: cq.reference(id) };
         let qp = self.make_qp(QpNum::new(number), service, shape, cqs)?;
-        cq.attach(QpRings::<H::Block>::slot_of(qp.queue.number()), qp.queue.clone());
+        cq.attach(QpRings::<H::Block>::slot_of(qp.rings.number()), qp.rings.clone());
         Ok(Packets::new(cq, qp, memory, room, self.state.card.keys.local))
     }
 
@@ -78,7 +78,7 @@ impl<H: Hardware> Control<'_, H> {
         let card = self.state.card.clone();
         let buffer = self.hw.allocate(shape.bytes() + RECORD).ok_or(Error::NoMemory("a queue pair"))?;
         let datagrams = matches!(service, Service::Datagram(_) | Service::Management);
-        let queue = Arc::new(QpRings::new(number, datagrams, buffer, shape));
+        let rings = Arc::new(QpRings::new(number, datagrams, buffer, shape));
         let slot = QpRings::<H::Block>::slot_of(number);
         let page = Page::of(slot, &card.capabilities);
         let attributes = QpAttributes {
@@ -91,9 +91,9 @@ impl<H: Hardware> Control<'_, H> {
             receive_cqn: cqs.receive.number,
             responder_reads: card.capabilities.max_rd_atomic,
         };
-        let pages = self.start_qp(&card, &attributes, &queue)?;
+        let pages = self.start_qp(&card, &attributes, &rings)?;
         let blue_flame = blue_flame_register(&card, service, slot);
-        Ok(Qp::new(Parts { queue, attributes, pages, cqs, page, blue_flame }))
+        Ok(Qp::new(Parts { rings, attributes, pages, cqs, page, blue_flame }))
     }
 
     /// Makes a queue pair known to the card, in the last state that it reaches without a connection. Returns
@@ -102,23 +102,23 @@ impl<H: Hardware> Control<'_, H> {
         &mut self,
         card: &Card,
         qp: &QpAttributes,
-        queue: &Arc<QpRings<H::Block>>,
+        rings: &Arc<QpRings<H::Block>>,
     ) -> Result<PageRun, Error> {
-        let pages = self.device().0.map_queue(queue.addr(), qp.shape.bytes())?;
-        let rings = RingAddresses { mtt: pages.offset(), record: queue.record_addr() };
+        let pages = self.device().0.map_queue(rings.addr(), qp.shape.bytes())?;
+        let addresses = RingAddresses { mtt: pages.offset(), record: rings.record_addr() };
         let init = Command::new(Opcode::Rst2InitQp).of(qp.number.get());
-        if let Err(error) = self.commands().0.exec_in(init, &qp.init(rings, card.port)) {
+        if let Err(error) = self.commands().0.exec_in(init, &qp.init(addresses, card.port)) {
             self.device().0.unmap(pages);
             return Err(error);
         }
         if qp.service != Service::Reliable
-            && let Err(error) = self.ready_for_datagrams(card, qp, rings)
+            && let Err(error) = self.ready_for_datagrams(card, qp, addresses)
         {
             if self.reset_qp(qp).is_ok() {
                 self.device().0.unmap(pages);
             } else {
                 // The card may still use the rings: their memory is never reused.
-                core::mem::forget(queue.clone());
+                core::mem::forget(rings.clone());
             }
             return Err(error);
         }
@@ -130,14 +130,14 @@ impl<H: Hardware> Control<'_, H> {
         &mut self,
         card: &Card,
         qp: &QpAttributes,
-        rings: RingAddresses,
+        addresses: RingAddresses,
     ) -> Result<(), Error> {
         let number = qp.number.get();
         let (mut commands, _) = self.commands();
-        let receive = qp.ready_for_datagrams(rings, card.port);
+        let receive = qp.ready_for_datagrams(addresses, card.port);
         commands.exec_in(Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
         let first = if matches!(qp.service, Service::Datagram(_)) { random_u32(commands.hw) } else { 0 };
-        let send = qp.ready_to_send_datagrams(rings, card.port, Psn::new(first));
+        let send = qp.ready_to_send_datagrams(addresses, card.port, Psn::new(first));
         commands.exec_in(Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 

@@ -43,7 +43,7 @@ impl Cqe {
     pub(crate) const fn origin(&self) -> (u16, u8) {
         (self.0[1] as u16, (self.0[1] >> 28) as u8 & 0xf)
     }
-    /// Returns the number of bytes.
+    /// Returns the number of bytes that were transferred.
     pub(crate) const fn len(&self) -> u32 {
         self.0[2] as u32
     }

@@ -1,14 +1,18 @@
-//! Events of the card, and the service of its InfiniBand port.
+//! Events of the card, its health, and the service of its InfiniBand port.
 
 use super::{CqSlot, Mlx4};
+use crate::bus;
+use crate::card::HealthSource;
 use crate::config::Layer;
 use crate::control::Control;
 use crate::hardware::Hardware;
 use crate::management::agent;
 use crate::objects::eq::Event;
 use crate::objects::port::Link;
+use crate::vf::channel::channel_error;
 use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
+use platform::Instant;
 use verbs::PortState;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
@@ -96,5 +100,57 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             Event::Fatal => self.fail("it reports a fatal error"),
             Event::PortChange { .. } | Event::PortManagement { .. } | Event::Other(_) => {}
         }
+    }
+}
+
+impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
+    /// Returns true if the card has failed and was not restarted since.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.health.has_failed()
+    }
+
+    /// Checks the card's health if the time of the next poll has come.
+    pub(super) fn watch_health(&self, now: Instant) {
+        if now < self.health.next_poll() {
+            return;
+        }
+        self.health.poll_later(now);
+        match self.card.health {
+            HealthSource::Unseen => {}
+            HealthSource::Register(register) => match self.hw.register(register) {
+                0 => {}
+                error => self.fail(&alloc::format!("its error buffer begins with {error:#010x}")),
+            },
+            HealthSource::Channel => {
+                if let Some(error) = channel_error(&self.hw) {
+                    self.fail(&alloc::format!("{error}"));
+                }
+            }
+        }
+    }
+
+    /// Marks the card as failed. Until it is reset, the driver does not use it and it cannot reach memory.
+    pub(super) fn fail(&self, why: &str) {
+        if self.health.fail() {
+            log::error!("mlx4: the card has failed: {why}");
+            self.link.lock().state = PortState::Down;
+            self.cut_off();
+        }
+    }
+
+    /// Disables the card's access to memory. Returns true if the card then has none.
+    pub(super) fn cut_off(&self) -> bool {
+        let done = bus::cut_off(&self.hw);
+        if !done {
+            log::error!("mlx4: the card cannot be kept from reaching memory");
+        }
+        self.health.set_cut_off(done);
+        done
+    }
+
+    /// Returns true if a card that has failed can no longer reach memory.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.health.is_cut_off()
     }
 }

@@ -38,7 +38,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     #[inline]
     fn with_qp<T>(&self, number: QpNum, act: impl FnOnce(&mut Qp<H::Block>) -> T) -> Option<T> {
         let mut slot = self.slot(number)?.lock();
-        slot.as_deref_mut().filter(|qp| qp.queue.number() == number).map(act)
+        slot.as_deref_mut().filter(|qp| qp.rings.number() == number).map(act)
     }
 
     /// Calls `act` with a queue pair to post to, whose lock is held.
@@ -72,10 +72,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             let log_entries = self.card.capabilities.log_send_entries;
             let shape = Shape::new(send_depth, recv_depth, log_entries).ok_or(VerbsError::InvalidArgument)?;
             let qp = control.create_qp(service, shape, cqs)?;
-            let number = qp.queue.number();
+            let number = qp.rings.number();
             let index = QpRings::<H::Block>::slot_of(number);
             for id in [send_cq, recv_cq] {
-                self.with_cq(id, |cq| cq.attach(index, qp.queue.clone()))?;
+                self.with_cq(id, |cq| cq.attach(index, qp.rings.clone()))?;
             }
             *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(qp.into());
             Ok(number)
@@ -84,14 +84,14 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     /// Completes the outstanding work of a queue pair, which the card has released, as flushed.
     pub(super) fn flush(&self, qp: &Qp<H::Block>) -> Result<(), VerbsError> {
-        let index = QpRings::<H::Block>::slot_of(qp.queue.number());
+        let index = QpRings::<H::Block>::slot_of(qp.rings.number());
         let Cqs { send, receive } = &qp.cqs;
         let one = send.id == receive.id;
         self.with_cq(send.id, |cq| {
-            cq.detach(index, |queue, out| {
-                queue.flush_sends(out);
+            cq.detach(index, |rings, out| {
+                rings.flush_sends(out);
                 if one {
-                    queue.flush_receives(out);
+                    rings.flush_receives(out);
                 }
             });
         })?;
@@ -202,7 +202,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         self.with_control(|control| {
             // From here on nothing can be posted.
             let slot = self.slot(number).ok_or(VerbsError::NotFound)?;
-            let taken = slot.lock().take_if(|qp| qp.queue.number() == number);
+            let taken = slot.lock().take_if(|qp| qp.rings.number() == number);
             let qp = taken.ok_or(VerbsError::NotFound)?;
             let reset = match qp.state {
                 QpState::Lost => Ok(()),

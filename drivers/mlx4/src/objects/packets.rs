@@ -75,7 +75,7 @@ impl<B: Block> Packets<B> {
 
     /// Returns the number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
-        self.qp.queue.number().get()
+        self.qp.rings.number().get()
     }
 
     /// Returns the next received packet.
@@ -130,15 +130,15 @@ impl<B: Block> Packets<B> {
     }
 
     fn post_buffer(&self, buffer: u32) {
-        let queue = &*self.qp.queue;
-        let Some(index) = queue.receives.next(self.room.receives) else { return };
+        let rings = &*self.qp.rings;
+        let Some(index) = rings.receives.next(self.room.receives) else { return };
         if !self.qp.cqs.receive.credit.take() {
             return;
         }
         let at = self.memory.addr().0 + u64::from(buffer) * u64::from(self.room.receive_len);
-        store_buffer(self.key, IoAddr(at), self.room.receive_len, queue.receive_entry(index));
-        queue.receives.post(index, WrId(buffer.into()));
-        queue.publish_receives();
+        store_buffer(self.key, IoAddr(at), self.room.receive_len, rings.receive_entry(index));
+        rings.receives.post(index, WrId(buffer.into()));
+        rings.publish_receives();
     }
 
     /// Sends a packet: `fill` writes the packet, and `write` writes its work request, given the key and the

@@ -55,7 +55,7 @@ pub(crate) struct Cqs<T> {
 /// The poster's side of a queue pair, behind the lock of its slot, because the card needs work requests in
 /// order.
 pub(crate) struct Qp<B> {
-    pub(crate) queue: Arc<QpRings<B>>,
+    pub(crate) rings: Arc<QpRings<B>>,
     pub(crate) attributes: QpAttributes,
     pub(crate) pages: PageRun,
     pub(crate) state: QpState,
@@ -96,7 +96,7 @@ impl BlueFlameRegister {
 
 /// The constituents of a queue pair.
 pub(crate) struct Parts<B> {
-    pub(crate) queue: Arc<QpRings<B>>,
+    pub(crate) rings: Arc<QpRings<B>>,
     pub(crate) attributes: QpAttributes,
     pub(crate) pages: PageRun,
     pub(crate) cqs: Cqs<CqRef>,
@@ -110,9 +110,9 @@ pub(crate) type PostResult = Result<(), (usize, VerbsError)>;
 impl<B: Block> Qp<B> {
     /// Makes a queue pair that the card knows.
     pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { queue, attributes, pages, cqs, page, blue_flame } = parts;
+        let Parts { rings, attributes, pages, cqs, page, blue_flame } = parts;
         let (state, posts) = (QpState::Created, PostCounts::default());
-        Self { queue, attributes, pages, state, cqs, page, blue_flame, posts }
+        Self { rings, attributes, pages, state, cqs, page, blue_flame, posts }
     }
 
     /// Queues send work of a connection.
@@ -184,10 +184,10 @@ impl<B: Block> Qp<B> {
         copied: bool,
         write: &impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
     ) -> Result<(), VerbsError> {
-        let queue = &*self.queue;
-        let ring = queue.send_ring();
-        let at = |index: u32| ring.get((index & queue.send_mask) as usize).ok_or(VerbsError::NoResources);
-        let index = queue.sends.next(queue.shape.send_depth).ok_or(VerbsError::NoResources)?;
+        let rings = &*self.rings;
+        let ring = rings.send_ring();
+        let at = |index: u32| ring.get((index & rings.send_mask) as usize).ok_or(VerbsError::NoResources);
+        let index = rings.sends.next(rings.shape.send_depth).ok_or(VerbsError::NoResources)?;
         let (entry, ahead) = (at(index)?, at(index.wrapping_add(Shape::SPARE))?);
         if !self.cqs.send.credit.take() {
             return Err(VerbsError::NoResources);
@@ -196,8 +196,8 @@ impl<B: Block> Qp<B> {
         // must not look valid.
         stamp(ahead);
         let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.cqs.send.credit.give(1))?;
-        queue.sends.post(index, id);
-        let word = head.word(index & (queue.send_mask + 1) != 0);
+        rings.sends.post(index, id);
+        let word = head.word(index & (rings.send_mask + 1) != 0);
         let [first, ..] = entry;
         if copied && let Some(register) = &mut self.blue_flame {
             first.store(
@@ -221,23 +221,23 @@ impl<B: Block> Qp<B> {
         if self.state == QpState::Lost {
             return Err((0, VerbsError::InvalidState));
         }
-        let queue = &*self.queue;
+        let rings = &*self.rings;
         let mut outcome = Ok(());
         for (done, wr) in work.iter().enumerate() {
-            let posted = queue.receives.next(queue.shape.recv_depth).ok_or(VerbsError::NoResources);
+            let posted = rings.receives.next(rings.shape.recv_depth).ok_or(VerbsError::NoResources);
             let posted = posted.and_then(|index| {
-                store_receive(wr.scatter, limits, queue.receive_entry(index))?;
+                store_receive(wr.scatter, limits, rings.receive_entry(index))?;
                 if self.cqs.receive.credit.take() { Ok(index) } else { Err(VerbsError::NoResources) }
             });
             match posted {
-                Ok(index) => queue.receives.post(index, wr.id),
+                Ok(index) => rings.receives.post(index, wr.id),
                 Err(error) => {
                     outcome = Err((done, error));
                     break;
                 }
             }
         }
-        queue.publish_receives();
+        rings.publish_receives();
         outcome
     }
 }

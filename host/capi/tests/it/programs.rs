@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A file of this crate.
-pub fn source(path: &str) -> PathBuf {
+pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// Joins as a node in this process, on a port of the cluster's fabric; the node accepts jobs of `echo`.
-pub fn join(cluster: &Cluster, name: &str, port: usize) -> Node {
+pub(crate) fn join(cluster: &Cluster, name: &str, port: usize) -> Node {
     let clock = Clock::start();
     let nic = Nic::softroce(cluster.fabric.socket(port), 32 << 20).unwrap();
     let options = Options {
@@ -30,21 +30,21 @@ pub fn join(cluster: &Cluster, name: &str, port: usize) -> Node {
 }
 
 /// Returns the directory of the library: that of this test or its parent.
-pub fn library(name: &str) -> PathBuf {
+pub(crate) fn library(name: &str) -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let places = exe.ancestors().skip(1).take(2);
     places.map(|dir| dir.join(name)).find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
 }
 
 /// Returns the linker's arguments for the shared library.
-pub fn shared() -> [String; 3] {
+pub(crate) fn shared() -> [String; 3] {
     let library = library("libferrolite.so");
     let dir = library.parent().unwrap().display();
     [format!("-L{dir}"), format!("-Wl,-rpath,{dir}"), "-lferrolite".into()]
 }
 
 /// Compiles a program in C and fails on warnings.
-pub fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<str>]) -> PathBuf {
+pub(crate) fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<str>]) -> PathBuf {
     let program = cluster.dir.path().join(name);
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(self::source("include"));
@@ -54,7 +54,7 @@ pub fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<
 }
 
 /// Returns Python with the module, for a script.
-pub fn python(script: &Path) -> Command {
+pub(crate) fn python(script: &Path) -> Command {
     let mut python = Command::new("python3");
     python.arg(script).env("PYTHONPATH", source("python"));
     python.env("FERROLITE_LIBRARY", library("libferrolite.so")).env("PYTHONDONTWRITEBYTECODE", "1");

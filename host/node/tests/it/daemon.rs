@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 
 /// A node with that name on that port of the fabric.
-pub fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
+pub(crate) fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lite-node"));
     command.args(["--manager", &cluster.address, "--key-file"]).arg(cluster.key_file());
     command.args(["--name", name, "--nic", "softroce", "--fabric-socket"]).arg(cluster.fabric.socket(port));
@@ -22,7 +22,7 @@ fn three(cluster: &Cluster) -> Vec<Process> {
 }
 
 /// Submits the job to all nodes.
-pub fn word_count() -> Job {
+pub(crate) fn word_count() -> Job {
     Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }
 }
 
@@ -142,7 +142,7 @@ fn the_example_runs_against_two_processes() {
 }
 
 /// Returns the one line that a daemon prints which must not start.
-pub fn refusal(command: &mut Command) -> String {
+pub(crate) fn refusal(command: &mut Command) -> String {
     let (status, said) = Process::start(command).wait();
     assert!(!status.success(), "it started");
     assert_eq!(said.lines().count(), 1, "one clear line: {said}");

@@ -8,7 +8,7 @@ use std::thread;
 
 /// The direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     ToManager,
     ToNodes,
 }
@@ -29,7 +29,7 @@ impl Silence {
 }
 
 /// A proxy whose connections lead to the manager. Its threads end with their connections.
-pub struct Proxy {
+pub(crate) struct Proxy {
     /// The address on which the proxy listens.
     pub address: String,
     silence: Arc<Silence>,
@@ -37,7 +37,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy for the manager at `manager`.
-    pub fn start(manager: &str) -> Self {
+    pub(crate) fn start(manager: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let silence = Arc::new(Silence::default());
@@ -57,7 +57,7 @@ impl Proxy {
     }
 
     /// Stops forwarding in that direction, or forwards the bytes held back and all that follow.
-    pub fn silent(&self, way: Way, silent: bool) {
+    pub(crate) fn silent(&self, way: Way, silent: bool) {
         self.silence.ways.lock().unwrap()[way as usize] = silent;
         self.silence.change.notify_all();
     }

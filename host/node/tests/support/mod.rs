@@ -19,9 +19,9 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 /// The longest wait for anything.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub dir: TempDir,
     pub address: String,
     pub fabric: Fabric,
@@ -31,12 +31,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a manager, and a fabric with that many ports.
-    pub fn start(ports: usize) -> Self {
+    pub(crate) fn start(ports: usize) -> Self {
         Self::with_lease(ports, Config::default().lease)
     }
 
     /// Does the same as [`new`](Self::new); a node that the manager does not hear for `lease` is dead.
-    pub fn with_lease(ports: usize, lease: Duration) -> Self {
+    pub(crate) fn with_lease(ports: usize, lease: Duration) -> Self {
         // The path is short, because of the sockets in it.
         let dir = TempDir::with_prefix("lite-").unwrap();
         let (key, _) = key::load_or_make(&dir.path().join("cluster.key")).unwrap();
@@ -69,31 +69,31 @@ impl Cluster {
         Self { dir, address, fabric, stop: Some(stop), daemon: Some(daemon) }
     }
 
-    pub fn key_file(&self) -> PathBuf {
+    pub(crate) fn key_file(&self) -> PathBuf {
         self.dir.path().join("cluster.key")
     }
 
-    pub fn key(&self) -> ClusterKey {
+    pub(crate) fn key(&self) -> ClusterKey {
         key::load(&self.key_file()).unwrap()
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::connect(&self.address, &self.key()).unwrap()
     }
 
-    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         path
     }
 
     /// Waits until there are that many members.
-    pub fn wait_nodes(&self, count: u16) {
+    pub(crate) fn wait_nodes(&self, count: u16) {
         self.client().wait_nodes(count, LIMIT).unwrap();
     }
 
     /// Waits until the names of the members are these, sorted.
-    pub fn wait_members(&self, names: &[&str]) {
+    pub(crate) fn wait_members(&self, names: &[&str]) {
         let deadline = Instant::now() + LIMIT;
         loop {
             let mut now: Vec<String> =
@@ -118,7 +118,7 @@ impl Drop for Cluster {
 }
 
 /// A process, killed at the end of the test.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
     /// The lines of its standard error.
     lines: Receiver<String>,
@@ -127,7 +127,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (told, lines) = channel();
@@ -141,7 +141,7 @@ impl Process {
     }
 
     /// Waits until the process prints a line that contains `text`, unless it has before.
-    pub fn says(&mut self, text: &str) {
+    pub(crate) fn says(&mut self, text: &str) {
         while !self.said.contains(text) {
             match self.lines.recv_timeout(LIMIT) {
                 Ok(line) => self.said += &(line + "\n"),
@@ -150,13 +150,13 @@ impl Process {
         }
     }
 
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Waits for the end of the process; returns its status and its standard error.
-    pub fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -180,7 +180,7 @@ impl Drop for Process {
 }
 
 /// The reference implementation of word count.
-pub fn reference(input: &Path) -> Vec<u8> {
+pub(crate) fn reference(input: &Path) -> Vec<u8> {
     const PIPELINE: &str = r#"export LC_ALL=C
 tr -cs A-Za-z '\n' <"$1" | tr A-Z a-z | sed '/^$/d' | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' |
 sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
@@ -190,7 +190,7 @@ sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
 }
 
 /// Returns a text of about that many bytes, always the same.
-pub fn text(bytes: usize) -> Vec<u8> {
+pub(crate) fn text(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut text = Vec::with_capacity(bytes + 16);
     while text.len() < bytes {

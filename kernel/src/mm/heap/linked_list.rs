@@ -8,7 +8,7 @@ use linked_list_allocator::Heap;
 
 use crate::mm::{PAGE, frames, phys_to_virt};
 
-/// The free blocks.
+/// The free blocks of the heap, kept by `linked_list_allocator`.
 pub(super) struct Blocks(Heap);
 
 impl Blocks {

@@ -131,6 +131,12 @@ impl Port {
         }
     }
 
+    /// Returns whether the port is in InfiniBand mode.
+    #[must_use]
+    pub fn is_infiniband(&self) -> bool {
+        self.link_type == LinkType::InfiniBand
+    }
+
     /// Returns the burnt-in address.
     #[must_use]
     pub const fn mac(&self) -> MacAddr {

@@ -259,6 +259,13 @@ impl Profile {
         }
     }
 
+    /// Returns the index of a port from its number in the low byte, which counts from 1.
+    #[must_use]
+    pub fn port_index(&self, number: u32) -> Option<usize> {
+        let index = (number & 0xff).checked_sub(1)? as usize;
+        (index < self.ports.len()).then_some(index)
+    }
+
     /// Returns the port's GUID, derived from its address as the firmware does: an EUI-64 without the inverted
     /// bit.
     #[must_use]

@@ -14,6 +14,15 @@ const ALL_BUCKETS: usize = BUCKETS.len() + 2;
 /// The length of the frame check sequence, which counts on the wire, in bytes.
 pub const FCS: usize = 4;
 
+/// Counts of received frames that were dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that matched no steering entry.
+    pub rx_unsteered: u64,
+    /// Frames for which no receive buffer was posted.
+    pub rx_no_buffer: u64,
+}
+
 /// The counts of one direction of a port.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {

@@ -1,12 +1,10 @@
 //! The multicast group and steering table (MCG): destinations and their queue pairs.
 
-use super::Card;
-use super::command::Hca;
+use super::hca::Hca;
 use super::hcr::Status;
 use super::host::Host;
 use super::icm::Icm;
 use super::mailbox::{MAILBOX, Mailbox};
-use super::profile::Steering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs::Gid;
@@ -120,7 +118,7 @@ impl McgTable<'_> {
 
     /// Returns the queue pairs of an RDMA multicast group, each with its [`BLOCK_LOOPBACK`] flag.
     #[must_use]
-    fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
+    pub fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
         const RDMA: u32 = 0;
         self.hca.found.get((RDMA, gid.0), || self.walk(&gid.0, RDMA, host))
     }
@@ -170,27 +168,4 @@ pub fn members(entry: &Mailbox) -> Vec<u32> {
 fn words(entry: &Mailbox) -> impl Iterator<Item = u32> + '_ {
     let count = (entry.u32(0x04) & 0xff_ffff).min((MAILBOX / 4 - 8) as u32) as usize;
     (0..count).map(|i| entry.u32(0x20 + 4 * i))
-}
-
-impl Card {
-    /// Returns the queue pairs that receive a frame to an RDMA multicast group at a port. `from` is a queue
-    /// pair of the card, or `None` for the wire.
-    pub(super) fn group_members(
-        &mut self,
-        port: usize,
-        gid: Gid,
-        from: Option<u32>,
-        host: &dyn Host,
-    ) -> Vec<u32> {
-        let Some(hca) = &self.hca else { return Vec::new() };
-        let members = match hca.steering {
-            Steering::Flows => self.flows.group(port, &gid.0).into(),
-            Steering::Groups | Steering::Table => McgTable { icm: &self.icm, hca }.group(gid, host),
-        };
-        let wants = |&word: &u32| {
-            let qpn = receiver(word, from)?;
-            (self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
-        };
-        members.iter().filter_map(wants).collect()
-    }
 }

@@ -12,7 +12,7 @@ pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome> + Send>;
 pub enum Lane {
     /// The directory of the host workspace.
     Host,
-    /// The directory of the kernel.
+    /// The directory of the kernel's workspace.
     Kernel,
     /// The directories of the fuzz targets and of Miri.
     Tools,

@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::world::{BAD_QP, GOOD_QP, OPEN, OPEN_KEY, SLAVE_QP, World, numbers};
 
 /// Numbers with a meaning: queues, keys, addresses.
-pub const NUMBERS: [u32; 12] =
+pub(crate) const NUMBERS: [u32; 12] =
     [BAD_QP, GOOD_QP, 0x81, 0x82, KEY, OPEN_KEY, PD, PD + 4, 0x12000, (OPEN >> 32) as u32, SLAVE_QP, 0x100];
 
 /// Numbers of queues that exist or may exist.
@@ -36,7 +36,7 @@ const XRC_DOMAIN: u32 = 1;
 
 /// Creates queue pairs of each service: UC, UD, raw Ethernet, an RC one connected to itself, and both ends of
 /// an XRC one.
-pub fn make_queues(world: &mut World) {
+pub(crate) fn make_queues(world: &mut World) {
     let bad = &mut world.bad;
     for (qpn, service, mtu) in OTHERS {
         let target = qpn & 1 << 23;
@@ -84,7 +84,7 @@ pub fn make_queues(world: &mut World) {
 }
 
 /// Performs one action of a guest that attacks the command interface.
-pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 16 {
         0..8 => command(input, world),
         8 | 9 => object(input, world),
@@ -109,7 +109,7 @@ pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Performs one action of a guest with queue pairs.
-pub fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 32 {
         0..8 => good_send(input, world),
         8..12 => send(input, world),
@@ -125,12 +125,12 @@ pub fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Returns the number of a queue that exists or may exist.
-pub fn queue_number(input: &mut Input<'_>, world: &World) -> u32 {
+pub(crate) fn queue_number(input: &mut Input<'_>, world: &World) -> u32 {
     input.pick(if world.bad.is_slave() { &SLAVE_QUEUES } else { &QUEUES })
 }
 
 /// Issues a command with any parameters and a mailbox of some words.
-pub fn command(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn command(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(8) { input.raw() & 0xfff } else { input.pick(&COMMANDS) };
     let op_mod = u32::from(input.byte() % 4) * u32::from(input.byte() % 2);
     let in_mod = match input.byte() % 4 {
@@ -154,7 +154,7 @@ pub fn command(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Counts a command by its result.
-pub fn count(status: u8, world: &mut World) {
+pub(crate) fn count(status: u8, world: &mut World) {
     if status == 0 {
         world.report.commands += 1;
     } else {
@@ -163,7 +163,7 @@ pub fn count(status: u8, world: &mut World) {
 }
 
 /// Issues a command that creates an object and is valid except for a few words.
-pub fn object(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn object(input: &mut Input<'_>, world: &mut World) {
     let log = u32::from(input.byte() % 32);
     let number = queue_number(input, world);
     let mtt = u32::from(input.byte()) << 3;
@@ -228,7 +228,7 @@ pub fn object(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Issues a transition of a queue pair with a partly changed context.
-pub fn transition(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn transition(input: &mut Input<'_>, world: &mut World) {
     let opcode =
         input.pick(&[0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021, 0x022, 0x02d, 0x038, 0x061]);
     let qpn = queue_number(input, world);
@@ -243,7 +243,7 @@ pub fn transition(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Writes to the doorbell pages.
-pub fn doorbell(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn doorbell(input: &mut Input<'_>, world: &mut World) {
     let page = input.pick(&[0u64, 1, 0x80, 0x81, 0x7ff]);
     let within = match input.byte() % 4 {
         0 => 0x14,
@@ -258,7 +258,7 @@ pub fn doorbell(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Changes some of the guest's own memory: its tables, rings and doorbell records.
-pub fn poke(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn poke(input: &mut Input<'_>, world: &mut World) {
     let place = match input.byte() % 4 {
         0 => u64::from(input.raw()) % RAM,
         1 => {
@@ -287,7 +287,7 @@ fn segment(input: &mut Input<'_>) -> [u32; 4] {
 }
 
 /// Posts a valid work request over the connection to the honest guest.
-pub fn good_send(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn good_send(input: &mut Input<'_>, world: &mut World) {
     let opcode = input.pick(&[0x08, 0x09, 0x0a, 0x10, 0x12]);
     let (at, len) = (u32::from(input.byte()) << 3, 8 * (1 + u32::from(input.byte() % 128)));
     let mut words = Vec::new();
@@ -309,7 +309,7 @@ pub fn good_send(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Posts any work request, and rings its doorbell.
-pub fn send(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn send(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(16) {
         input.word()
     } else {
@@ -341,7 +341,7 @@ pub fn send(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Posts a receive, or writes a doorbell record.
-pub fn receive(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn receive(input: &mut Input<'_>, world: &mut World) {
     let count = world.queues.len();
     let mut queue = world.queues.swap_remove(usize::from(input.byte()) % count);
     let [len, key, _, at] = segment(input);
@@ -353,7 +353,7 @@ pub fn receive(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Delivers an arbitrary frame from the network.
-pub fn frame(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn frame(input: &mut Input<'_>, world: &mut World) {
     let mut frame = world.bad.mac.0.to_vec();
     frame.extend([2, 0, 0, 0, 0, 2]);
     frame.extend(input.pick(&[[0x08, 0x00], [0x89, 0x15], [0x08, 0x06], [0x81, 0x00], [0x86, 0xdd]]));
@@ -364,7 +364,7 @@ pub fn frame(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Advances time and carries frames in both directions.
-pub fn pass(input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn pass(input: &mut Input<'_>, world: &mut World) {
     let ns = 1u64 << (input.byte() % 34);
     world.bad.machine.advance(ns);
     world.good.machine.advance(ns);

@@ -5,7 +5,7 @@ use crate::input::Input;
 use crate::world::World;
 
 /// Performs one action.
-pub fn slave_action(action: u8, input: &mut Input<'_>, world: &mut World) {
+pub(crate) fn slave_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 32 {
         0..6 => guest::good_send(input, world),
         6..9 => guest::send(input, world),

@@ -5,24 +5,24 @@ use crate::common::keys::{PAGE, READ, WRITE, region};
 use std::ops::Range;
 
 /// The maximum number of a card's memory accesses for one action of a guest.
-pub const MAX_ACCESSES: u64 = 300_000;
+pub(crate) const MAX_ACCESSES: u64 = 300_000;
 /// The maximum number of bytes of frames that may leave for one action.
-pub const MAX_BYTES: usize = 32 << 20;
+pub(crate) const MAX_BYTES: usize = 32 << 20;
 
 /// The region that the honest guest has opened: its first address, its length in bytes, its key.
-pub const OPEN: u64 = 0x7f00_0000_0000;
-pub const OPEN_LEN: u64 = 2 * PAGE;
-pub const OPEN_KEY: u32 = 0x1_2000;
+pub(crate) const OPEN: u64 = 0x7f00_0000_0000;
+pub(crate) const OPEN_LEN: u64 = 2 * PAGE;
+pub(crate) const OPEN_KEY: u32 = 0x1_2000;
 /// The honest guest's protection domain, which contains only the open region.
 const GOOD_PD: u32 = PD + 4;
 /// The length of the honest guest's memory for queues and data, in bytes. All its memory is compared after
 /// each run.
 const GOOD_HEAP: u64 = 256 << 10;
 /// The honest guest's queue pair, and the hostile guest's queue pair connected to it.
-pub const GOOD_QP: u32 = 0x62;
-pub const BAD_QP: u32 = 0x51;
+pub(crate) const GOOD_QP: u32 = 0x62;
+pub(crate) const BAD_QP: u32 = 0x51;
 /// The hostile guest's queue pair if it has a virtual function: the first number that its master allocates.
-pub const SLAVE_QP: u32 = 0x848;
+pub(crate) const SLAVE_QP: u32 = 0x848;
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Report {
 }
 
 /// The two guests.
-pub struct World {
+pub(crate) struct World {
     pub bad: Node,
     pub good: Node,
     /// The hostile guest's queue pairs.
@@ -60,12 +60,12 @@ pub struct World {
 
 impl World {
     /// Creates two cards that are up and connected.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(Node::new(1), good_node())
     }
 
     /// Creates two cards, of which the hostile guest's is a virtual function, which uses RoCE v1.
-    pub fn with_slave() -> Self {
+    pub(crate) fn with_slave() -> Self {
         let mut good = good_node();
         good.set_roce_v1();
         Self::of(Node::slave(1), good)
@@ -106,13 +106,13 @@ impl World {
 
     /// Connects the hostile guest again, without the honest guest's knowledge. Its earlier queue pairs are
     /// forgotten.
-    pub fn connect_bad(&mut self) {
+    pub(crate) fn connect_bad(&mut self) {
         let (qpn, cqn) = numbers(&mut self.bad, BAD_QP, 0x81);
         self.queues = vec![self.bad.connect(qpn, cqn, &self.good, GOOD_QP)];
     }
 
     /// Carries frames in both directions a few times.
-    pub fn exchange(&mut self) {
+    pub(crate) fn exchange(&mut self) {
         for _ in 0..4 {
             self.bad.card.progress(&self.bad.machine);
             for (port, frame) in self.bad.card.take_outbox() {
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Checks the invariants after an action of the guest.
-    pub fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         self.report.actions += 1;
         for (node, accesses) in [&self.bad, &self.good].into_iter().zip(&mut self.accesses) {
             let now = node.machine.accesses();
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Checks the invariants at the end.
-    pub fn end(mut self) -> Report {
+    pub(crate) fn end(mut self) -> Report {
         self.exchange();
         self.check_memory();
         self.report.denied = self.good.card.transport_counters().access_errors;
@@ -195,6 +195,6 @@ fn good_node() -> Node {
 
 /// Returns numbers for a queue pair and its completion queue: a master allocates them, other drivers choose
 /// them.
-pub fn numbers(node: &mut Node, qpn: u32, cqn: u32) -> (u32, u32) {
+pub(crate) fn numbers(node: &mut Node, qpn: u32, cqn: u32) -> (u32, u32) {
     if node.is_slave() { node.numbers() } else { (qpn, cqn) }
 }

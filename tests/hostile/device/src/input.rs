@@ -1,35 +1,35 @@
 //! The byte string that decides everything.
 
 /// The bytes still to be used. At the end, every choice is the first one.
-pub struct Input {
+pub(crate) struct Input {
     bytes: Vec<u8>,
     at: usize,
 }
 
 impl Input {
-    pub fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         Self { bytes: bytes.to_vec(), at: 0 }
     }
 
     /// Returns the next byte, or `None` at the end.
-    pub fn next(&mut self) -> Option<u8> {
+    pub(crate) fn next(&mut self) -> Option<u8> {
         let byte = self.bytes.get(self.at).copied()?;
         self.at += 1;
         Some(byte)
     }
 
     /// Returns the next byte, or zero at the end.
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
     /// Returns true with probability 1/n.
-    pub fn one_in(&mut self, n: u8) -> bool {
+    pub(crate) fn one_in(&mut self, n: u8) -> bool {
         self.byte().is_multiple_of(n)
     }
 
     /// Returns a number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n
     }
 
@@ -39,7 +39,7 @@ impl Input {
     }
 
     /// Returns a word: any, a small one, one with one bit, or one at a limit.
-    pub fn word(&mut self) -> u32 {
+    pub(crate) fn word(&mut self) -> u32 {
         match self.byte() % 5 {
             0 => self.raw(),
             1 => self.byte().into(),

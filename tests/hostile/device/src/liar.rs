@@ -24,13 +24,13 @@ const OPCODES: [u8; 8] = [0x48, 0x4a, 0x50, 0x52, 0x01, 0x02, 0x5e, 0x1e];
 
 /// The layer that lies to the driver.
 #[derive(Clone)]
-pub struct Liar {
+pub(crate) struct Liar {
     pub machine: Arc<Machine>,
     state: Arc<Mutex<State>>,
 }
 
 /// The state of the lies.
-pub struct State {
+pub(crate) struct State {
     pub input: Input,
     /// The queue pairs so far with the number of sends of each, for entries that name them.
     pub numbers: Vec<(u32, u16)>,
@@ -46,7 +46,7 @@ pub struct State {
 }
 
 impl Liar {
-    pub fn new(machine: Arc<Machine>, input: Input) -> Self {
+    pub(crate) fn new(machine: Arc<Machine>, input: Input) -> Self {
         let state = State {
             input,
             numbers: Vec::new(),
@@ -61,12 +61,12 @@ impl Liar {
         liar
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread has panicked")
     }
 
     /// Runs a call of the driver, which must end within the limits.
-    pub fn timed<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
+    pub(crate) fn timed<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
         {
             let mut state = self.state();
             (state.accesses, state.passed) = (0, Duration::ZERO);
@@ -138,7 +138,7 @@ impl Liar {
     }
 
     /// Writes words anywhere in the memory shared by driver and card.
-    pub fn scribble(&self, state: &mut State) {
+    pub(crate) fn scribble(&self, state: &mut State) {
         let (base, _) = self.shared().range();
         let words = (self.shared().in_use() / 4).max(1);
         for _ in 0..=state.input.below(16) {
@@ -152,7 +152,7 @@ impl Liar {
     }
 
     /// Forges entries of events or completions behind the entry that the card published last.
-    pub fn forge(&self, state: &mut State) {
+    pub(crate) fn forge(&self, state: &mut State) {
         let published = self.machine.bus.published.load(Ordering::Relaxed);
         let lap = state.input.byte() & 0x80;
         for n in 0..=state.input.below(8) as u64 {

@@ -21,7 +21,7 @@ pub struct Report {
     pub up: u64,
     /// Drivers that refused the card.
     pub refused: u64,
-    /// Lies told.
+    /// The number of values that the device reported falsely.
     pub lies: u64,
     /// Calls of a driver that was up.
     pub calls: u64,

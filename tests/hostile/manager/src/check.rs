@@ -6,7 +6,7 @@ use proto::{Incarnation, JobId, NodeId};
 use std::collections::BTreeMap;
 
 /// Checks that each member was told of all other live members, and of no others.
-pub fn views(world: &World) {
+pub(crate) fn views(world: &World) {
     let all: BTreeMap<NodeId, Incarnation> =
         world.nodes().map(|(_, node)| (node.id, node.incarnation)).collect();
     for (_, node) in world.nodes() {
@@ -24,7 +24,7 @@ fn got(world: &World, job: JobId) -> u64 {
 }
 
 /// Checks that the manager holds no more input of an obedient client than its window and one message.
-pub fn input_that_waits(world: &World) {
+pub(crate) fn input_that_waits(world: &World) {
     for submission in world.clients().filter_map(|(_, client)| client.submission.as_ref()) {
         let Some(job) = submission.job else { continue };
         let waits = submission.sent - got(world, job);
@@ -33,7 +33,7 @@ pub fn input_that_waits(world: &World) {
 }
 
 /// Checks that the nodes of a job received all the input that its client had to send.
-pub fn all_input_is_out(world: &World, job: JobId) {
+pub(crate) fn all_input_is_out(world: &World, job: JobId) {
     let of_job = |client: &Client| client.submission.as_ref().is_some_and(|s| s.job == Some(job));
     let client = world.clients().map(|(_, client)| client).find(|client| of_job(client));
     let submission = client.and_then(|client| client.submission.as_ref()).expect("its client lives");

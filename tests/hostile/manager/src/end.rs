@@ -11,7 +11,7 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_millis(200);
 
 /// Every live peer that is not mute takes its next step; then time passes, and a tick comes.
-pub fn behave(world: &mut World) {
+pub(crate) fn behave(world: &mut World) {
     let nodes: Vec<ConnId> = world.nodes().filter(|(_, node)| !node.mute).map(|(conn, _)| conn).collect();
     for conn in nodes {
         beat(world, conn);
@@ -31,7 +31,7 @@ pub fn behave(world: &mut World) {
 }
 
 /// Acknowledges all departures of which the node was told.
-pub fn see(world: &mut World, conn: ConnId) {
+pub(crate) fn see(world: &mut World, conn: ConnId) {
     while let Some((node, incarnation)) = world.node(conn).and_then(|node| node.unseen.pop()) {
         world.say(conn, &ToManager::LeftSeen { node, incarnation });
     }
@@ -57,17 +57,17 @@ fn part_of(world: &mut World, conn: ConnId, job: JobId) -> Option<&mut Part> {
     world.node(conn)?.job.as_mut().filter(|part| part.job == job)
 }
 
-pub fn accept(world: &mut World, conn: ConnId, job: JobId) {
+pub(crate) fn accept(world: &mut World, conn: ConnId, job: JobId) {
     part_of(world, conn, job).into_iter().for_each(|part| part.accepted = true);
     world.say(conn, &ToManager::JobAccepted { job });
 }
 
-pub fn credit(world: &mut World, conn: ConnId, job: JobId, bytes: u64) {
+pub(crate) fn credit(world: &mut World, conn: ConnId, job: JobId, bytes: u64) {
     part_of(world, conn, job).into_iter().for_each(|part| part.credit = part.credit.max(bytes));
     world.say(conn, &ToManager::JobInputCredit { job, bytes });
 }
 
-pub fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
+pub(crate) fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
     if let Some(part) = part_of(world, conn, job) {
         (part.output, part.unacknowledged) = (part.output + len, part.unacknowledged + len);
     }
@@ -75,14 +75,14 @@ pub fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
 }
 
 /// Reports the end of the node's part of a job, with any result.
-pub fn over(world: &mut World, conn: ConnId, job: JobId, message: &ToManager) {
+pub(crate) fn over(world: &mut World, conn: ConnId, job: JobId, message: &ToManager) {
     part_of(world, conn, job).into_iter().for_each(|part| part.over = true);
     world.say(conn, message);
 }
 
 /// Sends up to `most` bytes of the client's input, if the manager accepts and expects some. Input beyond the
 /// announced length is the client's own fault.
-pub fn send_input(world: &mut World, conn: ConnId, most: u64) {
+pub(crate) fn send_input(world: &mut World, conn: ConnId, most: u64) {
     let Some(client) = world.client_of(conn) else { return };
     let paused = client.paused;
     let Some(submission) = client.submission.as_mut().filter(|s| s.job.is_some() && !paused) else { return };
@@ -96,7 +96,7 @@ pub fn send_input(world: &mut World, conn: ConnId, most: u64) {
 }
 
 /// Reports that the data sent to the client has been handed to the network.
-pub fn hand_over(world: &mut World, conn: ConnId) {
+pub(crate) fn hand_over(world: &mut World, conn: ConnId) {
     let Some(client) = world.client_of(conn) else { return };
     let bulk = std::mem::take(&mut client.unsent);
     if bulk > 0 {
@@ -112,7 +112,7 @@ fn behave_for(world: &mut World, time: Duration) {
 }
 
 /// Makes all peers behave honestly: everything must end, and a new job must succeed.
-pub fn settle(world: &mut World) {
+pub(crate) fn settle(world: &mut World) {
     behave_for(world, LEASE * 2);
     assert!(world.nodes().all(|(_, node)| !node.mute), "the silent nodes were declared dead");
     assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "new connections have timed out");

@@ -9,7 +9,7 @@ use proto::{FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, 
 use std::time::Duration;
 
 /// Performs one event.
-pub fn happen(choice: u8, input: &mut Input, world: &mut World) {
+pub(crate) fn happen(choice: u8, input: &mut Input, world: &mut World) {
     match choice % 8 {
         0 => connect(input, world),
         1 => time(input, world),
@@ -88,7 +88,7 @@ fn quiet(world: &mut World, steps: u64) {
     }
 }
 
-pub fn beat(world: &mut World, conn: ConnId) {
+pub(crate) fn beat(world: &mut World, conn: ConnId) {
     let (now, hearing) = (world.now, world.hearing());
     if let Some(node) = world.node(conn) {
         node.beat = hearing;

@@ -11,7 +11,7 @@ use verbs::{LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
 
 /// A connection, from its start to its end.
 #[derive(Debug)]
-pub enum Peer {
+pub(crate) enum Peer {
     /// A peer that has not identified itself.
     New,
     /// A peer that has asked to join and has been granted it.
@@ -22,7 +22,7 @@ pub enum Peer {
 
 /// A member.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     pub id: NodeId,
     pub incarnation: Incarnation,
     pub name: String,
@@ -42,7 +42,7 @@ pub struct Node {
 
 /// A node's part of a job.
 #[derive(Debug)]
-pub struct Part {
+pub(crate) struct Part {
     pub job: JobId,
     /// True for rank 0.
     pub first: bool,
@@ -62,7 +62,7 @@ pub struct Part {
 
 /// A client and its submission.
 #[derive(Debug, Default)]
-pub struct Client {
+pub(crate) struct Client {
     pub submission: Option<Submission>,
     /// True while it waits for nodes.
     pub waits: bool,
@@ -74,7 +74,7 @@ pub struct Client {
 
 /// A submission in progress.
 #[derive(Debug)]
-pub struct Submission {
+pub(crate) struct Submission {
     pub job: Option<JobId>,
     /// The bytes of input that are left, and that were sent.
     pub left: u64,
@@ -82,13 +82,13 @@ pub struct Submission {
 }
 
 /// Text that must not reach a terminal.
-pub const RUDE: &str = "\u{1b}[2J\n[   0.000] node 1 (a) is gone\u{202e}";
+pub(crate) const RUDE: &str = "\u{1b}[2J\n[   0.000] node 1 (a) is gone\u{202e}";
 
 /// The application that all nodes have.
-pub const APP: &str = "lines";
+pub(crate) const APP: &str = "lines";
 
 /// Returns a join with the name of a letter. Every third one asks to keep its id.
-pub fn join(letter: u8) -> Join {
+pub(crate) fn join(letter: u8) -> Join {
     Join {
         version: PROTOCOL_VERSION,
         name: char::from(b'a' + letter % 26).to_string(),
@@ -117,7 +117,7 @@ pub fn join(letter: u8) -> Join {
 }
 
 /// Returns a submission on `nodes` nodes; 0 means all.
-pub fn submit(nodes: u16, on: Vec<String>, lens: &[u64], limit_ms: Option<u64>) -> FromClient {
+pub(crate) fn submit(nodes: u16, on: Vec<String>, lens: &[u64], limit_ms: Option<u64>) -> FromClient {
     let inputs = lens.iter().map(|&len| InputFile { name: "f".into(), len }).collect();
     FromClient::Submit { app: APP.into(), args: vec![], nodes, on, inputs, limit_ms }
 }

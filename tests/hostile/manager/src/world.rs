@@ -10,18 +10,18 @@ use proto::{Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient,
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub const LEASE: Duration = Duration::from_secs(5);
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const LEASE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The limit on the input of one job that waits in the core, in charges.
-pub const JOB_WINDOW: u64 = 150_000;
+pub(crate) const JOB_WINDOW: u64 = 150_000;
 /// The maximum length of one message of input, in bytes.
-pub const PIECE: u64 = 48 << 10;
+pub(crate) const PIECE: u64 = 48 << 10;
 
 /// The longest time between two ticks in which the manager counts as able to hear.
 const HEARS: Duration = LEASE.checked_div(8).expect("not zero");
 
 /// The core and the model.
-pub struct World {
+pub(crate) struct World {
     core: Core,
     /// The content of the manager's disk.
     disk: Saved,
@@ -54,7 +54,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut disk = Saved::default();
         Self {
             core: start(&mut disk),
@@ -79,23 +79,23 @@ impl World {
         }
     }
 
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 
-    pub fn tick(&mut self) {
+    pub(crate) fn tick(&mut self) {
         (self.heard_until_tick, self.ticked) = (self.hearing(), self.now);
         self.event(Event::Tick);
     }
 
     /// Returns the time so far in which the manager was able to hear. It is deaf while it is suspended: then
     /// no tick comes.
-    pub fn hearing(&self) -> Duration {
+    pub(crate) fn hearing(&self) -> Duration {
         self.heard_until_tick + (self.now - self.ticked).min(HEARS)
     }
 
     /// The manager dies and starts again with the content of its disk. All connections have ended.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.core = start(&mut self.disk);
         self.peers.clear();
         self.joining.clear();
@@ -105,7 +105,7 @@ impl World {
         self.report.restarts += 1;
     }
 
-    pub fn open(&mut self) -> ConnId {
+    pub(crate) fn open(&mut self) -> ConnId {
         self.last_conn += 1;
         let conn = ConnId(self.last_conn);
         self.peers.insert(conn, Peer::New);
@@ -113,31 +113,31 @@ impl World {
         conn
     }
 
-    pub fn join(&mut self, join: Join) {
+    pub(crate) fn join(&mut self, join: Join) {
         let conn = self.open();
         self.joining.insert(conn, join.name.clone());
         self.say(conn, &Hello::Node(join));
     }
 
-    pub fn client(&mut self) -> ConnId {
+    pub(crate) fn client(&mut self) -> ConnId {
         let conn = self.open();
         self.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
         conn
     }
 
     /// Breaks a connection.
-    pub fn drop(&mut self, conn: ConnId) {
+    pub(crate) fn drop(&mut self, conn: ConnId) {
         if let Some(peer) = self.peers.remove(&conn) {
             self.ended(&peer);
             self.event(Event::Closed { conn, reason: "connection lost" });
         }
     }
 
-    pub fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
+    pub(crate) fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
         self.event(Event::Received { conn, bytes: &proto::encode(message) });
     }
 
-    pub fn event(&mut self, event: Event<'_>) {
+    pub(crate) fn event(&mut self, event: Event<'_>) {
         self.heard.clear();
         self.report.events += 1;
         self.most_peers = self.most_peers.max(self.peers.len() as u64);
@@ -210,28 +210,28 @@ impl World {
         }
     }
 
-    pub fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
         self.peers.iter().filter_map(|(&conn, peer)| match peer {
             Peer::Node(node) => Some((conn, &**node)),
             _ => None,
         })
     }
 
-    pub fn clients(&self) -> impl Iterator<Item = (ConnId, &Client)> {
+    pub(crate) fn clients(&self) -> impl Iterator<Item = (ConnId, &Client)> {
         self.peers.iter().filter_map(|(&conn, peer)| match peer {
             Peer::Client(client) => Some((conn, client)),
             _ => None,
         })
     }
 
-    pub fn node(&mut self, conn: ConnId) -> Option<&mut Node> {
+    pub(crate) fn node(&mut self, conn: ConnId) -> Option<&mut Node> {
         match self.peers.get_mut(&conn) {
             Some(Peer::Node(node)) => Some(node),
             _ => None,
         }
     }
 
-    pub fn client_of(&mut self, conn: ConnId) -> Option<&mut Client> {
+    pub(crate) fn client_of(&mut self, conn: ConnId) -> Option<&mut Client> {
         match self.peers.get_mut(&conn) {
             Some(Peer::Client(client)) => Some(client),
             _ => None,
@@ -239,7 +239,7 @@ impl World {
     }
 
     /// Returns the last message that the last event sent to a node.
-    pub fn heard_by(&self, conn: ConnId) -> Option<&ToNode> {
+    pub(crate) fn heard_by(&self, conn: ConnId) -> Option<&ToNode> {
         self.heard.iter().rev().find(|(to, _)| *to == conn).map(|(_, message)| message)
     }
 

@@ -6,7 +6,7 @@ use verbs::{Psn, QpNum, RemoteKey};
 
 /// The fault of a forged frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lie {
+pub(crate) enum Lie {
     /// The frame is an old one, unchanged.
     Replayed,
     /// The frame names a queue pair that does not exist.
@@ -26,7 +26,7 @@ pub enum Lie {
 }
 
 impl Lie {
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Replayed,
         Self::QueuePair,
         Self::Source,
@@ -39,13 +39,13 @@ impl Lie {
 
     /// Returns whether a receiver can distinguish the frame from its peer's. If not, the effect of the peer's
     /// work is uncertain, because InfiniBand does not authenticate.
-    pub const fn can_be_told(self) -> bool {
+    pub(crate) const fn can_be_told(self) -> bool {
         matches!(self, Self::Replayed | Self::QueuePair | Self::Source | Self::Key | Self::Garbage)
     }
 }
 
 /// Forges a frame from one that was sent. Returns `None` if that frame does not permit this lie.
-pub fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
+pub(crate) fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
     let mut changed = bytes.to_vec();
     match lie {
         Lie::Replayed => return Some(changed),
@@ -100,7 +100,7 @@ pub fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
 }
 
 /// Returns the receiver's memory that a request names as its target: key, first address, length in bytes.
-pub fn names(bytes: &[u8]) -> Option<(RemoteKey, platform::IoAddr, u64)> {
+pub(crate) fn names(bytes: &[u8]) -> Option<(RemoteKey, platform::IoAddr, u64)> {
     let packet = Frame::parse(bytes).ok()?.packet;
     match packet.ext {
         Ext::Reth(reth) | Ext::RethImm(reth, _) if packet.bth.opcode.operation != Operation::ReadRequest => {

@@ -6,7 +6,7 @@ use verbs::{Completion, Status, WorkKind};
 
 /// A send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Work {
+pub(crate) struct Work {
     pub kind: WorkKind,
     pub imm: Option<u32>,
     /// The offset of its data in the source (for a READ, in the peer's source), and their length.
@@ -36,7 +36,7 @@ const fn word_of(kind: WorkKind) -> Option<usize> {
 }
 
 /// The work that one side has posted, and the part of it that has ended.
-pub struct Posted {
+pub(crate) struct Posted {
     pub sends: Vec<Work>,
     /// The capacities of receives, in bytes.
     pub receives: Vec<usize>,
@@ -68,12 +68,12 @@ impl Posted {
     }
 
     /// Returns the value of the peer's word that the next atomic must find.
-    pub fn word(&self, kind: WorkKind) -> u64 {
+    pub(crate) fn word(&self, kind: WorkKind) -> u64 {
         word_of(kind).and_then(|n| self.words[n].last().copied()).unwrap_or(0)
     }
 
     /// Records a send. `leaves` is the value that an atomic leaves in the peer's word.
-    pub fn send(&mut self, work: Work, leaves: u64) {
+    pub(crate) fn send(&mut self, work: Work, leaves: u64) {
         if work.takes_receive() {
             self.messages.push(self.sends.len());
         }
@@ -84,13 +84,13 @@ impl Posted {
     }
 
     /// Returns the number of messages that need a receive of the peer.
-    pub fn messages(&self) -> usize {
+    pub(crate) fn messages(&self) -> usize {
         self.messages.len()
     }
 }
 
-/// Both sides.
-pub struct Model {
+/// The model of both nodes: the work that each has posted, and what may have happened to it.
+pub(crate) struct Model {
     pub sides: [Posted; 2],
     /// True after a forged frame that is indistinguishable from the peer's: then the effect of work on the
     /// memory that it names is uncertain.
@@ -100,7 +100,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(nodes: &[Node; 2]) -> Self {
+    pub(crate) fn new(nodes: &[Node; 2]) -> Self {
         Self {
             sides: [Posted::new(&nodes[1]), Posted::new(&nodes[0])],
             loose: false,
@@ -110,7 +110,7 @@ impl Model {
 
     /// Polls completions and checks them: they come in the order of posting, each once, none succeeds after a
     /// failure, and the work was done as requested.
-    pub fn take_completions(&mut self, nodes: &[Node; 2]) {
+    pub(crate) fn take_completions(&mut self, nodes: &[Node; 2]) {
         let taken = [nodes[0].completions(), nodes[1].completions()];
         // Receives come first: a message that one side reports as sent must have been received by the other.
         for (side, [_, receives]) in taken.iter().enumerate() {
@@ -197,7 +197,7 @@ impl Model {
     }
 
     /// Checks that all sends have ended.
-    pub fn all_ended(&self) {
+    pub(crate) fn all_ended(&self) {
         for (side, posted) in self.sides.iter().enumerate() {
             assert_eq!(posted.sends_ended, posted.sends.len(), "all work of side {side} has ended");
         }
@@ -205,7 +205,7 @@ impl Model {
 
     /// Checks all memory: bytes that no request named are unchanged, named bytes are unchanged or have their
     /// requested value, and each atomic ran once or not at all.
-    pub fn check_memory(&self, nodes: &[Node; 2]) {
+    pub(crate) fn check_memory(&self, nodes: &[Node; 2]) {
         for (side, node) in nodes.iter().enumerate() {
             let found = node.bytes(0, MEMORY);
             // A copy in which bytes that may have changed are set back to their initial value.

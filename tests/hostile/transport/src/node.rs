@@ -10,36 +10,36 @@ use verbs::{
 };
 
 /// The maximum number of work requests of one kind per side.
-pub const MAX_WORK: usize = 12;
+pub(crate) const MAX_WORK: usize = 12;
 /// The maximum length of a message, in bytes.
-pub const MAX_LEN: usize = 1500;
+pub(crate) const MAX_LEN: usize = 1500;
 /// The length of all memory, in bytes.
-pub const MEMORY: usize = 64 << 10;
+pub(crate) const MEMORY: usize = 64 << 10;
 
 /// The length of the source in bytes, from offset 0: the data of all sends and READs. Nothing may ever write
 /// there.
-pub const SOURCE_LEN: usize = 4096;
+pub(crate) const SOURCE_LEN: usize = 4096;
 /// The offset of the word to which the peer adds, and of the word that it swaps.
-pub const WORDS: [usize; 2] = [4096, 4160];
+pub(crate) const WORDS: [usize; 2] = [4096, 4160];
 /// Returns the offset of the result of an atomic, by its number.
-pub const fn result_at(id: usize) -> usize {
+pub(crate) const fn result_at(id: usize) -> usize {
     4608 + 16 * id
 }
 /// Returns the offset of a message's slot, by use and number.
-pub const fn slot_at(use_: SlotUse, id: usize) -> usize {
+pub(crate) const fn slot_at(use_: SlotUse, id: usize) -> usize {
     8192 + (use_ as usize * MAX_WORK + id) * 1536
 }
 
 /// The use of a slot: memory that the peer writes, that is read, or that is received.
 #[derive(Clone, Copy)]
-pub enum SlotUse {
+pub(crate) enum SlotUse {
     WrittenByPeer = 0,
     Read = 1,
     Received = 2,
 }
 
 /// A node.
-pub struct Node {
+pub(crate) struct Node {
     pub rnic: Arc<dyn Rnic>,
     pub memory: Arc<Arena>,
     pub qp: QpNum,
@@ -51,7 +51,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(side: usize, wire: &Shared, seed: u8) -> Self {
+    pub(crate) fn new(side: usize, wire: &Shared, seed: u8) -> Self {
         // Different addresses at both ends, so that a mix-up is detected.
         let base = 0x1000_0000 << side;
         let memory = Arc::new(Arena::new(IoAddr(base), MEMORY as u64));
@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// Connects the node to `peer`. `psn` holds the first PSNs of this side and of the other.
-    pub fn connect(&self, peer: &Self, psn: [u32; 2], mtu: PathMtu, retries: u8) {
+    pub(crate) fn connect(&self, peer: &Self, psn: [u32; 2], mtu: PathMtu, retries: u8) {
         let address = AddressVector {
             link: LinkKind::RoceV2,
             peer: peer.rnic.attributes().port,
@@ -95,31 +95,31 @@ impl Node {
         self.rnic.connect_qp(self.qp, &connect).expect("connected");
     }
 
-    pub const fn at(&self, offset: usize) -> IoAddr {
+    pub(crate) const fn at(&self, offset: usize) -> IoAddr {
         IoAddr(self.base + offset as u64)
     }
 
     /// Returns the offset of `len` bytes at an address, if they are in this node's memory.
-    pub fn offset(&self, addr: IoAddr, len: u64) -> Option<usize> {
+    pub(crate) fn offset(&self, addr: IoAddr, len: u64) -> Option<usize> {
         self.memory.check(addr, len).ok().map(|()| addr.0.wrapping_sub(self.base) as usize)
     }
 
-    pub fn remote(&self, offset: usize) -> RemoteAddr {
+    pub(crate) fn remote(&self, offset: usize) -> RemoteAddr {
         RemoteAddr { addr: self.at(offset), key: self.rnic.memory_key().rkey }
     }
 
-    pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(self.at(offset), &mut bytes).expect("its own memory");
         bytes
     }
 
-    pub fn word(&self, offset: usize) -> u64 {
+    pub(crate) fn word(&self, offset: usize) -> u64 {
         word(&self.bytes(offset, 8))
     }
 
     /// Returns the waiting completions: of sends, then of receives.
-    pub fn completions(&self) -> [Vec<Completion>; 2] {
+    pub(crate) fn completions(&self) -> [Vec<Completion>; 2] {
         [self.send_cq, self.recv_cq].map(|cq| {
             let mut all = vec![Completion::BLANK; 2 * MAX_WORK];
             let n = self.rnic.poll_cq(cq, &mut all);
@@ -129,7 +129,7 @@ impl Node {
     }
 
     /// Returns the counter with a name.
-    pub fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let mut found = None;
         self.rnic.counters(&mut |(n, count)| {
             if n == name {
@@ -141,12 +141,12 @@ impl Node {
 }
 
 /// Returns the 64-bit word in eight bytes.
-pub fn word(bytes: &[u8]) -> u64 {
+pub(crate) fn word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
 /// Returns the GID of a side's port.
-pub const fn gid(side: usize) -> Gid {
+pub(crate) const fn gid(side: usize) -> Gid {
     Gid::from_ipv4([10, 0, 0, 1 + side as u8])
 }
 

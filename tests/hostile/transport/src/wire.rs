@@ -13,15 +13,15 @@ const KEPT: usize = 32;
 
 /// The counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub dropped: u32,
     pub duplicated: u32,
     pub delayed: u32,
     pub corrupted: u32,
 }
 
-/// The network.
-pub struct Wire {
+/// The network between the two nodes: input chooses the delay, the loss and the damage of each frame.
+pub(crate) struct Wire {
     pub input: Input,
     /// The time in nanoseconds.
     pub now: u64,
@@ -36,7 +36,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    pub fn new(input: Input) -> Self {
+    pub(crate) fn new(input: Input) -> Self {
         Self {
             input,
             now: 1_000,
@@ -87,13 +87,13 @@ impl Wire {
     }
 
     /// Makes a frame arrive at the other end as if `side` had sent it.
-    pub fn put(&mut self, side: usize, later: u64, frame: Vec<u8>) {
+    pub(crate) fn put(&mut self, side: usize, later: u64, frame: Vec<u8>) {
         self.sequence += 1;
         self.lanes[side].insert((self.now + DELAY + later, self.sequence), frame);
     }
 
     /// Returns the time of the next arrival at either end.
-    pub fn next_arrival(&self) -> Option<u64> {
+    pub(crate) fn next_arrival(&self) -> Option<u64> {
         self.lanes.iter().filter_map(|lane| lane.first_key_value()).map(|(&(at, _), _)| at).min()
     }
 
@@ -106,25 +106,25 @@ impl Wire {
 
 /// The network, shared by both ends and the driver.
 #[derive(Clone)]
-pub struct Shared(Arc<Mutex<Wire>>);
+pub(crate) struct Shared(Arc<Mutex<Wire>>);
 
 impl Shared {
-    pub fn new(wire: Wire) -> Self {
+    pub(crate) fn new(wire: Wire) -> Self {
         Self(Arc::new(Mutex::new(wire)))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Wire> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Wire> {
         self.0.lock().expect("one thread")
     }
 }
 
 /// Returns the address of a side's port.
-pub const fn mac(side: usize) -> MacAddr {
+pub(crate) const fn mac(side: usize) -> MacAddr {
     MacAddr([0x52, 0x54, 0, 0, 0, 1 + side as u8])
 }
 
-/// One end.
-pub struct Port {
+/// The port of one node, which sends to the network.
+pub(crate) struct Port {
     pub wire: Shared,
     pub side: usize,
     pub buffer: Vec<u8>,

@@ -33,14 +33,14 @@ pub(crate) struct SubnetManager {
 
 impl SubnetManager {
     /// Returns the subnet manager's card.
-    pub fn card() -> CardConfig {
+    pub(super) fn card() -> CardConfig {
         CardConfig::profile(PROFILE)
     }
 
     /// Boots the machine, whose card the socket serves, and starts opensm. Ports may come up later. Its
     /// console is written to `subnet-manager.log` in `logs`, and opensm's log at the end to `opensm.log`
     /// there.
-    pub fn start(qemu: &Qemu, cards: &Cx3, socket: &Path, logs: Option<&Path>) -> Result<Self> {
+    pub(super) fn start(qemu: &Qemu, cards: &Cx3, socket: &Path, logs: Option<&Path>) -> Result<Self> {
         let image = cx3::image(Release::Host, &[])?;
         let config = GuestConfig {
             name: "subnet-manager".into(),
@@ -57,7 +57,7 @@ impl SubnetManager {
     }
 
     /// Ends the machine.
-    pub fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(mut self) -> Result<()> {
         if let Some(dir) = &self.logs {
             let log = self.guest.check(&format!("cat {LOG}"), SOON)?;
             fs::write(dir.join("opensm.log"), log).context("cannot write the log of opensm")?;

@@ -10,7 +10,7 @@ use verbs::{Completion, Payload, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKi
 
 /// The required equality of our requests with Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Requests {
+pub(super) enum Requests {
     /// All are equal, byte for byte.
     Same,
     /// All are equal except for the bit that requests an acknowledgement. Our requester also sets it in the
@@ -24,7 +24,7 @@ pub enum Requests {
 
 /// The particularities of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rules {
+pub(super) struct Rules {
     pub requests: Requests,
     /// One in this number of the client's frames was lost after the capture point.
     pub lost_every: Option<usize>,
@@ -38,7 +38,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    pub const PLAIN: Self = Self {
+    pub(super) const PLAIN: Self = Self {
         requests: Requests::Same,
         lost_every: None,
         memory_changes: false,
@@ -49,14 +49,14 @@ impl Rules {
 
 /// The numbers of frames of a side that were compared with ours. A repeated request counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Compared {
+pub(super) struct Compared {
     pub requests: usize,
     pub responses: usize,
 }
 
 /// Plays `side` with our queue pair. It receives the frames that the other side sent in the capture, posts
 /// the work for the captured requests, and must send what that side sent.
-pub fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compared {
+pub(super) fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compared {
     let events = capture.connection();
     let mut player = Player {
         about: format!("{name}, side {side}"),

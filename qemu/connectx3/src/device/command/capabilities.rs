@@ -1,9 +1,8 @@
 //! The commands that report the card's capabilities: QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC.
 
-use crate::device::Card;
 use crate::device::layout::{device_capabilities as cap, query_adapter, query_func};
 use crate::device::mailbox::Mailbox;
-use crate::device::profile::{EqScheme, LinkTypes, limits};
+use crate::device::profile::{EqScheme, LinkTypes, Profile, limits};
 use crate::device::qp::{MAX_RECEIVE, MAX_WQE};
 use crate::device::statistics::InterfaceCounters;
 
@@ -55,100 +54,97 @@ mod bmme {
     pub const CONFIG_DEV: u32 = 1 << 29;
 }
 
-impl Card {
-    /// Returns the output of QUERY_DEV_CAP (Linux `mlx4_QUERY_DEV_CAP`).
-    pub(super) fn query_dev_cap(&self) -> Mailbox {
-        let mut out = Mailbox::default();
-        put_limits(&mut out);
-        put_offloads(&mut out);
-        put_entry_sizes(&mut out);
-        out.set(cap::PORTS, self.profile.ports.len() as u32);
-        if let EqScheme::System { max, .. } = self.profile.eqs {
-            out.set(cap::SYSTEM_EQS, max.into());
-        }
-        if self.profile.blue_flame {
-            put_blue_flame(&mut out);
-        }
-        if self.profile.steering.flows {
-            const ENABLED: u32 = 1 << 7;
-            const QPS_OF_A_RULE: u32 = 24;
-            out.set(cap::FLOW_STEERING, ENABLED);
-            out.set(cap::FLOW_STEERING_MAX_QPS, QPS_OF_A_RULE);
-        }
-        self.put_flags(&mut out);
-        out
+/// Returns the output of QUERY_DEV_CAP (Linux `mlx4_QUERY_DEV_CAP`).
+pub fn query_dev_cap(profile: &Profile) -> Mailbox {
+    let mut out = Mailbox::default();
+    put_limits(&mut out);
+    put_offloads(&mut out);
+    put_entry_sizes(&mut out);
+    out.set(cap::PORTS, profile.ports.len() as u32);
+    if let EqScheme::System { max, .. } = profile.eqs {
+        out.set(cap::SYSTEM_EQS, max.into());
     }
+    if profile.blue_flame {
+        put_blue_flame(&mut out);
+    }
+    if profile.steering.flows {
+        const ENABLED: u32 = 1 << 7;
+        const QPS_OF_A_RULE: u32 = 24;
+        out.set(cap::FLOW_STEERING, ENABLED);
+        out.set(cap::FLOW_STEERING_MAX_QPS, QPS_OF_A_RULE);
+    }
+    put_flags(profile, &mut out);
+    out
+}
 
-    fn put_flags(&self, out: &mut Mailbox) {
-        let profile = &self.profile;
-        let when = |condition: bool, flags: u32| if condition { flags } else { 0 };
-        out.set(
-            cap::FLAGS_HIGH,
-            when(profile.steering.groups, flag::HIGH_VEP_UC | flag::HIGH_VEP_MC)
-                | when(profile.large_entries, flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE)
-                | flag::HIGH_KEEP_FCS
-                | flag::HIGH_COUNTERS
-                | flag::HIGH_PORT_MANAGEMENT,
-        );
-        let either = profile.ports.iter().all(|port| matches!(port.links, LinkTypes::Either { .. }));
-        out.set(
-            cap::FLAGS,
-            when(either, flag::DUAL_PERSONALITY)
-                | flag::RC
-                | flag::UC
-                | flag::UD
-                | flag::XRC
-                | flag::SRQ
-                | flag::BIG_LSO_HEADER
-                | flag::MEMORY_WINDOWS
-                | flag::ATOMIC
-                | flag::UD_AV_PORT
-                | flag::IBOE,
-        );
-        out.set(
-            cap::EXTENDED_FLAGS,
-            flag2::UPDATE_QP | flag2::LB_SRC_CHECK | when(profile.sw_cq_init, flag2::SW_CQ_INIT),
-        );
-        out.set(
-            cap::BMME_FLAGS,
-            bmme::TYPE_2B_WINDOWS
-                | bmme::TYPE_2_WINDOWS
-                | bmme::LOCAL_INVALIDATE
-                | bmme::REMOTE_INVALIDATE
-                | bmme::RESERVED_LKEY
-                | bmme::FAST_REGISTER
-                | bmme::CONFIG_DEV
-                | when(profile.roce_v2, bmme::ROCE_V1_V2),
-        );
-    }
+fn put_flags(profile: &Profile, out: &mut Mailbox) {
+    let when = |condition: bool, flags: u32| if condition { flags } else { 0 };
+    out.set(
+        cap::FLAGS_HIGH,
+        when(profile.steering.groups, flag::HIGH_VEP_UC | flag::HIGH_VEP_MC)
+            | when(profile.large_entries, flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE)
+            | flag::HIGH_KEEP_FCS
+            | flag::HIGH_COUNTERS
+            | flag::HIGH_PORT_MANAGEMENT,
+    );
+    let either = profile.ports.iter().all(|port| matches!(port.links, LinkTypes::Either { .. }));
+    out.set(
+        cap::FLAGS,
+        when(either, flag::DUAL_PERSONALITY)
+            | flag::RC
+            | flag::UC
+            | flag::UD
+            | flag::XRC
+            | flag::SRQ
+            | flag::BIG_LSO_HEADER
+            | flag::MEMORY_WINDOWS
+            | flag::ATOMIC
+            | flag::UD_AV_PORT
+            | flag::IBOE,
+    );
+    out.set(
+        cap::EXTENDED_FLAGS,
+        flag2::UPDATE_QP | flag2::LB_SRC_CHECK | when(profile.sw_cq_init, flag2::SW_CQ_INIT),
+    );
+    out.set(
+        cap::BMME_FLAGS,
+        bmme::TYPE_2B_WINDOWS
+            | bmme::TYPE_2_WINDOWS
+            | bmme::LOCAL_INVALIDATE
+            | bmme::REMOTE_INVALIDATE
+            | bmme::RESERVED_LKEY
+            | bmme::FAST_REGISTER
+            | bmme::CONFIG_DEV
+            | when(profile.roce_v2, bmme::ROCE_V1_V2),
+    );
+}
 
-    /// Returns the output of QUERY_ADAPTER (Linux `mlx4_QUERY_ADAPTER`). Words of the board id are stored
-    /// byte-swapped.
-    pub(super) fn query_adapter(&self) -> Mailbox {
-        const VENDOR: u32 = 0x15b3;
-        let mut out = Mailbox::default();
-        out.set(query_adapter::INTA_PIN, 0);
-        out.set(query_adapter::VENDOR, VENDOR);
-        let mut board = [0; 16];
-        for (place, byte) in board.iter_mut().zip(self.profile.board.bytes()) {
-            *place = byte;
-        }
-        for word in board.chunks_exact_mut(4) {
-            word.reverse();
-        }
-        out.put(query_adapter::BOARD, &board);
-        out
+/// Returns the output of QUERY_ADAPTER (Linux `mlx4_QUERY_ADAPTER`). Words of the board id are stored
+/// byte-swapped.
+pub fn query_adapter(profile: &Profile) -> Mailbox {
+    const VENDOR: u32 = 0x15b3;
+    let mut out = Mailbox::default();
+    out.set(query_adapter::INTA_PIN, 0);
+    out.set(query_adapter::VENDOR, VENDOR);
+    let mut board = [0; 16];
+    for (place, byte) in board.iter_mut().zip(profile.board.bytes()) {
+        *place = byte;
     }
+    for word in board.chunks_exact_mut(4) {
+        word.reverse();
+    }
+    out.put(query_adapter::BOARD, &board);
+    out
+}
 
-    /// Returns the output of QUERY_FUNC (Linux `mlx4_QUERY_FUNC`).
-    pub(super) fn query_func(&self) -> Mailbox {
-        let mut out = Mailbox::default();
-        if let EqScheme::System { reserved, max } = self.profile.eqs {
-            out.set(query_func::RESERVED_EQS, reserved.into());
-            out.set(query_func::MAX_EQS, max.into());
-        }
-        out
+/// Returns the output of QUERY_FUNC (Linux `mlx4_QUERY_FUNC`).
+pub fn query_func(profile: &Profile) -> Mailbox {
+    let mut out = Mailbox::default();
+    if let EqScheme::System { reserved, max } = profile.eqs {
+        out.set(query_func::RESERVED_EQS, reserved.into());
+        out.set(query_func::MAX_EQS, max.into());
     }
+    out
 }
 
 /// Writes the sizes of tables and the limits of objects.
@@ -242,15 +238,13 @@ fn put_entry_sizes(out: &mut Mailbox) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Profile;
     use verbs::MacAddr;
 
     /// Without the flag, Linux refuses different link types for the two ports.
     #[test]
     fn ports_of_either_kind_may_differ() {
         for (name, differ) in [("pro-2port", false), ("ib", false), ("vpi", true), ("vpi-2port", true)] {
-            let card = Card::new(Profile::named(name, MacAddr([0; 6])).unwrap());
-            let flags = card.query_dev_cap().u32(0x44);
+            let flags = query_dev_cap(&Profile::named(name, MacAddr([0; 6])).unwrap()).u32(0x44);
             assert_eq!(flags & flag::DUAL_PERSONALITY != 0, differ, "{name}");
         }
     }

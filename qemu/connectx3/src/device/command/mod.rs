@@ -3,19 +3,19 @@
 mod capabilities;
 mod firmware;
 mod hca;
+mod io;
 mod objects;
 mod ports;
 
 pub use firmware::Firmware;
-pub use hca::Hca;
+pub use io::{Output, input};
 
-use super::Card;
-use super::eq::Event;
+use super::adapter::Adapter;
 use super::hcr::{Command, Status};
 use super::host::Host;
 use super::mailbox::{MAILBOX, Mailbox};
 use super::observe::Observation;
-use super::queue_memory::MttTable;
+use super::profile::Profile;
 
 /// Opcodes (Linux `include/linux/mlx4/cmd.h`).
 pub mod opcode {
@@ -91,21 +91,10 @@ pub mod opcode {
     pub const MAP_FA: u16 = 0xfff;
 }
 
-/// The output of a command.
-#[derive(Clone)]
-pub enum Output {
-    /// The command has no output.
-    None,
-    /// A value in the output registers or in the event.
-    Immediate(u64),
-    /// The output mailbox.
-    Mailbox(Mailbox),
-}
-
-impl Card {
-    /// Runs a command and completes it: writes its output and its status, and posts an event if the command
-    /// asked for one.
-    pub(super) fn execute(&mut self, command: &Command, host: &dyn Host) {
+impl Adapter {
+    /// Runs a command and writes its output mailbox. Returns the status, and the output of a command without
+    /// an output mailbox.
+    pub fn execute(&mut self, command: &Command, host: &dyn Host) -> (u8, Option<u64>) {
         let result = self.run(command, host).and_then(|output| match output {
             Output::None => Ok(None),
             Output::Immediate(value) => Ok(Some(value)),
@@ -121,11 +110,7 @@ impl Card {
             Err(e) => (e as u8, None),
         };
         host.observe(&Observation::Command { command, status });
-        // In event mode too, the driver waits until GO is clear before it issues the next command.
-        self.hcr.finish(status, immediate);
-        if command.event {
-            self.eqs.post(&Event::command(command.token, status, immediate.unwrap_or(0)), host);
-        }
+        (status, immediate)
     }
 
     /// Returns the number of bytes that a command writes to its output mailbox. A driver's mailbox need not
@@ -136,25 +121,29 @@ impl Card {
         match opcode {
             opcode::DUMP_ETH_STATS => MAILBOX,
             opcode::READ_MCG => {
-                self.hca.as_ref().map_or(0, |hca| 1usize << hca.mcg_log[0].min(12)).min(MAILBOX)
+                self.tables.hca.as_ref().map_or(0, |hca| 1usize << hca.mcg_log[0].min(12)).min(MAILBOX)
             }
             _ => USUAL,
         }
     }
 
     /// Runs a command and returns its output.
-    pub(super) fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+    pub fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
         match command.opcode {
-            op::QUERY_FW => Ok(Output::Mailbox(self.query_fw())),
-            op::MAP_FA | op::MAP_ICM_AUX | op::MAP_ICM => self.map_pages(command, host),
-            op::UNMAP_FA | op::UNMAP_ICM_AUX | op::UNMAP_ICM => self.unmap_pages(command),
-            op::RUN_FW => self.run_fw(),
-            op::MOD_STAT_CFG => self.mod_stat_cfg(command),
-            op::SET_ICM_SIZE => self.set_icm_size(command.in_param),
-            op::QUERY_DEV_CAP => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_dev_cap()))),
-            op::QUERY_ADAPTER => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_adapter()))),
-            op::QUERY_FUNC => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_func()))),
+            op::QUERY_FW => Ok(Output::Mailbox(firmware::query_fw(&self.profile))),
+            op::MAP_FA | op::MAP_ICM_AUX | op::MAP_ICM => {
+                self.firmware.map_pages(&mut self.tables.icm, command, host)
+            }
+            op::UNMAP_FA | op::UNMAP_ICM_AUX | op::UNMAP_ICM => {
+                self.firmware.unmap_pages(&mut self.tables.icm, command)
+            }
+            op::RUN_FW => self.firmware.run(),
+            op::MOD_STAT_CFG => firmware::mod_stat_cfg(&self.profile, command),
+            op::SET_ICM_SIZE => self.firmware.set_icm_size(),
+            op::QUERY_DEV_CAP => self.after_run_fw(capabilities::query_dev_cap),
+            op::QUERY_ADAPTER => self.after_run_fw(capabilities::query_adapter),
+            op::QUERY_FUNC => self.after_run_fw(capabilities::query_func),
             op::QUERY_PORT => self.query_port(command),
             op::SENSE_PORT => self.port(command.in_mod).map(|_| Output::Immediate(2)),
             op::NOP => Ok(Output::None),
@@ -166,7 +155,7 @@ impl Card {
     /// Runs a command that is valid only after INIT_HCA.
     fn run_after_init(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
-        if self.hca.is_none() {
+        if self.tables.hca.is_none() {
             return Err(if is_known(command.opcode) { Status::BadSystemState } else { Status::BadOpcode });
         }
         match command.opcode {
@@ -174,16 +163,20 @@ impl Card {
             op::QUERY_HCA => self.query_hca(),
             op::INIT_PORT => {
                 let (index, _) = self.port(command.in_mod)?;
-                self.open_port(index, host);
+                self.ports.open(index, &mut self.eqs, host);
                 Ok(Output::None)
             }
             op::CLOSE_PORT => {
                 let (index, _) = self.port(command.in_mod)?;
-                self.close_port(index, host);
+                self.ports.close(index, &mut self.eqs, host);
                 Ok(Output::None)
             }
             op::SET_PORT => self.set_port(command, &input(command, host)?),
-            op::MAD_IFC => self.mad_ifc(command, &input(command, host)?, host).map(Output::Mailbox),
+            op::MAD_IFC => {
+                let mad = input(command, host)?;
+                let answer = self.ports.mad_ifc(command, &mad, &self.profile, &mut self.eqs, host);
+                answer.map(Output::Mailbox)
+            }
             op::CONFIG_DEV => self.config_dev(command, host),
             op::MAP_EQ => self
                 .eqs
@@ -199,25 +192,17 @@ impl Card {
         }
     }
 
-    fn after_run_fw(&self, run: impl FnOnce(&Self) -> Result<Output, Status>) -> Result<Output, Status> {
-        if self.firmware.running { run(self) } else { Err(Status::BadSystemState) }
+    fn after_run_fw(&self, query: impl FnOnce(&Profile) -> Mailbox) -> Result<Output, Status> {
+        if self.firmware.running {
+            Ok(Output::Mailbox(query(&self.profile)))
+        } else {
+            Err(Status::BadSystemState)
+        }
     }
 
     fn create_eq(&mut self, command: &Command, context: &Mailbox, host: &dyn Host) -> Result<Output, Status> {
-        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
-        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
-        self.eqs.create(command.in_mod, context, table, host).map(|()| Output::None)
+        self.eqs.create(command.in_mod, context, self.tables.mtt()?, host).map(|()| Output::None)
     }
-}
-
-/// Returns a command's input mailbox.
-pub fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
-    if let Some(mailbox) = &command.input {
-        return Ok(mailbox.clone());
-    }
-    let mut mailbox = Mailbox::default();
-    host.read(command.in_param & !0xfff, mailbox.bytes_mut()).map_err(|_| Status::BadParameter)?;
-    Ok(mailbox)
 }
 
 const fn is_known(opcode: u16) -> bool {

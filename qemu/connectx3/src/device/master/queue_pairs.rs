@@ -6,7 +6,7 @@ use super::objects::mtt_index;
 use super::resources::QPN_MASK;
 use super::tracker::{INVALID, NO_SUCH, NOT_PERMITTED, QpState, QpUses, Result};
 use super::{Slave, native, native_with, numbers, read_input};
-use crate::device::Card;
+use crate::device::adapter::Adapter;
 use crate::device::command::{Output, opcode as op};
 use crate::device::hcr::Command;
 use crate::device::host::Host;
@@ -58,28 +58,28 @@ impl Slave {
     /// Runs a command on a queue pair. Returns `None` for other commands.
     pub fn queue_pair(
         &mut self,
-        card: &mut Card,
+        adapter: &mut Adapter,
         command: &Command,
         host: &dyn Host,
     ) -> Option<Result<Output>> {
         if let Some(transition) = Transition::from_opcode(command.opcode) {
-            return Some(self.transition(card, command, transition, host));
+            return Some(self.transition(adapter, command, transition, host));
         }
         Some(match command.opcode {
-            op::QUERY_QP | op::SUSPEND_QP | op::UNSUSPEND_QP => self.on_qp(card, command, host),
-            op::UPDATE_QP => self.update_qp(card, command, host),
+            op::QUERY_QP | op::SUSPEND_QP | op::UNSUSPEND_QP => self.on_qp(adapter, command, host),
+            op::UPDATE_QP => self.update_qp(adapter, command, host),
             _ => return None,
         })
     }
 
-    fn on_qp(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+    fn on_qp(&self, adapter: &mut Adapter, command: &Command, host: &dyn Host) -> Result<Output> {
         self.tracker.qps.get(command.in_mod & QPN_MASK)?.expect_hardware()?;
-        native(card, command, host)
+        native(adapter, command, host)
     }
 
     fn transition(
         &mut self,
-        card: &mut Card,
+        adapter: &mut Adapter,
         command: &Command,
         transition: Transition,
         host: &dyn Host,
@@ -90,17 +90,17 @@ impl Slave {
                 if !matches!(self.tracker.qps.get(qpn)?.state, QpState::Hardware(_)) {
                     return Err(INVALID);
                 }
-                let output = native(card, command, host)?;
+                let output = native(adapter, command, host)?;
                 self.tracker.qp_to_mapped(qpn);
                 return Ok(output);
             }
-            Transition::ToError | Transition::RtsToSqd => return self.on_qp(card, command, host),
-            Transition::ResetToInit => return self.first_transition(card, command, host),
+            Transition::ToError | Transition::RtsToSqd => return self.on_qp(adapter, command, host),
+            Transition::ResetToInit => return self.first_transition(adapter, command, host),
             _ => {}
         }
         let mut mailbox = read_input(command, host)?;
         if transition != Transition::InitToInit {
-            self.check_port(card, &mailbox)?;
+            self.check_port(adapter, &mailbox)?;
         }
         if !matches!(transition, Transition::InitToInit | Transition::SqErrorToRts) {
             check_parameters(&mut mailbox, transition, qpn)?;
@@ -114,17 +114,22 @@ impl Slave {
         set_proxy_key(&mut mailbox, qpn);
         self.tracker.qps.get(qpn)?.expect_hardware()?;
         let port = port_index(&mailbox, at::PATH);
-        let output = native_with(card, command, mailbox, host)?;
+        let output = native_with(adapter, command, mailbox, host)?;
         if transition == Transition::InitToRtr {
             self.tracker.qps.get_mut(qpn)?.port = port;
         }
         Ok(output)
     }
 
-    fn first_transition(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+    fn first_transition(
+        &mut self,
+        adapter: &mut Adapter,
+        command: &Command,
+        host: &dyn Host,
+    ) -> Result<Output> {
         let qpn = command.in_mod & QPN_MASK;
         let mut mailbox = read_input(command, host)?;
-        self.check_port(card, &mailbox)?;
+        self.check_port(adapter, &mailbox)?;
         if !matches!(self.tracker.qps.get(qpn)?.state, QpState::Mapped) {
             return Err(INVALID);
         }
@@ -142,14 +147,14 @@ impl Slave {
             self.tracker.srqs.get(srqn)?;
         }
         set_proxy_key(&mut mailbox, qpn);
-        let output = native_with(card, command, mailbox, host)?;
+        let output = native_with(adapter, command, mailbox, host)?;
         self.tracker.qp_to_hardware(qpn, uses);
         Ok(output)
     }
 
-    fn check_port(&self, card: &Card, mailbox: &Mailbox) -> Result {
+    fn check_port(&self, adapter: &Adapter, mailbox: &Mailbox) -> Result {
         let alternate = mailbox.u32(at::OPTIONAL) & ALTERNATE_PATH != 0;
-        let known = |path| port_index(mailbox, path) < card.ports.len();
+        let known = |path| port_index(mailbox, path) < adapter.ports.all.len();
         if known(at::PATH) && (!alternate || known(at::ALTERNATE_PATH)) { Ok(()) } else { Err(INVALID) }
     }
 
@@ -168,7 +173,7 @@ impl Slave {
     }
 
     /// UPDATE_QP: allows changes of the source address and of the loopback check.
-    fn update_qp(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+    fn update_qp(&self, adapter: &mut Adapter, command: &Command, host: &dyn Host) -> Result<Output> {
         const SOURCE_MAC: u64 = 1 << 34;
         const LOOPBACK_CHECK: u64 = 1 << 51;
         const CONTEXT: usize = 0x20;
@@ -184,7 +189,7 @@ impl Slave {
                 return Err(NO_SUCH);
             }
         }
-        native_with(card, command, mailbox, host)
+        native_with(adapter, command, mailbox, host)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The master's initialization of the card, before its slave starts.
 
 use super::numbers::{LOG_CQS, LOG_EQS, LOG_MPTS, LOG_MTTS, LOG_QPS, LOG_RDMARC, LOG_SRQS};
-use crate::device::Card;
+use crate::device::adapter::Adapter;
 use crate::device::icm::{CardMemory, Icm};
 use crate::device::layout::init_hca;
 use crate::device::mailbox::Mailbox;
@@ -26,13 +26,13 @@ const MPT_ENTRY: u64 = 64;
 const TABLES: u64 = MPT_BASE + (MPT_ENTRY << LOG_MPTS);
 
 /// Puts the card into the state in which the physical function's driver leaves it: all tables empty, in
-/// memory of the card.
-pub fn start(card: &mut Card) {
-    card.forget_objects();
-    card.icm = Icm::Card(CardMemory::new(TABLES));
-    card.ports = Port::all(&card.profile);
-    card.firmware.running = true;
-    if let Err(status) = card.init_hca(layout()) {
+/// memory of the adapter.
+pub fn start(adapter: &mut Adapter) {
+    adapter.forget_objects();
+    adapter.tables.icm = Icm::Card(CardMemory::new(TABLES));
+    adapter.ports.all = Port::all(&adapter.profile);
+    adapter.firmware.running = true;
+    if let Err(status) = adapter.init_hca(layout()) {
         log::error!("the master cannot bring the card up: {status}");
     }
 }

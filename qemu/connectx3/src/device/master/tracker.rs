@@ -15,7 +15,7 @@ pub const NOT_PERMITTED: Status = Status::BadOpcode;
 pub const INVALID: Status = Status::BadParameter;
 /// EBUSY.
 pub const BUSY: Status = Status::ResourceBusy;
-/// ENOENT, EEXIST, EDQUOT: errors without a status of their own.
+/// The status for ENOENT, EEXIST and EDQUOT, for which the command interface has no status.
 pub const NO_SUCH: Status = Status::Internal;
 
 /// The resources of one kind.

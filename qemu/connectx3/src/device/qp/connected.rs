@@ -1,34 +1,30 @@
 //! Connected queue pairs: the transport of `drivers/roce`, fed from the rings of the guest.
 
+use super::completed::{Local, name};
 use super::context::Context;
-use super::datagram::Origin;
-use super::gather::Ungathered;
 use super::local;
-use super::rings::Scatter;
-use super::syndrome::{MEMORY_MANAGEMENT, failure};
+use super::unfit::Unfit;
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
-use super::{Connection, Ended, Qp, Service, State, Transport};
-use crate::device::cq::Cqe;
+use super::{Connection, Ended, Qp, Transport};
 use crate::device::eq::Eqs;
-use crate::device::host::Host;
-use crate::device::infiniband::packets;
+use crate::device::infiniband::route;
 use crate::device::memory::address::{self, LocalMemory};
 use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
 use crate::device::port::Port;
 use crate::device::srq::Srqs;
 use core::time::Duration;
 use platform::IoAddr;
-use roce::transport::{Completions, Env, Limits, ReliableQp, UnreliableQp};
-use roce::wire::{Headers, Operation, RnrTimer};
+use roce::transport::{Env, Limits, ReliableQp, UnreliableQp};
+use roce::wire::{Headers, RnrTimer};
 use verbs::{
-    AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RecvWr,
-    RemoteAddr, RemoteKey, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
+    AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RemoteAddr,
+    RemoteKey, SendOp, SendWr, Sge, VerbsError, WorkKind,
 };
 
 /// The number of send work requests that the transport holds. Further ones wait in the guest's ring.
 const SEND_DEPTH: u32 = 128;
 /// The number of receives that the transport holds. Further ones wait in the guest's ring.
-const RECEIVE_DEPTH: u32 = 64;
+pub const RECEIVE_DEPTH: u32 = 64;
 /// The maximum number of packets in flight.
 const MAX_WINDOW: u32 = 128;
 /// The maximum number of READs and atomics in flight.
@@ -121,132 +117,6 @@ pub fn address(context: &Context) -> AddressVector {
     }
 }
 
-/// Completions of one queue pair, as the transport reports them.
-#[derive(Default)]
-pub struct Completed {
-    /// The completions, each with whether it belongs to the send queue.
-    pub list: Vec<(Completion, bool)>,
-    /// True if the packet being handled requests an event.
-    pub solicited: bool,
-    /// The origin of the datagram being handled.
-    pub origin: Option<Origin>,
-    /// True for an XRC queue pair: receives complete in the completion queue of their shared queue, and the
-    /// entry names the shared queue.
-    pub extended: bool,
-}
-
-impl Completions for Completed {
-    fn send_ended(&mut self, completion: &Completion, report: bool) {
-        if report {
-            self.list.push((*completion, true));
-        }
-    }
-
-    fn recv_ended(&mut self, completion: &Completion) {
-        self.list.push((*completion, false));
-    }
-}
-
-/// Returns a work request's identifier: its index in the ring and its opcode.
-pub fn name(index: u16, opcode: u8) -> WrId {
-    WrId(u64::from(index) | u64::from(opcode) << 16)
-}
-
-/// Returns the identifier of a receive from a shared queue: its index in the queue, and the queue's number.
-fn shared_name(index: u16, srqn: u32) -> WrId {
-    WrId(u64::from(index) | u64::from(srqn) << 32)
-}
-
-/// Returns the index in a work request's identifier.
-const fn index_of(id: WrId) -> u16 {
-    id.0 as u16
-}
-
-/// Returns the shared queue in the identifier of a receive from such a queue.
-#[must_use]
-pub const fn srqn_of(id: WrId) -> u32 {
-    (id.0 >> 32) as u32
-}
-
-impl Completed {
-    /// Returns the completion queue entry of a completion.
-    #[must_use]
-    pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
-        let mut cqe = cqe(qpn, completion, send);
-        if self.extended && !send {
-            cqe = cqe.with(0x08, &srqn_of(completion.id).to_be_bytes());
-        }
-        if send || completion.status != Status::Success {
-            return cqe;
-        }
-        let cqe = cqe.solicited(self.solicited);
-        match (self.origin, completion.src_qp) {
-            (Some(origin), Some(from)) => origin.put(cqe, qpn, from, completion.imm.is_some()),
-            _ => cqe,
-        }
-    }
-}
-
-fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
-    let (index, opcode) = (index_of(completion.id), (completion.id.0 >> 16) as u8);
-    if completion.status != Status::Success {
-        return failure(qpn, index, send, completion.status);
-    }
-    if send {
-        return Cqe::new(qpn, index, true, opcode).with(0x14, &completion.byte_len.to_be_bytes());
-    }
-    const WRITE_IMM: u8 = 0;
-    const SEND: u8 = 1;
-    const SEND_IMM: u8 = 2;
-    const SEND_INVALIDATE: u8 = 3;
-    let (opcode, word) = match (completion.kind, completion.imm, completion.invalidated) {
-        (WorkKind::RecvWriteImm, imm, _) => (WRITE_IMM, imm.unwrap_or(0)),
-        (_, Some(imm), _) => (SEND_IMM, imm),
-        (_, _, Some(RemoteKey(key))) => (SEND_INVALIDATE, key),
-        _ => (SEND, 0),
-    };
-    Cqe::new(qpn, index, false, opcode)
-        .with(0x04, &word.to_be_bytes())
-        .with(0x14, &completion.byte_len.to_be_bytes())
-}
-
-/// The reason why a work request fails the queue pair before it starts.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unfit {
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    #[error("FAST_REG of key {0:#x}: the queue pair does not belong to a kernel")]
-    Forbidden(u32),
-    #[error(transparent)]
-    Ungathered(#[from] Ungathered),
-    #[error("{0}")]
-    Transport(#[from] VerbsError),
-}
-
-impl Unfit {
-    pub(super) const fn status(&self) -> Status {
-        match self {
-            Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
-            Self::Refused(_) => Status::LocalProtectionError,
-            Self::Ungathered(e) => e.status(),
-            Self::Transport(_) => Status::LocalLengthError,
-        }
-    }
-}
-
-/// Work that the card executes itself, in order with the other work.
-#[derive(Clone, Copy, Debug)]
-pub struct Local {
-    /// The work request's index.
-    pub index: u16,
-    /// The work request's control segment.
-    pub control: Control,
-    /// The work.
-    pub work: LocalWork,
-}
-
 /// Moves work requests from the send ring to the transport while it has room. Stops at work that the card
 /// executes itself. Such work is executed after all earlier requests have ended, as drivers request by the
 /// strong ordering bit, and ends before later ones begin; it is returned when its turn has come. A refused
@@ -303,15 +173,6 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Lo
         }
     }
     None
-}
-
-/// Returns the entry for work that the card has executed itself, or `None` if no completion was requested.
-#[must_use]
-pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
-    match result {
-        Ok(()) => local.control.signaled().then(|| Cqe::new(qpn, local.index, true, local.control.code())),
-        Err(_) => Some(Cqe::error(qpn, local.index, true, MEMORY_MANAGEMENT, 0)),
-    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "a work request consists of these parts")]
@@ -415,94 +276,11 @@ pub struct Shared<'a> {
     pub has_master: bool,
 }
 
-/// Returns whether a request starts to use a receive or completes one. A receive that a message in progress
-/// needs is already posted.
-#[must_use]
-pub const fn takes_receive(operation: Operation) -> bool {
-    use Operation as O;
-    matches!(
-        operation,
-        O::SendFirst
-            | O::SendOnly
-            | O::SendOnlyImm
-            | O::SendOnlyInvalidate
-            | O::WriteLastImm
-            | O::WriteOnlyImm
-    )
-}
-
-/// Posts receives from the guest's ring until the transport holds enough. The receives of an XRC queue pair
-/// come from the shared queue that the peer names.
-pub fn take_receives(
-    qp: &mut Qp,
-    named: Option<u32>,
-    keyed: Keyed<'_>,
-    env: &mut Env<'_>,
-    shared: &mut Shared<'_>,
-) {
-    let own = qp.context.domain();
-    let srqn = match (qp.context.xrc_domain(), named) {
-        (Some(domain), Some(srqn)) if shared.srqs.is_in(srqn, domain) => Some(srqn),
-        // The transport refuses the request.
-        _ if qp.service == Service::Xrc => return,
-        _ => qp.context.srqn(),
-    };
-    let mut list: Vec<Scatter> = Vec::new();
-    // From a shared queue only the receive needed now is fetched, because others use the queue too.
-    let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
-    while qp.state != State::Error && qp.transport.receives_posted() < enough {
-        let taken = match srqn {
-            Some(srqn) => shared.srqs.next(srqn, keyed.host, &mut list),
-            None => qp
-                .receive
-                .next(&qp.memory, keyed.host, &mut list)
-                .map(|index| index.map(|index| (index, own.pd))),
-        };
-        let (index, pd) = match taken {
-            Ok(None) => return,
-            Ok(Some(taken)) => taken,
-            Err(e) => {
-                super::flush::broken(qp, e.into(), env);
-                return;
-            }
-        };
-        let who = Domain { pd, ..own };
-        // A refused element fails the messages that reach it, and only those.
-        let element = |e: &Scatter| {
-            resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).unwrap_or_else(|refused| {
-                log::warn!("queue pair {:#x}: receive {index}: {refused}", own.qpn);
-                Some(Sge { addr: address::NOWHERE, len: e.len })
-            })
-        };
-        let scatter: Vec<Sge> = list.iter().filter_map(element).collect();
-        let id = srqn.map_or(name(index, 0), |srqn| shared_name(index, srqn));
-        if let Err(e) = qp.transport.post_recv(&RecvWr { id, scatter: &scatter }, env) {
-            log::warn!("{:?}: receive {index}: {e}", qp.number);
-            let failed = Completion::new(id, qp.number, Unfit::from(e).status(), WorkKind::Recv);
-            env.completions.recv_ended(&failed);
-            qp.transport.fail(env);
-        }
-    }
-}
-
-/// Returns unused receives to the shared queue from which they were fetched.
-pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
-    if !qp.context.shares_receives() {
-        return;
-    }
-    while let Some(id) = qp.transport.take_back_receive() {
-        shared.srqs.give_back(srqn_of(id), index_of(id));
-    }
-    if let Some(srqn) = qp.context.srqn().or(named) {
-        shared.srqs.watch_limit(srqn, shared.eqs, host);
-    }
-}
-
 /// Returns the headers of frames to the peer.
 #[must_use]
 pub fn path(context: &Context, port: &Port) -> Option<Headers> {
     if port.is_infiniband() {
-        return packets::Route::of(context).headers(port);
+        return route::Route::of(context).headers(port);
     }
     let source = port.gids.get(context.source_gid()).copied().flatten()?;
     let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());

@@ -1,14 +1,16 @@
 //! Unreliable datagram queue pairs: the transport of `drivers/roce` fed from the rings of the guest; also the
 //! receive side of special queue pairs.
 
-use super::connected::{Shared, Unfit, name, resolve};
+use super::completed::name;
+use super::connected::{Shared, resolve};
 use super::context::{Context, Transition};
 use super::rings::MAX_WQE;
 use super::tunnel::{self, Forwarded};
+use super::unfit::Unfit;
 use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
 use super::{Ended, Qp, Transport};
 use crate::device::cq::Cqe;
-use crate::device::infiniband::packets;
+use crate::device::infiniband::route;
 use crate::device::memory::{Access, Domain, Keyed};
 use crate::device::port::Port;
 use roce::transport::{DatagramQp, Env, Limits, Route};
@@ -114,12 +116,12 @@ impl Destination {
         }
     }
 
-    fn infiniband(&self) -> packets::Route {
-        packets::Route {
+    fn infiniband(&self) -> route::Route {
+        route::Route {
             dlid: self.lid,
             path_bits: self.mac_index as u8,
             service_level: self.service_level,
-            global: self.global.then_some(packets::GlobalRoute {
+            global: self.global.then_some(route::GlobalRoute {
                 source: self.gid_index,
                 to: self.gid,
                 traffic_class: self.traffic_class,

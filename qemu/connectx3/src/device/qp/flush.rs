@@ -1,6 +1,6 @@
 //! The flush of work in the rings of a failed queue pair.
 
-use super::connected::name;
+use super::completed::name;
 use super::rings::Broken;
 use super::{Qp, State};
 use crate::device::host::Host;

@@ -1,15 +1,18 @@
 //! Queue pairs: their contexts and queues.
 
+pub mod completed;
 pub mod connected;
 mod context;
 pub mod datagram;
 pub mod flush;
 mod gather;
 pub mod local;
+pub mod receives;
 mod rings;
 pub mod syndrome;
 mod transport;
 mod tunnel;
+mod unfit;
 pub mod wqe;
 
 use context::Live;
@@ -97,6 +100,11 @@ impl Qps {
     }
 
     /// Returns a queue pair by number.
+    pub fn get(&self, qpn: u32) -> Option<&Qp> {
+        self.by_number.get(&qpn)
+    }
+
+    /// Returns a queue pair by number, for modification.
     pub fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
         self.by_number.get_mut(&qpn)
     }

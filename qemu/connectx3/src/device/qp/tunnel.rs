@@ -1,8 +1,8 @@
 //! Datagrams of a virtual function's special queue pair, which its master forwards.
 
-use super::connected::Unfit;
 use super::datagram::{Destination, Outgoing};
 use super::gather;
+use super::unfit::Unfit;
 use super::wqe::Segments;
 use crate::device::master::gsi::{GSI, Outbound, is_tunnel};
 use crate::device::memory::{Domain, Keyed};

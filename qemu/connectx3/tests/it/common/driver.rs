@@ -16,7 +16,7 @@ const HCR: u64 = 0x80680;
 
 /// The sizes of tables and memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     /// log2 of the number of regions.
     pub log_regions: u32,
     /// The length of ICM in bytes: a power of two of at least 1 MiB.
@@ -44,16 +44,16 @@ impl Default for Sizes {
 }
 
 /// Rows of the GID table, by RoCE version.
-pub const V2: u32 = 0;
-pub const V1: u32 = 1;
+pub(crate) const V2: u32 = 0;
+pub(crate) const V1: u32 = 1;
 
 /// The protection domain of all objects.
-pub const PD: u32 = 5;
+pub(crate) const PD: u32 = 5;
 /// The key to all memory, for the node itself and for peers.
-pub const KEY: u32 = 0x0001_0000;
+pub(crate) const KEY: u32 = 0x0001_0000;
 
 /// A card, its machine, and the driver's state.
-pub struct Node {
+pub(crate) struct Node {
     pub card: Card,
     pub machine: Machine,
     sizes: Sizes,
@@ -73,7 +73,7 @@ pub struct Node {
 }
 
 /// The driver's record of a queue pair.
-pub struct Queue {
+pub(crate) struct Queue {
     pub qpn: u32,
     pub cqn: u32,
     pub send: u64,
@@ -89,7 +89,7 @@ pub struct Queue {
 
 /// The properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub(crate) struct Setup {
     pub pd: u32,
     /// True for a kernel's queue pair, which may use FAST_REG and the reserved key.
     pub kernel: bool,
@@ -134,7 +134,7 @@ pub(super) const LOG_CQ: u32 = 8;
 
 /// A parsed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub qpn: u32,
     pub wqe: u16,
     pub send: bool,
@@ -147,30 +147,30 @@ pub struct Entry {
 
 impl Node {
     /// Creates a virtual function that is up, with one open port, one address and one GID.
-    pub fn slave(number: u8) -> Self {
+    pub(crate) fn slave(number: u8) -> Self {
         let profile = Profile::named("vf", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         Self::with(Card::new(profile), Sizes::default(), number)
     }
 
     /// Creates a card that is up, with one InfiniBand port that searches for a partner.
-    pub fn infiniband(number: u8) -> Self {
+    pub(crate) fn infiniband(number: u8) -> Self {
         let profile = Profile::named("ib", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         Self::with(Card::new(profile), Sizes::default(), number)
     }
 
     /// Creates a card that is up, with one open port and one GID.
-    pub fn new(number: u8) -> Self {
+    pub(crate) fn new(number: u8) -> Self {
         Self::sized(Sizes::default(), number)
     }
 
     /// Creates a card that is up, with tables and memory of the given sizes.
-    pub fn sized(sizes: Sizes, number: u8) -> Self {
+    pub(crate) fn sized(sizes: Sizes, number: u8) -> Self {
         let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
         Self::with(Card::new(profile), sizes, number)
     }
 
     /// Creates a node from a card, with tables and memory of the given sizes, and brings it up.
-    pub fn with(card: Card, sizes: Sizes, number: u8) -> Self {
+    pub(crate) fn with(card: Card, sizes: Sizes, number: u8) -> Self {
         let mac = card.profile().ports[0].mac;
         let slave = card.profile().function == Function::Virtual;
         let mut node = Self {
@@ -193,7 +193,7 @@ impl Node {
     }
 
     /// Brings up the card or the slave.
-    pub fn come_up(&mut self) {
+    pub(crate) fn come_up(&mut self) {
         if self.slave {
             self.bring_up_slave();
         } else {
@@ -201,18 +201,18 @@ impl Node {
         }
     }
 
-    pub const fn is_slave(&self) -> bool {
+    pub(crate) const fn is_slave(&self) -> bool {
         self.slave
     }
 
-    pub fn alloc(&mut self, len: u64) -> u64 {
+    pub(crate) fn alloc(&mut self, len: u64) -> u64 {
         let at = self.heap.next_multiple_of(4096);
         self.heap = at + len;
         assert!(self.heap <= self.sizes.memory());
         at
     }
 
-    pub fn write_register(&mut self, offset: u64, value: u32) {
+    pub(crate) fn write_register(&mut self, offset: u64, value: u32) {
         self.card.write_bar0(offset, &value.to_be_bytes(), &self.machine);
     }
 
@@ -223,7 +223,7 @@ impl Node {
     }
 
     /// Runs a command with immediate input. Returns its status and immediate output.
-    pub fn raw_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
+    pub(crate) fn raw_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
         if self.slave {
             return self.slave_command(opcode, op_mod, in_mod, in_param);
         }
@@ -232,7 +232,7 @@ impl Node {
 
     /// Runs a command by its registers: input parameter, input modifier, output parameter, opcode with its
     /// modifier.
-    pub fn hcr(&mut self, [in_param, in_mod, out_param, opcode]: [u64; 4]) -> (u8, u64) {
+    pub(crate) fn hcr(&mut self, [in_param, in_mod, out_param, opcode]: [u64; 4]) -> (u8, u64) {
         self.toggle = !self.toggle;
         let words = [
             (in_param >> 32) as u32,
@@ -254,7 +254,13 @@ impl Node {
     }
 
     /// Runs a command with a mailbox. Returns its status.
-    pub fn try_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) -> u8 {
+    pub(crate) fn try_command(
+        &mut self,
+        opcode: u32,
+        op_mod: u32,
+        in_mod: u32,
+        mailbox: &[(usize, u32)],
+    ) -> u8 {
         self.machine.put(IN_BOX, &[0; 4096]);
         for &(offset, word) in mailbox {
             self.machine.put(IN_BOX + offset as u64, &word.to_be_bytes());
@@ -262,23 +268,23 @@ impl Node {
         self.raw_command(opcode, op_mod, in_mod, IN_BOX).0
     }
 
-    pub fn command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) {
+    pub(crate) fn command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) {
         let status = self.try_command(opcode, op_mod, in_mod, mailbox);
         assert_eq!(status, 0, "command {opcode:#x} failed");
     }
 
     /// Returns the word of the output mailbox at an offset.
-    pub fn output(&self, offset: u64) -> u32 {
+    pub(crate) fn output(&self, offset: u64) -> u32 {
         self.machine.be32(OUT_BOX + offset)
     }
 
     /// Clears the driver's state, as when a driver is reloaded. Memory keeps its contents.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.heap, self.mtts, self.toggle) = (ICM + self.sizes.icm, 0, false);
     }
 
     /// Resets the card and brings it up.
-    pub fn bring_up(&mut self) {
+    pub(crate) fn bring_up(&mut self) {
         assert_eq!(self.read_register(0x8069c), 0, "the card is free");
         self.write_register(0xf0010, 1);
         self.command(0x004, 0, 0, &[]);
@@ -294,7 +300,7 @@ impl Node {
     }
 
     /// Closes the card and opens it again with device-managed steering, which uses rules instead of a table.
-    pub fn steer_by_rules(&mut self) {
+    pub(crate) fn steer_by_rules(&mut self) {
         const DEVICE_MANAGED: u32 = 1 << 6;
         self.command(0x008, 0, 0, &[]);
         self.init_hca(DEVICE_MANAGED);
@@ -333,7 +339,7 @@ impl Node {
     }
 
     /// Sets the GID for RoCE v1. Later connections use that version.
-    pub fn set_roce_v1(&mut self) {
+    pub(crate) fn set_roce_v1(&mut self) {
         self.roce_v1 = true;
         let gid = self.gid_table();
         self.command(0x00c, 1, 0x501, &gid[..4]);
@@ -355,7 +361,7 @@ impl Node {
     }
 
     /// Writes MTT entries for `len` bytes at `at`. Returns the byte offset of the first.
-    pub fn map_pages(&mut self, at: u64, len: u64) -> u32 {
+    pub(crate) fn map_pages(&mut self, at: u64, len: u64) -> u32 {
         if self.slave {
             return self.map_slave_pages(at, len);
         }
@@ -369,21 +375,21 @@ impl Node {
     }
 
     /// Returns the memory address of an entry in the table of regions.
-    pub fn region_entry(&self, index: u32) -> u64 {
+    pub(crate) fn region_entry(&self, index: u32) -> u64 {
         ICM + self.sizes.regions() + 64 * u64::from(index)
     }
 
     /// Returns the memory address of an entry in the table of pages, given its byte offset.
-    pub fn page_entry(&self, mtt: u32) -> u64 {
+    pub(crate) fn page_entry(&self, mtt: u32) -> u64 {
         ICM + MTT_BASE + u64::from(mtt)
     }
 
     /// Returns the length of an entry in event and completion queues, in bytes.
-    pub fn entry_len(&self) -> u64 {
+    pub(crate) fn entry_len(&self) -> u64 {
         if self.card.profile().large_entries { 64 } else { 32 }
     }
 
-    pub fn create_eq(&mut self, eqn: u32, log_entries: u32) -> u64 {
+    pub(crate) fn create_eq(&mut self, eqn: u32, log_entries: u32) -> u64 {
         let len = self.entry_len() << log_entries;
         let at = self.alloc(len);
         let mtt = self.map_pages(at, len);
@@ -392,12 +398,18 @@ impl Node {
         at
     }
 
-    pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
+    pub(crate) fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
         self.create_flagged_cq(cqn, eqn, log_entries, 0)
     }
 
     /// Creates a completion queue with flags in its context.
-    pub fn create_flagged_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32, flags: u32) -> (u64, u64) {
+    pub(crate) fn create_flagged_cq(
+        &mut self,
+        cqn: u32,
+        eqn: u32,
+        log_entries: u32,
+        flags: u32,
+    ) -> (u64, u64) {
         let len = self.entry_len() << log_entries;
         let (at, record) = (self.alloc(len), self.alloc(8));
         self.machine.put(record, &[0; 8]);
@@ -412,26 +424,33 @@ impl Node {
     }
 
     /// Creates a queue pair with its own completion queue, and connects it to `peer`.
-    pub fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
+    pub(crate) fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
         self.connect_as(qpn, cqn, peer, peer_qpn, Setup::default())
     }
 
     /// Creates and connects a queue pair with the given properties.
-    pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
+    pub(crate) fn connect_as(
+        &mut self,
+        qpn: u32,
+        cqn: u32,
+        peer: &Self,
+        peer_qpn: u32,
+        setup: Setup,
+    ) -> Queue {
         let queue = self.ready_to_receive(qpn, cqn, peer, peer_qpn, setup);
         self.ready_to_send(&queue, peer_qpn, setup);
         queue
     }
 
     /// Makes a queue pair that is ready to receive also ready to send.
-    pub fn ready_to_send(&mut self, queue: &Queue, peer_qpn: u32, setup: Setup) {
+    pub(crate) fn ready_to_send(&mut self, queue: &Queue, peer_qpn: u32, setup: Setup) {
         let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
         let words = [(0x20, 14 << 27), (0x70, counts), (0x78, (100 + peer_qpn) & 0xff_ffff)];
         self.command(0x01b, 0, queue.qpn, &context(&words));
     }
 
     /// Creates a queue pair that is ready to receive.
-    pub fn ready_to_receive(
+    pub(crate) fn ready_to_receive(
         &mut self,
         qpn: u32,
         cqn: u32,
@@ -485,7 +504,7 @@ impl Node {
     }
 
     /// Returns the mailbox that makes a queue pair ready to receive from `peer`.
-    pub fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
+    pub(crate) fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
         let mut path = vec![
             (0x08, MTU_1024 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
             // No counter and the first source address; on InfiniBand, the peer's LID.
@@ -509,23 +528,30 @@ impl Node {
 
     /// Posts a signaled send work request with an opcode and the words after the control segment, and rings
     /// the doorbell.
-    pub fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
+    pub(crate) fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         self.write_send(queue, opcode, imm, words);
         self.ring(queue);
     }
 
     /// Rings the doorbell.
-    pub fn ring(&mut self, queue: &Queue) {
+    pub(crate) fn ring(&mut self, queue: &Queue) {
         self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
     }
 
     /// Writes a send work request without ringing the doorbell.
-    pub fn write_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
+    pub(crate) fn write_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         self.write_flagged(queue, opcode, 0, imm, words);
     }
 
     /// Writes a send work request with control flags in addition to the one for a completion.
-    pub fn write_flagged(&mut self, queue: &mut Queue, opcode: u32, flags: u32, imm: u32, words: &[u32]) {
+    pub(crate) fn write_flagged(
+        &mut self,
+        queue: &mut Queue,
+        opcode: u32,
+        flags: u32,
+        imm: u32,
+        words: &[u32],
+    ) {
         let at = queue.send + u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         let units = 1 + (words.len() as u32).div_ceil(4);
         for (i, word) in words.iter().enumerate() {
@@ -539,11 +565,11 @@ impl Node {
         queue.send_index += 1;
     }
 
-    pub fn post_receive(&mut self, queue: &mut Queue, at: u64, len: u32) {
+    pub(crate) fn post_receive(&mut self, queue: &mut Queue, at: u64, len: u32) {
         self.post_receive_of(queue, KEY, at, len);
     }
 
-    pub fn post_receive_of(&mut self, queue: &mut Queue, key: u32, at: u64, len: u32) {
+    pub(crate) fn post_receive_of(&mut self, queue: &mut Queue, key: u32, at: u64, len: u32) {
         let entry = queue.receive + u64::from(queue.posted & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         for (i, word) in [len, key, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
             self.machine.put(entry + 4 * i as u64, &word.to_be_bytes());
@@ -554,7 +580,7 @@ impl Node {
 
     /// Replaces the buffer of the queue's completion queue. Moves the waiting entries as Linux does: those
     /// before the resize entry move one index up, because that entry counts too.
-    pub fn resize_cq(&mut self, queue: &mut Queue, log_entries: u32) {
+    pub(crate) fn resize_cq(&mut self, queue: &mut Queue, log_entries: u32) {
         const RESIZE: u8 = 0x16;
         let at = self.alloc(32 << log_entries);
         let mtt = self.map_pages(at, 32 << log_entries);
@@ -577,12 +603,12 @@ impl Node {
     }
 
     /// Creates a shared receive queue whose entries are linked in order.
-    pub fn create_srq(&mut self, srqn: u32) -> SharedQueue {
+    pub(crate) fn create_srq(&mut self, srqn: u32) -> SharedQueue {
         self.create_xrc_srq(srqn, 0, 0, PD)
     }
 
     /// Creates a shared receive queue of an XRC domain and a protection domain, with completions in `cqn`.
-    pub fn create_xrc_srq(&mut self, srqn: u32, domain: u32, cqn: u32, pd: u32) -> SharedQueue {
+    pub(crate) fn create_xrc_srq(&mut self, srqn: u32, domain: u32, cqn: u32, pd: u32) -> SharedQueue {
         let len = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (at, record) = (self.alloc(len), self.alloc(4));
         let mtt = self.map_pages(at, len);
@@ -606,7 +632,7 @@ impl Node {
         SharedQueue { srqn, at, record, posted: 0 }
     }
 
-    pub fn post_shared(&mut self, queue: &mut SharedQueue, at: u64, len: u32) {
+    pub(crate) fn post_shared(&mut self, queue: &mut SharedQueue, at: u64, len: u32) {
         let entry = queue.at + u64::from(queue.posted & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         for (i, word) in [len, KEY, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
             self.machine.put(entry + 16 + 4 * i as u64, &word.to_be_bytes());
@@ -616,7 +642,7 @@ impl Node {
     }
 
     /// Creates a multicast group. `members` are words of an entry.
-    pub fn make_group(&mut self, gid: Gid, members: &[u32]) {
+    pub(crate) fn make_group(&mut self, gid: Gid, members: &[u32]) {
         self.machine.put(IN_BOX, &[0; 4096]);
         self.machine.put(IN_BOX, &gid.0);
         let (status, index) = self.raw_command(0x027, 0, 0, IN_BOX);
@@ -628,13 +654,13 @@ impl Node {
     }
 
     /// Returns the bytes of the completion that [`poll`](Self::poll) returned last.
-    pub fn last_entry(&self, queue: &Queue) -> Vec<u8> {
+    pub(crate) fn last_entry(&self, queue: &Queue) -> Vec<u8> {
         let index = queue.cq_index.wrapping_sub(1) & ((1 << queue.cq_log) - 1);
         self.machine.bytes(queue.cq + u64::from(index) * 32, 32)
     }
 
     /// Returns the next completion, if there is one.
-    pub fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
+    pub(crate) fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
         let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * 32;
         let word = |offset| self.machine.be32(at + offset);
         let last = word(0x1c);
@@ -664,17 +690,17 @@ fn context(words: &[(usize, u32)]) -> Vec<(usize, u32)> {
 }
 
 /// Returns the words of a data segment.
-pub fn data(at: u64, len: u32) -> [u32; 4] {
+pub(crate) fn data(at: u64, len: u32) -> [u32; 4] {
     data_of(KEY, at, len)
 }
 
 /// Returns the words of a data segment with a key.
-pub fn data_of(key: u32, at: u64, len: u32) -> [u32; 4] {
+pub(crate) fn data_of(key: u32, at: u64, len: u32) -> [u32; 4] {
     [len, key, (at >> 32) as u32, at as u32]
 }
 
 /// The driver's record of a shared receive queue.
-pub struct SharedQueue {
+pub(crate) struct SharedQueue {
     pub srqn: u32,
     at: u64,
     record: u64,
@@ -682,13 +708,13 @@ pub struct SharedQueue {
 }
 
 /// Returns the words of a GID.
-pub fn gid_words(gid: Gid) -> [u32; 4] {
+pub(crate) fn gid_words(gid: Gid) -> [u32; 4] {
     std::array::from_fn(|i| u32::from_be_bytes(gid.0[4 * i..4 * i + 4].try_into().unwrap()))
 }
 
 /// Returns the words of an untagged datagram segment: from a row of the GID table, to a GID, an Ethernet
 /// address and a queue pair.
-pub fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u32> {
+pub(crate) fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u32> {
     const NO_VLAN: u32 = 0xffff;
     let [a, b, c, d, e, f] = mac.0.map(u32::from);
     let mut words = vec![1 << 24, 0, row << 16 | 64, 0];
@@ -698,12 +724,12 @@ pub fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u3
 }
 
 /// Returns the words of a remote address segment.
-pub fn remote(at: u64, key: u32) -> [u32; 4] {
+pub(crate) fn remote(at: u64, key: u32) -> [u32; 4] {
     [(at >> 32) as u32, at as u32, key, 0]
 }
 
 /// Carries frames between two cards until there are none. Frames for which `lost` returns true are dropped.
-pub fn exchange(a: &mut Node, b: &mut Node, mut lost: impl FnMut(&[u8]) -> bool) {
+pub(crate) fn exchange(a: &mut Node, b: &mut Node, mut lost: impl FnMut(&[u8]) -> bool) {
     loop {
         let mut any = false;
         for _ in 0..2 {

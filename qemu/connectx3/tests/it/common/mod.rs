@@ -7,11 +7,11 @@
     reason = "each test file uses a part, and a test may fail by panic"
 )]
 
-pub mod driver;
-pub mod ethernet;
-pub mod keys;
-pub mod slave;
-pub mod smp;
+pub(crate) mod driver;
+pub(crate) mod ethernet;
+pub(crate) mod keys;
+pub(crate) mod slave;
+pub(crate) mod smp;
 
 use connectx3::device::{DmaError, Host};
 use platform::Instant;
@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The memory and interrupts of a machine without processor.
-pub struct Machine {
+pub(crate) struct Machine {
     ram: Mutex<Vec<u8>>,
     now_ns: AtomicU64,
     accesses: AtomicU64,
@@ -31,7 +31,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self {
             ram: Mutex::new(vec![0; bytes]),
             now_ns: AtomicU64::new(1),
@@ -43,7 +43,7 @@ impl Machine {
     }
 
     /// Returns the number of the card's memory accesses and interrupts.
-    pub fn accesses(&self) -> u64 {
+    pub(crate) fn accesses(&self) -> u64 {
         self.accesses.load(Ordering::Relaxed)
     }
 
@@ -51,7 +51,7 @@ impl Machine {
         self.accesses.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn advance(&self, ns: u64) {
+    pub(crate) fn advance(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -63,30 +63,30 @@ impl Machine {
         ram.get_mut(start..end).map(f).ok_or(error)
     }
 
-    pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
         self.with(addr, len, |bytes| bytes.to_vec()).unwrap()
     }
 
-    pub fn put(&self, addr: u64, data: &[u8]) {
+    pub(crate) fn put(&self, addr: u64, data: &[u8]) {
         self.with(addr, data.len(), |bytes| bytes.copy_from_slice(data)).unwrap();
     }
 
-    pub fn be32(&self, addr: u64) -> u32 {
+    pub(crate) fn be32(&self, addr: u64) -> u32 {
         u32::from_be_bytes(self.bytes(addr, 4).try_into().unwrap())
     }
 
     /// Returns the length of memory in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ram.lock().unwrap().len()
     }
 
     /// Calls `f` with all memory.
-    pub fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+    pub(crate) fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         f(&self.ram.lock().unwrap())
     }
 
     /// Returns a copy of all memory, for comparison.
-    pub fn snapshot(&self) -> Vec<u8> {
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
         self.ram.lock().unwrap().clone()
     }
 }

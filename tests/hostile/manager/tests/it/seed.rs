@@ -1,7 +1,7 @@
 //! The random input of a seed.
 
 /// Returns the bytes of a seed (splitmix64). Every fourth seed has more of them.
-pub fn bytes(seed: u64) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

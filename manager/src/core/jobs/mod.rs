@@ -116,7 +116,7 @@ enum Overdue {
     Client,
     /// The node of this rank, which accepts no input.
     Feed(usize),
-    /// The job itself, by its time limit.
+    /// Nobody: the job has run for longer than its time limit, which is given here.
     Limit(Duration),
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The manager of a Ferrolite cluster: the daemon, and the commands that talk to it.
 #[derive(Debug, Parser)]
 #[command(version, about)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -223,7 +223,7 @@ fn job_id(text: &str) -> Result<JobId, String> {
 
 impl Cli {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         match self.command {
             Command::Daemon(args) => daemon(args),
             Command::Nodes(args) => nodes(&args),

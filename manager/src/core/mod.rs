@@ -55,7 +55,7 @@ pub struct Config {
     /// The limit of the input that waits for one node of a job, in [charges](ToNode::input_charge). Above it
     /// the manager accepts no more input from the client.
     pub input_window: u64,
-    /// The limit of the input that waits for all nodes of a job together, in charges.
+    /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
 }
 
