@@ -5,8 +5,8 @@
 //! and control messages has a hash: the same seed gives the same hash.
 //!
 //! # Neighbours
-//! [`lite`], [`manager`](::manager) and [`softroce`] are the real crates; `semantics` runs its cases on such a
-//! cluster.
+//! [`lite`], [`manager`](::manager) and [`softroce`] are the real crates; `semantics` runs its cases on such
+//! a cluster.
 #![forbid(unsafe_code)]
 
 mod cluster;
