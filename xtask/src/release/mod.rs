@@ -4,7 +4,7 @@ mod licences;
 mod sums;
 mod version;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use lab::cargo::{self, Profile};
 use lab::image::{self, Apps, Contents};
@@ -55,6 +55,9 @@ pub(crate) fn release(options: &Options) -> Result<()> {
     }
     write(&out.join("VERSION"), &format!("ferrolite {version}\ncommit {commit}\n"))?;
     write(&out.join("LICENCES.md"), &licences::page(&licences::metadata()?)?)?;
+    // The builds take minutes, in which the checkout may have changed.
+    let now = version::clean_commit(&root)?;
+    ensure!(now == commit, "the checkout was at commit {commit} and is at {now} now: start again");
     let sums = sums::of_directory(&out)?;
     write(&out.join(sums::FILE), &sums)?;
     println!("{}: Ferrolite {version}, commit {commit}, {} files", out.display(), sums.lines().count() + 1);
