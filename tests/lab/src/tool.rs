@@ -1,5 +1,6 @@
 //! Runs other programs: quietly, with a limit on their silence, and with their output kept.
 
+use crate::interrupt;
 use anyhow::{Context, Result, bail};
 use rustix::process::{WaitId, WaitIdOptions};
 use std::cell::Cell;
@@ -72,33 +73,30 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
 
 /// Waits for a child's end. Kills it after `limit` and returns `None`.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    wait_until(child, || limit, limit)
+    wait_until(child, || Ok(limit))
 }
 
-/// Waits for a child's end. If it writes nothing to `file` for `silence`, kills it and returns `None`.
+/// Waits for a child's end. If it writes nothing to `file` for `silence`, kills it and returns `None`. An
+/// interrupt kills it and is an error.
 fn wait_while_it_writes(child: &mut Child, file: &File, silence: Duration) -> Result<Option<ExitStatus>> {
     let begun = Instant::now();
     let mut written = 0;
     let mut heard = Duration::ZERO;
     let limit = || {
+        interrupt::check()?;
         let length = file.metadata().map_or(written, |meta| meta.len());
         if length != written {
             (written, heard) = (length, begun.elapsed());
         }
-        heard + silence
+        Ok(heard + silence)
     };
-    wait_until(child, limit, silence)
+    wait_until(child, limit)
 }
 
-/// Waits for a child's end. Kills it and returns `None` once it has run longer than the limit, which is
-/// `first` at the beginning and then the value of `limit`.
-fn wait_until(
-    child: &mut Child,
-    mut limit: impl FnMut() -> Duration,
-    first: Duration,
-) -> Result<Option<ExitStatus>> {
+/// Waits for a child's end. Kills it once it has run longer than the present `limit`, and returns `None`; or
+/// once `limit` fails, and returns that error.
+fn wait_until(child: &mut Child, mut limit: impl FnMut() -> Result<Duration>) -> Result<Option<ExitStatus>> {
     let begun = Instant::now();
-    let mut allowed = first;
     loop {
         if let Some(time) = processor_time_at_its_end(child) {
             PROCESSOR_TIME.set(PROCESSOR_TIME.get() + time);
@@ -106,13 +104,11 @@ fn wait_until(
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if begun.elapsed() >= allowed {
-            allowed = limit();
-            if begun.elapsed() >= allowed {
-                child.kill()?;
-                child.wait()?;
-                return Ok(None);
-            }
+        let limit = limit();
+        if limit.as_ref().map_or(true, |limit| begun.elapsed() >= *limit) {
+            child.kill()?;
+            child.wait()?;
+            return limit.map(|_| None);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
