@@ -18,10 +18,7 @@ pub(crate) fn clean_commit(root: &Path) -> Result<String> {
     let changes = git(&["status", "--porcelain"]).context("a release is made from a git checkout")?;
     if let Some(first) = changes.lines().next() {
         let file = first.get(3..).unwrap_or(first);
-        bail!(
-            "the checkout has {} changed files ({file}, ...): commit them, or use a fresh clone",
-            changes.lines().count()
-        );
+        bail!("the checkout has uncommitted changes, {file} among them: commit them, or use a fresh clone");
     }
     git(&["rev-parse", "HEAD"])
 }
@@ -77,7 +74,7 @@ mod tests {
         std::fs::write(dir.path().join("new"), "").unwrap();
         assert_eq!(
             why(dir.path()),
-            "the checkout has 1 changed files (new, ...): commit them, or use a fresh clone"
+            "the checkout has uncommitted changes, new among them: commit them, or use a fresh clone"
         );
     }
 
