@@ -293,7 +293,7 @@ pub mod limits {
     pub const LOG_RDMA_RESPONDER: u8 = 4;
     /// The length of a message in bytes.
     pub const LOG_MESSAGE: u8 = 30;
-    /// GIDs per port.
+    /// log2 of the number of GIDs per port.
     pub const LOG_GIDS: u8 = 7;
     /// MAC addresses per port.
     pub const LOG_MACS: u8 = 7;
