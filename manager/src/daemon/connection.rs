@@ -189,11 +189,28 @@ async fn read(
             // The core has closed the connection. The writer ends it once its queue is empty.
             std::future::pending::<()>().await;
         }
-        buffer.resize(READ, 0);
-        match stream.read(&mut buffer).await {
-            Ok(0) => return "connection lost".into(),
-            Ok(count) => buffer.truncate(count),
+        // A connection that waits has no buffer: there may be thousands of them.
+        drop(std::mem::take(&mut buffer));
+        buffer = match read_some(stream).await {
+            Ok(bytes) if bytes.is_empty() => return "connection lost".into(),
+            Ok(bytes) => bytes,
             Err(error) => return format!("connection lost: {error}"),
+        };
+    }
+}
+
+/// Waits for bytes and reads up to [`READ`] of them; none at the end of the stream.
+async fn read_some(stream: &OwnedReadHalf) -> io::Result<Vec<u8>> {
+    loop {
+        stream.readable().await?;
+        let mut bytes = vec![0; READ];
+        match stream.try_read(&mut bytes) {
+            Ok(count) => {
+                bytes.truncate(count);
+                return Ok(bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -206,9 +223,8 @@ async fn write(
     core: &mpsc::Sender<Incoming>,
     queue: &Queue,
 ) -> Result<(), String> {
-    let mut sealed = Vec::with_capacity(2 * BATCH);
     while let Some(messages) = queue.take(BATCH).await {
-        sealed.clear();
+        let mut sealed = Vec::new();
         for message in &messages {
             sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
         }

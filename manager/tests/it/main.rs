@@ -12,6 +12,7 @@ mod daemon;
 mod daemon_life;
 mod disk;
 mod herd;
+mod many;
 mod queues;
 mod roles;
 mod scale;

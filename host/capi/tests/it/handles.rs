@@ -1,6 +1,6 @@
 //! Handles that one thread closes while others use them, from C and from Python.
 
-use crate::programs::{compile, join, python, shared, source};
+use crate::programs::{compile, compile_with_sanitizer, join, python, shared, skip, source};
 use crate::support::{Cluster, LIMIT};
 use futures_lite::future::block_on;
 use lite_node::Node;
@@ -14,6 +14,10 @@ const SERVED: u32 = 200;
 /// overwrites freed memory: a use of freed memory finds nonsense.
 fn start(cluster: &Cluster, command: &mut Command, name: &str) -> Child {
     command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").env("MALLOC_PERTURB_", "165");
+    spawn(cluster, command, name)
+}
+
+fn spawn(cluster: &Cluster, command: &mut Command, name: &str) -> Child {
     command.arg(&cluster.address).arg(cluster.key_file()).arg(name).arg(cluster.fabric.socket(1));
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -49,6 +53,23 @@ fn handles_in_c_are_closed_while_others_use_them() {
     let program = start(&cluster, &mut Command::new(program), "handles-c");
     let served = call_when_there(&node, "handles-c", SERVED);
     ends_well(program, "handles-c");
+    assert_eq!(served.as_deref(), Ok(&b"served"[..]), "a node that leaves answers what it has begun");
+    cluster.wait_members(&["node0"]);
+}
+
+/// The same program under AddressSanitizer, which also replaces the allocator of the library: it reports each
+/// use of freed memory by the program, by the library's calls of libc, and each block that is freed twice.
+#[test]
+fn handles_in_c_under_address_sanitizer() {
+    let cluster = Cluster::start(2);
+    let Some(program) = compile_with_sanitizer(&cluster, &source("tests/it/handles.c"), "handles-asan")
+    else {
+        return skip("handles::handles_in_c_under_address_sanitizer: cc has no AddressSanitizer");
+    };
+    let node = join(&cluster, "node0", 0);
+    let program = spawn(&cluster, &mut Command::new(program), "handles-asan");
+    let served = call_when_there(&node, "handles-asan", SERVED);
+    ends_well(program, "handles-asan");
     assert_eq!(served.as_deref(), Ok(&b"served"[..]), "a node that leaves answers what it has begun");
     cluster.wait_members(&["node0"]);
 }

@@ -44,13 +44,30 @@ pub(crate) fn shared() -> [String; 3] {
 }
 
 /// Compiles a program in C and fails on warnings.
-pub(crate) fn compile(cluster: &Cluster, source: &Path, name: &str, link: &[impl AsRef<str>]) -> PathBuf {
+pub(crate) fn compile(cluster: &Cluster, source: &Path, name: &str, more: &[impl AsRef<str>]) -> PathBuf {
     let program = cluster.dir.path().join(name);
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(self::source("include"));
-    cc.arg(source).args(link.iter().map(AsRef::as_ref)).arg("-o").arg(&program);
+    cc.arg(source).args(more.iter().map(AsRef::as_ref)).arg("-o").arg(&program);
     assert!(cc.status().unwrap().success(), "{cc:?}");
     program
+}
+
+/// Compiles a program in C, with the shared library, for AddressSanitizer. Returns `None` if the compiler has
+/// no such sanitizer, which an empty program shows.
+pub(crate) fn compile_with_sanitizer(cluster: &Cluster, source: &Path, name: &str) -> Option<PathBuf> {
+    let [sanitize, frames] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+    let (empty, program) = (cluster.file("empty.c", b"int main(void) { return 0; }\n"), cluster.dir.path());
+    let made = Command::new("cc").arg(sanitize).arg(empty).arg("-o").arg(program.join("empty")).output();
+    let runs = made.unwrap().status.success()
+        && Command::new(program.join("empty")).output().is_ok_and(|ran| ran.status.success());
+    let more = [&[sanitize.to_owned(), frames.into(), "-g".into()][..], &shared()].concat();
+    runs.then(|| compile(cluster, source, name, &more))
+}
+
+/// Reports a test that was not run, past the test runner, which shows no output of a test that passes.
+pub(crate) fn skip(what: &str) {
+    std::io::Write::write_all(&mut std::io::stderr(), format!("SKIPPED: {what}\n").as_bytes()).unwrap();
 }
 
 /// Returns Python with the module, for a script.

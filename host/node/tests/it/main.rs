@@ -6,5 +6,6 @@ mod daemon;
 mod proxy;
 mod settings;
 mod silence;
+mod stopped;
 #[path = "../support/mod.rs"]
 mod support;

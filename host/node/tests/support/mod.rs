@@ -58,15 +58,28 @@ impl Cluster {
             });
         });
         let address = address.recv_timeout(LIMIT).unwrap();
-        let fabric = Fabric::start(&FabricConfig {
-            ports,
-            dir: dir.path().to_owned(),
-            faults: netfault::Faults::default(),
-            seed: 0,
-            pcap: None,
-        })
-        .unwrap();
+        let fabric = fabric(ports, dir.path());
         Self { dir, address, fabric, stop: Some(stop), daemon: Some(daemon) }
+    }
+
+    /// Starts the manager as a process of its own, and a fabric with that many ports.
+    pub(crate) fn with_process(ports: usize) -> (Self, Process) {
+        let dir = TempDir::with_prefix("lite-").unwrap();
+        let [key_file, state, address] =
+            ["cluster.key", "state", "address"].map(|name| dir.path().join(name));
+        key::load_or_make(&key_file).unwrap();
+        // Cargo puts examples beside the directory of tests.
+        let exe = std::env::current_exe().unwrap();
+        let mut command = Command::new(exe.ancestors().nth(2).unwrap().join("examples/manager"));
+        let manager = Process::start(command.arg(key_file).arg(state).arg(&address));
+        let deadline = Instant::now() + LIMIT;
+        while !address.exists() {
+            assert!(Instant::now() < deadline, "the manager does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let address = std::fs::read_to_string(address).unwrap();
+        let fabric = fabric(ports, dir.path());
+        (Self { dir, address, fabric, stop: None, daemon: None }, manager)
     }
 
     pub(crate) fn key_file(&self) -> PathBuf {
@@ -106,6 +119,12 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Starts a fabric without faults, with its sockets in that directory.
+fn fabric(ports: usize, dir: &Path) -> Fabric {
+    let faults = netfault::Faults::default();
+    Fabric::start(&FabricConfig { ports, dir: dir.to_owned(), faults, seed: 0, pcap: None }).unwrap()
 }
 
 impl Drop for Cluster {
@@ -148,6 +167,11 @@ impl Process {
                 Err(error) => panic!("it does not say `{text}` ({error}), but:\n{}", self.said),
             }
         }
+    }
+
+    /// Returns what the process has said up to now, of what was read.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
     }
 
     pub(crate) fn signal(&self, signal: &str) {

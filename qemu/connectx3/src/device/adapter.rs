@@ -14,7 +14,7 @@ use super::traffic::Traffic;
 const ROCE_UDP_PORT: u16 = 4791;
 
 /// A channel adapter.
-pub struct Adapter {
+pub(super) struct Adapter {
     /// The card's profile.
     pub profile: Profile,
     /// The state of the firmware.
@@ -33,7 +33,7 @@ pub struct Adapter {
 
 impl Adapter {
     /// Creates an adapter in its state after power-on.
-    pub fn new(profile: Profile) -> Self {
+    pub(super) fn new(profile: Profile) -> Self {
         Self {
             firmware: Firmware::default(),
             roce_udp_port: ROCE_UDP_PORT,
@@ -46,13 +46,13 @@ impl Adapter {
     }
 
     /// Returns the traffic, and the parts of the adapter that it reaches.
-    pub fn split<'a>(&'a mut self, host: &'a dyn Host) -> (&'a mut Traffic, Ctx<'a>) {
+    pub(super) fn split<'a>(&'a mut self, host: &'a dyn Host) -> (&'a mut Traffic, Ctx<'a>) {
         let Self { tables, eqs, ports, traffic, .. } = self;
         (traffic, Ctx { host, tables, eqs, ports })
     }
 
     /// Removes every object of the guest.
-    pub fn forget_objects(&mut self) {
+    pub(super) fn forget_objects(&mut self) {
         self.tables.hca = None;
         self.tables.regions = Regions::default();
         self.eqs = Eqs::default();

@@ -12,18 +12,18 @@ const OWNERSHIP: u64 = 0x8069c;
 /// The reset register; writing 1 resets the card.
 const RESET: u64 = 0xf0010;
 /// The register that the handler of INTx writes.
-pub const CLEAR_INTERRUPT: u64 = 0xf00d8;
+pub(super) const CLEAR_INTERRUPT: u64 = 0xf00d8;
 /// The 64-bit clock. It has a page of its own, which drivers map into programs.
-pub const CLOCK: u64 = 0xfe000;
+pub(super) const CLOCK: u64 = 0xfe000;
 const CLOCK_LOW: u64 = CLOCK + 4;
 /// The error buffer, which is all zero until the card fails.
-pub const ERROR_BUFFER: u64 = 0x1f000;
+pub(super) const ERROR_BUFFER: u64 = 0x1f000;
 /// The number of 32-bit words in the error buffer.
-pub const ERROR_BUFFER_WORDS: u32 = 16;
+pub(super) const ERROR_BUFFER_WORDS: u32 = 16;
 
 /// The state of the registers.
 #[derive(Default)]
-pub struct Bar0 {
+pub(super) struct Bar0 {
     /// True while a driver holds the ownership semaphore.
     owned: bool,
     /// The command registers.
@@ -31,7 +31,7 @@ pub struct Bar0 {
 }
 
 /// The effect of a register write on the rest of the card.
-pub enum Effect {
+pub(super) enum Effect {
     /// The write has issued a command.
     Command(Command),
     /// The write has an effect that is named in traces.
@@ -42,7 +42,7 @@ pub enum Effect {
 
 impl Bar0 {
     /// Reads an aligned 32-bit register of a card that works. The value is the register's big-endian number.
-    pub fn read(&mut self, offset: u64, now: Instant) -> u32 {
+    pub(super) fn read(&mut self, offset: u64, now: Instant) -> u32 {
         match offset {
             CLOCK => (clock::cycles(now) >> 32) as u32,
             CLOCK_LOW => clock::cycles(now) as u32,
@@ -54,7 +54,7 @@ impl Bar0 {
     }
 
     /// Writes an aligned 32-bit register.
-    pub fn write(&mut self, offset: u64, value: u32) -> Effect {
+    pub(super) fn write(&mut self, offset: u64, value: u32) -> Effect {
         const CLEAR_INTERRUPT_END: u64 = CLEAR_INTERRUPT + 8;
         match offset {
             HCR..HCR_END => self.hcr.write(offset - HCR, value).map_or(Effect::None, Effect::Command),

@@ -20,7 +20,7 @@ pub enum Breakdown {
 
 /// A planned failure, and whether it has happened.
 #[derive(Clone, Copy, Debug)]
-pub struct PlannedFailure {
+pub(super) struct PlannedFailure {
     how: Breakdown,
     /// The number of frames that the card still sends before it fails.
     left: u64,
@@ -29,12 +29,12 @@ pub struct PlannedFailure {
 
 impl PlannedFailure {
     /// Plans the failure of a card after it has sent `frames` frames, counted across resets.
-    pub const fn new(how: Breakdown, frames: u64) -> Self {
+    pub(super) const fn new(how: Breakdown, frames: u64) -> Self {
         Self { how, left: frames, failed: false }
     }
 
     /// Counts a sent frame.
-    pub fn count_sent_frame(&mut self) {
+    pub(super) fn count_sent_frame(&mut self) {
         if self.failed {
             return;
         }
@@ -46,24 +46,24 @@ impl PlannedFailure {
     }
 
     /// Returns the part of the planned failure that survives a reset.
-    pub fn after_reset(self) -> Option<Self> {
+    pub(super) fn after_reset(self) -> Option<Self> {
         (!self.failed || self.how == Breakdown::Permanent).then_some(self)
     }
 
     /// Returns whether the card has failed.
-    pub const fn has_failed(&self) -> bool {
+    pub(super) const fn has_failed(&self) -> bool {
         self.failed
     }
 
     /// Returns whether the card has left the bus.
-    pub fn has_left_bus(&self) -> bool {
+    pub(super) fn has_left_bus(&self) -> bool {
         self.failed && self.how == Breakdown::Permanent
     }
 }
 
 /// Returns the word of a failed card's error buffer at `offset` of BAR 0. Returns `None` outside of the
 /// buffer.
-pub fn error_word(offset: u64) -> Option<u32> {
+pub(super) fn error_word(offset: u64) -> Option<u32> {
     const END: u64 = ERROR_BUFFER + 4 * ERROR_BUFFER_WORDS as u64;
     (ERROR_BUFFER..END).contains(&offset).then_some(ERROR)
 }

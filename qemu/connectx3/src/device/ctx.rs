@@ -7,7 +7,7 @@ use super::ports::Ports;
 use super::tables::Tables;
 
 /// The surroundings of queue pairs and traffic, for the duration of one call.
-pub struct Ctx<'a> {
+pub(super) struct Ctx<'a> {
     /// The machine into which the card is plugged.
     pub host: &'a dyn Host,
     /// The tables in ICM.

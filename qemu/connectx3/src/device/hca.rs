@@ -7,7 +7,7 @@ use super::profile::{Profile, Steering};
 use super::steering::Found;
 
 /// The parameters of INIT_HCA.
-pub struct Hca {
+pub(super) struct Hca {
     /// The mailbox as the driver passed it, for QUERY_HCA.
     pub mailbox: Mailbox,
     /// ICM address of the MTT table.
@@ -32,7 +32,7 @@ impl Hca {
     /// # Errors
     ///
     /// Fails if the interface's version is unknown, or if the card does not offer what the mailbox enables.
-    pub fn parse(mailbox: Mailbox, profile: &Profile) -> Result<Self, Status> {
+    pub(super) fn parse(mailbox: Mailbox, profile: &Profile) -> Result<Self, Status> {
         const VERSION: u32 = 2;
         const DEVICE_MANAGED: u32 = 1 << 6;
         const LARGE_EQE: u32 = 1 << 29;

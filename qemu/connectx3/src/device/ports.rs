@@ -12,7 +12,7 @@ use platform::Instant;
 
 /// The frames to be sent, with their ports.
 #[derive(Default)]
-pub struct Outbox {
+pub(super) struct Outbox {
     /// The frames, each with the index of its port.
     pub frames: Vec<(usize, Vec<u8>)>,
     /// The planned failure of the card, which frames of queue pairs bring nearer.
@@ -29,13 +29,13 @@ impl Outbox {
     }
 
     /// Queues a frame of the link itself.
-    pub fn push(&mut self, port: usize, frame: Vec<u8>) {
+    pub(super) fn push(&mut self, port: usize, frame: Vec<u8>) {
         self.frames.push((port, frame));
     }
 }
 
 /// All ports of a card.
-pub struct Ports {
+pub(super) struct Ports {
     /// The ports, by index.
     pub all: Vec<Port>,
     /// The frames to be sent.
@@ -47,7 +47,7 @@ const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
 
 /// Returns the event that a port's link has changed.
-pub fn port_change(index: usize, active: bool) -> Event {
+pub(super) fn port_change(index: usize, active: bool) -> Event {
     let subtype = if active { PORT_ACTIVE } else { PORT_DOWN };
     Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
 }
@@ -69,23 +69,23 @@ impl Port {
 
 impl Ports {
     /// Creates the ports of a card in their state after a reset.
-    pub fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         Self { all: Port::all(profile), outbox: Outbox::default() }
     }
 
     /// Returns a port by index.
-    pub fn get(&self, index: usize) -> Option<&Port> {
+    pub(super) fn get(&self, index: usize) -> Option<&Port> {
         self.all.get(index)
     }
 
     /// Returns a port by index, for modification.
-    pub fn get_mut(&mut self, index: usize) -> Option<&mut Port> {
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Port> {
         self.all.get_mut(index)
     }
 
     /// INIT_PORT: opens the port. The driver receives an event about the link now, and when the link comes
     /// up.
-    pub fn open(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn open(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
         let Some(port) = self.all.get_mut(index) else { return };
         port.open = true;
         if port.cable {
@@ -95,7 +95,7 @@ impl Ports {
     }
 
     /// CLOSE_PORT: closes the port. A link that needs time to come up goes down.
-    pub fn close(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn close(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
         let Some(port) = self.all.get_mut(index) else { return };
         port.open = false;
         if !port.link_delay.is_zero() {
@@ -118,7 +118,7 @@ impl Ports {
     }
 
     /// Plugs in or unplugs a port's cable.
-    pub fn set_cable(&mut self, index: usize, connected: bool, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn set_cable(&mut self, index: usize, connected: bool, eqs: &mut Eqs, host: &dyn Host) {
         let Some(port) = self.all.get_mut(index) else { return };
         let before = port.link;
         port.cable = connected;
@@ -134,12 +134,12 @@ impl Ports {
 
     /// Returns whether a port's link is up.
     #[must_use]
-    pub fn link(&self, index: usize) -> bool {
+    pub(super) fn link(&self, index: usize) -> bool {
         self.all.get(index).is_some_and(|port| port.link)
     }
 
     /// Performs the changes of links that are due.
-    pub fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
         for index in 0..self.all.len() {
             let Some(port) = self.all.get_mut(index) else { return };
             if port.link_due.is_some_and(|due| due <= now) {
@@ -150,12 +150,12 @@ impl Ports {
     }
 
     /// Returns the next time at which a link comes up or a training symbol is due.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.all.iter().flat_map(|port| [port.link_due, port.ib.training.deadline()]).flatten().min()
     }
 
     /// Queues a frame of a queue pair, and returns whether the port can send it.
-    pub fn send(&mut self, index: usize, frame: Vec<u8>) -> bool {
+    pub(super) fn send(&mut self, index: usize, frame: Vec<u8>) -> bool {
         let sent = self.all.get_mut(index).is_some_and(|port| port.send(&frame));
         if sent {
             self.outbox.send(index, frame);

@@ -20,7 +20,7 @@ use roce::transport::{Counters, Env};
 use std::collections::BTreeSet;
 
 /// The completion queues, shared receive queues and queue pairs of a card.
-pub struct Queues {
+pub(super) struct Queues {
     /// The completion queues.
     pub cqs: Cqs,
     /// The shared receive queues.
@@ -58,7 +58,7 @@ struct Changes {
 
 impl Queues {
     /// Creates the queues of a card: none.
-    pub fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         Self {
             cqs: Cqs::default(),
             srqs: Srqs::default(),
@@ -73,14 +73,14 @@ impl Queues {
     }
 
     /// Removes every queue of the guest.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.cqs = Cqs::default();
         self.srqs = Srqs::default();
         self.qps = Qps::default();
     }
 
     /// Handles the expired timers of queue pairs, which may then have something to send.
-    pub fn run_timers(&mut self, now: Instant, ctx: &mut Ctx<'_>) {
+    pub(super) fn run_timers(&mut self, now: Instant, ctx: &mut Ctx<'_>) {
         if now < self.next_deadline {
             return;
         }
@@ -93,7 +93,7 @@ impl Queues {
     }
 
     /// Runs `act` on a queue pair and its memory, then posts the resulting completions and events.
-    pub fn with_qp<T>(
+    pub(super) fn with_qp<T>(
         &mut self,
         qpn: u32,
         mut completed: Completed,
@@ -182,7 +182,7 @@ impl Queues {
 
     /// DIAG_RPRT: writes the transport's counters to `out` (Linux `hw/mlx4/main.c`, `diag_basic` and
     /// `diag_ext`).
-    pub fn transport_report(&self, out: &mut Mailbox) {
+    pub(super) fn transport_report(&self, out: &mut Mailbox) {
         let counters = &self.transport_counters;
         for (offset, count) in [
             (0x68, counters.tx_rnr_naks),

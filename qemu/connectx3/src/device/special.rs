@@ -18,7 +18,7 @@ const MAX_FRAME: usize = 4096 + 256;
 
 /// Returns the frame of the next work request in the send ring. Requests that fail before they become a frame
 /// complete with an error.
-pub fn next_frame(
+pub(super) fn next_frame(
     qp: &mut Qp,
     keyed: Keyed<'_>,
     env: &mut Env<'_>,

@@ -11,7 +11,7 @@ use super::steering::{self, McgTable};
 
 /// The memory of the tables, and the tables in it.
 #[derive(Default)]
-pub struct Tables {
+pub(super) struct Tables {
     /// The memory of the tables.
     pub icm: Icm,
     /// The parameters of INIT_HCA; `None` before it and after CLOSE_HCA.
@@ -26,7 +26,7 @@ impl Tables {
     /// # Errors
     ///
     /// Fails outside of INIT_HCA and CLOSE_HCA.
-    pub fn hca(&self) -> Result<&Hca, Status> {
+    pub(super) fn hca(&self) -> Result<&Hca, Status> {
         self.hca.as_ref().ok_or(Status::BadSystemState)
     }
 
@@ -35,7 +35,7 @@ impl Tables {
     /// # Errors
     ///
     /// Fails outside of INIT_HCA and CLOSE_HCA.
-    pub fn mtt(&self) -> Result<MttTable<'_>, Status> {
+    pub(super) fn mtt(&self) -> Result<MttTable<'_>, Status> {
         Ok(MttTable { icm: &self.icm, base: self.hca()?.mtt_base })
     }
 
@@ -44,7 +44,7 @@ impl Tables {
     /// # Errors
     ///
     /// Fails outside of INIT_HCA and CLOSE_HCA.
-    pub fn groups(&self) -> Result<McgTable<'_>, Status> {
+    pub(super) fn groups(&self) -> Result<McgTable<'_>, Status> {
         Ok(McgTable { icm: &self.icm, hca: self.hca()? })
     }
 
@@ -53,18 +53,23 @@ impl Tables {
     /// # Errors
     ///
     /// Fails outside of INIT_HCA and CLOSE_HCA, and if the entry is outside of the table or not mapped.
-    pub fn write_group(&mut self, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
+    pub(super) fn write_group(&mut self, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
         let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
         steering::write(hca, &mut self.icm, index, entry, host)
     }
 
     /// Returns the guest's memory, addressed by keys. Returns `None` outside of INIT_HCA and CLOSE_HCA.
-    pub fn keyed<'a>(&'a self, host: &'a dyn Host) -> Option<Keyed<'a>> {
+    pub(super) fn keyed<'a>(&'a self, host: &'a dyn Host) -> Option<Keyed<'a>> {
         Some(Keyed { regions: &self.regions, table: self.mtt().ok()?, host })
     }
 
     /// Executes a work request that changes the tables. Returns `None` outside of INIT_HCA and CLOSE_HCA.
-    pub fn run(&mut self, work: &LocalWork, who: Domain, host: &dyn Host) -> Option<Result<(), Refused>> {
+    pub(super) fn run(
+        &mut self,
+        work: &LocalWork,
+        who: Domain,
+        host: &dyn Host,
+    ) -> Option<Result<(), Refused>> {
         let base = self.hca.as_ref()?.mtt_base;
         Some(self.regions.run(work, who, base, &mut self.icm, host))
     }

@@ -6,7 +6,7 @@ use platform::Instant;
 
 /// A machine on which the card's atomic operations are not atomic with respect to the processor: each is a
 /// separate read and write.
-pub struct TornAtomics<'a>(pub &'a dyn Host);
+pub(super) struct TornAtomics<'a>(pub &'a dyn Host);
 
 impl TornAtomics<'_> {
     fn replace(&self, addr: u64, with: impl FnOnce(u64) -> u64) -> Result<u64, DmaError> {

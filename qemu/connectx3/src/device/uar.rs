@@ -5,7 +5,7 @@ use super::profile::limits;
 
 /// The length of the doorbell pages, in bytes. If the card has BlueFlame pages, the same length of them
 /// follows.
-pub const UAR_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
+pub(super) const UAR_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
 /// The length of half a BlueFlame register, in bytes. A work request may begin at either half.
 const HALF_BLUE_FLAME: u64 = 1 << (limits::LOG_BLUE_FLAME - 1);
 /// The length of a page, in bytes.
@@ -21,7 +21,7 @@ const SEND: u64 = 0x14;
 const CQ_ARM: u64 = 0x20;
 
 /// Returns the doorbell of a write to the pages, or `None` if the write is too short to be one.
-pub fn doorbell(offset: u64, data: &[u8]) -> Option<Doorbell> {
+pub(super) fn doorbell(offset: u64, data: &[u8]) -> Option<Doorbell> {
     if offset >= UAR_LEN {
         return blue_flame(offset % HALF_BLUE_FLAME, data);
     }

@@ -65,6 +65,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("lite-peers", lite_peers),
         case("job-outlasts-a-stopped-manager", stopped_manager),
+        case("manager-stands-still", |log| stands_still(Duration::from_secs(4), log)),
+        case("manager-stands-still-for-long", |log| stands_still(Duration::from_secs(30), log)).full_if(true),
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
     ]
@@ -212,6 +214,32 @@ fn stopped_manager(log: &Path) -> Result<()> {
     ensure!(status.success(), "the job failed: {}", std::fs::read_to_string(&said)?.trim());
     compare(&expected, &output, log)?;
     (0..2).try_for_each(|n| wait_for_console(n, "goes on after", log))
+}
+
+/// Stops the manager for some time while the nodes are idle. All nodes must stay members, and work.
+fn stands_still(pause: Duration, log: &Path) -> Result<()> {
+    let cluster = Cluster::start(2, "", None, log)?;
+    cluster.joined(log)?;
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let manager =
+        i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")?;
+    kill_process(manager, Signal::STOP)?;
+    std::thread::sleep(pause);
+    kill_process(manager, Signal::CONT)?;
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("out");
+    let mut submit = count_words(&cluster, &input, &output);
+    tool::run_ok(submit.args(["--nodes", "2"]), log, LIMIT)?;
+    compare(&expected, &output, log)?;
+    // A node that had lost its membership would have ended, or joined again.
+    for n in 0..2 {
+        let console = std::fs::read(log.with_extension(format!("node{n}.log")))?;
+        let joins = String::from_utf8_lossy(&console).matches("joined as ").count();
+        ensure!(joins == 1, "node{n} has joined {joins} times");
+    }
+    tool::run_ok(&mut cluster.manager.client("shutdown"), log, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)
 }
 
 /// Waits until the console of a machine contains a text.

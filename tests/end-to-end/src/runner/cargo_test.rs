@@ -27,7 +27,8 @@ pub fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
     Ok(Outcome::Many { tally, failure })
 }
 
-/// Adds up lines such as `test result: ok. 11 passed; 0 failed; 2 ignored; ...`.
+/// Adds up lines such as `test result: ok. 11 passed; 0 failed; 2 ignored; ...`. A test that finds that it
+/// cannot run passes, and prints a line with `SKIPPED: `.
 fn tally(output: &str) -> Tally {
     let mut tally = Tally::default();
     for line in output.lines().filter(|l| l.starts_with("test result: ")) {
@@ -40,6 +41,9 @@ fn tally(output: &str) -> Tally {
         tally.failed += count("failed");
         tally.skipped += count("ignored");
     }
+    let skipped = output.lines().filter(|line| line.starts_with("SKIPPED: ")).count() as u64;
+    tally.passed = tally.passed.saturating_sub(skipped);
+    tally.skipped += skipped;
     tally
 }
 
@@ -60,10 +64,10 @@ mod tests {
 
     #[test]
     fn adds_up_and_names_failures() {
-        let output = "test a ... ok\ntest b::c ... FAILED\n\
+        let output = "SKIPPED: a: no such tool\ntest a ... ok\ntest b::c ... FAILED\n\
             test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
             test result: ok. 10 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
-        assert_eq!(tally(output), Tally { passed: 13, failed: 1, skipped: 2 });
+        assert_eq!(tally(output), Tally { passed: 12, failed: 1, skipped: 3 });
         assert_eq!(reason(output), "b::c");
         assert_eq!(reason("warning: x\nerror[E1]: no\nerror: could not"), "error[E1]: no");
     }

@@ -1,9 +1,9 @@
 //! The actions of the hostile guest, which bytes select.
 
-use crate::common::driver::{KEY, PD, Queue};
-use crate::common::keys::PAGE;
 use crate::input::Input;
 use crate::world::{BAD_QP, GOOD_QP, OPEN, OPEN_KEY, SLAVE_QP, World, numbers};
+use connectx3_testdriver::driver::{KEY, PD, Queue};
+use connectx3_testdriver::keys::PAGE;
 
 /// Numbers with a meaning: queues, keys, addresses.
 pub(crate) const NUMBERS: [u32; 12] =

@@ -20,8 +20,6 @@
 //! - At the end the honest card still works, and so does the hostile guest's card after a reset.
 #![forbid(unsafe_code)]
 
-#[path = "../../../../qemu/connectx3/tests/it/common/mod.rs"]
-mod common;
 mod guest;
 mod input;
 mod slave;

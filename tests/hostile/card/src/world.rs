@@ -1,7 +1,7 @@
 //! Two guests, their cards and the network between them, with the invariants.
 
-use crate::common::driver::{self, Node, PD, Queue, Setup, Sizes, data_of, remote};
-use crate::common::keys::{PAGE, READ, WRITE, region};
+use connectx3_testdriver::driver::{self, Node, PD, Queue, Setup, Sizes, data_of, remote};
+use connectx3_testdriver::keys::{PAGE, READ, WRITE, region};
 use std::ops::Range;
 
 /// The maximum number of a card's memory accesses for one action of a guest.

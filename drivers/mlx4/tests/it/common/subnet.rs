@@ -1,12 +1,9 @@
 //! A small subnet manager: it queries the ports of cards by directed routes over their cables, and the
 //! drivers respond.
 
-#[path = "../../../../../qemu/connectx3/tests/it/common/smp.rs"]
-pub(crate) mod smp;
-
 use super::wire::{Station, exchange};
 use super::{Driver, Machine};
-use smp::{GET, PORT_INFO, SET, directed, open};
+use connectx3_testdriver::smp::{GET, PORT_INFO, SET, directed, open};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{PortState, Rnic};

@@ -9,53 +9,53 @@ use crate::device::statistics::InterfaceCounters;
 /// Capability flags (Linux `include/linux/mlx4/device.h`): those of the low word, and those of the high word
 /// with the prefix `HIGH`.
 mod flag {
-    pub const RC: u32 = 1 << 0;
-    pub const UC: u32 = 1 << 1;
-    pub const UD: u32 = 1 << 2;
-    pub const XRC: u32 = 1 << 3;
-    pub const SRQ: u32 = 1 << 6;
+    pub(super) const RC: u32 = 1 << 0;
+    pub(super) const UC: u32 = 1 << 1;
+    pub(super) const UD: u32 = 1 << 2;
+    pub(super) const XRC: u32 = 1 << 3;
+    pub(super) const SRQ: u32 = 1 << 6;
     /// Ports may have different link types at the same time.
-    pub const DUAL_PERSONALITY: u32 = 1 << 12;
+    pub(super) const DUAL_PERSONALITY: u32 = 1 << 12;
     /// Large sends with a long header, which large sends on Ethernet need.
-    pub const BIG_LSO_HEADER: u32 = 1 << 15;
-    pub const MEMORY_WINDOWS: u32 = 1 << 16;
-    pub const ATOMIC: u32 = 1 << 18;
-    pub const UD_AV_PORT: u32 = 1 << 20;
-    pub const IBOE: u32 = 1 << 30;
+    pub(super) const BIG_LSO_HEADER: u32 = 1 << 15;
+    pub(super) const MEMORY_WINDOWS: u32 = 1 << 16;
+    pub(super) const ATOMIC: u32 = 1 << 18;
+    pub(super) const UD_AV_PORT: u32 = 1 << 20;
+    pub(super) const IBOE: u32 = 1 << 30;
     /// Queue pairs can receive frames with their check sequence.
-    pub const HIGH_KEEP_FCS: u32 = 1 << (34 - 32);
+    pub(super) const HIGH_KEEP_FCS: u32 = 1 << (34 - 32);
     /// Unicast and multicast steering, which the B0 scheme needs.
-    pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
-    pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
+    pub(super) const HIGH_VEP_UC: u32 = 1 << (41 - 32);
+    pub(super) const HIGH_VEP_MC: u32 = 1 << (42 - 32);
     /// Events report changes by a subnet manager.
-    pub const HIGH_PORT_MANAGEMENT: u32 = 1 << (59 - 32);
-    pub const HIGH_COUNTERS: u32 = 1 << (48 - 32);
-    pub const HIGH_LARGE_EQE: u32 = 1 << (61 - 32);
-    pub const HIGH_LARGE_CQE: u32 = 1 << (62 - 32);
+    pub(super) const HIGH_PORT_MANAGEMENT: u32 = 1 << (59 - 32);
+    pub(super) const HIGH_COUNTERS: u32 = 1 << (48 - 32);
+    pub(super) const HIGH_LARGE_EQE: u32 = 1 << (61 - 32);
+    pub(super) const HIGH_LARGE_CQE: u32 = 1 << (62 - 32);
 }
 
 /// Further flags (0x70).
 mod flag2 {
-    pub const UPDATE_QP: u32 = 1 << 16;
-    pub const LB_SRC_CHECK: u32 = 1 << 19;
-    pub const SW_CQ_INIT: u32 = 1 << 23;
+    pub(super) const UPDATE_QP: u32 = 1 << 16;
+    pub(super) const LB_SRC_CHECK: u32 = 1 << 19;
+    pub(super) const SW_CQ_INIT: u32 = 1 << 23;
 }
 
 /// Memory management flags (0x94).
 mod bmme {
     /// Windows of type 2, variant B, together with [`TYPE_2_WINDOWS`].
-    pub const TYPE_2B_WINDOWS: u32 = 1 << 1;
-    pub const TYPE_2_WINDOWS: u32 = 1 << 9;
-    pub const LOCAL_INVALIDATE: u32 = 1 << 6;
-    pub const REMOTE_INVALIDATE: u32 = 1 << 7;
-    pub const RESERVED_LKEY: u32 = 1 << 10;
-    pub const FAST_REGISTER: u32 = 1 << 11;
-    pub const ROCE_V1_V2: u32 = 1 << 19;
-    pub const CONFIG_DEV: u32 = 1 << 29;
+    pub(super) const TYPE_2B_WINDOWS: u32 = 1 << 1;
+    pub(super) const TYPE_2_WINDOWS: u32 = 1 << 9;
+    pub(super) const LOCAL_INVALIDATE: u32 = 1 << 6;
+    pub(super) const REMOTE_INVALIDATE: u32 = 1 << 7;
+    pub(super) const RESERVED_LKEY: u32 = 1 << 10;
+    pub(super) const FAST_REGISTER: u32 = 1 << 11;
+    pub(super) const ROCE_V1_V2: u32 = 1 << 19;
+    pub(super) const CONFIG_DEV: u32 = 1 << 29;
 }
 
 /// Returns the output of QUERY_DEV_CAP (Linux `mlx4_QUERY_DEV_CAP`).
-pub fn query_dev_cap(profile: &Profile) -> Mailbox {
+pub(super) fn query_dev_cap(profile: &Profile) -> Mailbox {
     let mut out = Mailbox::default();
     put_limits(&mut out);
     put_offloads(&mut out);
@@ -121,7 +121,7 @@ fn put_flags(profile: &Profile, out: &mut Mailbox) {
 
 /// Returns the output of QUERY_ADAPTER (Linux `mlx4_QUERY_ADAPTER`). Words of the board id are stored
 /// byte-swapped.
-pub fn query_adapter(profile: &Profile) -> Mailbox {
+pub(super) fn query_adapter(profile: &Profile) -> Mailbox {
     const VENDOR: u32 = 0x15b3;
     let mut out = Mailbox::default();
     out.set(query_adapter::INTA_PIN, 0);
@@ -138,7 +138,7 @@ pub fn query_adapter(profile: &Profile) -> Mailbox {
 }
 
 /// Returns the output of QUERY_FUNC (Linux `mlx4_QUERY_FUNC`).
-pub fn query_func(profile: &Profile) -> Mailbox {
+pub(super) fn query_func(profile: &Profile) -> Mailbox {
     let mut out = Mailbox::default();
     if let EqScheme::System { reserved, max } = profile.eqs {
         out.set(query_func::RESERVED_EQS, reserved.into());

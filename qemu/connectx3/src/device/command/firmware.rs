@@ -7,6 +7,7 @@ use crate::device::host::Host;
 use crate::device::icm::Icm;
 use crate::device::layout::{mod_stat_cfg, query_fw as fw};
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use crate::device::profile::Profile;
 
 /// The number of 4096-byte pages that the firmware requests for itself, and for its own tables in ICM. The
@@ -18,7 +19,7 @@ const MAX_ENTRIES: u32 = 256;
 
 /// The state of the firmware.
 #[derive(Debug, Default)]
-pub struct Firmware {
+pub(crate) struct Firmware {
     /// The number of pages that the driver has provided.
     pages: u64,
     /// True after RUN_FW.
@@ -28,7 +29,12 @@ pub struct Firmware {
 impl Firmware {
     /// MAP_FA, MAP_ICM_AUX, MAP_ICM: maps `in_mod` entries, each an ICM address, and a bus address with
     /// log2(size / 4096) in its low bits.
-    pub fn map_pages(&mut self, icm: &mut Icm, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+    pub(crate) fn map_pages(
+        &mut self,
+        icm: &mut Icm,
+        command: &Command,
+        host: &dyn Host,
+    ) -> Result<Output, Status> {
         if command.in_mod > MAX_ENTRIES {
             return Err(Status::BadParameter);
         }
@@ -38,8 +44,8 @@ impl Firmware {
             let log_size = (page & 0x3f) as u8 + 12;
             let pages = 1u64.checked_shl(u32::from(log_size) - 12).ok_or(Status::BadParameter)?;
             match command.opcode {
-                super::opcode::MAP_FA => self.pages = self.pages.saturating_add(pages),
-                super::opcode::MAP_ICM_AUX => {}
+                op::MAP_FA => self.pages = self.pages.saturating_add(pages),
+                op::MAP_ICM_AUX => {}
                 _ => {
                     let chunks = icm.guest().ok_or(Status::BadSystemState)?;
                     if !chunks.map(virt, page & !0xfff, log_size) {
@@ -51,15 +57,15 @@ impl Firmware {
         Ok(Output::None)
     }
 
-    pub fn unmap_pages(&mut self, icm: &mut Icm, command: &Command) -> Result<Output, Status> {
+    pub(crate) fn unmap_pages(&mut self, icm: &mut Icm, command: &Command) -> Result<Output, Status> {
         match command.opcode {
-            super::opcode::UNMAP_FA => {
+            op::UNMAP_FA => {
                 *self = Self::default();
                 if let Some(chunks) = icm.guest() {
                     chunks.clear();
                 }
             }
-            super::opcode::UNMAP_ICM_AUX => {}
+            op::UNMAP_ICM_AUX => {}
             _ => {
                 let len = u64::from(command.in_mod) * 4096;
                 let chunks = icm.guest().ok_or(Status::BadSystemState)?;
@@ -69,7 +75,7 @@ impl Firmware {
         Ok(Output::None)
     }
 
-    pub fn run(&mut self) -> Result<Output, Status> {
+    pub(crate) fn run(&mut self) -> Result<Output, Status> {
         if self.pages < u64::from(FIRMWARE_PAGES) {
             return Err(Status::BadSystemState);
         }
@@ -77,13 +83,13 @@ impl Firmware {
         Ok(Output::None)
     }
 
-    pub fn set_icm_size(&self) -> Result<Output, Status> {
+    pub(crate) fn set_icm_size(&self) -> Result<Output, Status> {
         if self.running { Ok(Output::Immediate(AUX_PAGES)) } else { Err(Status::BadSystemState) }
     }
 }
 
 /// Returns the output of QUERY_FW.
-pub fn query_fw(profile: &Profile) -> Mailbox {
+pub(super) fn query_fw(profile: &Profile) -> Mailbox {
     const COMMAND_REVISION: u32 = 3;
     const LOG_MAX_COMMANDS: u32 = 4;
     let mut out = Mailbox::default();
@@ -103,7 +109,7 @@ pub fn query_fw(profile: &Profile) -> Mailbox {
 }
 
 /// MOD_STAT_CFG: accepts any page size, which is 4096 in all cases; with op_mod 2, returns a port's GUID.
-pub fn mod_stat_cfg(profile: &Profile, command: &Command) -> Result<Output, Status> {
+pub(super) fn mod_stat_cfg(profile: &Profile, command: &Command) -> Result<Output, Status> {
     if command.op_mod != 2 {
         return Ok(Output::None);
     }

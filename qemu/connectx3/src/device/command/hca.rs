@@ -13,7 +13,7 @@ use crate::device::memory::Regions;
 
 impl Adapter {
     /// INIT_HCA: checks the parameters and sets up empty tables.
-    pub fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
+    pub(crate) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
         if !self.firmware.running || self.tables.hca.is_some() {
             return Err(Status::BadSystemState);
         }

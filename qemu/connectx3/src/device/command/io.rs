@@ -6,7 +6,7 @@ use crate::device::mailbox::Mailbox;
 
 /// The output of a command.
 #[derive(Clone)]
-pub enum Output {
+pub(crate) enum Output {
     /// The command has no output.
     None,
     /// A value in the output registers or in the event.
@@ -16,7 +16,7 @@ pub enum Output {
 }
 
 /// Returns a command's input mailbox.
-pub fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
+pub(crate) fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
     if let Some(mailbox) = &command.input {
         return Ok(mailbox.clone());
     }

@@ -1,11 +1,11 @@
 //! Commands on memory regions, completion queues, queue pairs and the steering table.
 
 use super::io::{Output, input};
-use super::opcode;
 use crate::device::adapter::Adapter;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use crate::device::profile::Steering;
 use crate::device::qp::Transition;
 use crate::device::queue_memory::write_mtt;
@@ -14,7 +14,6 @@ use crate::device::steering::members;
 
 impl Adapter {
     pub(super) fn run_on_object(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         if let Some(transition) = Transition::from_opcode(command.opcode) {
             return self.transition(command, transition, host);
         }
@@ -29,16 +28,17 @@ impl Adapter {
                 self.run_on_receive_queues(command, host)
             }
             op::QUERY_QP | op::UPDATE_QP | op::CONF_SPECIAL_QP => self.run_on_queue_pairs(command, host),
-            op::READ_MCG | op::WRITE_MCG | op::MGID_HASH | op::FLOW_ATTACH | op::FLOW_DETACH => {
-                self.run_on_steering(command, host)
-            }
+            op::READ_MCG
+            | op::WRITE_MCG
+            | op::MGID_HASH
+            | op::QP_FLOW_STEERING_ATTACH
+            | op::QP_FLOW_STEERING_DETACH => self.run_on_steering(command, host),
             _ if self.tables.hca.is_none() => Err(Status::BadSystemState),
             _ => self.run_on_counters(command, host),
         }
     }
 
     fn run_on_regions(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         let base = self.tables.hca()?.mtt_base;
         match command.opcode {
             op::SW2HW_MPT => {
@@ -73,7 +73,6 @@ impl Adapter {
     }
 
     fn run_on_completion_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         let table = self.tables.mtt()?;
         let none = |()| Output::None;
         match command.opcode {
@@ -102,7 +101,6 @@ impl Adapter {
     }
 
     fn run_on_receive_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         let table = self.tables.mtt()?;
         let none = |()| Output::None;
         match command.opcode {
@@ -125,7 +123,6 @@ impl Adapter {
     }
 
     fn run_on_queue_pairs(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         if self.tables.hca.is_none() {
             return Err(Status::BadSystemState);
         }
@@ -147,7 +144,6 @@ impl Adapter {
     }
 
     fn run_on_steering(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         let hca = self.tables.hca()?;
         let groups = self.tables.groups()?;
         let none = |()| Output::None;
@@ -169,21 +165,20 @@ impl Adapter {
                 let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
                 Ok(Output::Immediate(u64::from(groups.hash(gid))))
             }
-            op::FLOW_ATTACH | op::FLOW_DETACH if hca.steering != Steering::Flows => {
+            op::QP_FLOW_STEERING_ATTACH | op::QP_FLOW_STEERING_DETACH if hca.steering != Steering::Flows => {
                 Err(Status::BadSystemState)
             }
-            op::FLOW_ATTACH => {
+            op::QP_FLOW_STEERING_ATTACH => {
                 let rule = input(command, host)?;
                 self.traffic.flows.attach(&rule, command.in_mod).map(Output::Immediate)
             }
-            op::FLOW_DETACH => self.traffic.flows.detach(command.in_param).map(none),
+            op::QP_FLOW_STEERING_DETACH => self.traffic.flows.detach(command.in_param).map(none),
             _ => Err(Status::BadOpcode),
         }
     }
 
     /// Runs a command on filters and counters.
     fn run_on_counters(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         const RESET_PORT: u32 = 1 << 8;
         const FLOW_CONTROL: u32 = 1 << 12;
         const RESET_COUNTER: u32 = 1 << 31;

@@ -14,22 +14,22 @@ use verbs::Status;
 const MAX_FRAME: usize = 16 << 10;
 const MAX_LARGE_SEND: usize = 256 << 10;
 /// The length of the check sequence at the end of a frame on the cable, in bytes.
-pub const FCS: usize = 4;
+pub(crate) const FCS: usize = 4;
 /// The length to which shorter frames are padded before they are sent, in bytes.
 const MIN_FRAME: usize = 60;
 
 /// Returns whether an Ethernet address is a group address.
-pub const fn is_multicast(address: [u8; 6]) -> bool {
+pub(crate) const fn is_multicast(address: [u8; 6]) -> bool {
     address[0] & 1 != 0
 }
 
 /// Returns whether a queue pair is a raw one in a state that can receive.
-pub fn takes_frames(qp: &Qp) -> bool {
+pub(crate) fn takes_frames(qp: &Qp) -> bool {
     qp.service == Service::Raw && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
 }
 
 /// Returns a receive completion, complete except for its length, that describes the frame's headers.
-pub fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) -> Cqe {
+pub(crate) fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) -> Cqe {
     const SEND: u8 = 1;
     const CUSTOMER_TAG: u32 = 1 << 29;
     const SERVICE_TAG: u32 = 1 << 30;
@@ -51,7 +51,7 @@ pub fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u
 }
 
 /// Returns the frames of a send work request, as they go to the cable.
-pub fn frames_of(
+pub(crate) fn frames_of(
     control: Control,
     wqe: &[u8],
     who: Domain,
@@ -104,7 +104,7 @@ fn gathered(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -
 /// Scatters a frame into the next receive buffer: without its outermost VLAN tag if `strip` is set, and with
 /// its check sequence if the queue pair keeps it. The check sequence is that of the frame as received, with
 /// the tag. Returns `Ok(None)` if no buffer is posted.
-pub fn scatter_frame(
+pub(crate) fn scatter_frame(
     qp: &mut Qp,
     frame: &[u8],
     strip: bool,

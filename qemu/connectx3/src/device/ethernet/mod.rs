@@ -1,8 +1,8 @@
 //! Ethernet frames: their headers and offloads, and the distribution of frames over queue pairs.
 
-pub mod checksum;
-pub mod filter;
-pub mod frames;
-pub mod headers;
-pub mod rss;
+pub(super) mod checksum;
+pub(super) mod filter;
+pub(super) mod frames;
+pub(super) mod headers;
+pub(super) mod rss;
 mod segmentation;

@@ -3,6 +3,7 @@
 use crate::device::eq::{Eqs, Event, EventType};
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::set_port_infiniband;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::ports::Ports;
@@ -24,7 +25,7 @@ fn identity(profile: &Profile) -> Identity {
 
 impl Ports {
     /// MAD_IFC: the firmware's management agents answer a datagram.
-    pub fn mad_ifc(
+    pub(crate) fn mad_ifc(
         &mut self,
         command: &Command,
         mailbox: &Mailbox,
@@ -104,9 +105,9 @@ impl Ports {
 
     /// SET_PORT, InfiniBand form: only the capability mask takes effect. Lanes, MTU and table sizes are fixed
     /// at or below the card's limits, and GUIDs do not change.
-    pub fn set_infiniband(&mut self, index: usize, mailbox: &Mailbox) {
+    pub(crate) fn set_infiniband(&mut self, index: usize, mailbox: &Mailbox) {
         if let Some(port) = self.all.get_mut(index) {
-            port.ib.managed.info.set_capabilities(mailbox.u32(4));
+            port.ib.managed.info.set_capabilities(mailbox.field(set_port_infiniband::CAPABILITIES));
         }
     }
 }

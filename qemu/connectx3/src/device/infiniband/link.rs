@@ -11,7 +11,7 @@ use platform::Instant;
 use roce::wire::Symbol;
 
 impl Ports {
-    pub fn send_symbol(&mut self, index: usize, symbol: Option<Symbol>) {
+    pub(crate) fn send_symbol(&mut self, index: usize, symbol: Option<Symbol>) {
         if let (Some(port), Some(symbol)) = (self.all.get(index), symbol) {
             self.outbox.push(index, symbol_frame(port.mac(), symbol));
         }
@@ -19,7 +19,7 @@ impl Ports {
 
     /// Starts or stops the link's training. The port searches for a partner while it is open, its cable is
     /// plugged in, and no manager has disabled it.
-    pub fn follow_link(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
+    pub(crate) fn follow_link(&mut self, index: usize, eqs: &mut Eqs, host: &dyn Host) {
         let Some(port) = self.all.get_mut(index) else { return };
         let info = &mut port.ib.managed.info;
         let on = port.link_type == LinkType::InfiniBand && port.open && port.link && !info.is_disabled();
@@ -42,7 +42,7 @@ impl Ports {
     }
 
     /// Returns the frames that tell the ports' partners that the links are down, before the card resets.
-    pub fn silence(&mut self) -> Vec<(usize, Vec<u8>)> {
+    pub(crate) fn silence(&mut self) -> Vec<(usize, Vec<u8>)> {
         let silent = |(index, port): (usize, &mut Port)| {
             let symbol = port.ib.training.stop()?;
             Some((index, symbol_frame(port.mac(), symbol)))
@@ -51,7 +51,7 @@ impl Ports {
     }
 
     /// Sends the training symbols that are due at `now`.
-    pub fn train(&mut self, now: Instant) {
+    pub(crate) fn train(&mut self, now: Instant) {
         for index in 0..self.all.len() {
             let Some(port) = self.all.get_mut(index) else { return };
             let symbol = port.ib.training.on_timer(now);
@@ -59,7 +59,7 @@ impl Ports {
         }
     }
 
-    pub fn receive_symbol(&mut self, index: usize, symbol: Symbol, eqs: &mut Eqs, host: &dyn Host) {
+    pub(crate) fn receive_symbol(&mut self, index: usize, symbol: Symbol, eqs: &mut Eqs, host: &dyn Host) {
         let Some(port) = self.all.get_mut(index) else { return };
         let (reply, change) = port.ib.training.receive(symbol, host.now());
         let info = &mut port.ib.managed.info;
@@ -76,7 +76,7 @@ impl Ports {
     }
 
     /// Posts the event that a link has become active or inactive.
-    pub fn report_state(&self, index: usize, state: LinkState, eqs: &mut Eqs, host: &dyn Host) {
+    pub(crate) fn report_state(&self, index: usize, state: LinkState, eqs: &mut Eqs, host: &dyn Host) {
         eqs.post(&port_change(index, state == LinkState::Active), host);
     }
 }

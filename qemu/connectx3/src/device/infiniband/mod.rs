@@ -2,7 +2,7 @@
 
 mod agent;
 mod link;
-pub mod route;
+pub(super) mod route;
 
 use crate::subnet::{LinkState, ManagedPort, Traffic, Training};
 use roce::wire::{CABLE, ETHERTYPE_INFINIBAND, Ethernet, Symbol};
@@ -14,7 +14,7 @@ const CAPABILITIES: u32 = 1 << 5 | 1 << 6 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 2
 
 /// The InfiniBand state of a port.
 #[derive(Debug)]
-pub struct IbPort {
+pub(super) struct IbPort {
     /// The port's attributes, as a subnet manager sees them.
     pub managed: ManagedPort,
     /// The state of the link's training.
@@ -26,7 +26,7 @@ pub struct IbPort {
 impl IbPort {
     /// Creates a port. `number` counts from 1.
     #[must_use]
-    pub fn new(number: u8, guid: u64) -> Self {
+    pub(super) fn new(number: u8, guid: u64) -> Self {
         Self {
             managed: ManagedPort::new(number, guid, CAPABILITIES, true),
             training: Training::default(),
@@ -36,7 +36,7 @@ impl IbPort {
 
     /// Returns whether the link passes data.
     #[must_use]
-    pub const fn is_active(&self) -> bool {
+    pub(super) const fn is_active(&self) -> bool {
         matches!(self.managed.info.state(), LinkState::Active)
     }
 }

@@ -8,7 +8,7 @@ use verbs::Gid;
 
 /// The addressing of a queue pair's packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Route {
+pub(crate) struct Route {
     /// The destination LID.
     pub dlid: u16,
     /// The path bits that select the source among the port's LIDs.
@@ -21,7 +21,7 @@ pub struct Route {
 
 /// The global part of a route.
 #[derive(Clone, Copy, Debug)]
-pub struct GlobalRoute {
+pub(crate) struct GlobalRoute {
     /// The index of the source in the port's GID table.
     pub source: usize,
     /// The destination GID.
@@ -37,7 +37,7 @@ pub struct GlobalRoute {
 impl Route {
     /// Returns the route of a connection.
     #[must_use]
-    pub fn of(context: &Context) -> Self {
+    pub(crate) fn of(context: &Context) -> Self {
         let (hop_limit, traffic_class) = context.hop_and_class();
         Self {
             dlid: context.remote_lid(),
@@ -55,7 +55,7 @@ impl Route {
 
     /// Returns the headers of packets from a port, or `None` if the port lacks the source GID.
     #[must_use]
-    pub fn headers(&self, port: &Port) -> Option<Headers> {
+    pub(crate) fn headers(&self, port: &Port) -> Option<Headers> {
         let managed = &port.ib.managed;
         let lrh = Lrh {
             lane: managed.lane(self.service_level),
@@ -86,7 +86,7 @@ fn source_lid(port: &Port, path_bits: u8) -> u16 {
 
 /// Returns the frame of a packet that the guest has built from the local route header up to, and without, the
 /// ICRC. Fills in lengths, checks and, unless `source_given`, the source.
-pub fn special_frame(made: &[u8], port: &Port, source_given: bool) -> Result<Vec<u8>, Error> {
+pub(crate) fn special_frame(made: &[u8], port: &Port, source_given: bool) -> Result<Vec<u8>, Error> {
     let (mut lrh, global, _) = Lrh::parse(made)?;
     if !source_given {
         lrh.slid = source_lid(port, lrh.slid as u8);

@@ -8,6 +8,7 @@ use crate::device::adapter::Adapter;
 use crate::device::command::Output;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::mcg;
 use crate::device::mailbox::Mailbox;
 use crate::device::steering::{self, McgTable, Steer};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ type Key = (u8, [u8; 16]);
 
 /// All groups.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub(super) struct Groups {
     members: BTreeMap<Key, Vec<u32>>,
     /// Queue pairs that receive all multicast frames, by port.
     promiscuous: BTreeMap<usize, Vec<u32>>,
@@ -63,7 +64,7 @@ impl Groups {
             let mut last = None;
             while let Some(entry) = entries.get(&index) {
                 last = Some(index);
-                match entry.u32(0x00) >> 6 {
+                match entry.field(mcg::NEXT) >> 6 {
                     0 => {
                         index = spare;
                         spare += 1;
@@ -75,7 +76,7 @@ impl Groups {
                 return Err(Status::ExceedsLimit);
             }
             if let Some(last) = last.and_then(|last| entries.get_mut(&last)) {
-                last.put_u32(0x00, index << 6);
+                last.set(mcg::NEXT, index << 6);
             }
             entries.insert(index, entry(key, &self.list(key, members)));
         }
@@ -97,7 +98,8 @@ impl Groups {
 
 fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
     let mut entry = Mailbox::default();
-    entry.put_u32(0x04, u32::from(*protocol) << 30 | members.len() as u32);
+    entry.set(mcg::PROTOCOL, u32::from(*protocol));
+    entry.set(mcg::MEMBERS, members.len() as u32);
     entry.put(0x10, gid);
     for (i, member) in members.iter().enumerate() {
         entry.put_u32(0x20 + 4 * i, *member);
@@ -107,7 +109,7 @@ fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
 
 impl Slave {
     /// QP_ATTACH: adds a queue pair to a destination, or removes it.
-    pub fn attach(
+    pub(super) fn attach(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,
@@ -147,7 +149,7 @@ impl Slave {
 
     /// PROMISC: starts or stops the delivery of all multicast frames of a port to a queue pair. A request for
     /// all unicast frames has no effect and is no error.
-    pub fn promiscuous(
+    pub(super) fn promiscuous(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,

@@ -1,14 +1,14 @@
-//! The master of a virtual function, built into the adapter. On a real card the physical function's driver
-//! has this role (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). The master brings
-//! the card up, receives commands from its slave over the communication channel, checks each of them and
-//! passes them to the adapter.
+//! The master of a virtual function, built into the card. On a real card the physical function's driver has
+//! this role (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). The master brings the card
+//! up, receives commands from its slave over the communication channel, checks each of them and passes them
+//! to the card.
 //!
 //! A card has one slave. Several virtual functions are several cards, each with its own master.
 
 mod addresses;
 mod channel;
 mod groups;
-pub mod gsi;
+pub(super) mod gsi;
 mod numbers;
 mod objects;
 mod pool;
@@ -21,26 +21,18 @@ mod tracker;
 mod vhcr;
 
 use super::adapter::Adapter;
-use super::command::{Output, opcode as op};
+use super::command::Output;
 use super::eq::{Event, EventType};
 use super::hcr::{Command, Status};
 use super::host::Host;
 use super::mailbox::Mailbox;
+use super::opcode as op;
 use channel::{CHANNEL_LEN, Channel, Task};
 use tracker::{INVALID, NOT_PERMITTED, Result};
 
-/// Opcodes that only a slave uses. The master handles them itself.
-mod virtual_opcode {
-    pub const ALLOC_RES: u16 = 0xf00;
-    pub const FREE_RES: u16 = 0xf01;
-    pub const PROMISC: u16 = 0xf08;
-    pub const QUERY_FUNC_CAP: u16 = 0xf0a;
-    pub const QP_ATTACH: u16 = 0xf0b;
-}
-
 /// The master.
 #[derive(Debug)]
-pub struct Master {
+pub(super) struct Master {
     channel: Channel,
     slave: Slave,
 }
@@ -58,19 +50,19 @@ struct Slave {
 impl Master {
     /// Brings a card up and returns its master.
     #[must_use]
-    pub fn start(adapter: &mut Adapter) -> Self {
+    pub(super) fn start(adapter: &mut Adapter) -> Self {
         startup::start(adapter);
         Self { channel: Channel::default(), slave: Slave::new(adapter.ports.all.len()) }
     }
 
     /// Reads from the communication channel.
     #[must_use]
-    pub const fn read(&self, offset: u64) -> u32 {
+    pub(super) const fn read(&self, offset: u64) -> u32 {
         self.channel.read(offset)
     }
 
     /// Writes to the communication channel. Returns whether the offset is part of it.
-    pub fn write(&mut self, offset: u64, word: u32, adapter: &mut Adapter, host: &dyn Host) -> bool {
+    pub(super) fn write(&mut self, offset: u64, word: u32, adapter: &mut Adapter, host: &dyn Host) -> bool {
         if offset >= CHANNEL_LEN {
             return false;
         }
@@ -138,7 +130,7 @@ impl Slave {
         match command.opcode {
             op::QUERY_FW => queries::firmware(adapter, host),
             op::QUERY_DEV_CAP => queries::capabilities(adapter, host),
-            virtual_opcode::QUERY_FUNC_CAP => queries::function(adapter, &self.tracker, command),
+            op::QUERY_FUNC_CAP => queries::function(adapter, &self.tracker, command),
             op::QUERY_HCA | op::QUERY_ADAPTER | op::NOP | op::HW_HEALTH_CHECK => native(adapter),
             op::SYNC_TPT | op::READ_MTT | op::INFORM_FLR_DONE | op::CONF_SPECIAL_QP => native(adapter),
             op::CONFIG_DEV if command.op_mod == 1 => native(adapter),
@@ -154,10 +146,10 @@ impl Slave {
                 adapter.eqs.route_any(eqn, command.in_param, unmap);
                 Ok(Output::None)
             }
-            virtual_opcode::ALLOC_RES => self.allocate(adapter, command),
-            virtual_opcode::FREE_RES => self.free(adapter, command),
-            virtual_opcode::QP_ATTACH => self.attach(adapter, command, &input()?, host),
-            virtual_opcode::PROMISC => self.promiscuous(adapter, command, host),
+            op::ALLOC_RES => self.allocate(adapter, command),
+            op::FREE_RES => self.free(adapter, command),
+            op::QP_ATTACH => self.attach(adapter, command, &input()?, host),
+            op::PROMISC => self.promiscuous(adapter, command, host),
             // The port's filters and statistics belong to the physical function.
             op::SET_VLAN_FLTR | op::SET_MCAST_FLTR => Ok(Output::None),
             op::DUMP_ETH_STATS => Ok(Output::Mailbox(Mailbox::default())),
@@ -183,8 +175,8 @@ impl Slave {
     }
 }
 
-/// Passes a command to the adapter. Linux's master converts the card's status to an error number and that
-/// to a status for the slave; this function returns the latter.
+/// Passes a command to the card. Linux's master converts the card's status to an error number and that to a
+/// status for the slave; this function returns the latter.
 fn native(adapter: &mut Adapter, command: &Command, host: &dyn Host) -> Result<Output> {
     adapter.run(command, host).map_err(|status| match status {
         Status::BadQpState | Status::BadPacket => INVALID,

@@ -5,16 +5,17 @@ use super::resources::MPT_MASK;
 use super::tracker::{BUSY, INVALID, Mpt, NO_SUCH, NOT_PERMITTED, Result};
 use super::{Slave, native, native_with, numbers, read_input};
 use crate::device::adapter::Adapter;
-use crate::device::command::{Output, opcode as op};
+use crate::device::command::Output;
 use crate::device::hcr::Command;
 use crate::device::host::Host;
-use crate::device::layout::{cq_context, eq_context, srq_context};
+use crate::device::layout::{cq_context, eq_context, mpt, srq_context};
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use crate::device::queue_memory::MTT_ENTRY;
 
 /// Returns the index of the MTT entry at a byte offset of the table. Masters check only the low half of the
 /// address.
-pub const fn mtt_index(offset: u32) -> u32 {
+pub(super) const fn mtt_index(offset: u32) -> u32 {
     (offset & !7) / MTT_ENTRY as u32
 }
 
@@ -25,7 +26,7 @@ const fn queue_entries(log_bytes: u8, log_page: u8) -> u64 {
 
 impl Slave {
     /// Runs a command on one of these objects. Returns `None` for other commands.
-    pub fn object(
+    pub(super) fn object(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,
@@ -178,7 +179,7 @@ impl Slave {
         if !matches!(self.tracker.mpts.get(index)?, Mpt::Mapped) {
             return Err(INVALID);
         }
-        let (flags, domain) = (entry.u32(0x00), entry.u32(0x0c));
+        let (flags, domain) = (entry.field(mpt::FLAGS), entry.u32(mpt::PD.word()));
         // Slaves have no memory windows, and the function number in the protection domain must be the
         // slave's.
         let function = domain >> 17 & 0x7f;
@@ -186,9 +187,9 @@ impl Slave {
         if windows || (function != 0 && function - 1 != numbers::SLAVE) {
             return Err(NOT_PERMITTED);
         }
-        let mtt = (flags & PHYSICAL == 0).then(|| mtt_index(entry.u32(0x30)));
+        let mtt = (flags & PHYSICAL == 0).then(|| mtt_index(entry.field(mpt::MTT)));
         if let Some(mtt) = mtt {
-            self.tracker.check_mtt(mtt, u64::from(entry.u32(0x34)))?;
+            self.tracker.check_mtt(mtt, u64::from(entry.field(mpt::MTT_SIZE)))?;
         }
         let output = native_with(adapter, command, entry, host)?;
         if let Some(mtt) = mtt {

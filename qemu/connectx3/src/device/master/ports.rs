@@ -8,6 +8,7 @@ use crate::device::adapter::Adapter;
 use crate::device::command::Output;
 use crate::device::hcr::Command;
 use crate::device::host::Host;
+use crate::device::layout::{access_register, query_port, set_port_infiniband, set_port_part as part};
 use crate::device::mailbox::Mailbox;
 use crate::device::profile::limits;
 use verbs::MacAddr;
@@ -17,7 +18,7 @@ const GID: usize = 16;
 
 /// The slave's part of a port.
 #[derive(Debug)]
-pub struct Port {
+pub(super) struct Port {
     macs: Rows<MacAddr>,
     vlans: Rows<u16>,
     /// True after the slave's INIT_PORT.
@@ -40,7 +41,7 @@ impl Default for Port {
 impl Port {
     /// Returns whether the slave owns the address in a row of the port's table.
     #[must_use]
-    pub fn has_mac(&self, index: usize) -> bool {
+    pub(super) fn has_mac(&self, index: usize) -> bool {
         self.macs.holds(index)
     }
 }
@@ -66,7 +67,7 @@ fn port_of(adapter: &Adapter, command: &Command) -> Result<usize> {
 
 impl Slave {
     /// ALLOC_RES.
-    pub fn allocate(&mut self, adapter: &mut Adapter, command: &Command) -> Result<Output> {
+    pub(super) fn allocate(&mut self, adapter: &mut Adapter, command: &Command) -> Result<Output> {
         let kind = command.in_mod as u8;
         let number = match kind {
             kind::MAC | kind::VLAN => {
@@ -79,7 +80,7 @@ impl Slave {
     }
 
     /// FREE_RES.
-    pub fn free(&mut self, adapter: &mut Adapter, command: &Command) -> Result<Output> {
+    pub(super) fn free(&mut self, adapter: &mut Adapter, command: &Command) -> Result<Output> {
         let kind = command.in_mod as u8;
         match kind {
             kind::MAC | kind::VLAN => {
@@ -121,24 +122,32 @@ impl Slave {
 
     /// QUERY_PORT: returns the port's settings with the slave's address and number of GIDs. Link type sensing
     /// is never offered.
-    pub fn query_port(&self, adapter: &mut Adapter, command: &Command, host: &dyn Host) -> Result<Output> {
-        const LINK_AND_NEGOTIATION: u8 = 0xe0;
-        const TYPES: u8 = 0x03;
+    pub(super) fn query_port(
+        &self,
+        adapter: &mut Adapter,
+        command: &Command,
+        host: &dyn Host,
+    ) -> Result<Output> {
+        const LINK_AND_NEGOTIATION: u32 = 0xe0;
+        const TYPES: u32 = 0x03;
         let port = index(adapter, command.in_mod)?;
         if command.op_mod != 0 || command.in_mod > 0xff {
             return Err(INVALID);
         }
         let Output::Mailbox(mut out) = native(adapter, command, host)? else { return Err(INVALID) };
         let [a, b, c, d, e, f] = adapter.profile.ports.get(port).ok_or(INVALID)?.mac.0;
-        out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
-        out.put_u8(0x00, out.u8(0x00) & (LINK_AND_NEGOTIATION | TYPES));
-        out.put_u16(0x0c, 1 << (out.u8(0x07) & 0xf));
+        out.set_double(query_port::MAC_HIGH, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+        out.set(
+            query_port::LINK_AND_TYPES,
+            out.field(query_port::LINK_AND_TYPES) & (LINK_AND_NEGOTIATION | TYPES),
+        );
+        out.put_u16(0x0c, 1 << out.field(query_port::LOG_MAX_PKEYS));
         out.put_u16(0x0e, numbers::GIDS as u16);
         Ok(Output::Mailbox(out))
     }
 
     /// Executes INIT_PORT or CLOSE_PORT. A repetition has no effect.
-    pub fn open_port(
+    pub(super) fn open_port(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,
@@ -155,7 +164,7 @@ impl Slave {
     }
 
     /// SET_PORT: sets the MTU, pauses, and the slave's rows of the GID table.
-    pub fn set_port(
+    pub(super) fn set_port(
         &mut self,
         adapter: &mut Adapter,
         command: &Command,
@@ -164,15 +173,13 @@ impl Slave {
     ) -> Result<Output> {
         const INFINIBAND: u8 = 0;
         const ETHERNET: u8 = 1;
-        const GENERAL: u32 = 0;
-        const GID_TABLE: u32 = 5;
         let port = index(adapter, command.in_mod)?;
         match (command.op_mod, command.in_mod >> 8) {
             (INFINIBAND, _) => {
                 self.set_capabilities(port, &mut mailbox)?;
             }
-            (ETHERNET, GENERAL) => {}
-            (ETHERNET, GID_TABLE) => mailbox = gid_table(&mailbox)?,
+            (ETHERNET, part::GENERAL) => {}
+            (ETHERNET, part::GID_TABLE) => mailbox = gid_table(&mailbox)?,
             (ETHERNET, _) => return Err(INVALID),
             _ => return Err(NOT_PERMITTED),
         }
@@ -184,20 +191,20 @@ impl Slave {
     fn set_capabilities(&mut self, port: usize, mailbox: &mut Mailbox) -> Result {
         const IS_SM: u32 = 1 << 1;
         const DEVICE_MANAGEMENT: u32 = 1 << 19;
-        let (reset, capabilities) = (mailbox.u8(3) & 1, mailbox.u32(4));
+        let (reset, capabilities) = (mailbox.u8(3) & 1, mailbox.field(set_port_infiniband::CAPABILITIES));
         if capabilities & (IS_SM | DEVICE_MANAGEMENT) != 0 {
             return Err(INVALID);
         }
         self.ports.get_mut(port).ok_or(INVALID)?.capabilities = capabilities;
         *mailbox = Mailbox::default();
         mailbox.put_u8(3, reset);
-        mailbox.put_u32(4, capabilities);
+        mailbox.set(set_port_infiniband::CAPABILITIES, capabilities);
         Ok(())
     }
 
     /// MAD_IFC: answers the queries about the own port that verbs need. Subnet management is not available to
     /// slaves.
-    pub fn management(
+    pub(super) fn management(
         &self,
         adapter: &mut Adapter,
         command: &Command,
@@ -231,16 +238,16 @@ impl Slave {
     }
 
     /// ACCESS_REG: allows reads only.
-    pub fn access_register(
+    pub(super) fn access_register(
         &self,
         adapter: &mut Adapter,
         command: &Command,
         mailbox: Mailbox,
         host: &dyn Host,
     ) -> Result<Output> {
-        const METHOD: u8 = 0x7f;
-        const WRITE: u8 = 2;
-        if mailbox.u8(0x06) & METHOD == WRITE {
+        const METHOD: u32 = 0x7f;
+        const WRITE: u32 = 2;
+        if mailbox.field(access_register::METHOD) & METHOD == WRITE {
             return Err(NOT_PERMITTED);
         }
         native_with(adapter, command, mailbox, host)

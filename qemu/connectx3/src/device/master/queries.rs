@@ -3,11 +3,12 @@
 use super::tracker::{INVALID, Result, Tracker};
 use super::{native, numbers};
 use crate::device::adapter::Adapter;
-use crate::device::command::{Output, opcode as op};
+use crate::device::command::Output;
 use crate::device::hcr::Command;
 use crate::device::host::Host;
 use crate::device::layout::device_capabilities as cap;
 use crate::device::mailbox::Mailbox;
+use crate::device::opcode as op;
 use numbers::Special;
 
 /// Returns the card's answer to a query without parameters.
@@ -19,7 +20,7 @@ fn ask(adapter: &mut Adapter, opcode: u16, host: &dyn Host) -> Result<Mailbox> {
 }
 
 /// QUERY_FW: returns only the version. The registers that it would name are not accessible to the slave.
-pub fn firmware(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
+pub(super) fn firmware(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
     const NO_PRIMARY_FUNCTION: u8 = 0xff;
     let mut out = ask(adapter, op::QUERY_FW, host)?;
     out.put_u16(0x00, 0);
@@ -30,7 +31,7 @@ pub fn firmware(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
 
 /// QUERY_DEV_CAP, without the features that slaves do not have: RoCE v2, memory windows, timestamps,
 /// BlueFlame, device-managed steering, tunnels and the physical port's own features.
-pub fn capabilities(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
+pub(super) fn capabilities(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
     const ROCE_V2: u64 = 1 << 63;
     const PORT_MANAGEMENT_EVENTS: u64 = 1 << 59;
     const RSS_OF_FRAGMENTS: u64 = 1 << 52;
@@ -61,7 +62,7 @@ pub fn capabilities(adapter: &mut Adapter, host: &dyn Host) -> Result<Output> {
 }
 
 /// QUERY_FUNC_CAP: returns the capabilities of the function, or of one of its ports.
-pub fn function(adapter: &Adapter, tracker: &Tracker, command: &Command) -> Result<Output> {
+pub(super) fn function(adapter: &Adapter, tracker: &Tracker, command: &Command) -> Result<Output> {
     const OF_FUNCTION: u8 = 0;
     const OF_PORT: u8 = 1;
     match command.op_mod {

@@ -10,7 +10,7 @@ use verbs::{Completion, RemoteKey, Status, WorkKind, WrId};
 
 /// Completions of one queue pair, as the transport reports them.
 #[derive(Default)]
-pub struct Completed {
+pub(crate) struct Completed {
     /// The completions, each with whether it belongs to the send queue.
     pub list: Vec<(Completion, bool)>,
     /// True if the packet being handled requests an event.
@@ -35,30 +35,30 @@ impl Completions for Completed {
 }
 
 /// Returns a work request's identifier: its index in the ring and its opcode.
-pub fn name(index: u16, opcode: u8) -> WrId {
+pub(crate) fn name(index: u16, opcode: u8) -> WrId {
     WrId(u64::from(index) | u64::from(opcode) << 16)
 }
 
 /// Returns the identifier of a receive from a shared queue: its index in the queue, and the queue's number.
-pub fn shared_name(index: u16, srqn: u32) -> WrId {
+pub(crate) fn shared_name(index: u16, srqn: u32) -> WrId {
     WrId(u64::from(index) | u64::from(srqn) << 32)
 }
 
 /// Returns the index in a work request's identifier.
-pub const fn index_of(id: WrId) -> u16 {
+pub(crate) const fn index_of(id: WrId) -> u16 {
     id.0 as u16
 }
 
 /// Returns the shared queue in the identifier of a receive from such a queue.
 #[must_use]
-pub const fn srqn_of(id: WrId) -> u32 {
+pub(crate) const fn srqn_of(id: WrId) -> u32 {
     (id.0 >> 32) as u32
 }
 
 impl Completed {
     /// Returns the completion queue entry of a completion.
     #[must_use]
-    pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
+    pub(crate) fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
         let mut cqe = cqe(qpn, completion, send);
         if self.extended && !send {
             cqe = cqe.with(0x08, &srqn_of(completion.id).to_be_bytes());
@@ -99,7 +99,7 @@ fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
 
 /// Work that the card executes itself, in order with the other work.
 #[derive(Clone, Copy, Debug)]
-pub struct Local {
+pub(crate) struct Local {
     /// The work request's index.
     pub index: u16,
     /// The work request's control segment.
@@ -110,7 +110,7 @@ pub struct Local {
 
 /// Returns the entry for work that the card has executed itself, or `None` if no completion was requested.
 #[must_use]
-pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
+pub(crate) fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
     match result {
         Ok(()) => local.control.signaled().then(|| Cqe::new(qpn, local.index, true, local.control.code())),
         Err(_) => Some(Cqe::error(qpn, local.index, true, MEMORY_MANAGEMENT, 0)),

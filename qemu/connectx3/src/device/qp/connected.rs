@@ -24,7 +24,7 @@ use verbs::{
 /// The number of send work requests that the transport holds. Further ones wait in the guest's ring.
 const SEND_DEPTH: u32 = 128;
 /// The number of receives that the transport holds. Further ones wait in the guest's ring.
-pub const RECEIVE_DEPTH: u32 = 64;
+pub(crate) const RECEIVE_DEPTH: u32 = 64;
 /// The maximum number of packets in flight.
 const MAX_WINDOW: u32 = 128;
 /// The maximum number of READs and atomics in flight.
@@ -48,7 +48,7 @@ fn limits(context: &Context) -> Limits {
 
 /// Returns the approximate memory of the process for the transport of a context, in bytes.
 #[must_use]
-pub fn footprint(context: &Context) -> u64 {
+pub(crate) fn footprint(context: &Context) -> u64 {
     let limits = limits(context);
     let (elements, requests) = (u64::from(limits.max_sge) * 16, 128);
     u64::from(SEND_DEPTH) * (elements + u64::from(limits.max_inline) + requests)
@@ -57,31 +57,31 @@ pub fn footprint(context: &Context) -> u64 {
 
 /// Creates the transport of an RC queue pair.
 #[must_use]
-pub fn reliable(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn reliable(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// Creates the transport of a UC queue pair.
 #[must_use]
-pub fn unreliable(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn unreliable(qpn: u32, context: &Context) -> Connection {
     Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// Creates the transport of an XRC queue pair.
 #[must_use]
-pub fn extended(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn extended(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new_extended(QpNum::new(qpn), &limits(context))))
 }
 
 /// Returns whether all sends have ended.
 #[must_use]
-pub const fn is_idle(connection: &Connection) -> bool {
+pub(crate) const fn is_idle(connection: &Connection) -> bool {
     connection.send_room() == SEND_DEPTH
 }
 
 /// Returns the connection parameters of a context.
 #[must_use]
-pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
+pub(crate) fn connect(context: &Context, address: AddressVector) -> QpConnect {
     /// A timeout code of 0 means no timeout; this value exceeds any guest's run time.
     const FOR_EVER: Duration = Duration::from_secs(1 << 20);
     let (retries, rnr_retries) = context.retries();
@@ -106,7 +106,7 @@ pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
 
 /// Returns the address of the peer.
 #[must_use]
-pub fn address(context: &Context) -> AddressVector {
+pub(crate) fn address(context: &Context) -> AddressVector {
     let (hop_limit, traffic_class) = context.hop_and_class();
     AddressVector {
         link: if context.roce_v2() { LinkKind::RoceV2 } else { LinkKind::RoceV1 },
@@ -121,7 +121,7 @@ pub fn address(context: &Context) -> AddressVector {
 /// executes itself. Such work is executed after all earlier requests have ended, as drivers request by the
 /// strong ordering bit, and ends before later ones begin; it is returned when its turn has come. A refused
 /// work request also waits for the earlier ones, so that their outcome is unaffected.
-pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
+pub(crate) fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
     if qp.context.is_xrc_target() {
         return None;
     }
@@ -265,7 +265,7 @@ pub(super) fn resolve(
 }
 
 /// The objects that queue pairs share.
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     /// The shared receive queues.
     pub srqs: &'a mut Srqs,
     /// The event queues.
@@ -278,7 +278,7 @@ pub struct Shared<'a> {
 
 /// Returns the headers of frames to the peer.
 #[must_use]
-pub fn path(context: &Context, port: &Port) -> Option<Headers> {
+pub(crate) fn path(context: &Context, port: &Port) -> Option<Headers> {
     if port.is_infiniband() {
         return route::Route::of(context).headers(port);
     }
@@ -289,13 +289,13 @@ pub fn path(context: &Context, port: &Port) -> Option<Headers> {
 
 /// Returns the VLAN tag of frames to the peer.
 #[must_use]
-pub fn tag(context: &Context, port: &Port) -> Option<u16> {
+pub(crate) fn tag(context: &Context, port: &Port) -> Option<u16> {
     let (row, priority) = context.vlan()?;
     Some(u16::from(priority) << 13 | port.vlan(row)?)
 }
 
 /// Returns the memory of a queue pair's own work requests.
 #[must_use]
-pub const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
+pub(crate) const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
     LocalMemory { keyed }
 }

@@ -14,7 +14,7 @@ use verbs::{Completion, RecvWr, Sge, WorkKind};
 /// Returns whether a request starts to use a receive or completes one. A receive that a message in progress
 /// needs is already posted.
 #[must_use]
-pub const fn takes_receive(operation: Operation) -> bool {
+pub(crate) const fn takes_receive(operation: Operation) -> bool {
     use Operation as O;
     matches!(
         operation,
@@ -29,7 +29,7 @@ pub const fn takes_receive(operation: Operation) -> bool {
 
 /// Posts receives from the guest's ring until the transport holds enough. The receives of an XRC queue pair
 /// come from the shared queue that the peer names.
-pub fn take_receives(
+pub(crate) fn take_receives(
     qp: &mut Qp,
     named: Option<u32>,
     keyed: Keyed<'_>,
@@ -82,7 +82,7 @@ pub fn take_receives(
 }
 
 /// Returns unused receives to the shared queue from which they were fetched.
-pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
+pub(crate) fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
     if !qp.context.shares_receives() {
         return;
     }

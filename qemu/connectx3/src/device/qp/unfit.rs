@@ -7,7 +7,7 @@ use verbs::{Status, VerbsError};
 
 /// The reason why a work request fails the queue pair before it starts.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub(super) enum Unfit {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub enum Unfit {
 }
 
 impl Unfit {
-    pub const fn status(&self) -> Status {
+    pub(super) const fn status(&self) -> Status {
         match self {
             Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
             Self::Refused(_) => Status::LocalProtectionError,

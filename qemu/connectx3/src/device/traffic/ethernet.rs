@@ -24,7 +24,7 @@ const TURN: usize = 64;
 
 impl Traffic {
     /// Handles the send doorbell of a raw queue pair.
-    pub fn send_raw(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+    pub(crate) fn send_raw(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         for _ in 0..TURN {
             let Some(keyed) = ctx.tables.keyed(ctx.host) else { return };
             let Some(qp) = self.queues.qps.get_mut(qpn) else { return };
@@ -115,7 +115,7 @@ impl Traffic {
     }
 
     /// Delivers a frame to the guest's Ethernet driver. `from` is a queue pair of this card, or the wire.
-    pub fn receive_ethernet(
+    pub(crate) fn receive_ethernet(
         &mut self,
         port: usize,
         from: Option<u32>,

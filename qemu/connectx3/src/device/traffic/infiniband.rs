@@ -17,7 +17,7 @@ const QP0: u32 = 0;
 
 impl Traffic {
     /// Sends a frame of a queue pair over the link, if its state allows it, or inside the card.
-    pub fn send_infiniband(&mut self, qpn: u32, outgoing: Outgoing, ctx: &mut Ctx<'_>) {
+    pub(crate) fn send_infiniband(&mut self, qpn: u32, outgoing: Outgoing, ctx: &mut Ctx<'_>) {
         let Outgoing { port: index, frame, inside } = outgoing;
         let Some(port) = ctx.ports.get_mut(index) else { return };
         let Some(Ok((lrh, ..))) = frame.get(START..).map(Lrh::parse) else { return };
@@ -49,7 +49,7 @@ impl Traffic {
     }
 
     /// Handles a frame from the cable of an InfiniBand port.
-    pub fn receive_cable(&mut self, index: usize, bytes: &[u8], ctx: &mut Ctx<'_>) {
+    pub(crate) fn receive_cable(&mut self, index: usize, bytes: &[u8], ctx: &mut Ctx<'_>) {
         let Ok((ethernet, payload)) = Ethernet::parse(bytes) else { return };
         if ethernet.ethertype != ETHERTYPE_INFINIBAND {
             return;
@@ -62,7 +62,13 @@ impl Traffic {
     }
 
     /// Handles a packet. `from` is a queue pair of this card, or the wire.
-    pub fn receive_infiniband(&mut self, index: usize, from: Option<u32>, bytes: &[u8], ctx: &mut Ctx<'_>) {
+    pub(crate) fn receive_infiniband(
+        &mut self,
+        index: usize,
+        from: Option<u32>,
+        bytes: &[u8],
+        ctx: &mut Ctx<'_>,
+    ) {
         let Some(port) = ctx.ports.get_mut(index) else { return };
         let frame = match Frame::parse(bytes) {
             Ok(frame) if frame.icrc_ok() => frame,

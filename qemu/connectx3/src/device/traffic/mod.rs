@@ -39,7 +39,7 @@ const ROUNDS: usize = 16;
 
 /// A frame from a queue pair of this card to the same port.
 #[derive(Debug)]
-pub struct Looped {
+pub(super) struct Looped {
     pub port: usize,
     /// The sending queue pair.
     from: u32,
@@ -50,7 +50,7 @@ pub struct Looped {
 }
 
 /// The traffic of a card.
-pub struct Traffic {
+pub(super) struct Traffic {
     /// The queues, which the traffic serves.
     pub queues: Queues,
     /// The rules of device-managed steering.
@@ -70,7 +70,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Creates the traffic of a card without queues.
-    pub fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         Self {
             queues: Queues::new(profile),
             flows: Rules::default(),
@@ -84,7 +84,7 @@ impl Traffic {
     }
 
     /// Removes every object of the guest.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.queues.forget();
         self.special_qp_base = 0;
         self.default_steering.fill(Default::default());
@@ -93,12 +93,12 @@ impl Traffic {
     }
 
     /// Returns the queue pairs that receive frames which match no steering entry.
-    pub fn default_members(&self, port: usize, steer: Steer) -> &[u32] {
+    pub(super) fn default_members(&self, port: usize, steer: Steer) -> &[u32] {
         self.default_steering.get(port).map_or(&[], |kinds| &kinds[steer as usize])
     }
 
     /// Handles a frame that has arrived at a port.
-    pub fn receive(&mut self, port: usize, frame: &[u8], ctx: &mut Ctx<'_>) {
+    pub(super) fn receive(&mut self, port: usize, frame: &[u8], ctx: &mut Ctx<'_>) {
         let Some(at) = ctx.ports.get_mut(port).filter(|port| port.open && port.link) else { return };
         if at.is_infiniband() {
             self.receive_cable(port, frame, ctx);
@@ -111,7 +111,7 @@ impl Traffic {
     }
 
     /// Handles the send doorbell.
-    pub fn ring_send(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+    pub(super) fn ring_send(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         match self.queues.qps.get_mut(qpn).map(|qp| (qp.service, &qp.transport)) {
             Some((Service::Raw, Transport::Raw)) => self.send_raw(qpn, ctx),
             Some((Service::Raw, _)) => self.send_special(qpn, ctx),
@@ -121,17 +121,17 @@ impl Traffic {
     }
 
     /// Queues a frame of a queue pair for others of its port.
-    pub fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
+    pub(super) fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.looped.push(Looped { port, from, frame, raw: false });
     }
 
     /// Queues a frame of a raw Ethernet queue pair for others of its port.
-    pub fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
+    pub(super) fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.looped.push(Looped { port, from, frame, raw: true });
     }
 
     /// Sends the packets that received frames and expired timers have made due, and reports what is due.
-    pub fn progress(&mut self, ctx: &mut Ctx<'_>) {
+    pub(super) fn progress(&mut self, ctx: &mut Ctx<'_>) {
         let now = ctx.host.now();
         ctx.ports.progress(now, ctx.eqs, ctx.host);
         self.queues.cqs.progress(now, ctx.eqs, ctx.host);
@@ -159,7 +159,7 @@ impl Traffic {
 
     /// Returns the next time at which [`progress`](Self::progress) has work on the queues: `Instant::MAX`
     /// means never, and zero that there is work now.
-    pub fn next_deadline(&self) -> Instant {
+    pub(super) fn next_deadline(&self) -> Instant {
         if !self.looped.is_empty() || !self.queues.pending.is_empty() {
             return Instant::ZERO;
         }

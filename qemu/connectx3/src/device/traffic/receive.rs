@@ -20,7 +20,13 @@ const PARTITION: u16 = 0x7fff;
 impl Traffic {
     /// Handles a frame that may be RoCE. `from` is a queue pair of this card, or `None` for the wire. Returns
     /// whether it was RoCE.
-    pub fn receive_roce(&mut self, port: usize, from: Option<u32>, bytes: &[u8], ctx: &mut Ctx<'_>) -> bool {
+    pub(crate) fn receive_roce(
+        &mut self,
+        port: usize,
+        from: Option<u32>,
+        bytes: &[u8],
+        ctx: &mut Ctx<'_>,
+    ) -> bool {
         let tagged = vlan::strip(bytes);
         let bytes = tagged.as_ref().map_or(bytes, |(_, plain)| plain);
         let Ok(frame) = Frame::parse(bytes) else { return false };
@@ -67,7 +73,7 @@ impl Traffic {
 
     /// Returns the card's number of the queue pair that a packet names: 0 and 1 stand for the port's special
     /// ones.
-    pub const fn local_number(&self, port: usize, qpn: u32) -> u32 {
+    pub(crate) const fn local_number(&self, port: usize, qpn: u32) -> u32 {
         match qpn {
             0 | 1 => self.special_qp_base + 2 * qpn + port as u32,
             _ => qpn,
@@ -75,7 +81,7 @@ impl Traffic {
     }
 
     /// Handles a packet for a queue pair, whose partition has been checked.
-    pub fn receive_packet(
+    pub(crate) fn receive_packet(
         &mut self,
         port: usize,
         qpn: u32,
@@ -131,7 +137,7 @@ impl Traffic {
 
     /// Returns the queue pairs that receive a frame to an RDMA multicast group at a port. `from` is a queue
     /// pair of the card, or `None` for the wire.
-    pub fn group_members(&self, port: usize, gid: Gid, from: Option<u32>, ctx: &Ctx<'_>) -> Vec<u32> {
+    pub(crate) fn group_members(&self, port: usize, gid: Gid, from: Option<u32>, ctx: &Ctx<'_>) -> Vec<u32> {
         let Some(hca) = &ctx.tables.hca else { return Vec::new() };
         let members = match hca.steering {
             Steering::Flows => self.flows.group(port, &gid.0).into(),

@@ -23,7 +23,7 @@ const SPECIAL_TURN: usize = 64;
 impl Traffic {
     /// Sends up to [`TURN`] bursts of a queue pair, and moves more work from its ring to the transport as
     /// that has room.
-    pub fn transmit(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+    pub(crate) fn transmit(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         for _ in 0..TURN {
             let Some((frames, local)) = self.queues.with_qp(qpn, Completed::default(), ctx, burst) else {
                 return;
@@ -62,7 +62,7 @@ impl Traffic {
     }
 
     /// Sends a frame of a queue pair over the wire, inside the card, or both.
-    pub fn send_roce(&mut self, qpn: u32, outgoing: Outgoing, ctx: &mut Ctx<'_>) {
+    pub(crate) fn send_roce(&mut self, qpn: u32, outgoing: Outgoing, ctx: &mut Ctx<'_>) {
         if ctx.ports.get(outgoing.port).is_some_and(Port::is_infiniband) {
             self.send_infiniband(qpn, outgoing, ctx);
             return;
@@ -85,7 +85,7 @@ impl Traffic {
     }
 
     /// Handles the send doorbell of a special queue pair.
-    pub fn send_special(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+    pub(crate) fn send_special(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         for _ in 0..SPECIAL_TURN {
             let next = self.queues.with_qp(qpn, Completed::default(), ctx, special::next_frame);
             let Some(Some(outgoing)) = next else { return };
@@ -95,7 +95,7 @@ impl Traffic {
     }
 
     /// Queues a frame of a queue pair for transmission.
-    pub fn emit(&mut self, port: usize, counter: u8, frame: Vec<u8>, ctx: &mut Ctx<'_>) {
+    pub(crate) fn emit(&mut self, port: usize, counter: u8, frame: Vec<u8>, ctx: &mut Ctx<'_>) {
         let len = frame.len();
         if ctx.ports.send(port, frame) {
             self.interface_counters.sent(counter, len);

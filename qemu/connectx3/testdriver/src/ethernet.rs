@@ -3,11 +3,11 @@
 use super::driver::{KEY, LOG_CQ, LOG_ENTRIES, LOG_STRIDE, Node, PD, Queue};
 
 /// The length of a receive buffer, in bytes.
-pub(crate) const BUFFER: u32 = 2048;
+pub const BUFFER: u32 = 2048;
 
 impl Node {
     /// Creates a raw Ethernet queue pair that is ready to send. `words` are additional words of its context.
-    pub(crate) fn raw(&mut self, qpn: u32, cqn: u32, words: &[(usize, u32)]) -> Queue {
+    pub fn raw(&mut self, qpn: u32, cqn: u32, words: &[(usize, u32)]) -> Queue {
         let (cq, cq_record) = self.create_cq(cqn, self.eqn, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
@@ -54,7 +54,7 @@ impl Node {
     }
 
     /// Posts receive buffers and returns their addresses.
-    pub(crate) fn post_buffers(&mut self, queue: &mut Queue, count: usize) -> Vec<u64> {
+    pub fn post_buffers(&mut self, queue: &mut Queue, count: usize) -> Vec<u64> {
         let places: Vec<_> = (0..count).map(|_| self.alloc(u64::from(BUFFER))).collect();
         places.iter().for_each(|&at| self.post_receive(queue, at, BUFFER));
         places
@@ -62,14 +62,7 @@ impl Node {
 
     /// Writes a work request: opcode, second and third word of the control segment, and the bytes after it.
     /// Does not ring the doorbell.
-    pub(crate) fn write_request(
-        &mut self,
-        queue: &mut Queue,
-        opcode: u32,
-        word1: u32,
-        flags: u32,
-        rest: &[u8],
-    ) {
+    pub fn write_request(&mut self, queue: &mut Queue, opcode: u32, word1: u32, flags: u32, rest: &[u8]) {
         let bytes = (16 + rest.len()).next_multiple_of(16);
         let mask = (1 << LOG_ENTRIES) - 1;
         let first = u64::from(queue.send_index & mask) << LOG_STRIDE;
@@ -87,7 +80,7 @@ impl Node {
     }
 
     /// Sends a frame as libmlx4 does for a raw queue pair: the control segment also contains the destination.
-    pub(crate) fn send_looped(&mut self, queue: &mut Queue, frame: &[u8]) {
+    pub fn send_looped(&mut self, queue: &mut Queue, frame: &[u8]) {
         let at = self.alloc(frame.len() as u64);
         self.machine.put(at, frame);
         let [a, b, rest @ ..] = &frame[..6] else { panic!("a frame has a destination") };
@@ -100,7 +93,7 @@ impl Node {
 
     /// Adds a rule of device-managed steering that sends frames for an address to a queue pair. `flags` are
     /// those of its control block.
-    pub(crate) fn add_rule(&mut self, qpn: u32, to: [u8; 6], flags: u32) {
+    pub fn add_rule(&mut self, qpn: u32, to: [u8; 6], flags: u32) {
         let [a, b, c, d, e, f] = to;
         let words = [
             (0x00, 0x1000 << 16 | flags),
@@ -116,7 +109,7 @@ impl Node {
     }
 
     /// Sends a frame. If `checksums` is set, the card inserts checksums; `word1` may contain a VLAN tag.
-    pub(crate) fn send_frame(&mut self, queue: &mut Queue, frame: &[u8], checksums: bool, word1: u32) {
+    pub fn send_frame(&mut self, queue: &mut Queue, frame: &[u8], checksums: bool, word1: u32) {
         let at = self.alloc(frame.len() as u64);
         self.machine.put(at, frame);
         let flags = if checksums { 0x3c } else { 0x0c };
@@ -125,7 +118,7 @@ impl Node {
     }
 
     /// Returns the 32 bytes of the next completion, if there is one.
-    pub(crate) fn raw_completion(&mut self, queue: &mut Queue) -> Option<[u8; 32]> {
+    pub fn raw_completion(&mut self, queue: &mut Queue) -> Option<[u8; 32]> {
         let len = self.entry_len();
         let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * len + len - 32;
         let entry: [u8; 32] = self.machine.bytes(at, 32).try_into().unwrap();
@@ -138,7 +131,7 @@ impl Node {
     }
 
     /// Steers an Ethernet address to queue pairs (B0). The hashes of a test's addresses must differ.
-    pub(crate) fn steer(&mut self, unicast: bool, address: [u8; 6], members: &[u32]) {
+    pub fn steer(&mut self, unicast: bool, address: [u8; 6], members: &[u32]) {
         let [a, b, c, d, e, f] = address;
         // Byte 5 is the port, bit 1 of byte 7 means unicast, the last six bytes are the address.
         let key = [
@@ -162,13 +155,13 @@ impl Node {
 }
 
 /// Returns a data segment.
-pub(crate) fn segment(at: u64, len: usize) -> Vec<u8> {
+pub fn segment(at: u64, len: usize) -> Vec<u8> {
     let words = [len as u32, KEY, (at >> 32) as u32, at as u32];
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
 /// Returns a frame with an Ethernet header, an IPv4 or IPv6 header, TCP, and `data`. The checksums are zero.
-pub(crate) fn tcp(to: [u8; 6], source: &str, destination: &str, ports: [u16; 2], data: &[u8]) -> Vec<u8> {
+pub fn tcp(to: [u8; 6], source: &str, destination: &str, ports: [u16; 2], data: &[u8]) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend([2, 0, 0, 0, 9, 9]);
     let len = (20 + data.len()) as u16;

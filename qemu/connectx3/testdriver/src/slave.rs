@@ -6,36 +6,36 @@ use super::driver::{IN_BOX, KEY, Node, OUT_BOX, PD};
 /// The address of the slave's command registers.
 const VHCR: u64 = 0x5000;
 /// Kinds of resources.
-pub(crate) const QP: u32 = 0;
-pub(crate) const CQ: u32 = 1;
-pub(crate) const MPT: u32 = 4;
-pub(crate) const MTT: u32 = 5;
-pub(crate) const MAC: u32 = 6;
+pub const QP: u32 = 0;
+pub const CQ: u32 = 1;
+pub const MPT: u32 = 4;
+pub const MTT: u32 = 5;
+pub const MAC: u32 = 6;
 /// Steps of an allocation.
-pub(crate) const RESERVE: u32 = 0;
-pub(crate) const RESERVE_AND_MAP: u32 = 1;
-pub(crate) const MAP: u32 = 2;
+pub const RESERVE: u32 = 0;
+pub const RESERVE_AND_MAP: u32 = 1;
+pub const MAP: u32 = 2;
 
 /// The result of [`Node::slave_command`] if the master has not run the command.
-pub(crate) const NOT_RUN: u8 = 0xff;
+pub const NOT_RUN: u8 = 0xff;
 /// The low half of a channel word that tells the slave to reset itself.
-pub(crate) const INTERNAL_ERROR: u32 = 1 << 17;
+pub const INTERNAL_ERROR: u32 = 1 << 17;
 
 impl Node {
-    pub(crate) fn channel(&mut self, offset: u64) -> u32 {
+    pub fn channel(&mut self, offset: u64) -> u32 {
         let mut word = [0; 4];
         self.card.read_bar2(offset, &mut word);
         u32::from_be_bytes(word)
     }
 
     /// Sends the master a word and returns its answer without the toggle.
-    pub(crate) fn say(&mut self, command: u32, parameter: u32) -> u32 {
+    pub fn say(&mut self, command: u32, parameter: u32) -> u32 {
         self.speak(command, parameter).expect("the master answers")
     }
 
     /// Sends the master a word. Returns `None` if the slave is out of step with its master and gets no
     /// answer.
-    pub(crate) fn speak(&mut self, command: u32, parameter: u32) -> Option<u32> {
+    pub fn speak(&mut self, command: u32, parameter: u32) -> Option<u32> {
         self.toggle = !self.toggle;
         let word = u32::from(self.toggle) << 31 | command << 16 | parameter & 0xffff;
         self.write_channel(0, word);
@@ -43,26 +43,26 @@ impl Node {
         (answer >> 31 != 0).eq(&self.toggle).then_some(answer & 0x7fff_ffff)
     }
 
-    pub(crate) fn write_channel(&mut self, offset: u64, word: u32) {
+    pub fn write_channel(&mut self, offset: u64, word: u32) {
         self.card.write_bar2(offset, &word.to_be_bytes(), &self.machine);
     }
 
     /// Gets into step with the master, and resets the slave.
-    pub(crate) fn fall_in(&mut self) {
+    pub fn fall_in(&mut self) {
         self.write_channel(4, 0);
         self.write_channel(0, 0);
         self.toggle = false;
     }
 
     /// Resets the slave and tells the master the address of its registers.
-    pub(crate) fn enable_slave(&mut self) {
+    pub fn enable_slave(&mut self) {
         assert_eq!(self.say(0, 0), 0x101, "the interface's revision and version");
         for (command, parameter) in [(1, VHCR >> 48), (2, VHCR >> 32), (3, VHCR >> 16), (4, VHCR)] {
             assert_eq!(self.say(command, parameter as u32), 0);
         }
     }
 
-    pub(super) fn bring_up_slave(&mut self) {
+    pub(crate) fn bring_up_slave(&mut self) {
         self.enable_slave();
         let (status, index) = self.allocate(MAC | 1 << 8, RESERVE_AND_MAP, {
             let [a, b, c, d, e, f] = self.mac.0;
@@ -84,13 +84,7 @@ impl Node {
     }
 
     /// Runs a command through the slave's registers. Returns its status and immediate output.
-    pub(crate) fn slave_command(
-        &mut self,
-        opcode: u32,
-        op_mod: u32,
-        in_mod: u32,
-        in_param: u64,
-    ) -> (u8, u64) {
+    pub fn slave_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
         let mut registers = [0; 32];
         registers[..8].copy_from_slice(&in_param.to_be_bytes());
         registers[8..12].copy_from_slice(&in_mod.to_be_bytes());
@@ -106,7 +100,7 @@ impl Node {
     }
 
     /// Posts a command without parameters that ends with an event.
-    pub(crate) fn post_with_event(&mut self, opcode: u16) {
+    pub fn post_with_event(&mut self, opcode: u16) {
         let mut registers = [0; 32];
         registers[29] = 1 << 6;
         registers[30..].copy_from_slice(&opcode.to_be_bytes());
@@ -115,18 +109,18 @@ impl Node {
     }
 
     /// ALLOC_RES: returns the status and the number.
-    pub(crate) fn allocate(&mut self, kind: u32, step: u32, parameter: u64) -> (u8, u32) {
+    pub fn allocate(&mut self, kind: u32, step: u32, parameter: u64) -> (u8, u32) {
         let (status, out) = self.slave_command(0xf00, step, kind, parameter);
         (status, out as u32)
     }
 
-    /// Frees a resource by FREE_RES, and returns the status of the command.
-    pub(crate) fn free(&mut self, kind: u32, step: u32, parameter: u64) -> u8 {
+    /// FREE_RES: returns the status.
+    pub fn free(&mut self, kind: u32, step: u32, parameter: u64) -> u8 {
         self.slave_command(0xf01, step, kind, parameter).0
     }
 
     /// Allocates a queue pair and a completion queue for the slave.
-    pub(crate) fn numbers(&mut self) -> (u32, u32) {
+    pub fn numbers(&mut self) -> (u32, u32) {
         let (status, qpn) = self.allocate(QP, RESERVE, 1 << 32 | 1);
         assert_eq!(status, 0);
         assert_eq!(self.allocate(QP, MAP, u64::from(qpn)).0, 0);
@@ -136,7 +130,7 @@ impl Node {
     }
 
     /// Runs WRITE_MTT for `len` bytes at `at`. Returns the byte offset of the first entry.
-    pub(super) fn map_slave_pages(&mut self, at: u64, len: u64) -> u32 {
+    pub(crate) fn map_slave_pages(&mut self, at: u64, len: u64) -> u32 {
         let pages = len.div_ceil(4096) as u32;
         let (status, first) =
             self.allocate(MTT, RESERVE_AND_MAP, u64::from(pages.next_power_of_two().ilog2()));
@@ -146,7 +140,7 @@ impl Node {
     }
 
     /// Runs WRITE_MTT for `count` pages at `at`. Returns the status.
-    pub(crate) fn write_mtt(&mut self, first: u32, count: u32, at: u64) -> u8 {
+    pub fn write_mtt(&mut self, first: u32, count: u32, at: u64) -> u8 {
         self.machine.put(IN_BOX, &[0; 4096]);
         self.machine.put(IN_BOX + 4, &first.to_be_bytes());
         for page in 0..u64::from(count.min(510)) {

@@ -3,26 +3,26 @@
 use super::driver::{Node, PD, Queue};
 
 /// Rights of an entry.
-pub(crate) const LOCAL_READ: u32 = 1 << 10;
-pub(crate) const LOCAL_WRITE: u32 = 1 << 11;
-pub(crate) const REMOTE_READ: u32 = 1 << 12;
-pub(crate) const REMOTE_WRITE: u32 = 1 << 13;
-pub(crate) const ATOMIC: u32 = 1 << 14;
-pub(crate) const BIND: u32 = 1 << 15;
-pub(crate) const ALL: u32 = 0x1f << 10;
-pub(crate) const PAGE: u64 = 4096;
+pub const LOCAL_READ: u32 = 1 << 10;
+pub const LOCAL_WRITE: u32 = 1 << 11;
+pub const REMOTE_READ: u32 = 1 << 12;
+pub const REMOTE_WRITE: u32 = 1 << 13;
+pub const ATOMIC: u32 = 1 << 14;
+pub const BIND: u32 = 1 << 15;
+pub const ALL: u32 = 0x1f << 10;
+pub const PAGE: u64 = 4096;
 
 /// Opcodes of work requests.
-pub(crate) const SEND_INVALIDATE: u32 = 0x01;
-pub(crate) const WRITE: u32 = 0x08;
-pub(crate) const WRITE_IMM: u32 = 0x09;
-pub(crate) const SEND: u32 = 0x0a;
-pub(crate) const READ: u32 = 0x10;
-pub(crate) const COMPARE_SWAP: u32 = 0x11;
-pub(crate) const FETCH_ADD: u32 = 0x12;
-pub(crate) const BIND_WINDOW: u32 = 0x18;
-pub(crate) const FAST_REGISTER: u32 = 0x19;
-pub(crate) const LOCAL_INVALIDATE: u32 = 0x1b;
+pub const SEND_INVALIDATE: u32 = 0x01;
+pub const WRITE: u32 = 0x08;
+pub const WRITE_IMM: u32 = 0x09;
+pub const SEND: u32 = 0x0a;
+pub const READ: u32 = 0x10;
+pub const COMPARE_SWAP: u32 = 0x11;
+pub const FETCH_ADD: u32 = 0x12;
+pub const BIND_WINDOW: u32 = 0x18;
+pub const FAST_REGISTER: u32 = 0x19;
+pub const LOCAL_INVALIDATE: u32 = 0x1b;
 
 const REGION: u32 = 0xf002_0100;
 const FREE_REGION: u32 = 0x3002_0100;
@@ -31,7 +31,7 @@ const FAST: u32 = 1 << 27;
 
 /// The parameters of a region.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Region {
+pub struct Region {
     pub index: u32,
     /// The variable bits of the key.
     pub variable: u8,
@@ -43,14 +43,14 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub(crate) fn key(&self) -> u32 {
+    pub fn key(&self) -> u32 {
         self.index << 8 | u32::from(self.variable)
     }
 }
 
 impl Node {
     /// Registers a region whose pages begin at `at`. Returns its key.
-    pub(crate) fn register(&mut self, region: Region, at: u64) -> u32 {
+    pub fn register(&mut self, region: Region, at: u64) -> u32 {
         let Region { index, pd, rights, start, len, .. } = region;
         let mtt = self.map_pages(at & !(PAGE - 1), start % PAGE + len);
         let mailbox = [
@@ -69,12 +69,12 @@ impl Node {
     }
 
     /// Takes an entry back and returns the status.
-    pub(crate) fn deregister(&mut self, key: u32) -> u8 {
+    pub fn deregister(&mut self, key: u32) -> u8 {
         self.try_command(0x00f, 1, key >> 8 & 0x3ff, &[])
     }
 
     /// Hands over a free region for FAST_REG of up to `pages` pages.
-    pub(crate) fn fast_region(&mut self, index: u32, pd: u32, pages: u32) -> u32 {
+    pub fn fast_region(&mut self, index: u32, pd: u32, pages: u32) -> u32 {
         let mtt = self.map_pages(0, u64::from(pages) * PAGE);
         for page in 0..pages {
             let entry = self.page_entry(mtt + 8 * page);
@@ -87,7 +87,7 @@ impl Node {
     }
 
     /// Hands over an unbound window.
-    pub(crate) fn window(&mut self, index: u32, pd: u32, type2: bool) -> u32 {
+    pub fn window(&mut self, index: u32, pd: u32, type2: bool) -> u32 {
         let mailbox: &[_] = if type2 {
             &[(0x00, 0x3000_0000), (0x04, 1 << 7), (0x08, index), (0x0c, pd | INVALIDATE)]
         } else {
@@ -98,7 +98,7 @@ impl Node {
     }
 
     /// Posts FAST_REG of the pages listed at `list`.
-    pub(crate) fn fast_register(
+    pub fn fast_register(
         &mut self,
         queue: &mut Queue,
         key: u32,
@@ -125,12 +125,12 @@ impl Node {
     }
 
     /// Posts LOCAL_INV.
-    pub(crate) fn local_invalidate(&mut self, queue: &mut Queue, key: u32) {
+    pub fn local_invalidate(&mut self, queue: &mut Queue, key: u32) {
         self.post_send(queue, LOCAL_INVALIDATE, 0, &[0, 0, key, 0, 0, 0, 0, 0]);
     }
 
     /// Posts a bind.
-    pub(crate) fn bind(&mut self, queue: &mut Queue, bind: &WindowBind) {
+    pub fn bind(&mut self, queue: &mut Queue, bind: &WindowBind) {
         let WindowBind { key, lkey, rights, start, len, type2, zero_based } = *bind;
         let words = [
             rights << 17,
@@ -148,7 +148,7 @@ impl Node {
 
 /// The parameters of a window's bind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowBind {
+pub struct WindowBind {
     pub key: u32,
     pub lkey: u32,
     pub rights: u32,
@@ -159,6 +159,6 @@ pub(crate) struct WindowBind {
 }
 
 /// Returns a region of the usual domain with all rights over `len` bytes at `start`, with variable bits 0.
-pub(crate) fn region(index: u32, start: u64, len: u64) -> Region {
+pub fn region(index: u32, start: u64, len: u64) -> Region {
     Region { index, variable: 0, pd: PD, rights: ALL, start, len }
 }

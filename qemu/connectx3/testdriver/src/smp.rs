@@ -7,30 +7,30 @@ use roce::wire::{
 };
 use verbs::{MacAddr, Psn, QpNum};
 
-pub(crate) const GET: u8 = 1;
-pub(crate) const SET: u8 = 2;
-pub(crate) const NODE_INFO: u16 = 0x11;
-pub(crate) const SWITCH_INFO: u16 = 0x12;
-pub(crate) const PORT_INFO: u16 = 0x15;
-pub(crate) const LINEAR_TABLE: u16 = 0x19;
-pub(crate) const MULTICAST_TABLE: u16 = 0x1b;
+pub const GET: u8 = 1;
+pub const SET: u8 = 2;
+pub const NODE_INFO: u16 = 0x11;
+pub const SWITCH_INFO: u16 = 0x12;
+pub const PORT_INFO: u16 = 0x15;
+pub const LINEAR_TABLE: u16 = 0x19;
+pub const MULTICAST_TABLE: u16 = 0x1b;
 
-pub(crate) fn ethernet(from: u8) -> Ethernet {
+pub fn ethernet(from: u8) -> Ethernet {
     Ethernet { dst: CABLE, src: MacAddr([2, 0, 0, 0, 0, from]), ethertype: ETHERTYPE_INFINIBAND }
 }
 
-pub(crate) fn symbol(symbol: Symbol) -> Vec<u8> {
+pub fn symbol(symbol: Symbol) -> Vec<u8> {
     [&ethernet(1).emit()[..], &(symbol as u16).to_be_bytes()].concat()
 }
 
 /// Returns the symbol of a frame that carries only a symbol.
-pub(crate) fn symbol_of(frame: &[u8]) -> Option<Symbol> {
+pub fn symbol_of(frame: &[u8]) -> Option<Symbol> {
     let (_, payload) = Ethernet::parse(frame).unwrap();
     Symbol::parse(payload).ok().map(|(symbol, _)| symbol)
 }
 
 /// Returns a datagram from and to the queue pair `qp`.
-pub(crate) fn datagram(lrh: Lrh, qp: u32, payload: &[u8]) -> Vec<u8> {
+pub fn datagram(lrh: Lrh, qp: u32, payload: &[u8]) -> Vec<u8> {
     let headers = Headers { ethernet: ethernet(1), net: Net::InfiniBand(lrh, None) };
     let opcode = Opcode { service: Service::Ud, operation: Operation::SendOnly };
     let bth = Bth::new(opcode, QpNum::new(qp), Psn::new(0));
@@ -42,7 +42,7 @@ pub(crate) fn datagram(lrh: Lrh, qp: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a request by directed route. `path` holds the ports through which it leaves, the sender's first.
-pub(crate) fn directed(path: &[u8], method: u8, attribute: u16, modifier: u32, data: &[u8]) -> Vec<u8> {
+pub fn directed(path: &[u8], method: u8, attribute: u16, modifier: u32, data: &[u8]) -> Vec<u8> {
     let mut mad = request(0x81, method, attribute, modifier, data);
     (mad[6], mad[7]) = (1, path.len() as u8);
     mad[32..36].fill(0xff);
@@ -52,20 +52,13 @@ pub(crate) fn directed(path: &[u8], method: u8, attribute: u16, modifier: u32, d
 }
 
 /// Returns a request by LID.
-pub(crate) fn by_lid(
-    slid: u16,
-    dlid: u16,
-    method: u8,
-    attribute: u16,
-    modifier: u32,
-    data: &[u8],
-) -> Vec<u8> {
+pub fn by_lid(slid: u16, dlid: u16, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> Vec<u8> {
     let mad = request(1, method, attribute, modifier, data);
     datagram(Lrh { lane: 15, service_level: 0, dlid, slid }, 0, &mad)
 }
 
 /// Returns the bytes of a request.
-pub(crate) fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> [u8; 256] {
+pub fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> [u8; 256] {
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, method]);
     mad[15] = 7;
@@ -76,7 +69,7 @@ pub(crate) fn request(class: u8, method: u8, attribute: u16, modifier: u32, data
 }
 
 /// Returns the route and the payload of a packet.
-pub(crate) fn open(frame: &[u8]) -> (Lrh, Vec<u8>) {
+pub fn open(frame: &[u8]) -> (Lrh, Vec<u8>) {
     let parsed = Frame::parse(frame).unwrap();
     assert!(parsed.icrc_ok());
     let Net::InfiniBand(lrh, _) = parsed.headers.net else { panic!("not InfiniBand") };

@@ -1,17 +1,4 @@
-//! A card plugged into plain memory, and a minimal driver that can bring it up and create queues.
-#![allow(
-    dead_code,
-    missing_docs,
-    clippy::unwrap_used,
-    clippy::len_without_is_empty,
-    reason = "each test file uses a part, and a test may fail by panic"
-)]
-
-pub(crate) mod driver;
-pub(crate) mod ethernet;
-pub(crate) mod keys;
-pub(crate) mod slave;
-pub(crate) mod smp;
+//! The memory and interrupts of a machine, in which a test's card is plugged.
 
 use connectx3::device::{DmaError, Host};
 use platform::Instant;
@@ -19,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The memory and interrupts of a machine without processor.
-pub(crate) struct Machine {
+pub struct Machine {
     ram: Mutex<Vec<u8>>,
     now_ns: AtomicU64,
     accesses: AtomicU64,
@@ -31,7 +18,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(bytes: usize) -> Self {
+    pub fn new(bytes: usize) -> Self {
         Self {
             ram: Mutex::new(vec![0; bytes]),
             now_ns: AtomicU64::new(1),
@@ -43,7 +30,7 @@ impl Machine {
     }
 
     /// Returns the number of the card's memory accesses and interrupts.
-    pub(crate) fn accesses(&self) -> u64 {
+    pub fn accesses(&self) -> u64 {
         self.accesses.load(Ordering::Relaxed)
     }
 
@@ -51,7 +38,7 @@ impl Machine {
         self.accesses.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn advance(&self, ns: u64) {
+    pub fn advance(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -63,30 +50,30 @@ impl Machine {
         ram.get_mut(start..end).map(f).ok_or(error)
     }
 
-    pub(crate) fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
+    pub fn bytes(&self, addr: u64, len: usize) -> Vec<u8> {
         self.with(addr, len, |bytes| bytes.to_vec()).unwrap()
     }
 
-    pub(crate) fn put(&self, addr: u64, data: &[u8]) {
+    pub fn put(&self, addr: u64, data: &[u8]) {
         self.with(addr, data.len(), |bytes| bytes.copy_from_slice(data)).unwrap();
     }
 
-    pub(crate) fn be32(&self, addr: u64) -> u32 {
+    pub fn be32(&self, addr: u64) -> u32 {
         u32::from_be_bytes(self.bytes(addr, 4).try_into().unwrap())
     }
 
     /// Returns the length of memory in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.ram.lock().unwrap().len()
     }
 
     /// Calls `f` with all memory.
-    pub(crate) fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+    pub fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         f(&self.ram.lock().unwrap())
     }
 
     /// Returns a copy of all memory, for comparison.
-    pub(crate) fn snapshot(&self) -> Vec<u8> {
+    pub fn snapshot(&self) -> Vec<u8> {
         self.ram.lock().unwrap().clone()
     }
 }
