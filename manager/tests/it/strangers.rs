@@ -23,7 +23,7 @@ const BEAT: Duration = Duration::from_millis(1600);
 const KEPT: usize = 300;
 
 /// Raises the limit of open files of this process to the maximum: strangers need many.
-pub fn raise_own_limit() {
+pub(crate) fn raise_own_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
