@@ -56,7 +56,7 @@ pub(crate) struct Resumed {
 pub(crate) enum Step {
     /// Nothing.
     Wait,
-    /// Log the suspension, once.
+    /// The node logs its suspension, once.
     Tell,
     /// End the membership: the manager was silent for too long.
     End,

@@ -57,8 +57,9 @@ fn handles_in_c_are_closed_while_others_use_them() {
     cluster.wait_members(&["node0"]);
 /// Runs the same program under AddressSanitizer, which also replaces the allocator of the library: it reports each
 
-/// The same program under AddressSanitizer, which also replaces the allocator of the library: it reports each
-/// use of freed memory by the program, by the library's calls of libc, and each block that is freed twice.
+/// The program of the test above under AddressSanitizer, which also replaces the allocator of the library:
+/// it reports each use of freed memory by the program, by the library's calls of libc, and each block that
+/// is freed twice.
 #[test]
 fn handles_in_c_under_address_sanitizer() {
     let cluster = Cluster::start(2);

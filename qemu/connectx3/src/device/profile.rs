@@ -277,29 +277,30 @@ impl Profile {
 
 /// Sizes and limits of tables, as log2 unless stated otherwise (QUERY_DEV_CAP).
 pub(super) mod limits {
-    /// Entries of the tables of queue pairs, shared receive queues, completion queues and memory regions.
+    /// log2 of the number of entries in the tables of queue pairs, shared receive queues, completion queues
+    /// and memory regions.
     pub(crate) const LOG_OBJECTS: u8 = 24;
-    /// XRC domains.
+    /// log2 of the number of XRC domains.
     pub(crate) const LOG_XRC_DOMAINS: u8 = 16;
-    /// Event queues.
+    /// log2 of the number of event queues.
     pub(crate) const LOG_EQS: u8 = 9;
-    /// Work requests per queue.
+    /// log2 of the number of work requests per queue.
     pub(crate) const LOG_WQES: u8 = 14;
-    /// Entries per completion queue.
+    /// log2 of the number of entries per completion queue.
     pub(crate) const LOG_CQES: u8 = 22;
-    /// READs and atomics in flight per queue pair as requester.
+    /// log2 of the number of READs and atomics in flight per queue pair as requester.
     pub(crate) const LOG_RDMA: u8 = 4;
-    /// READs and atomics in progress per queue pair as responder.
+    /// log2 of the number of READs and atomics in progress per queue pair as responder.
     pub(crate) const LOG_RDMA_RESPONDER: u8 = 4;
-    /// The length of a message in bytes.
+    /// log2 of the maximum length of a message, in bytes.
     pub(crate) const LOG_MESSAGE: u8 = 30;
-    /// GIDs per port.
+    /// log2 of the number of GIDs per port.
     pub(crate) const LOG_GIDS: u8 = 7;
-    /// MAC addresses per port.
+    /// log2 of the number of MAC addresses per port.
     pub(crate) const LOG_MACS: u8 = 7;
-    /// VLANs per port.
+    /// log2 of the number of VLANs per port.
     pub(crate) const LOG_VLANS: u8 = 7;
-    /// The length of the UAR pages in MiB.
+    /// log2 of the length of the UAR pages, in MiB.
     pub(crate) const LOG_UAR_MIB: u8 = 3;
     /// The length of a BlueFlame register in bytes, including both halves.
     pub(crate) const LOG_BLUE_FLAME: u8 = 9;

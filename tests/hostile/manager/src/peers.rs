@@ -28,13 +28,13 @@ pub(crate) struct Node {
     pub name: String,
     /// The time in which the manager had been able to hear when the node sent its last heartbeat or joined.
     pub beat: Duration,
-    /// The other members of which it was told.
+    /// The other members of which the manager has told this node.
     pub others: BTreeMap<NodeId, Incarnation>,
     /// Departures that it has not acknowledged.
     pub unseen: Vec<(NodeId, Incarnation)>,
     /// The job of which the node was told last.
     pub job: Option<Part>,
-    /// True if it no longer sends anything.
+    /// True if the node no longer sends anything.
     pub mute: bool,
     /// True if it was told to leave.
     pub leaves: bool,

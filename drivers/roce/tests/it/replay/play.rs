@@ -8,17 +8,17 @@ use roce::wire::{Aeth, Bth, Ext, Frame, NakCode, Opcode, Operation, Packet, Reth
 use std::collections::BTreeSet;
 use verbs::{Completion, Payload, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKind, WrId};
 
-/// The required equality of our requests with Linux's.
+/// The required equality of the requester's requests with Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Requests {
-    /// All are equal, byte for byte.
+    /// All requests are equal, byte for byte.
     Same,
-    /// All are equal except for the bit that requests an acknowledgement. Our requester also sets it in the
-    /// middle of a long message, and waits for the response when its window is full. The test responds in
-    /// place of Linux.
+    /// All requests are equal except for the bit that requests an acknowledgement. The requester also sets
+    /// it in the middle of a long message, and waits for the response when its window is full. The test
+    /// responds in place of Linux.
     SameButAckRequest,
-    /// Each of ours equals, except for that bit, one of theirs. The sender is free to choose its repetitions
-    /// after a loss.
+    /// Each request equals one of Linux's requests, except for the bit that requests an acknowledgement.
+    /// The sender is free to choose its repetitions after a loss.
     OneOfTheirs,
 }
 
