@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 const MEMBERS: u16 = 4095;
 /// The number of members that die together at the end.
 const DEATHS: u16 = 10;
-/// The number of members that join at once. The daemon ends the oldest handshakes if there are too many.
-const AT_ONCE: usize = 32;
+/// The number of members that join at once.
+const AT_ONCE: u16 = 32;
 /// The limit of the memory of the daemon's process. docs/security.md states it.
 const MOST_BYTES: usize = 1 << 30;
 /// The longest time without any progress.
@@ -157,37 +157,41 @@ impl Member {
     }
 }
 
-/// Joins all members. Returns two flags that end some of them and the others.
+/// Joins all members, a few at a time: the next ones when all know each other. Returns two flags that end some
+/// of them and the others.
 fn join_all(
     runtime: &tokio::runtime::Runtime,
     daemon: &Daemon,
     heard: &Arc<Heard>,
 ) -> [watch::Sender<bool>; 2] {
     let [(kill, dies), (end, lives)] = [watch::channel(false), watch::channel(false)];
-    let gate = Arc::new(Semaphore::new(AT_ONCE));
     for number in 1..=MEMBERS {
-        let dies = if number <= DEATHS { dies.clone() } else { lives.clone() };
-        let (address, key) = (daemon.address.clone(), daemon.key());
-        let (gate, heard) = (gate.clone(), heard.clone());
-        runtime.spawn(async move {
-            let permit = gate.acquire_owned().await.unwrap();
-            let mut member = Member::connect(&address, &key, heard).await;
-            let mut wish = support::join(&format!("appliance-{number:04}"));
-            wish.rnic.mac.0[4..].copy_from_slice(&number.to_be_bytes());
-            wish.boot.stages = (0..20).map(|stage| (format!("stage number {stage:02}"), 1)).collect();
-            member.say(&[Hello::Node(wish)]).await;
-            let mut messages = member.hear().await.into_iter();
-            let Some(ToNode::Welcome(welcome)) = messages.next() else { panic!("no welcome") };
-            member.heard.welcomes.fetch_add(1, Ordering::SeqCst);
-            member.heard.members.fetch_add(welcome.members.len(), Ordering::SeqCst);
-            drop(permit);
-            for message in messages {
-                assert!(member.answer(message).is_empty());
-            }
-            member.live(dies).await;
-        });
+        let dies = if number <= DEATHS { &dies } else { &lives };
+        runtime.spawn(join(daemon.address.clone(), daemon.key(), number, heard.clone(), dies.clone()));
+        if number.is_multiple_of(AT_ONCE) || number == MEMBERS {
+            let all = usize::from(number);
+            heard.wait("welcomes", |heard| &heard.welcomes, all);
+            heard.wait("news of members", |heard| &heard.members, all * (all - 1));
+        }
     }
     [kill, end]
+}
+
+/// Joins, and lives until `dies` or the end of the connection.
+async fn join(address: String, key: ClusterKey, number: u16, heard: Arc<Heard>, dies: watch::Receiver<bool>) {
+    let mut member = Member::connect(&address, &key, heard).await;
+    let mut wish = support::join(&format!("appliance-{number:04}"));
+    wish.rnic.mac.0[4..].copy_from_slice(&number.to_be_bytes());
+    wish.boot.stages = (0..20).map(|stage| (format!("stage number {stage:02}"), 1)).collect();
+    member.say(&[Hello::Node(wish)]).await;
+    let mut messages = member.hear().await.into_iter();
+    let Some(ToNode::Welcome(welcome)) = messages.next() else { panic!("no welcome") };
+    member.heard.welcomes.fetch_add(1, Ordering::SeqCst);
+    member.heard.members.fetch_add(welcome.members.len(), Ordering::SeqCst);
+    for message in messages {
+        assert!(member.answer(message).is_empty());
+    }
+    member.live(dies).await;
 }
 
 /// Returns the most memory that the daemon has used so far, in bytes.
@@ -210,11 +214,7 @@ fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
         println!("{what} after {:?}, {} MiB at most", start.elapsed(), most_memory(&daemon) >> 20);
     };
     let [kill, _end] = join_all(&runtime, &daemon, &heard);
-    heard.wait("welcomes", |heard| &heard.welcomes, all);
-    step("all have joined");
-    // Each learns of each other one once.
-    heard.wait("news of members", |heard| &heard.members, all * (all - 1));
-    step("all know each other");
+    step("all have joined and know each other");
     let listed = daemon.client().nodes().unwrap();
     assert_eq!(listed.len(), all);
     step("all are listed");
