@@ -55,7 +55,7 @@ fn handles_in_c_are_closed_while_others_use_them() {
     ends_well(program, "handles-c");
     assert_eq!(served.as_deref(), Ok(&b"served"[..]), "a node that leaves answers what it has begun");
     cluster.wait_members(&["node0"]);
-/// Runs the same program under AddressSanitizer, which also replaces the allocator of the library: it reports each
+}
 
 /// The program of the test above under AddressSanitizer, which also replaces the allocator of the library:
 /// it reports each use of freed memory by the program, by the library's calls of libc, and each block that
