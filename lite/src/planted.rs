@@ -1,7 +1,7 @@
 //! Bugs that can be put into LITE to see that the simulation finds them. They exist in debug builds
 //! with the feature `testing` only.
 //!
-//! Each breaks one safety argument of `docs/lite.md`; its comment begins with the argument, and
+//! Each breaks one safety argument of `docs/design/safety.md`; its comment begins with the argument, and
 //! ends with the place there.
 
 /// Makes the enumeration, and the list of all with their names.

@@ -4,10 +4,12 @@
 mod bench;
 mod build;
 mod doctor;
+mod documents;
 mod language;
 mod linux_peer;
 mod output;
 mod perftest;
+mod release;
 mod run;
 mod setup;
 mod sim;
@@ -50,6 +52,8 @@ enum Command {
     Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Makes the files of a release: images, manager, library, licences, checksums
+    Release(release::Options),
     /// Runs simulated clusters under random work and faults, and checks their behaviour against models
     Sim(sim::Options),
     /// Prints the timeline of a small simulated cluster: every operation, message and connection
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Lint(options) => language::lint(&options),
+        Command::Release(options) => release::release(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),
     };

@@ -53,8 +53,12 @@
 //!
 //! Facts come from public drivers, which are named at the place of use: Linux `mlx4`, rdma-core, iPXE
 //! `hermon` (its header of the Programmer's Reference Manual is called PRM here), illumos `hermon`.
-//! docs/hardware.md lists the uses of a card that only this driver makes, which have been seen on the
-//! emulated card alone.
+//! docs/design/mlx4-unproven.md lists the uses of a card that only this driver makes, which have
+//! been seen on the emulated card alone.
+//!
+//! # Neighbours
+//! `softroce` and `ibverbs` are the other implementations of [`verbs::Rnic`]; `connectx3` is the emulated
+//! card that tests this driver, and `kernel/src/mlx4` its machine on an appliance.
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]

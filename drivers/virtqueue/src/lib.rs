@@ -5,6 +5,9 @@
 //! too. It is not used because version 0.13 requests an interrupt with every element that it takes (it stores
 //! `used_event` in `pop_used`), which defeats suppression while polling; compares indices without wrapping
 //! when it decides on a kick (`should_notify`); and uses the device's values as indices without a check.
+//!
+//! # Neighbours
+//! The kernel's virtio-net devices (`kernel/src/virtio`) are built on it.
 #![no_std]
 
 #[cfg(test)]

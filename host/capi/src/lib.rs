@@ -5,6 +5,10 @@
 //! over them. Every call blocks for at most its `timeout_ms`, returns a status, and may be made by any
 //! thread; a handle may be closed while other threads use it (see `handle.rs`). `fl_last_error` returns a
 //! text for the last failure.
+//!
+//! # Neighbours
+//! [`lite_node`] below joins the cluster, and [`lite`](mod@lite) is the API that these functions expose in
+//! part.
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
 #![allow(
     clippy::missing_safety_doc,

@@ -6,6 +6,10 @@
 //! connection and keeps its heartbeats going, one reads from it, one runs LITE's own tasks, and a
 //! configurable number runs those of applications. An application that computes takes no time from the
 //! other threads, so the node stays a member and serves its peers meanwhile.
+//!
+//! # Neighbours
+//! [`lite`] is the same as on an appliance, `ibverbs` and `softroce` are its RNICs, and `host/capi` is
+//! the library for C above it.
 #![forbid(unsafe_code)]
 
 pub mod apps;

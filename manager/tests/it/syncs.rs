@@ -48,8 +48,8 @@ impl Disk {
         fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    /// Waits until the log has a line that begins with `what`, after the first `from` lines. Returns the
-    /// number of the line.
+    /// Waits until the log has a line that begins with `what`, after the first `from` lines.
+    /// Returns the number of the line.
     fn wait(&self, from: usize, what: &str) -> usize {
         let end = Instant::now() + Duration::from_secs(120);
         loop {

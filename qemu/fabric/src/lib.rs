@@ -13,6 +13,10 @@
 //! immediately, from the buffer into which they were read, and never waits for a slow port. Frames that such
 //! a port does not accept are queued up to [`QUEUE_LIMIT`] bytes and dropped beyond. Between frames the
 //! thread sleeps and leaves the processors to the machines.
+//!
+//! # Neighbours
+//! [`netfault`] decides the faults of frames, `qemu` starts the machines, and `fabricport` connects
+//! programs.
 
 mod capture;
 mod engine;

@@ -1,4 +1,8 @@
 //! Virtual machines: the launcher of appliances, the accelerator probe, Linux guests, emulated cards.
+//!
+//! # Neighbours
+//! [`fabric`] is the switch between the machines, `connectx3` the emulated card; `xtask` and the tests
+//! boot machines.
 
 pub mod accel;
 pub mod cx3;

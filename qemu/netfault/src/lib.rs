@@ -4,6 +4,9 @@
 //! It is pure: time is an argument in nanoseconds, and nothing here waits or does I/O. The L2 fabric in front
 //! of real virtual machines and the simulated cluster under virtual time therefore share it. [`pcap`] writes
 //! captures of either.
+//!
+//! # Neighbours
+//! `fabric`, `connectx3` and `tests/sim` use it.
 #![forbid(unsafe_code)]
 
 mod ecn;

@@ -1,5 +1,8 @@
 //! The emulated card over plain memory, with the parts of a machine that its driver needs, all in this
 //! process.
+//!
+//! # Neighbours
+//! [`connectx3`] is the card and [`mlx4`] the driver; `tests/sim` has clusters of such machines.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::unwrap_used, reason = "for tests, which may fail by panic")]
 

@@ -18,8 +18,8 @@ const SPARE_MIB: u32 = 200;
 pub struct Plan {
     /// The socket of a fabric to join; `None` starts a fabric.
     pub fabric: Option<PathBuf>,
-    /// The address on the fabric, and the length of its network's prefix in bits. `None` is 10.0.0.1/24, or
-    /// 10.77.255.1/16 on the fabric of another run, which is in the appliances' network.
+    /// The address on the fabric, and the length of its network's prefix in bits. `None` is 10.0.0.1/24,
+    /// or 10.77.255.1/16 on the fabric of another run, which is in the appliances' network.
     pub address: Option<(Ipv4Addr, u8)>,
     /// The largest IP packet on the fabric, in bytes.
     pub mtu: u16,

@@ -47,14 +47,14 @@ pub(crate) struct Options {
     /// File for the figures of the run, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf
-    /// (a virtual function of one), or cx3:PROFILE (a card of docs/connectx3.md); several, as in
-    /// cx3,softroce, are assigned to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is
-    /// the subnet manager
+    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3
+    /// Pro), cx3-vf (a virtual function of one), or cx3:PROFILE (a card of
+    /// docs/reference/emulated-card.md); several, as in cx3,softroce, are assigned to the
+    /// appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is the subnet manager
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
     /// Further option of an appliance's emulated card, as NODE:KEY=VALUE with nodes from 0, as in
-    /// 1:fails=500; repeatable; docs/connectx3.md lists the options
+    /// 1:fails=500; repeatable; docs/reference/emulated-card.md lists the options
     #[arg(long = "card", value_name = "N:KEY=VALUE")]
     pub card_keys: Vec<CardKey>,
     /// Connects the appliances by the RDMA device alone: the control connection uses it too, with DHCP and

@@ -1,5 +1,6 @@
 //! Formatting, Clippy, documentation, and builds.
 
+use crate::documents;
 use crate::language::{self, Report, each_source};
 use anyhow::{Context, Result, ensure};
 use end_to_end::runner::{Case, Lane, Outcome};
@@ -78,6 +79,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
         .push(Case::new("lint::layers", |_| language::layers("", &mut io::sink()).map(|()| Outcome::Passed)));
     cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::documents", documents));
     cases.push(Case::new("lint::kernel-has-the-lints-of-the-workspace", kernel_lints));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
@@ -94,6 +96,14 @@ pub(super) fn cases() -> Vec<Case> {
 fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
+    Ok(Outcome::Passed)
+}
+
+/// Checks the links of all documents, the lengths of pages, and the list of tests.
+fn documents(_log: &Path) -> Result<Outcome> {
+    let cases: Vec<String> = super::all(true).into_iter().map(|case| case.name).collect();
+    let faults = documents::faults(&cases)?;
+    ensure!(faults.is_empty(), "{}", faults.join("; "));
     Ok(Outcome::Passed)
 }
 

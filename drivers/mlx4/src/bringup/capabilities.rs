@@ -253,7 +253,7 @@ pub(crate) fn first_eq(commands: &mut Commands<'_, impl Hardware>, scheme: EqSch
 pub(crate) mod tests {
     use super::*;
 
-    /// The mailbox of a ConnectX-3 Pro, as real cards were seen to fill it (docs/hardware.md).
+    /// The mailbox of a ConnectX-3 Pro, as real cards were seen to fill it (docs/design/mlx4.md).
     fn mailbox() -> Mailbox {
         let mut mailbox = Mailbox::new();
         for (field, value) in [

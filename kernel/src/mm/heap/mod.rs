@@ -1,9 +1,9 @@
 //! The heap: an allocator over runs of frames in the direct map, so a heap address and its physical address
 //! differ by a constant. Its lock masks interrupts. A reallocation copies outside of the lock.
 //!
-//! The allocator is a feature of the build: `heap-talc`, which ships, or `heap-linked-list`, which exists
-//! for comparison. `cargo xtask bench heaps` measures both in this kernel (docs/performance.md has the
-//! figures).
+//! The allocator is a feature of the build: `heap-talc`, which ships, or `heap-linked-list`, which
+//! exists for comparison. `cargo xtask bench heaps` measures both in this kernel
+//! (docs/performance/building.md has the figures).
 
 #[cfg(feature = "heap-linked-list")]
 mod linked_list;

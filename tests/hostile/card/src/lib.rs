@@ -18,6 +18,9 @@
 //! - The honest guest's memory is unchanged, except for the region that it has opened and for its own card's
 //!   writes.
 //! - At the end the honest card still works, and so does the hostile guest's card after a reset.
+//!
+//! # Neighbours
+//! [`connectx3`] is the card under test; `hostile-device` is the reverse, a hostile card.
 #![forbid(unsafe_code)]
 
 mod guest;

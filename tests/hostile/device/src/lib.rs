@@ -12,6 +12,9 @@
 //!   a panic.)
 //! - Each call ends within [`MAX_TIME`] of virtual time and [`MAX_ACCESSES`] accesses of registers.
 //! - Each completion is of work that was posted to its queue pair, and there is at most one for each.
+//!
+//! # Neighbours
+//! [`mlx4`] is the driver under test; `hostile-card` is the reverse, a hostile guest.
 #![forbid(unsafe_code)]
 
 mod input;

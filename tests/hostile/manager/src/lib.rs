@@ -19,6 +19,9 @@
 //!
 //! At the end all peers behave honestly: then the silent ones are declared dead, all jobs and submissions
 //! end, and one more job on all live nodes succeeds.
+//!
+//! # Neighbours
+//! [`manager::core`] is the state machine under test; `tests/sim` runs it with real nodes.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -9,6 +9,9 @@
 //! |---|---|---|
 //! | [`parse()`] | a frame | no panic; a parsed frame emits to an equal one |
 //! | [`two_transports`] | work, time, and the network's treatment of each frame | listed there |
+//!
+//! # Neighbours
+//! [`roce`] and [`softroce`] are under test.
 #![forbid(unsafe_code)]
 
 mod forge;

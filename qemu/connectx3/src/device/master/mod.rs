@@ -1,7 +1,7 @@
-//! The master of a virtual function, built into the card. On a real card the physical function's driver has
-//! this role (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). The master brings the card
-//! up, receives commands from its slave over the communication channel, checks each of them and passes them
-//! to the card.
+//! The master of a virtual function, built into the adapter. On a real card the physical function's driver
+//! has this role (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). The master brings
+//! the card up, receives commands from its slave over the communication channel, checks each of them and
+//! passes them to the adapter.
 //!
 //! A card has one slave. Several virtual functions are several cards, each with its own master.
 
@@ -175,8 +175,8 @@ impl Slave {
     }
 }
 
-/// Passes a command to the card. Linux's master converts the card's status to an error number and that to a
-/// status for the slave; this function returns the latter.
+/// Passes a command to the adapter. Linux's master converts the card's status to an error number and that
+/// to a status for the slave; this function returns the latter.
 fn native(adapter: &mut Adapter, command: &Command, host: &dyn Host) -> Result<Output> {
     adapter.run(command, host).map_err(|status| match status {
         Status::BadQpState | Status::BadPacket => INVALID,
