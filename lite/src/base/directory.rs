@@ -1,0 +1,115 @@
+//! The name directory, and the free memory of the members, as the manager keeps them.
+
+use super::control::Control;
+use super::local::Local;
+use super::names::Named;
+use crate::Error;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use platform::Instant;
+use proto::{NameError, NodeId, ToManager};
+
+/// A request to the directory whose answer is awaited.
+struct NameRequest<'a> {
+    control: &'a Control,
+    request: u32,
+}
+
+impl Drop for NameRequest<'_> {
+    fn drop(&mut self) {
+        self.control.names.lock().remove(&self.request);
+    }
+}
+
+impl Local {
+    /// Waits until the manager answers, if it is silent, or until `deadline`. Nothing is sent to a silent
+    /// manager, so that requests without a waiter do not pile up.
+    async fn answered_by(&self, deadline: Instant) -> Result<(), Error> {
+        if self.lease.may_begin() {
+            return Ok(());
+        }
+        self.timers.before(deadline, self.resumed()).await.unwrap_or(Err(Error::Deadline))
+    }
+
+    async fn ask_directory(
+        &self,
+        message: impl FnOnce(u32) -> ToManager,
+        deadline: Instant,
+        after: Error,
+    ) -> Result<(NodeId, Vec<u8>), Error> {
+        self.answered_by(deadline).await?;
+        let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
+        self.control.names.lock().insert(request, None);
+        let waiting = NameRequest { control: &self.control, request };
+        self.control.post(&message(request));
+        let answer = || {
+            let answered = self.control.names.lock().get_mut(&request).and_then(Option::take);
+            match answered {
+                Some(result) => Some(result.map_err(|e| match e {
+                    NameError::NotFound => Error::NoSuchName,
+                    NameError::Taken => Error::NameTaken,
+                    NameError::NotOwner => Error::Permission,
+                    NameError::Length | NameError::Quota | NameError::Unsaved => {
+                        Error::Refused(alloc::format!("{e}"))
+                    }
+                })),
+                None if self.control.has_ended() => Some(Err(Error::LinkDown)),
+                None => None,
+            }
+        };
+        let result = self.timers.before(deadline, self.control.names_change.until(answer)).await;
+        drop(waiting);
+        result.unwrap_or(Err(after))
+    }
+
+    /// Returns the free memory of the members, the most first, as far as they have reported it.
+    pub(crate) async fn free_memory(&self, deadline: Instant) -> Result<Vec<(NodeId, u64)>, Error> {
+        self.answered_by(deadline).await?;
+        let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
+        self.control.post(&ToManager::AskMemoryFree { request });
+        let told = || {
+            let free = self.control.free.lock();
+            if free.0 >= request {
+                return Some(Ok(free.1.clone()));
+            }
+            self.control.has_ended().then_some(Err(Error::LinkDown))
+        };
+        let result = self.timers.before(deadline, self.control.names_change.until(told)).await;
+        result.unwrap_or(Err(Error::Deadline))
+    }
+
+    /// Binds a name and returns the number of the binding.
+    pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<u64, Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameBind { request, name, value };
+        let (_, number) = self.ask_directory(message, deadline, Error::Unknown).await?;
+        let number = number.try_into().map(u64::from_le_bytes);
+        number.map_err(|_| Error::Refused("the manager returned no number for the binding".into()))
+    }
+
+    pub(crate) async fn unbind(&self, name: &str, deadline: Instant) -> Result<(), Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameUnbind { request, name };
+        self.ask_directory(message, deadline, Error::Unknown).await.map(drop)
+    }
+
+    pub(crate) async fn lookup(&self, name: &str, deadline: Instant) -> Result<(NodeId, Vec<u8>), Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameLookup { request, name };
+        self.ask_directory(message, deadline, Error::Deadline).await
+    }
+
+    /// Binds a name and returns the number of the binding, which is larger than those of all earlier
+    /// bindings.
+    pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<u64, Error> {
+        self.bind(name, proto::encode(to), deadline).await
+    }
+
+    /// Returns the object that a name is bound to.
+    pub(crate) async fn find_named(&self, name: &str, deadline: Instant) -> Result<Named, Error> {
+        let (_, value) = self.lookup(name, deadline).await?;
+        proto::decode(&value)
+            .map_err(|_| Error::Refused(alloc::format!("`{name}` is not bound to an object of LITE")))
+    }
+}
