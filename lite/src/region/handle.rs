@@ -17,10 +17,8 @@ use crate::transport::op::Ended;
 use crate::transport::op::FastRoute;
 use crate::transport::op::InFlight;
 use crate::transport::op::OpId;
-use crate::transport::op::Rest;
-use crate::transport::op::TaskWaker;
-use crate::transport::op::Transport;
 use crate::transport::op::Verb;
+use crate::transport::op::{Rest, TaskWaker, Transport};
 use crate::transport::transfer::AttemptError;
 use crate::transport::transfer::Data;
 use crate::transport::transfer::TransferError;
@@ -33,6 +31,32 @@ use core::task::Waker;
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
+
+/// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error of an
+/// operation that must not be repeated. Otherwise evaluates to true if the operation was posted and its outcome
+/// was lost with the connection, and to false if nothing has happened.
+///
+/// A function of its own would copy the operation into its future.
+macro_rules! on_fast_path {
+    ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
+        let mut lost = false;
+        if $lmr.is_short() {
+            let waker = TaskWaker.await;
+            let verb = $verb;
+            if let Some(id) = $lmr.depart($offset, verb, $deadline, waker) {
+                let mut $flight = InFlight::new($lmr.transport(), id);
+                Rest::default().await;
+                let ended = (&mut $flight).await;
+                if ended == Ended::Done {
+                    return $done;
+                }
+                $lmr.failed(&$flight, ended, $late)?;
+                lost = true;
+            }
+        }
+        lost
+    }};
+}
 
 /// A handle of a region of memory that is mapped here. Clones share the mapping; it is unmapped when the
 /// last one is dropped.
@@ -170,6 +194,7 @@ impl Lmr {
     }
 
     /// Returns the operations of this node.
+    #[inline]
     pub(crate) fn transport(&self) -> &Transport {
         &self.terms.by.transport
     }
@@ -294,21 +319,10 @@ impl Lmr {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             let deadline = self.deadline();
-            let mut lost = false;
-            if self.is_short() {
-                let waker = TaskWaker.await;
-                let verb = Verb::Read { len: into.len() as u32 };
-                if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = InFlight::new(&self.terms.by.transport, id);
-                    Rest::default().await;
-                    let ended = (&mut flight).await;
-                    if ended == Ended::Done {
-                        return flight.read(into);
-                    }
-                    self.failed(&flight, ended, Error::Deadline)?;
-                    lost = true;
-                }
-            }
+            let len = into.len() as u32;
+            let lost =
+                on_fast_path!(self, offset, Verb::Read { len }, deadline, Error::Deadline, |flight| flight
+                    .read(into));
             self.transfer_long(offset, Data::Read(into), deadline, lost).await
         }
     }
@@ -321,21 +335,14 @@ impl Lmr {
     pub fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             let deadline = self.deadline();
-            let mut lost = false;
-            if self.is_short() {
-                let waker = TaskWaker.await;
-                let verb = Verb::Write { head: data, tail: &[], imm: None };
-                if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = InFlight::new(&self.terms.by.transport, id);
-                    Rest::default().await;
-                    let ended = (&mut flight).await;
-                    if ended == Ended::Done {
-                        return Ok(());
-                    }
-                    self.failed(&flight, ended, Error::Unknown)?;
-                    lost = true;
-                }
-            }
+            let lost = on_fast_path!(
+                self,
+                offset,
+                Verb::Write { head: data, tail: &[], imm: None },
+                deadline,
+                Error::Unknown,
+                |flight| Ok(())
+            );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
     }
@@ -408,21 +415,14 @@ impl Lmr {
 
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
         let deadline = self.deadline();
-        if self.is_short() && offset.is_multiple_of(8) {
-            let waker = TaskWaker.await;
-            if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                let mut flight = InFlight::new(&self.terms.by.transport, id);
-                Rest::default().await;
-                let ended = (&mut flight).await;
-                if ended == Ended::Done {
-                    let mut before = [0; 8];
-                    flight.read(&mut before)?;
-                    return Ok(u64::from_ne_bytes(before));
-                }
-                self.failed(&flight, ended, Error::Unknown)?;
-                if !planted(Bug::AtomicTwice) {
-                    return Err(self.lost());
-                }
+        if offset.is_multiple_of(8) {
+            let lost = on_fast_path!(self, offset, verb, deadline, Error::Unknown, |flight| {
+                let mut before = [0; 8];
+                flight.read(&mut before)?;
+                Ok(u64::from_ne_bytes(before))
+            });
+            if lost && !planted(Bug::AtomicTwice) {
+                return Err(self.lost());
             }
         }
         self.atomic_long(offset, verb, deadline).await

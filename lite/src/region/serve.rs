@@ -16,7 +16,7 @@ impl InternalService for RegionOwner {
         let by = (call.from(), call.incarnation());
         match request {
             Request::Alloc { mapping, plan, permissions } => {
-                self.create_region(call, mapping, plan, permissions)
+                self.create_region(call, mapping, plan, permissions);
             }
             Request::Map { mapping, ask } => self.grant_mapping(call, mapping, ask),
             Request::Pieces { mapping, generation, from } => {
@@ -24,19 +24,19 @@ impl InternalService for RegionOwner {
             }
             Request::Unmap { mapping } => answer(call, &self.serve_unmap(by, mapping)),
             Request::Publish { mapping, name } => {
-                self.later(call, |n| async move { n.publish_region(by, mapping, &name).await })
+                self.later(call, |n| async move { n.publish_region(by, mapping, &name).await });
             }
             Request::Unpublish { region, name } => {
-                self.later(call, |n| async move { n.unpublish_region(by, region, &name).await })
+                self.later(call, |n| async move { n.unpublish_region(by, region, &name).await });
             }
             Request::Grant { mapping, to, rights } => answer(call, &self.grant(by, mapping, to, rights)),
             Request::Withdraw { mapping, from, rights } => {
-                self.later(call, move |n| async move { n.revoke_rights(by, mapping, from, rights).await })
+                self.later(call, move |n| async move { n.revoke_rights(by, mapping, from, rights).await });
             }
             Request::SetSecret { mapping, secret } => answer(call, &self.set_secret(by, mapping, secret)),
             Request::HandOver { mapping, to } => answer(call, &self.hand_over(by, mapping, to)),
             Request::Move { mapping, plan } => {
-                self.later(call, move |n| async move { n.move_region(by, mapping, &plan).await })
+                self.later(call, move |n| async move { n.move_region(by, mapping, &plan).await });
             }
             Request::Free { mapping } => self.serve_free(call, by, mapping),
             Request::Revoke { mappings } => self.later(call, move |n| async move {
