@@ -11,18 +11,35 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Free memory is zero. A write to memory by a former holder shows: see [`spoiled`](Self::spoiled).
+/// Free memory is zero. The method [`stray_write`](Self::stray_write) finds a write by a former holder.
 ///
-/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
-/// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
-/// memory.
+/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`]
+/// promises. The base address is arbitrary, so that code which confuses offsets with addresses fails.
+/// Clones share the memory.
 #[derive(Clone)]
 pub struct Arena {
     base: u64,
-    bytes: Arc<Mutex<Vec<u8>>>,
+    block: Arc<Mutex<Block>>,
     runs: Arc<Mutex<Runs>>,
-    /// The first byte that was seen changed while its memory was free.
-    spoiled: Arc<Mutex<Option<IoAddr>>>,
+    /// The address of the first byte that was seen changed while its memory was free.
+    stray_write: Arc<Mutex<Option<IoAddr>>>,
+}
+
+struct Block {
+    bytes: Vec<u8>,
+    /// For each page, true if it was written since it was freed.
+    written: Vec<bool>,
+}
+
+impl Block {
+    /// Returns the bytes of a range, to write to them.
+    fn get_mut(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        if !range.is_empty() {
+            let pages = range.start / PAGE as usize..range.end.div_ceil(PAGE as usize);
+            self.written.get_mut(pages)?.fill(true);
+        }
+        self.bytes.get_mut(range)
+    }
 }
 
 impl Arena {
@@ -37,46 +54,50 @@ impl Arena {
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
+        let written = vec![false; bytes.len() / PAGE as usize];
         Self {
             base: base.0,
-            bytes: Arc::new(Mutex::new(bytes)),
+            block: Arc::new(Mutex::new(Block { bytes, written })),
             runs: Arc::new(Mutex::new(Runs::new(len))),
-            spoiled: Arc::default(),
+            stray_write: Arc::default(),
         }
     }
 
-    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is
-    /// looked at when it is taken, and by this call.
+    /// Returns the address of a byte that was changed while its memory was free, if one was seen. Free
+    /// memory is checked by this call, and when it is allocated.
     #[must_use]
-    pub fn spoiled(&self) -> Option<IoAddr> {
+    pub fn stray_write(&self) -> Option<IoAddr> {
         let free = self.runs.lock().free();
         for (start, len) in free {
             self.look(start, len);
         }
-        *self.spoiled.lock()
+        *self.stray_write.lock()
     }
 
-    /// Whether such a byte has been seen so far.
+    /// Returns true if a write by a former holder was seen in free memory so far.
     #[must_use]
-    pub fn is_spoiled(&self) -> bool {
-        self.spoiled.lock().is_some()
+    pub fn has_stray_write(&self) -> bool {
+        self.stray_write.lock().is_some()
     }
 
-    /// Looks at a free run of memory, and makes it zero if it is not.
+    /// Checks that a free run of memory is zero, and records the first byte that is not. Makes the run zero.
     fn look(&self, start: u64, len: u64) {
-        let mut bytes = self.bytes.lock();
-        let range = start as usize..(start + len) as usize;
-        let Some(run) = bytes.get_mut(range) else { return };
-        let is_zero = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
-        if run.chunks(PAGE as usize).all(is_zero) {
-            return;
+        let mut block = self.block.lock();
+        let Block { bytes, written } = &mut *block;
+        let pages = (start / PAGE) as usize..((start + len) / PAGE) as usize;
+        let all = bytes.chunks_mut(PAGE as usize).zip(written).enumerate();
+        for (i, (page, written)) in all.take(pages.end).skip(pages.start) {
+            if !core::mem::take(written) {
+                continue;
+            }
+            if let Some(first) = page.iter().position(|byte| *byte != 0) {
+                self.stray_write.lock().get_or_insert(IoAddr(self.base + i as u64 * PAGE + first as u64));
+                page.fill(0);
+            }
         }
-        let first = run.iter().position(|byte| *byte != 0).unwrap_or(0);
-        self.spoiled.lock().get_or_insert(IoAddr(self.base + start + first as u64));
-        run.fill(0);
     }
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    /// Allocates `len` contiguous bytes (rounded up to 4096), zeroed, and returns their address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
@@ -84,23 +105,29 @@ impl Arena {
         Some(IoAddr(self.base + start))
     }
 
-    /// Gives back a run of exactly the `len` it was taken with.
+    /// Frees the run at `addr`, which was allocated with the same `len`.
     ///
     /// # Panics
-    /// If that run is not allocated.
+    ///
+    /// Panics if no such run is allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         let whole = len.max(1).next_multiple_of(PAGE);
         // The memory is zeroed before it can be taken again. The next line refuses a run that is
         // not allocated.
         let _ = self.fill(addr, whole, 0);
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+        let start = addr.0.wrapping_sub(self.base);
+        let pages = (start / PAGE) as usize..(start.wrapping_add(whole) / PAGE) as usize;
+        if let Some(written) = self.block.lock().written.get_mut(pages) {
+            written.fill(false);
+        }
+        self.runs.lock().give(start, len);
     }
 
-    /// Calls `f` with the `len` bytes at `addr`.
+    /// Calls `f`, which may write, with the `len` bytes at `addr`.
     fn with<T>(&self, addr: IoAddr, len: usize, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, MemoryError> {
-        let mut bytes = self.bytes.lock();
-        let range = self.range_in(bytes.len(), addr, len as u64)?;
-        bytes.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
+        let mut block = self.block.lock();
+        let range = self.range_in(block.bytes.len(), addr, len as u64)?;
+        block.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
     }
 
     /// Returns the index range of `len` bytes at `addr` in a block of `total` bytes.
@@ -134,15 +161,18 @@ impl Arena {
 
 impl Memory for Arena {
     fn range(&self) -> (IoAddr, u64) {
-        (IoAddr(self.base), self.bytes.lock().len() as u64)
+        (IoAddr(self.base), self.block.lock().bytes.len() as u64)
     }
 
     fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
-        self.range_in(self.bytes.lock().len(), addr, len).map(|_| ())
+        self.range_in(self.block.lock().bytes.len(), addr, len).map(|_| ())
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        self.with(addr, buf.len(), |bytes| buf.copy_from_slice(bytes))
+        let block = self.block.lock();
+        let range = self.range_in(block.bytes.len(), addr, buf.len() as u64)?;
+        buf.copy_from_slice(block.bytes.get(range).ok_or(MemoryError::OutOfRange)?);
+        Ok(())
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
@@ -155,10 +185,12 @@ impl Memory for Arena {
     }
 
     fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
-        let mut bytes = self.bytes.lock();
-        let src = self.range_in(bytes.len(), src, len)?;
-        let dst = self.range_in(bytes.len(), dst, len)?;
-        bytes.copy_within(src, dst.start);
+        let mut block = self.block.lock();
+        let src = self.range_in(block.bytes.len(), src, len)?;
+        let dst = self.range_in(block.bytes.len(), dst, len)?;
+        let start = dst.start;
+        block.get_mut(dst).ok_or(MemoryError::OutOfRange)?;
+        block.bytes.copy_within(src, start);
         Ok(())
     }
 
@@ -274,13 +306,13 @@ mod tests {
         let a = arena.alloc(PAGE).unwrap();
         arena.fill(a, PAGE, 7).unwrap();
         arena.free(a, PAGE);
-        assert_eq!(arena.spoiled(), None, "freed memory is zero");
+        assert_eq!(arena.stray_write(), None, "freed memory is zero");
         arena.write(IoAddr(BASE.0 + 5), &[1]).unwrap();
         let b = arena.alloc(PAGE).unwrap();
         let mut byte = [9];
         arena.read(IoAddr(b.0 + 5), &mut byte).unwrap();
-        assert!(arena.is_spoiled() && byte == [0]);
-        assert_eq!(arena.spoiled(), Some(IoAddr(BASE.0 + 5)));
+        assert!(arena.has_stray_write() && byte == [0]);
+        assert_eq!(arena.stray_write(), Some(IoAddr(BASE.0 + 5)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The control connection as tasks see it: the messages to the manager, and its answers.
 
 use super::lock::Mutex;
+use super::names::Bindings;
 use super::wait::Waiters;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -25,6 +26,7 @@ pub(crate) struct Control {
     pub(crate) out_change: Waiters,
     pub(crate) names: Mutex<BTreeMap<u32, Option<NameResult>>>,
     pub(crate) names_change: Waiters,
+    pub(crate) bindings: Bindings,
     /// The free memory of the members, and the number of the request that it answers.
     pub(crate) free: Mutex<(u32, Vec<(NodeId, u64)>)>,
     /// The free memory that this node has reported last; `u64::MAX`: none yet.
@@ -71,6 +73,7 @@ impl Control {
             out_change: Waiters::default(),
             names: Mutex::default(),
             names_change: Waiters::default(),
+            bindings: Bindings::default(),
             free: Mutex::default(),
             told_free: AtomicU64::new(u64::MAX),
             next_request: AtomicU32::new(1),
@@ -78,6 +81,16 @@ impl Control {
             jobs_change: Waiters::default(),
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// Wakes the tasks that wait for the directory.
+    pub(crate) fn names_changed(&self) {
+        self.names_change.wake_all();
+    }
+
+    /// Waits until `ready` returns a value; it is asked whenever the directory has answered.
+    pub(crate) async fn until_names<T>(&self, ready: impl Fn() -> Option<T>) -> T {
+        self.names_change.until(ready).await
     }
 
     /// Queues a message to the manager.

@@ -2,13 +2,17 @@
 
 use super::control::Control;
 use super::local::Local;
-use super::names::Named;
+use super::names::{Bearer, Named};
 use crate::Error;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use platform::Instant;
 use proto::{NameError, NodeId, ToManager};
+
+/// The time that the directory may take to unbind a name before it is asked again.
+const UNBIND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A request to the directory whose answer is awaited.
 struct NameRequest<'a> {
@@ -101,9 +105,49 @@ impl Local {
     }
 
     /// Binds a name and returns the number of the binding, which is larger than those of all earlier
-    /// bindings.
+    /// bindings. After `Unknown` the name may be bound.
     pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<u64, Error> {
-        self.bind(name, proto::encode(to), deadline).await
+        let mut attempt = self.control.bindings.begin(name, to.bearer())?;
+        let bound = self.bind(name, proto::encode(to), deadline).await;
+        attempt.refused = !matches!(bound, Ok(_) | Err(Error::Unknown));
+        drop(attempt);
+        self.control.names_changed();
+        bound
+    }
+
+    /// Unbinds a name if the region or object of this node has it.
+    ///
+    /// # Errors
+    /// `NoSuchName` if it has not.
+    pub(crate) async fn unbind_from(
+        &self,
+        name: &str,
+        bearer: Bearer,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let answered = self.control.until_names(|| self.control.bindings.has(name, bearer));
+        if !self.timers.before(deadline, answered).await.ok_or(Error::Deadline)? {
+            return Err(Error::NoSuchName);
+        }
+        let unbound = self.unbind(name, deadline).await;
+        if matches!(unbound, Ok(()) | Err(Error::NoSuchName | Error::Permission)) {
+            self.control.bindings.end(name, bearer);
+        }
+        unbound
+    }
+
+    /// Unbinds a name of a region or object that ends. There is no time limit: the name must not stay bound,
+    /// so this asks again until the directory answers or this node has lost its membership.
+    pub(crate) async fn unbind_at_last(&self, name: &str, bearer: Bearer) {
+        let mut result = Err(Error::Deadline);
+        while matches!(result, Err(Error::Deadline | Error::Unknown)) {
+            result = self.unbind_from(name, bearer, self.platform.now() + UNBIND_DEADLINE).await;
+        }
+        if let Err(error) = result
+            && error != Error::NoSuchName
+        {
+            log::debug!("lite: the name `{name}` ends with this node: {error}");
+        }
     }
 
     /// Returns the object that a name is bound to.

@@ -1,7 +1,7 @@
 //! Regions: allocation, mapping, names.
 
 use super::Lite;
-use crate::base::names::Named;
+use crate::base::names::{Bearer, Named};
 use crate::base::qos::MemoryCharge;
 use crate::region::request::{MapRequest, Request};
 use crate::{CompletionQueue, Error, Lmr, LocalMemory, Permissions, Placement};
@@ -169,6 +169,9 @@ impl Lite {
             Ok(Named::Region { owner, region, .. }) => {
                 let ask = Request::Unpublish { region, name: name.into() };
                 node.request(node.member_now(owner)?, &ask, deadline).await.map(drop)
+            }
+            Ok(Named::Object(place)) if place.home() == node.own_id() => {
+                node.unbind_from(name, Bearer::Object(place.number), deadline).await
             }
             Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
             Err(error) => Err(error),

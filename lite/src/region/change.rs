@@ -12,7 +12,7 @@ use super::owner::Changing;
 use super::request::Plan;
 use super::rights::Grantee;
 use crate::base::member::MemberId;
-use crate::base::names::Named;
+use crate::base::names::{Bearer, Named};
 use crate::base::qos::Share;
 use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
@@ -20,6 +20,8 @@ use crate::region::request::{Request, Response};
 use crate::sometimes::sometimes;
 use crate::transport::transfer::Data;
 use crate::{Error, Permissions};
+use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -64,12 +66,11 @@ impl RegionOwner {
         };
         let deadline = self.platform.now() + NAME_DEADLINE;
         let bound = self.bind_named(name, &named, deadline).await;
-        if let Err(error) = &bound {
-            if *error == Error::Unknown {
-                // The name may be bound, and must not stay so.
-                drop(self.unbind(name, self.platform.now() + NAME_DEADLINE).await);
-            }
-            self.drop_name(region, name);
+        match &bound {
+            Ok(_) => {}
+            // The name may be bound, and must not stay so.
+            Err(Error::Unknown) => self.spawn_drop_name(region, name.into()),
+            Err(_) => self.drop_name(region, name),
         }
         bound.map(|_| Response::Done)
     }
@@ -92,12 +93,22 @@ impl RegionOwner {
                 return Err(Error::Permission);
             }
         }
-        match self.unbind(name, self.platform.now() + NAME_DEADLINE).await {
+        let deadline = self.platform.now() + NAME_DEADLINE;
+        match self.unbind_from(name, Bearer::Region(region), deadline).await {
             Ok(()) | Err(Error::NoSuchName) => {}
             Err(error) => return Err(error),
         }
         self.drop_name(region, name);
         Ok(Response::Done)
+    }
+
+    fn spawn_drop_name(self: &Arc<Self>, region: u64, name: String) {
+        let node = self.clone();
+        let task = async move {
+            node.unbind_at_last(&name, Bearer::Region(region)).await;
+            node.drop_name(region, &name);
+        };
+        self.platform.spawn("lite-unbind", Box::pin(task));
     }
 
     fn drop_name(self: &Arc<Self>, region: u64, name: &str) {

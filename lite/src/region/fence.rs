@@ -3,6 +3,7 @@
 use super::layout::Piece;
 use super::owner::Reach;
 use crate::base::member::MemberId;
+use crate::base::names::Bearer;
 use crate::planted::{Bug, planted};
 use crate::region::errands::Errand;
 use crate::region::owner::RegionOwner;
@@ -24,8 +25,6 @@ const TELL_PAUSE: Duration = Duration::from_millis(10);
 const TELL_AT_ONCE: usize = 256;
 /// The bytes that memset sets before it lets other tasks run.
 const FILL_STEP: u64 = 1 << 20;
-/// The time that the directory may take to free a name.
-const UNBIND_DEADLINE: Duration = Duration::from_secs(5);
 
 impl RegionOwner {
     /// Sends each holder a message, all at the same time. Returns when each has acknowledged, or has
@@ -88,10 +87,7 @@ impl RegionOwner {
         gate.drained().await;
         let names = self.regions.take_names(region);
         for name in names {
-            let deadline = self.platform.now() + UNBIND_DEADLINE;
-            if let Err(error) = self.unbind(&name, deadline).await {
-                log::warn!("lite: the name `{name}` stays bound: {error}");
-            }
+            self.unbind_at_last(&name, Bearer::Region(region)).await;
         }
         let memory = self.regions.remove(region);
         self.give_memory(memory);

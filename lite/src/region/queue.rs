@@ -99,9 +99,10 @@ enum Brings {
 
 enum Stage {
     Wire(OpId),
-    /// Done at once.
+    /// The operation has ended without a work request.
     Done(Result<u64, Error>),
-    /// Read at once: its bytes are in several pieces, or in this node's own memory.
+    /// The read has ended without a work request, because the bytes are in several pieces or in this node's
+    /// memory.
     Read(Result<Vec<u8>, Error>),
 }
 
@@ -157,10 +158,11 @@ impl CompletionQueue {
     }
 
     /// Posts operations, from the first on, and returns the number of those posted: fewer than all if there
-    /// is no room until completions are taken. All are checked before any is posted: rights, bounds and
-    /// alignment as for [`Lmr::read`] and the others, and a length of at most the chunk (the largest buffer
-    /// of [`Config::bounce`](crate::Config::bounce)), or `TooLarge`. Each has the deadline of the [`Lite`]
-    /// that made the queue, from this call on.
+    /// is no room until completions are taken. An operation that does not fit one work request, because its
+    /// bytes lie on several nodes, is posted while none is in flight or untaken that does. All are checked
+    /// before any is posted: rights, bounds and alignment as for [`Lmr::read`] and the others, and a length
+    /// of at most the chunk (the largest buffer of [`Config::bounce`](crate::Config::bounce)), or
+    /// `TooLarge`. Each has the deadline of the [`Lite`] that made the queue, from this call on.
     ///
     /// Operations to one node are sent in order. They are not repeated on a new connection: an operation
     /// whose connection fails ends with [`Error::Unknown`] or [`Error::NodeDown`].
@@ -201,6 +203,10 @@ impl CompletionQueue {
             let count = rest.iter().take(most).take_while(|o| ticket.is_some() || !o.lmr.is_rated()).count();
             let group = rest.get(..count.max(1)).unwrap_or_default();
             let Some(to) = self.short(op)? else {
+                // It needs buffers, and those of this queue are free only once completions are taken.
+                if self.is_spread(op)? && self.holds_buffers() {
+                    return Ok(posted);
+                }
                 self.at_once(op, deadline, ticket.take()).await;
                 posted += 1;
                 continue;
@@ -228,6 +234,11 @@ impl CompletionQueue {
         Ok(posted)
     }
 
+    /// Returns true if an operation is on the wire, or its completion has not been taken.
+    fn holds_buffers(&self) -> bool {
+        self.entries.lock().iter().any(|entry| matches!(entry.stage, Stage::Wire(_)))
+    }
+
     /// Waits until `op` may go. Returns `None` if it may go only after a completion of this queue has been
     /// taken.
     async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
@@ -244,6 +255,13 @@ impl CompletionQueue {
         let mapping = op.lmr.mapping();
         let piece = op.lmr.piece(&mapping, op.kind.right(), op.offset, op.kind.len() as u64)?;
         Ok(piece.map(|(spot, _)| spot.at).filter(|at| self.is_remote(op, *at)))
+    }
+
+    /// Returns true if `op` does not fit one work request, because its bytes lie in several pieces.
+    fn is_spread(&self, op: &Op<'_>) -> Result<bool, Error> {
+        let mapping = op.lmr.mapping();
+        let piece = op.lmr.piece(&mapping, op.kind.right(), op.offset, op.kind.len() as u64)?;
+        Ok(piece.is_none())
     }
 
     /// Returns true if `op` on memory of `at` needs the RNIC.

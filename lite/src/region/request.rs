@@ -17,8 +17,8 @@ pub(crate) const PAGE_PIECES: usize = 100;
 /// A request of one node to another about regions and their memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Make a region; the requester becomes the master. `mapping` is the requester's number of its mapping,
-    /// here and below.
+    /// Makes a region, whose master is the requester. `mapping` is the number that the requester has given to
+    /// its mapping.
     Alloc { mapping: u64, plan: Plan, permissions: Permissions },
     /// Map a region.
     Map { mapping: u64, ask: MapRequest },

@@ -5,7 +5,7 @@ use super::waiting::Outcome;
 use super::{LONGEST_NAME, barrier::Barriers};
 use crate::Error;
 use crate::base::member::MemberId;
-use crate::base::names::Named;
+use crate::base::names::{Bearer, Named};
 use crate::base::names::{Kind, ObjectAddress};
 use crate::planted::{Bug, planted};
 use crate::rpc::Call;
@@ -107,13 +107,16 @@ impl SyncHome {
             let bound = node.bind_named(&name, &Named::Object(place), deadline).await;
             match &bound {
                 Ok(binding) => node.object_bound(number, *binding),
-                // The object has no name of its own to free.
                 Err(_) => {
                     let removed = node.objects.lock().objects.remove(&number);
                     node.tell_freed(removed);
                 }
             }
+            let unsure = matches!(bound, Err(Error::Unknown));
             answer(call, &bound.map(|_| Response::Created(place)));
+            if unsure {
+                node.unbind_at_last(&name, Bearer::Object(number)).await;
+            }
         };
         self.platform.spawn("lite-create", Box::pin(task));
     }
@@ -131,19 +134,15 @@ impl SyncHome {
 
     /// Removes the object that was made under `secret`, if there is one, and tells its waiters.
     pub(crate) fn destroy_object(self: &Arc<Self>, secret: u64) {
-        let removed = {
+        let (number, removed) = {
             let mut objects = self.objects.lock();
             let number = objects.objects.iter().find(|(_, o)| o.secret == secret).map(|(number, _)| *number);
-            number.and_then(|number| objects.objects.remove(&number))
+            let Some(number) = number else { return };
+            (number, objects.objects.remove(&number))
         };
         let Some(name) = self.tell_freed(removed) else { return };
         let node = self.clone();
-        let task = async move {
-            let deadline = node.platform.now() + BIND_DEADLINE;
-            if let Err(error) = node.unbind(&name, deadline).await {
-                log::warn!("lite: the name `{name}` stays bound: {error}");
-            }
-        };
+        let task = async move { node.unbind_at_last(&name, Bearer::Object(number)).await };
         self.platform.spawn("lite-unbind", Box::pin(task));
     }
 

@@ -148,8 +148,8 @@ impl SyncHome {
         Ok(Waiting { waits, token })
     }
 
-    /// Ends, as a home, the wait `token` of a task of that incarnation; repeats the message until it is
-    /// acknowledged.
+    /// Ends the wait `token` of a task of that incarnation. This node is the home of the object, and
+    /// repeats the message until it is acknowledged.
     pub(crate) fn wake(self: &Arc<Self>, by: MemberId, token: u64, outcome: Result<Outcome, Error>) {
         if by == (self.me, self.incarnation) {
             return self.waits.end(by, token, outcome);

@@ -5,6 +5,7 @@ mod allocations;
 mod connections;
 mod control;
 mod departed;
+mod departed_requests;
 mod given_up;
 mod hostile;
 #[cfg(debug_assertions)]
@@ -12,6 +13,7 @@ mod interleavings;
 mod large;
 mod membership;
 mod mishaps;
+mod names;
 mod one_sided;
 mod posting;
 mod qos;

@@ -123,7 +123,8 @@ fn completions_come_for_all_that_was_posted() {
             assert_eq!(queue.post(&atomics[2..]).await, Ok(1));
             assert_eq!(queue.next(&mut word).await.unwrap().result, Ok(8));
             assert_eq!(u64::from_ne_bytes(word), 9);
-            // The same refusals on this and on other nodes; nothing is posted then.
+            // An access to this node's part and one to another node's part fail alike; nothing is posted for
+            // either.
             let at = |offset, kind| Op { tag: 1, lmr, offset, kind };
             for (bad, why) in [
                 (at(65_530, OpKind::Read(8)), Error::OutOfBounds),
@@ -146,6 +147,31 @@ fn completions_come_for_all_that_was_posted() {
         assert_eq!(small.post(&[op]).await, Ok(0));
         assert!(small.next(&mut []).await.unwrap().result.is_ok());
         assert_eq!(small.post(&[op; 5]).await, Ok(1));
+    });
+}
+
+/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted
+/// later.
+#[test]
+fn an_operation_does_not_wait_for_a_completion_of_its_own_queue() {
+    let bounce = [(64, 1), (256, 1), (16384, 1)];
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config { bounce, ..Config::default() });
+    let a = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let one = a.alloc(NodeId(2), 1 << 16, RIGHTS).await.unwrap();
+        let striped = lite::Placement::Striped { nodes: vec![NodeId(2), NodeId(3)], stripe: 4096 };
+        let two = a.alloc(striped, 1 << 16, RIGHTS).await.unwrap();
+        let data = pattern(1000, 7);
+        two.write(4000, &data).await.unwrap();
+        let queue = a.with_deadline(Duration::from_secs(1)).completion_queue(4);
+        let read = |tag, lmr, offset| Op { tag, lmr, offset, kind: OpKind::Read(1000) };
+        let ops = [read(1, &one, 0), read(2, &two, 4000)];
+        assert_eq!(queue.post(&ops).await, Ok(1));
+        let mut got = [0; 1000];
+        assert_eq!(queue.next(&mut got).await, Some(Completed { tag: 1, result: Ok(1000) }));
+        assert_eq!(queue.post(&ops[1..]).await, Ok(1));
+        assert_eq!(queue.next(&mut got).await, Some(Completed { tag: 2, result: Ok(1000) }));
+        assert_eq!(got[..], data);
     });
 }
 

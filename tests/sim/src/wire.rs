@@ -29,9 +29,13 @@ struct State {
     inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
     /// Pairs of ports: frames from the first to the second are dropped.
     unheard: BTreeSet<([u8; 6], [u8; 6])>,
+    /// Pairs of ports, each with the additional delay of frames from the first to the second.
+    slow: BTreeMap<([u8; 6], [u8; 6]), Duration>,
     /// The present delay, and the frames that are delayed.
     late: Option<Late>,
     detour: FaultQueue<()>,
+    /// The frames between the pairs of ports above.
+    paths: FaultQueue<()>,
     delayed: u64,
     random: Random,
 }
@@ -50,8 +54,10 @@ impl Wire {
             queue: FaultQueue::new(faults, seed),
             inboxes: BTreeMap::new(),
             unheard: BTreeSet::new(),
+            slow: BTreeMap::new(),
             late: None,
             detour: FaultQueue::new(Faults::NONE, seed),
+            paths: FaultQueue::new(Faults::NONE, seed),
             delayed: 0,
             random: Random::new(seed),
         };
@@ -85,6 +91,15 @@ impl Wire {
         };
     }
 
+    /// Delays all frames from port `from` to port `to` from now on, or no longer.
+    pub fn slow(&self, from: MacAddr, to: MacAddr, by: Option<Duration>) {
+        let mut state = self.lock();
+        match by {
+            Some(by) => drop(state.slow.insert((from.0, to.0), by)),
+            None => drop(state.slow.remove(&(from.0, to.0))),
+        }
+    }
+
     /// Sets the delay of frames from now on, or removes it.
     pub fn set_late(&self, late: Option<Late>) {
         let mut state = self.lock();
@@ -110,8 +125,10 @@ impl Device for Wire {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let mut any = false;
-        let due =
-            |state: &mut State| state.queue.pop(now.as_nanos()).or_else(|| state.detour.pop(now.as_nanos()));
+        let now = now.as_nanos();
+        let due = |State { queue, detour, paths, .. }: &mut State| {
+            queue.pop(now).or_else(|| detour.pop(now)).or_else(|| paths.pop(now))
+        };
         while let Some(((), frame)) = due(&mut state) {
             any = true;
             // A frame whose target address is damaged is lost.
@@ -124,7 +141,8 @@ impl Device for Wire {
 
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.lock();
-        let due = state.queue.next_deadline().into_iter().chain(state.detour.next_deadline()).min();
+        let queues = [&state.queue, &state.detour, &state.paths];
+        let due = queues.into_iter().filter_map(FaultQueue::next_deadline).min();
         due.map(Instant::from_nanos)
     }
 }
@@ -166,6 +184,11 @@ impl EthernetPort for SimPort {
         let to: [u8; 6] = frame.first_chunk().copied().unwrap_or_default();
         let mut state = self.wire.lock();
         if state.unheard.contains(&(self.mac.0, to)) {
+            return true;
+        }
+        if let Some(by) = state.slow.get(&(self.mac.0, to)).copied() {
+            state.delayed += 1;
+            state.paths.push((), frame, now + by.as_nanos() as u64);
             return true;
         }
         let late = state.late.is_some_and(|late| state.random.one_in(late.one_in));

@@ -39,6 +39,7 @@ const HEALTHY: &str = "a healthy cluster works";
 const HOLDER: &str = "a lock has one holder";
 const LEFT: &str = "nothing is left behind";
 const MEMORY: &str = "memory equals the model";
+const NAMES: &str = "a name is bound once";
 const NUMBERS: &str = "the manager gives no number twice and forgets nothing";
 const REPLIES: &str = "a reply is the handler's";
 const RIGHTS: &str = "rights and bounds hold";
@@ -77,10 +78,9 @@ const SLOW: &[(Bug, &[&str])] = &[
     (InstalledForTheDead, &[LEFT, HOLDER]),
 ];
 
-/// The bugs of the manager that are found. `NameBoundTwice` is not: names are not judged for now
-/// (`words_hold`).
+/// The bugs of the manager that are found.
 const MANAGERS: &[(ManagerBug, &[&str])] =
-    &[(BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
+    &[(NameBoundTwice, &[NAMES]), (BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
 
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {

@@ -4,8 +4,8 @@
 use super::imports::{self, Edges};
 use super::modules::{Crate, FileId};
 use super::structure::{Budget, in_crates};
-use crate::paths;
 use anyhow::{Result, ensure};
+use lab::paths;
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 use std::fmt::Write as _;
@@ -13,14 +13,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The files of the largest cycle of a crate, and the imports between them.
-pub struct Cycle {
+pub(super) struct Cycle {
     files: Vec<PathBuf>,
     /// The importing file, the imported file, and the imported path.
     imports: Vec<(PathBuf, PathBuf, String)>,
 }
 
 /// Writes the largest cycle of each crate below a path. Fails if one has more files than its budget.
-pub fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
+pub(crate) fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
     let mut over = Vec::new();
     for budget in in_crates("cycles", under)? {
         let cycle = Cycle::largest_of(&paths::root().join(&budget.source))?;
@@ -34,7 +34,7 @@ pub fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
 impl Cycle {
     /// Finds the largest cycle of the crate whose sources are in a directory. A crate without cycles has one
     /// of a single file.
-    pub fn largest_of(source: &Path) -> Result<Self> {
+    pub(super) fn largest_of(source: &Path) -> Result<Self> {
         let mut tree = Crate::read(source)?;
         let edges = imports::edges(&mut tree);
         let group = largest_group(&tree, &edges);
@@ -51,7 +51,7 @@ impl Cycle {
     }
 
     /// Returns the number of files.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.files.len()
     }
 

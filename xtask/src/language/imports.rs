@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 
 /// The edges of the graph of imports, each with an example: the path that is imported.
-pub type Edges = BTreeMap<(FileId, FileId), String>;
+pub(super) type Edges = BTreeMap<(FileId, FileId), String>;
 
 /// Returns the imports between the files of a crate.
 ///
 /// A name counts for the file that defines it, also if another file re-exports it. The import of a module
 /// makes no edge; the paths that begin with the module do.
-pub fn edges(tree: &mut Crate) -> Edges {
+pub(super) fn edges(tree: &mut Crate) -> Edges {
     let mut edges = Edges::new();
     for module in 0..tree.modules.len() {
         let items = std::mem::take(&mut tree.modules[module].items);

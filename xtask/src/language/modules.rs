@@ -10,18 +10,18 @@ use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
 const DEEPEST: usize = 16;
 
 /// The index of a module in [`Crate::modules`].
-pub type ModuleId = usize;
+pub(super) type ModuleId = usize;
 /// The index of a file in [`Crate::files`].
-pub type FileId = usize;
+pub(super) type FileId = usize;
 
 /// A crate: its files and the tree of its modules, whose root is module 0.
-pub struct Crate {
+pub(super) struct Crate {
     pub files: Vec<PathBuf>,
     pub modules: Vec<Module>,
 }
 
 /// A module: a file, or a block `mod name { }` in a file.
-pub struct Module {
+pub(super) struct Module {
     pub file: FileId,
     name: String,
     parent: Option<ModuleId>,
@@ -30,7 +30,7 @@ pub struct Module {
     names: BTreeSet<String>,
     /// Names that the module imports, with the imported paths.
     imports: BTreeMap<String, Vec<Vec<String>>>,
-    /// Paths from which the module imports every name.
+    /// Paths from which the module imports every name (`use path::*`).
     globs: Vec<Vec<String>>,
     /// The items of the module, without those for tests.
     pub items: Vec<Item>,
@@ -38,14 +38,14 @@ pub struct Module {
 
 /// The meaning of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(super) enum Target {
     Module(ModuleId),
     /// A function, a type, a constant or a macro that this file defines.
     Item(FileId),
 }
 
 /// One name of a `use` declaration.
-pub struct Import {
+pub(super) struct Import {
     pub path: Vec<String>,
     /// The name in the importing module; `None` if all names of the path are imported.
     pub name: Option<String>,
@@ -53,7 +53,7 @@ pub struct Import {
 
 impl Crate {
     /// Reads the crate whose root, `lib.rs` or `main.rs`, is in a directory.
-    pub fn read(source: &Path) -> Result<Self> {
+    pub(super) fn read(source: &Path) -> Result<Self> {
         let root = ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|path| path.exists());
         let Some(root) = root else { bail!("{} has no lib.rs or main.rs", source.display()) };
         let mut this = Self { files: Vec::new(), modules: Vec::new() };
@@ -156,12 +156,12 @@ impl Crate {
     }
 
     /// Enters the imports of a declaration inside of a function.
-    pub fn import(&mut self, module: ModuleId, item: &ItemUse) {
+    pub(super) fn import(&mut self, module: ModuleId, item: &ItemUse) {
         self.modules[module].import(item);
     }
 
     /// Returns the meaning of a path that stands in a module; `None` if the path begins outside of the crate.
-    pub fn resolve(&self, module: ModuleId, path: &[String]) -> Option<Target> {
+    pub(super) fn resolve(&self, module: ModuleId, path: &[String]) -> Option<Target> {
         self.resolve_within(module, path, DEEPEST)
     }
 
@@ -224,7 +224,7 @@ impl Module {
 }
 
 /// Returns the names that a `use` declaration imports.
-pub fn imports(item: &ItemUse) -> Vec<Import> {
+pub(super) fn imports(item: &ItemUse) -> Vec<Import> {
     fn walk(tree: &UseTree, path: &[String], found: &mut Vec<Import>) {
         let with = |name: &syn::Ident| [path, &[name.to_string()]].concat();
         let mut add = |ident: &syn::Ident, name: &syn::Ident| {
@@ -249,7 +249,7 @@ pub fn imports(item: &ItemUse) -> Vec<Import> {
 }
 
 /// Returns whether a declaration makes names visible outside of its module.
-pub fn is_re_export(item: &ItemUse) -> bool {
+pub(super) fn is_re_export(item: &ItemUse) -> bool {
     !matches!(item.vis, Visibility::Inherited)
 }
 
@@ -268,7 +268,7 @@ fn file_of(children: &Path, name: &str, attributes: &[Attribute]) -> PathBuf {
 }
 
 /// Returns whether an item exists in tests only: `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
-pub fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     fn wants_test(meta: &syn::Meta) -> bool {
         match meta {
             syn::Meta::Path(path) => path.is_ident("test"),

@@ -1,7 +1,7 @@
 //! The budgets of the rules that concern the structure of a crate: cycles of imports and large types.
 
-use crate::paths;
 use anyhow::{Context, Result, ensure};
+use lab::paths;
 use std::fmt::Write as _;
 
 /// The budgets: `RULE SOURCE COUNT` on each line. A budget only falls.
@@ -9,7 +9,7 @@ const BUDGETS: &str = include_str!("structure.txt");
 
 /// The permitted count of a rule in a crate.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub(super) struct Budget {
     rule: &'static str,
     /// The directory of the crate's sources, from the root of the repository.
     pub source: String,
@@ -18,7 +18,7 @@ pub struct Budget {
 
 impl Budget {
     /// Returns one line if the count is above the budget.
-    pub fn exceeded_by(&self, count: usize, counted: &str) -> Option<String> {
+    pub(super) fn exceeded_by(&self, count: usize, counted: &str) -> Option<String> {
         let Self { rule, source, most } = self;
         (count > *most).then(|| {
             format!(
@@ -42,7 +42,7 @@ fn budgets() -> Result<Vec<Budget>> {
 }
 
 /// Returns the budgets of a rule for the crates below a path.
-pub fn in_crates(rule: &str, under: &str) -> Result<Vec<Budget>> {
+pub(super) fn in_crates(rule: &str, under: &str) -> Result<Vec<Budget>> {
     let under = under.trim_end_matches('/');
     let mut found = budgets()?;
     found.retain(|budget| budget.rule == rule && budget.source.starts_with(under));
@@ -56,7 +56,7 @@ pub fn in_crates(rule: &str, under: &str) -> Result<Vec<Budget>> {
 }
 
 /// Lowers the budgets to the counts that `count` returns. None becomes larger.
-pub fn tighten(count: impl Fn(&str, &Budget) -> Result<usize>) -> Result<()> {
+pub(super) fn tighten(count: impl Fn(&str, &Budget) -> Result<usize>) -> Result<()> {
     let mut text = String::new();
     for budget in budgets()? {
         let most = count(budget.rule, &budget)?.min(budget.most);

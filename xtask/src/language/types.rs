@@ -2,8 +2,8 @@
 
 use super::modules::{Crate, FileId, Target};
 use super::structure::{Budget, in_crates};
-use crate::paths;
 use anyhow::{Result, ensure};
+use lab::paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ const MOST_FIELDS: usize = 20;
 const MOST_FILES: usize = 5;
 
 /// A type that breaks the rule, in one line.
-pub type Finding = String;
+pub(super) type Finding = String;
 
 /// Writes the large types of each crate below a path. Fails if a crate has more than its budget.
-pub fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
+pub(crate) fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
     let mut over = Vec::new();
     for budget in in_crates("types", under)? {
         let found = large_types(&paths::root().join(&budget.source))?;
@@ -34,7 +34,7 @@ pub fn lint(under: &str, out: &mut dyn io::Write) -> Result<()> {
 }
 
 /// Returns the large types of the crate whose sources are in a directory.
-pub fn large_types(source: &Path) -> Result<Vec<Finding>> {
+pub(super) fn large_types(source: &Path) -> Result<Vec<Finding>> {
     let tree = Crate::read(source)?;
     let mut fields = BTreeMap::new();
     let mut files = BTreeMap::<_, BTreeSet<FileId>>::new();

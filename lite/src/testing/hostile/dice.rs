@@ -53,7 +53,7 @@ pub(super) struct Spare {
     pub(super) len: u64,
 }
 
-/// Random numbers, and numbers that make sense.
+/// A generator of random values, and of values that a node could have sent.
 pub(super) struct Dice {
     state: u64,
     me: MemberId,

@@ -9,6 +9,7 @@ mod chaos;
 mod check;
 mod end;
 mod jobs;
+mod subject;
 mod swarm;
 mod work;
 
@@ -76,15 +77,18 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     check.states();
     let failed = |check: &Check| Box::new(check.failure());
     let mut random = Random::new(scenario.seed);
-    let mut cluster = Cluster::new(swarm::options(scenario, &mut random));
+    let subject = subject::Subject::draw(&mut random);
+    let mut options = swarm::options(scenario, &mut random);
+    subject.tune(&mut options, &mut random);
+    let mut cluster = Cluster::new(options);
     let initial = usize::from(scenario.nodes);
-    let stage = work::Stage::prepare(&mut cluster, &check, initial, scenario.steps, &mut random);
+    let stage = work::Stage::prepare(&mut cluster, &check, subject, scenario.steps, &mut random);
     for i in 1..=initial {
         stage.start(&cluster, i, &mut random);
         jobs::serve(&cluster, i, random.fork());
     }
-    let mut clients = jobs::Clients::new(random.fork());
-    let mut chaos = chaos::Chaos::new(random.fork(), &cluster);
+    let mut clients = jobs::Clients::new(random.fork(), subject);
+    let mut chaos = chaos::Chaos::new(random.fork(), &cluster, subject);
     let limit = cluster.world.now() + LONGEST_STEP * scenario.steps.max(1);
     while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);

@@ -3,6 +3,7 @@
 
 use super::jobs::manifest;
 use super::random::Random;
+use super::subject::Subject;
 use super::{LEASE, Scenario};
 use crate::{ControlLinks, Late, Options};
 use lite::Config;
@@ -22,6 +23,8 @@ pub(super) enum Kind {
     Part,
     /// One node does not reach another, which reaches the first.
     PartOneWay,
+    /// The frames of one node come to another 10 to 100 ms late.
+    Slow,
     /// A node and the manager do not reach each other.
     Stall,
     /// The manager's messages do not reach a node; those of the node reach the manager.
@@ -50,6 +53,7 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Held, 3),
     (Kind::Part, 4),
     (Kind::PartOneWay, 3),
+    (Kind::Slow, 2),
     (Kind::Stall, 2),
     (Kind::Deaf, 2),
     (Kind::Mute, 2),
@@ -67,11 +71,16 @@ pub(super) struct Swarm {
     pub(super) kinds: Vec<Kind>,
     /// The inverse probability, per look, that a fault begins.
     pub(super) pace: u64,
+    /// The maximum length of a fault, if it is not that of all kinds.
+    pub(super) longest: Option<Duration>,
     pub(super) late: Option<Late>,
 }
 
 impl Swarm {
-    pub(super) fn draw(random: &mut Random) -> Self {
+    pub(super) fn draw(random: &mut Random, subject: Subject) -> Self {
+        if let Some((kinds, pace)) = subject.faults() {
+            return Self { kinds: kinds.to_vec(), pace, longest: subject.longest(), late: None };
+        }
         let all = random.one_in(4);
         let mut kinds = Vec::new();
         for (kind, often) in KINDS {
@@ -91,7 +100,7 @@ impl Swarm {
             Some(Late { one_in: 2000, by: Duration::from_secs(5) }),
             Some(Late { one_in: 200, by: Duration::from_secs(2) }),
         ];
-        Self { kinds, pace: random.pick(&[6, 12, 12, 40]), late: random.pick(&late) }
+        Self { kinds, pace: random.pick(&[6, 12, 12, 40]), longest: None, late: random.pick(&late) }
     }
 }
 

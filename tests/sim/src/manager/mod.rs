@@ -202,6 +202,7 @@ impl SimManager {
     /// Pauses the manager, or resumes it.
     pub fn pause(&self, still: bool) {
         if let Status::Up(process) = &mut self.lock().status {
+            process.resumed |= process.paused && !still;
             process.paused = still;
         }
     }

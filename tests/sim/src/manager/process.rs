@@ -33,6 +33,8 @@ pub(super) struct Process {
     born: Instant,
     /// True while the process is paused and handles no event.
     pub(super) paused: bool,
+    /// True if the process has not run since the end of a pause.
+    pub(super) resumed: bool,
     arrived: VecDeque<Incoming>,
     /// The connections that have sent their hello.
     greeted: BTreeSet<ConnId>,
@@ -45,6 +47,7 @@ impl Process {
             keeper,
             born: now,
             paused: false,
+            resumed: false,
             arrived: VecDeque::new(),
             greeted: BTreeSet::new(),
         }
@@ -60,6 +63,10 @@ impl Process {
             return false;
         }
         let mut any = false;
+        // After a pause a timer may come before the messages that wait in sockets.
+        if std::mem::take(&mut self.resumed) {
+            any |= self.handle_any(now, Event::Tick, around);
+        }
         while let Some(incoming) = self.arrived.pop_front() {
             any = true;
             self.incoming(now, &incoming, around);

@@ -6,6 +6,7 @@ mod trouble;
 use super::check::Check;
 use super::jobs;
 use super::random::Random;
+use super::subject::Subject;
 use super::swarm::{Kind, Swarm};
 use super::work::Stage;
 use super::{LEASE, TASKS};
@@ -55,6 +56,7 @@ pub(super) const fn most_tasks(initial: usize) -> usize {
 /// The faults of a run.
 pub(super) struct Chaos {
     random: Random,
+    subject: Subject,
     swarm: Swarm,
     troubles: Vec<(Instant, Trouble)>,
     dead: BTreeSet<usize>,
@@ -66,11 +68,12 @@ pub(super) struct Chaos {
 }
 
 impl Chaos {
-    pub(super) fn new(mut random: Random, cluster: &Cluster) -> Self {
-        let swarm = Swarm::draw(&mut random);
+    pub(super) fn new(mut random: Random, cluster: &Cluster, subject: Subject) -> Self {
+        let swarm = Swarm::draw(&mut random, subject);
         cluster.wire.set_late(swarm.late);
         Self {
             random,
+            subject,
             swarm,
             troubles: Vec::new(),
             dead: BTreeSet::new(),
@@ -162,18 +165,34 @@ impl Chaos {
         let now = cluster.world.now();
         // The fault is mostly shorter than a lease, sometimes longer.
         let limit = if self.random.one_in(4) { 3 * LEASE } else { LEASE / 4 };
+        let limit = self.swarm.longest.unwrap_or(limit);
         let until = now + Duration::from_micros(self.random.below(limit.as_micros() as u64));
+        if self.swarm.kinds.is_empty() {
+            return;
+        }
         let kind = self.random.pick(&self.swarm.kinds);
-        let node = 1 + self.random.below(cluster.joined() as u64) as usize;
+        let mut node = 1 + self.random.below(cluster.joined() as u64) as usize;
+        if kind == Kind::Death && self.subject == Subject::Holders {
+            // A node that holds no lock does not die.
+            let holders = check.holders();
+            let member = |i: &usize| (cluster.lite(*i).node_id(), cluster.lite(*i).incarnation());
+            let mut all = (1..=cluster.joined()).filter(|i| holders.contains(&member(i)));
+            let Some(holder) = all.next() else { return };
+            node = holder;
+        }
         let begun = match kind {
             Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
+                check.excuse(node);
                 cluster.manager.sever(cluster.lite(node).node_id());
                 Some(("control connections that break", None))
             }
-            Kind::Card if self.may_fail(node) && cluster.fail_card(node) => Some(("cards that fail", None)),
+            Kind::Card if self.may_fail(node) && cluster.fail_card(node) => {
+                check.excuse(node);
+                Some(("cards that fail", None))
+            }
             _ => self.at_node(cluster, kind, node),
         };
         let Some((what, trouble)) = begun else { return };
@@ -197,14 +216,14 @@ impl Chaos {
         self.kill(cluster, check, node);
         self.count("deaths");
         check.log(now, format_args!("-- node {node} dies"));
-        if self.random.one_in(2) {
+        if self.subject.revives() || self.random.one_in(2) {
             cluster.manager.sever(cluster.lite(node).node_id());
             self.count("deaths that are seen at once");
             check.log(now, "-- and its connection breaks");
         }
-        if self.left > 0 && self.random.one_in(2) {
+        if self.left > 0 && (self.subject.revives() || self.random.one_in(2)) {
             self.left -= 1;
-            let same = self.random.one_in(2);
+            let same = self.subject == Subject::Lives || self.random.one_in(2);
             check.log(now, if same { "-- it restarts" } else { "-- another machine joins" });
             cluster.begin_join(same.then_some(node));
         }
@@ -262,7 +281,7 @@ impl Chaos {
                 cluster.host(node).hold(task, true);
                 ("tasks that stand still", Trouble::Held(node, task))
             }
-            Kind::Part | Kind::PartOneWay if other == node => return None,
+            Kind::Part | Kind::PartOneWay | Kind::Slow if other == node => return None,
             Kind::Part => {
                 cluster.part(node, other, true);
                 ("partitions", Trouble::Parted(node, other))
@@ -270,6 +289,11 @@ impl Chaos {
             Kind::PartOneWay => {
                 cluster.deafen(node, other, true);
                 ("partitions in one direction", Trouble::Parted(node, other))
+            }
+            Kind::Slow => {
+                let delay = Duration::from_millis(10 + self.random.below(90));
+                cluster.slow(node, other, Some(delay));
+                ("frames that come late to one node", Trouble::Slowed(node, other))
             }
             Kind::Stall => {
                 cluster.manager.stall(id, true);

@@ -11,7 +11,9 @@ pub(super) enum Trouble {
     Held(usize, &'static str),
     /// Two nodes, in one direction or in both.
     Parted(usize, usize),
-    /// The node's control connection, in one direction or in both.
+    /// The frames of the first node come late to the second.
+    Slowed(usize, usize),
+    /// The node's control connection carries nothing, in one direction or in both.
     Stalled(usize),
     /// The node, and its memory that is occupied.
     Full(usize, Vec<Box<dyn Lent>>),
@@ -24,7 +26,7 @@ impl Trouble {
     pub(super) fn paused(&self) -> Option<usize> {
         match self {
             Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),
-            Self::Parted(..) | Self::Full(..) | Self::ManagerPause | Self::Disk => None,
+            Self::Parted(..) | Self::Slowed(..) | Self::Full(..) | Self::ManagerPause | Self::Disk => None,
         }
     }
 }
@@ -59,6 +61,10 @@ pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
         Trouble::Parted(a, b) => {
             cluster.part(a, b, false);
             check.log(now, format_args!("-- nodes {a} and {b} see each other"));
+        }
+        Trouble::Slowed(from, to) => {
+            cluster.slow(from, to, None);
+            check.log(now, format_args!("-- the frames of node {from} come to node {to} in time"));
         }
         Trouble::Stalled(node) => {
             cluster.manager.stall(cluster.lite(node).node_id(), false);

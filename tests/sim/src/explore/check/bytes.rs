@@ -189,6 +189,14 @@ impl Check {
         }
     }
 
+    /// Returns the parts of a region to which tasks of ended incarnations may have written.
+    pub(crate) fn orphans(&self, region: usize) -> Vec<usize> {
+        let state = self.lock();
+        let parts = state.bytes.0.range((region, 0)..(region + 1, 0));
+        let orphans = parts.filter(|(_, part)| part.open.iter().any(|open| state.is_over(&open.member)));
+        orphans.map(|((_, who), _)| *who).collect()
+    }
+
     /// Records that a task begins to read a part.
     pub(crate) fn reads(&self, region: usize, who: usize) -> Tick {
         let mut state = self.lock();

@@ -116,6 +116,13 @@ impl Check {
         stale.is_none().then_some(now)
     }
 
+    /// Returns the members that hold a lock exclusively.
+    pub(crate) fn holders(&self) -> BTreeSet<MemberId> {
+        let state = self.lock();
+        let holds = state.locks.0.values().flat_map(|lock| lock.holders.values());
+        holds.filter(|hold| hold.mode == Mode::Exclusive).map(|hold| hold.member).collect()
+    }
+
     /// Records that a task begins to release a lock.
     pub(crate) fn released(&self, lock: usize, hold: Tick) {
         if let Some(lock) = self.lock().locks.0.get_mut(&lock) {

@@ -2,27 +2,34 @@
 
 use super::{Check, MemberId};
 use crate::Cluster;
+use crate::explore::LEASE;
+use platform::Instant;
+use std::time::Duration;
+
+/// The time for which a fault may have an effect on a node's membership.
+const MEMORY: Duration = LEASE.saturating_mul(4);
 
 impl Check {
     /// Checks all nodes. Free memory must not change: a write to it was meant for a former owner.
     pub(in crate::explore) fn look(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
-            if cluster.host(i).arena().is_spoiled() {
-                self.spoiled(cluster, i);
+            if cluster.host(i).arena().has_stray_write() {
+                self.stray_write(cluster, i);
             }
             self.hear_of_ends(cluster, i);
+            self.hear_of_losses(cluster, i);
         }
     }
 
     /// Checks all free memory.
     pub(in crate::explore) fn look_at_memory(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
-            self.spoiled(cluster, i);
+            self.stray_write(cluster, i);
         }
     }
 
-    fn spoiled(&self, cluster: &Cluster, i: usize) {
-        if let Some(at) = cluster.host(i).arena().spoiled() {
+    fn stray_write(&self, cluster: &Cluster, i: usize) {
+        if let Some(at) = cluster.host(i).arena().stray_write() {
             let seen = format!("node {i}: the byte at {:#x} was written while it was free", at.0);
             self.violated("free memory stays as it is", seen);
         }
@@ -35,10 +42,40 @@ impl Check {
         for member in lives {
             if state.settled.insert(member) {
                 let now = state.tick();
+                // The node that says so counts only those as members that have said so too.
+                for other in cluster.lite(i).members() {
+                    let other = (other.node, other.incarnation);
+                    if state.sees(other, member) {
+                        let seen =
+                            format!("node {i} says so of {member:?}, which {other:?} takes for a member");
+                        state.violated("a dead node is cut off by all", seen);
+                    }
+                }
                 state.bytes.ended(member, now);
                 state.words.ended(member, now);
                 *state.states.entry("all members know of the end of an incarnation").or_default() += 1;
             }
+        }
+    }
+
+    /// Notes the end of a node's membership. A node that nothing has happened to stays a member.
+    fn hear_of_losses(&self, cluster: &Cluster, i: usize) {
+        let lite = cluster.lite(i);
+        let member = (lite.node_id(), lite.incarnation());
+        let now = cluster.world.now();
+        let mut state = self.lock();
+        if lite.is_member() || !state.lost.insert(member) {
+            return;
+        }
+        let before = Instant::from_nanos(now.as_nanos().saturating_sub(MEMORY.as_nanos() as u64));
+        let is_excused = state.excused.contains(&i)
+            || state.was_paused(i, before, now)
+            || cluster.manager.crashes() > 0
+            || cluster.leaves_in_silence();
+        if !is_excused {
+            let log = cluster.manager.log();
+            let seen = format!("{member:?}, node {i}: {}", log.last().map_or("", String::as_str));
+            state.violated("a healthy node stays a member", seen);
         }
     }
 }

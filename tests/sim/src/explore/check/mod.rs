@@ -65,6 +65,10 @@ struct State {
     killed: BTreeSet<MemberId>,
     /// The incarnations whose end all members know.
     settled: BTreeSet<MemberId>,
+    /// The incarnations whose membership has ended though their machines run.
+    lost: BTreeSet<MemberId>,
+    /// The nodes that may lose their membership at any time.
+    excused: BTreeSet<usize>,
     bytes: bytes::Parts,
     words: words::Words,
     locks: locks::Locks,
@@ -91,6 +95,11 @@ impl State {
         self.killed.contains(member)
             || self.settled.contains(member)
             || self.nodes.get(member).is_none_or(|lite| !lite.is_member())
+    }
+
+    fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
+        let mut pauses = self.pauses.get(&node).into_iter().flatten();
+        pauses.any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
     }
 
     /// Returns whether, as node `by` knows, that incarnation is a member.
@@ -195,6 +204,11 @@ impl Check {
         state.killed.insert((lite.node_id(), lite.incarnation()));
     }
 
+    /// Records that a node may lose its membership from now on.
+    pub(super) fn excuse(&self, node: usize) {
+        self.lock().excused.insert(node);
+    }
+
     /// Records that a node is paused from `now` on, or resumed.
     pub(super) fn paused(&self, node: usize, now: Instant, starts: bool) {
         let mut state = self.lock();
@@ -208,9 +222,7 @@ impl Check {
 
     /// Returns whether a node was paused at some time between the two.
     pub(super) fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
-        let state = self.lock();
-        let pauses = state.pauses.get(&node).into_iter().flatten();
-        pauses.clone().any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
+        self.lock().was_paused(node, from, to)
     }
 
     /// Returns a moment, with which operations before it can be named later.

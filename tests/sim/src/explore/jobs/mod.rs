@@ -9,6 +9,7 @@ pub(super) use node::{manifest, serve};
 
 use super::check::Check;
 use super::random::Random;
+use super::subject::Subject;
 use crate::{Cluster, Socket};
 use platform::Instant;
 use proto::{FromClient, Hello, JobId, JobStatus, NodeId, PROTOCOL_VERSION, ToClient};
@@ -54,8 +55,8 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn new(mut random: Random) -> Self {
-        let count = random.pick(&[0, 0, 1, 3]);
+    pub(super) fn new(mut random: Random, subject: Subject) -> Self {
+        let count = if subject == Subject::Everything { random.pick(&[0, 0, 1, 3]) } else { 0 };
         let clients =
             (0..count).map(|_| Client { socket: None, state: State::Away(Instant::ZERO) }).collect();
         Self { random, clients, seen: Vec::new(), closing: false, counts: [0; 3], gone: 0, jobs: Vec::new() }

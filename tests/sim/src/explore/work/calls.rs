@@ -22,7 +22,7 @@ fn ended<T>(result: &Ended<T>) -> CallEnd {
 }
 
 /// Waits for both futures.
-async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+pub(super) async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let mut ended = (None, None);
     std::future::poll_fn(|cx| {

@@ -1,5 +1,6 @@
 //! Events and barriers.
 
+use super::calls::both;
 use super::stage::PATIENT;
 use super::worker::{Ended, Worker, is_unsure};
 use crate::explore::check::{Act, Cell, End};
@@ -42,11 +43,10 @@ impl Worker {
         let n = self.shared();
         let patience = self.patience();
         let event = self.event(n).await?;
-        // Without faults, some task signals.
-        let past = match self.calm {
-            true => self.signal_event(n, &event, patience).await? - 1,
-            false => self.random.below(10),
-        };
+        if self.calm {
+            return self.is_woken(n, &event, patience).await;
+        }
+        let past = self.random.below(10);
         let op = self.check.word(self.member(), Cell::Event(n), Act::Read);
         let event = event.with_deadline(patience);
         let result = self.run(format!("wait for event {n} past {past}"), patience, event.wait(past)).await;
@@ -56,6 +56,34 @@ impl Worker {
             self.violated("an event counts its signals", format_args!("event {n}: {count} after {past}"));
         }
         Some(())
+    }
+
+    /// Waits for a signal that comes during the wait.
+    async fn is_woken(&mut self, n: usize, event: &Event, patience: Duration) -> Option<()> {
+        let past = self.signal_event(n, event, patience).await?;
+        let read = self.check.word(self.member(), Cell::Event(n), Act::Read);
+        let add = self.check.word(self.member(), Cell::Event(n), Act::Add(1));
+        let (event, lite) = (event.with_deadline(patience), self.lite.clone());
+        let signal = async {
+            lite.sleep(Duration::from_millis(1)).await;
+            event.signal().await
+        };
+        let work = async { Ok(both(event.wait(past), signal).await) };
+        let both = self.run(format!("wait for event {n} past {past}, and signal"), patience, work).await;
+        let (count, signalled) = match both {
+            Some(Ok((count, signalled))) => (Some(count), Some(signalled)),
+            _ => (None, None),
+        };
+        self.check.word_ended(read, counted(&count, 0));
+        self.check.word_ended(add, counted(&signalled, 1));
+        for end in [&count, &signalled] {
+            if let Some(Err(error)) = end
+                && !self.is_explained(error)
+            {
+                self.violated("a healthy cluster works", format_args!("event {n} past {past}: {error}"));
+            }
+        }
+        (count?.is_ok() && signalled?.is_ok()).then_some(())
     }
 
     pub(super) async fn barrier(&mut self, name: String, group: &[NodeId], patience: Duration) -> Ended<()> {

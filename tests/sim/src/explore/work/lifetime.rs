@@ -48,6 +48,7 @@ impl Worker {
     /// Leaves the cluster in good order.
     pub(super) async fn leave(&mut self) -> bool {
         self.look_at_private();
+        self.check.excuse(self.node);
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
         let from = self.now();

@@ -82,9 +82,17 @@ impl Worker {
         let region = self.region(n).await?;
         let patience = self.patience();
         let region = region.with_deadline(patience);
-        let (at, len) = self.range();
-        let parts = region.len() / PART as u64;
-        let who = if self.random.one_in(2) { self.number } else { self.random.below(parts) as usize };
+        let (mut at, mut len) = self.range();
+        let (parts, orphans) = (region.len() / PART as u64, self.check.orphans(n));
+        let who = if !orphans.is_empty() && self.random.one_in(2) {
+            // The task does not write to it any more, so its bytes should stay.
+            (at, len) = (0, PART);
+            self.random.pick(&orphans)
+        } else if self.random.one_in(2) {
+            self.number
+        } else {
+            self.random.below(parts) as usize
+        };
         let offset = (who * PART + at) as u64;
         let mut got = vec![0; len];
         let since = self.check.reads(n, who);

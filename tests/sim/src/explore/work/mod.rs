@@ -11,6 +11,7 @@ mod memory;
 mod names;
 mod objects;
 mod own;
+mod pool;
 mod queue;
 mod rights;
 mod serve;
@@ -21,3 +22,4 @@ mod worker;
 
 pub(super) use serve::PROBES;
 pub(super) use stage::{EACH, Owned, PART, PATIENT, SECRET, Stage, Thing};
+pub(super) use step::Step;

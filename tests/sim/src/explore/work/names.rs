@@ -20,8 +20,17 @@ impl Worker {
     pub(super) async fn name(&mut self) -> Option<()> {
         match self.named.take() {
             Some(named) => self.unbind(named).await,
+            None if self.calm => {
+                for n in 0..EACH {
+                    self.find(n).await;
+                }
+                self.bind().await
+            }
             None if self.random.one_in(2) => self.bind().await,
-            None => self.find().await,
+            None => {
+                let n = self.random.below(EACH as u64) as usize;
+                self.find(n).await
+            }
         }
     }
 
@@ -72,8 +81,7 @@ impl Worker {
         result?.ok()
     }
 
-    async fn find(&mut self) -> Option<()> {
-        let n = self.random.below(EACH as u64) as usize;
+    async fn find(&mut self, n: usize) -> Option<()> {
         let patience = self.patience();
         let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
         let op = self.check.word(self.member(), Cell::Name(n), Act::Read);
@@ -89,6 +97,9 @@ impl Worker {
             _ => End::Never,
         };
         self.check.word_ended(op, end);
+        if let (Some(Err(Error::NodeDown(home))), true) = (&mapped, self.calm) {
+            self.violated("a name ends with its owner", format_args!("{name} of {home}"));
+        }
         (end != End::Never).then_some(())
     }
 }

@@ -8,6 +8,7 @@ use crate::explore::TASKS;
 use crate::explore::chaos::most_tasks;
 use crate::explore::check::Check;
 use crate::explore::random::Random;
+use crate::explore::subject::Subject;
 use lite::{Counter, Error, Lmr, NodeId, Permissions, Placement};
 use platform::Platform;
 use std::fmt::{Display, Formatter};
@@ -39,6 +40,10 @@ pub(in crate::explore) struct Stage {
     leaver: Option<(usize, u32)>,
     /// The steps of tasks, each as many times as its weight.
     likely: Arc<[Step]>,
+    /// True if no fault happens in this run.
+    calm: bool,
+    /// The number of shared objects of each kind that tasks use before the last round.
+    shared: usize,
     check: Arc<Check>,
 }
 
@@ -87,11 +92,11 @@ impl Stage {
     pub(in crate::explore) fn prepare(
         cluster: &mut Cluster,
         check: &Arc<Check>,
-        initial: usize,
+        subject: Subject,
         steps: u32,
         random: &mut Random,
     ) -> Self {
-        let owned = Arc::new(Mutex::new(Vec::new()));
+        let (owned, initial) = (Arc::new(Mutex::new(Vec::new())), cluster.joined());
         for i in 1..=initial {
             check.joined(&cluster.lite(i));
         }
@@ -131,10 +136,11 @@ impl Stage {
                 check.violated("a healthy cluster works", error);
             }
         }
-        let leaves = initial > 3 && random.one_in(4);
+        let leaves = initial > 3 && !subject.is_calm() && random.one_in(4);
         let leaver = leaves.then(|| (initial, random.below(u64::from(steps.max(1))) as u32));
-        let likely = draw(random).into();
-        Self { steps, initial, owned, leaver, likely, check: check.clone() }
+        let likely = draw(subject.steps(), random).into();
+        let (calm, shared) = (subject.is_calm(), subject.shared().unwrap_or(EACH));
+        Self { steps, initial, owned, leaver, likely, calm, shared, check: check.clone() }
     }
 
     /// Returns the task `task` of node `node`, counted from 1.
@@ -162,7 +168,8 @@ impl Stage {
             number: (node - 1) * TASKS + task,
             initial: self.initial,
             count: 0,
-            calm: false,
+            calm: self.calm,
+            shared: self.shared,
             partly_gone: false,
             made: self.owned.clone(),
             regions: [const { None }; EACH],
@@ -171,6 +178,8 @@ impl Stage {
             owned_gates: gates,
             named: None,
             kept: None,
+            pooled: None,
+            borrowed: [const { None }; EACH],
             private: None,
             watcher: None,
         }
@@ -224,7 +233,7 @@ impl Stage {
     fn calm_worker(&self, cluster: &Cluster, node: usize) -> Worker {
         let mut worker = self.worker(cluster, node, 0, Random::new(node as u64));
         // No earlier task has used these numbers.
-        (worker.calm, worker.count) = (true, 1 << 20);
+        (worker.calm, worker.shared, worker.count) = (true, EACH, 1 << 20);
         worker
     }
 

@@ -25,6 +25,7 @@ pub(in crate::explore) enum Step {
     Signal,
     Await,
     Own,
+    Pool,
     Private,
     Name,
     Objects,
@@ -71,6 +72,7 @@ const LIKELY: &[Step] = &[
     Step::Signal,
     Step::Await,
     Step::Own,
+    Step::Pool,
     Step::Private,
     Step::Private,
     Step::Name,
@@ -88,9 +90,12 @@ const LIKELY: &[Step] = &[
     Step::Move,
 ];
 
-/// Returns the steps of a run, each as many times as its weight: all steps, or a few, which then occur
-/// together more often.
-pub(super) fn draw(random: &mut Random) -> Vec<Step> {
+/// Returns the steps of a run, each as many times as its weight: those given, or else all steps, or a few,
+/// which then occur together more often.
+pub(super) fn draw(given: &[Step], random: &mut Random) -> Vec<Step> {
+    if !given.is_empty() {
+        return given.to_vec();
+    }
     let some = random.pick(&[1, 1, 3, 8]);
     let steps: Vec<Step> = LIKELY.iter().copied().filter(|_| random.one_in(some)).collect();
     if steps.is_empty() { LIKELY.to_vec() } else { steps }
@@ -105,6 +110,7 @@ impl Step {
         Self::Memset,
         Self::Vectored,
         Self::Own,
+        Self::Pool,
         Self::Copy,
         Self::Queue,
         Self::Add,
@@ -156,6 +162,7 @@ impl Step {
             Self::Signal => "a step is done: Signal",
             Self::Await => "a step is done: Await",
             Self::Own => "a step is done: Own",
+            Self::Pool => "a step is done: Pool",
             Self::Private => "a step is done: Private",
             Self::Name => "a step is done: Name",
             Self::Objects => "a step is done: Objects",

@@ -29,6 +29,8 @@ pub(super) struct Worker {
     pub(super) count: u64,
     /// True if there are no faults any more: all its operations must succeed.
     pub(super) calm: bool,
+    /// The number of shared objects of each kind that it uses.
+    pub(super) shared: usize,
     /// True while the step uses a region of which a part lay on a node that has ended.
     pub(super) partly_gone: bool,
     /// The objects that all tasks have made.
@@ -41,6 +43,10 @@ pub(super) struct Worker {
     pub(super) named: Option<Named>,
     /// A region of its own, and its content.
     pub(super) kept: Option<(Lmr, Vec<u8>)>,
+    /// A region that it has lent to all tasks, and its number.
+    pub(super) pooled: Option<(usize, Lmr)>,
+    /// The regions that other tasks have lent.
+    pub(super) borrowed: [Option<Lmr>; EACH],
     /// Memory that no other node reaches, and its content.
     pub(super) private: Option<(LocalMemory, Vec<u8>)>,
     pub(super) watcher: Option<Watcher>,
@@ -109,7 +115,7 @@ impl Worker {
     }
 
     pub(super) fn shared(&mut self) -> usize {
-        self.random.below(EACH as u64) as usize
+        self.random.below(self.shared as u64) as usize
     }
 
     /// Returns a node of the start, alive or dead; a live one if there are no faults.
@@ -126,7 +132,10 @@ impl Worker {
         let (a, b) = (self.anyone(), self.anyone());
         match self.random.below(4) {
             0 if a != b => {
-                let stripe = 8 * (1 + self.random.below(1000));
+                // Nodes with two permits for connections open one for each stripe: without faults, a copy of
+                // many stripes must not take longer than it may.
+                let least = if self.calm { 1000 } else { 1 };
+                let stripe = 8 * (least + self.random.below(1000));
                 Placement::Striped { nodes: vec![a, b], stripe }
             }
             1 => Placement::Anywhere,
@@ -175,7 +184,7 @@ impl Worker {
     }
 
     /// Returns whether the death of a node explains an error.
-    fn is_explained(&self, error: &Error) -> bool {
+    pub(super) fn is_explained(&self, error: &Error) -> bool {
         match error {
             // That number may by now belong to another incarnation.
             Error::NodeDown(node) => self.check.has_ended(Some(*node)),
@@ -268,6 +277,7 @@ impl Worker {
             Step::Signal => self.signal().await,
             Step::Await => self.wait().await,
             Step::Own => self.own_region().await,
+            Step::Pool => self.pool().await,
             Step::Private => self.private_memory().await,
             Step::Name => self.name().await,
             Step::Objects => self.objects().await,
@@ -289,7 +299,7 @@ impl Worker {
         self.lite.is_member()
     }
 
-    /// Checks the memory that it keeps, and ends.
+    /// Checks the memory that the task keeps, and ends the task.
     pub(super) fn end(mut self) {
         self.look_at_private();
         self.private = None;

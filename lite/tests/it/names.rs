@@ -1,0 +1,94 @@
+//! Names belong to one object of a node, and end with it alone.
+
+use lite::testing::Cluster;
+use lite::{Config, Error, Lite, NodeId, Permissions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const HOME: NodeId = NodeId(2);
+const SHARED: Permissions = Permissions::READ.union(Permissions::SHARE);
+/// The task that sends a node's requests to the manager.
+const TO_MANAGER: &str = "lite-control-out";
+
+/// Runs `wish` while the requests of node 2 to the manager wait, and then until all of them are answered.
+fn while_the_manager_waits(c: &mut Cluster, wish: impl Future<Output = ()> + Send + 'static) {
+    c.nodes[1].0.hold(TO_MANAGER, true);
+    let ended = Arc::new(AtomicBool::new(false));
+    let tell = ended.clone();
+    platform::Platform::spawn(
+        &*c.nodes[0].0,
+        "test",
+        Box::pin(async move {
+            wish.await;
+            tell.store(true, Ordering::SeqCst);
+        }),
+    );
+    c.world.run_for(Duration::from_millis(200));
+    c.nodes[1].0.hold(TO_MANAGER, false);
+    let limit = c.world.now() + LIMIT;
+    assert!(c.world.run_until(limit, || ended.load(Ordering::SeqCst)), "the task hangs");
+    c.world.run_for(Duration::from_secs(1));
+}
+
+/// A region that was refused a name, because another region of the same node has it, ends before the refusal
+/// has come. The name stays bound to the other region.
+#[test]
+fn a_region_that_ends_while_it_is_refused_a_name_leaves_the_name_to_its_owner() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, first) = (c.lite(1), c.lite(1));
+    let kept = c.world.run(LIMIT, async move {
+        let region = first.alloc(HOME, 8, SHARED).await.unwrap();
+        region.publish("name").await.unwrap();
+        region
+    });
+    while_the_manager_waits(&mut c, async move {
+        let second = lite.alloc(HOME, 8, SHARED).await.unwrap();
+        let impatient = second.with_deadline(Duration::from_millis(50));
+        assert!(matches!(impatient.publish("name").await, Err(Error::NameTaken | Error::Unknown)));
+        second.free().await.unwrap();
+    });
+    let find = |lite: Lite| async move { lite.map("name", Permissions::READ).await.map(drop) };
+    assert_eq!(c.world.run(LIMIT, find(c.lite(3))), Ok(()), "the first region has lost its name");
+    c.world.run(LIMIT, async move { kept.free().await.unwrap() });
+    assert_eq!(c.world.run(LIMIT, find(c.lite(3))), Err(Error::NoSuchName));
+}
+
+/// A lock that was refused its name is undone, because its maker does not wait any more. The name stays bound
+/// to the other lock.
+#[test]
+fn a_lock_that_is_undone_while_it_is_refused_a_name_leaves_the_name_to_its_owner() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, first) = (c.lite(1), c.lite(1));
+    let kept = c.world.run(LIMIT, async move { first.create_lock(HOME, "name").await.unwrap() });
+    while_the_manager_waits(&mut c, async move {
+        let impatient = lite.with_deadline(Duration::from_millis(50));
+        let made = impatient.create_lock(HOME, "name").await.map(drop);
+        assert!(matches!(made, Err(Error::NameTaken | Error::Unknown | Error::Deadline)), "{made:?}");
+    });
+    let find = |lite: Lite| async move { lite.open_lock("name").await.map(drop) };
+    assert_eq!(c.world.run(LIMIT, find(c.lite(3))), Ok(()), "the first lock has lost its name");
+    c.world.run(LIMIT, async move { kept.destroy().await.unwrap() });
+    assert_eq!(c.world.run(LIMIT, find(c.lite(3))), Err(Error::NoSuchName));
+}
+
+/// A region is freed while its own name is being bound. The name is free afterwards, for the same node too.
+#[test]
+fn a_region_that_ends_while_its_name_is_bound_leaves_no_name() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, later, first) = (c.lite(1), c.lite(3), c.lite(1));
+    // A connection is set up through the manager.
+    c.world.run(LIMIT, async move { drop(first.alloc(HOME, 8, SHARED).await.unwrap()) });
+    while_the_manager_waits(&mut c, async move {
+        let region = lite.alloc(HOME, 8, SHARED).await.unwrap();
+        let impatient = region.with_deadline(Duration::from_millis(50));
+        assert_eq!(impatient.publish("name").await, Err(Error::Unknown));
+        region.free().await.unwrap();
+    });
+    c.world.run(LIMIT, async move {
+        assert_eq!(later.map("name", Permissions::READ).await.map(drop), Err(Error::NoSuchName));
+        let region = later.alloc(HOME, 8, SHARED).await.unwrap();
+        assert_eq!(region.publish("name").await, Ok(()));
+    });
+}

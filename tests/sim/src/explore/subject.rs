@@ -1,0 +1,172 @@
+//! The subjects of runs. A third of all runs is about everything. Each of the others is about one promise of
+//! LITE: its tasks take the steps and have the faults that test the promise, use few objects, and so collide
+//! more often.
+
+use super::random::Random;
+use super::swarm::Kind;
+use super::work::Step;
+use crate::{ControlLinks, Options};
+use lite::Config;
+use netfault::Faults;
+use std::time::Duration;
+
+/// The subject of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// All steps, or some that the seed draws, with all kinds of faults.
+    Everything,
+    /// No fault at all, and connections that are closed when they are idle: every operation succeeds.
+    Health,
+    /// Writes that come late, while a lock protects their target.
+    Locks,
+    /// The deaths of nodes that hold locks.
+    Holders,
+    /// Atomics and calls on connections that break.
+    Breaks,
+    /// Frames that come after their connection has broken.
+    Late,
+    /// Regions that are freed while others use them.
+    Frees,
+    /// Rights that are revoked while others use them.
+    Rights,
+    /// Nodes that restart at once, while others ask them.
+    Lives,
+    /// Memsets and copies for nodes that die.
+    Errands,
+    /// A manager that is silent, or that stands still.
+    Silence,
+}
+
+use Subject::{Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence};
+
+/// The subjects other than everything.
+const NARROW: &[Subject] = &[Health, Locks, Holders, Breaks, Late, Frees, Rights, Lives, Errands, Silence];
+
+const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+impl Subject {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        if random.one_in(3) { Everything } else { random.pick(NARROW) }
+    }
+
+    /// Returns whether no fault happens, so that every operation succeeds.
+    pub(super) fn is_calm(self) -> bool {
+        self == Health
+    }
+
+    /// Returns the steps, each as many times as its weight; none if the seed draws them.
+    pub(super) const fn steps(self) -> &'static [Step] {
+        use Step::*;
+        match self {
+            Everything => &[],
+            Health => &[
+                Write, Read, Queue, Add, Swap, Exclusive, Shared, Call, Call, Call, CallEach, Send, Signal,
+                Await, Await, Own, Name, Pool, Settle,
+            ],
+            Locks => &[Exclusive, Exclusive, Exclusive, Exclusive, Shared],
+            Holders => &[Exclusive, Exclusive, Exclusive, Try, Shared, Name],
+            Breaks => &[Add, Add, Swap, Flag, Queue, Call, Signal],
+            Late => &[Write, Write, Settle, Settle, Read, Read, Exclusive, Flag],
+            Frees => &[Pool, Pool, Pool, Pool, Own],
+            Self::Rights => &[Rights, Rights, Rights, Remap],
+            Lives => &[Pool, Pool, Remap, Read, Own, Own, Admin, Name, Objects],
+            Errands => &[Memset, Memset, Memset, Copy, Own, Read, Read, Read, Write],
+            Silence => &[Write, Read, Call, Send, Add, Queue, Memset],
+        }
+    }
+
+    /// Returns the number of shared objects of each kind that tasks use, if not all.
+    pub(super) const fn shared(self) -> Option<usize> {
+        match self {
+            Everything | Health | Silence | Lives => None,
+            Locks | Holders | Breaks | Late | Rights | Errands => Some(1),
+            Frees => Some(2),
+        }
+    }
+
+    /// Returns the kinds of faults, each as many times as its weight, and the number of looks from one fault
+    /// to the next, on average; `None` if the seed draws them.
+    pub(super) const fn faults(self) -> Option<(&'static [Kind], u64)> {
+        use Kind::*;
+        match self {
+            Everything => None,
+            Health => Some((&[], 1000)),
+            Locks => Some((&[Part, Part, PartOneWay, Slow], 1)),
+            Holders => Some((&[Death, Deaf, Held], 6)),
+            Breaks => Some((&[PartOneWay, PartOneWay, PartOneWay, Slow], 1)),
+            Late => Some((&[Slow], 1)),
+            Frees => Some((&[Part, PartOneWay, Slow], 1)),
+            Rights => Some((&[Pause, Part, Held], 8)),
+            Lives => Some((&[Death, Held, Held, Pause, Part], 4)),
+            Errands => Some((&[Part, Part, Part, Part, Death], 3)),
+            Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
+        }
+    }
+
+    /// Returns the maximum length of a fault, if it is not that of all kinds.
+    pub(super) const fn longest(self) -> Option<Duration> {
+        match self {
+            Everything | Health => None,
+            Locks => Some(millis(15)),
+            Breaks => Some(millis(40)),
+            Late => Some(millis(60)),
+            Frees => Some(millis(30)),
+            Rights | Lives => Some(millis(60)),
+            Holders | Errands => Some(millis(400)),
+            Silence => Some(millis(3000)),
+        }
+    }
+
+    /// Returns whether nodes die in the middle of what the run is about, and others take their place.
+    pub(super) fn revives(self) -> bool {
+        matches!(self, Holders | Lives | Errands)
+    }
+
+    /// Changes the parameters of the cluster to those with which the promise is the hardest to keep.
+    pub(super) fn tune(self, options: &mut Options, random: &mut Random) {
+        let config = &mut options.config;
+        let wide = Config { peers: 64, operations: 1024, send_depth: 128, ..config.clone() };
+        let plain = Faults { delay_ns: 5_000, ..Faults::NONE };
+        let slow = [
+            ControlLinks { latency: millis(3), rate: 1_000_000 },
+            ControlLinks { latency: millis(20), rate: 1_000_000 },
+        ];
+        match self {
+            Everything => {}
+            Health => {
+                *config = Config { idle: random.pick(&[Some(millis(3)), Some(millis(8)), None]), ..wide };
+                options.faults = plain;
+            }
+            Locks => {
+                // A connection outlives the partitions, and an operation does not.
+                *config = Config { ack_timeout: millis(2), retries: 7, idle: None, ..wide };
+                options.faults = plain;
+                options.control = ControlLinks::INSTANT;
+            }
+            Breaks | Late => {
+                let ack_timeout = Duration::from_micros(300);
+                *config = Config { ack_timeout, retries: 4, idle: None, ..wide };
+                options.faults = plain;
+                if self == Late {
+                    options.control = random.pick(&slow);
+                }
+            }
+            Frees | Rights => {
+                *config = Config { idle: None, ..wide };
+                options.faults = plain;
+            }
+            Holders | Errands => {
+                *config = Config { idle: None, ..wide };
+                options.control = random.pick(&slow);
+            }
+            Lives => {
+                *config = Config { idle: None, ..wide };
+                options.keep_ids = true;
+                options.control = random.pick(&slow);
+            }
+            Silence => *config = Config { silence: None, ..wide },
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Regions that one task lends to all tasks, and frees while they use it. Nobody judges their content: a
+//! write that comes after the end shows in free memory, or in memory that must be zero.
+
+use super::stage::RW;
+use super::worker::Worker;
+use lite::{Error, Permissions};
+
+/// The length of a region that is lent, in bytes.
+const LENGTH: usize = 20_000;
+
+impl Worker {
+    /// Lends a region, ends one, or uses that of another task.
+    pub(super) async fn pool(&mut self) -> Option<()> {
+        match self.pooled.take() {
+            Some((n, region)) if self.calm || self.random.one_in(2) => {
+                let patience = self.patience();
+                let free = region.with_deadline(patience).free();
+                self.run(format!("end loan {n}"), patience, free).await?.ok()
+            }
+            None if self.calm || self.random.one_in(2) => self.lend().await,
+            lent => {
+                self.pooled = lent;
+                self.borrow().await
+            }
+        }
+    }
+
+    async fn lend(&mut self) -> Option<()> {
+        let (n, patience, home) = (self.shared(), self.patience(), self.anywhere());
+        let lite = self.lite.with_deadline(patience);
+        let rights = RW | Permissions::SHARE;
+        let what = format!("alloc loan {n} on {home:?}");
+        let region = self.run(what, patience, lite.alloc(home, LENGTH as u64, rights)).await?.ok()?;
+        let mut got = vec![1; LENGTH];
+        self.run("read fresh memory", patience, region.read(0, &mut got)).await?.ok()?;
+        if got.iter().any(|byte| *byte != 0) {
+            self.violated("fresh memory is zero", format_args!("found bytes in loan {n}"));
+        }
+        self.keep(&region);
+        let name = format!("loan-{n}");
+        self.run(format!("publish {name}"), patience, region.publish(&name)).await?.ok()?;
+        self.pooled = Some((n, region));
+        Some(())
+    }
+
+    async fn borrow(&mut self) -> Option<()> {
+        let (n, patience) = (self.shared(), self.patience());
+        if self.borrowed[n].is_none() {
+            let (name, lite) = (format!("loan-{n}"), self.lite.with_deadline(patience));
+            let map = async { lite.map(&name, RW).await };
+            self.borrowed[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
+        }
+        let region = self.borrowed[n].clone()?;
+        let at = self.random.below(LENGTH as u64 / 2);
+        let data = self.random.bytes(1 + self.random.clone().below(LENGTH as u64 / 2) as usize);
+        let patience = self.patience();
+        let write = region.with_deadline(patience);
+        let what = format!("write {} at {at} of loan {n}", data.len());
+        let result = self.run(what, patience, write.write(at, &data)).await;
+        if let Some(Err(Error::Freed | Error::NodeDown(_))) = result {
+            self.borrowed[n] = None;
+        }
+        result?.ok()
+    }
+}
