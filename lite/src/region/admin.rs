@@ -1,11 +1,15 @@
 //! Operations that need `ADMIN`: names, rights, secret, master, moves, free. The owner serves them.
 
-use super::memory::Plan;
+use super::handle::Lmr;
 use super::placement::Placement;
+use super::request::Plan;
 use super::rights::Grantee;
-use crate::node::Node;
-use crate::rpc::{Answer, Ask};
-use crate::{Error, Lmr, Permissions};
+use crate::base::scope::{End, Kept};
+use crate::region::memory::RegionMemory;
+use crate::region::request::{Request, Response};
+use crate::{Error, Permissions};
+use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use platform::Instant;
 use proto::NodeId;
@@ -14,11 +18,27 @@ use proto::NodeId;
 const LONGEST_SECRET: usize = 256;
 
 impl Lmr {
+    /// Notes a region that is about to be published; returns true if it must be forgotten if that fails.
+    fn keep_in_scope(&self, name: &str, mapping: u64) -> Result<bool, Error> {
+        let end = || -> End {
+            let (region, name) = (self.clone(), String::from(name));
+            Box::new(move |patience| {
+                Box::pin(async move {
+                    match region.with_deadline(patience).free().await {
+                        Ok(()) | Err(Error::Freed) => {}
+                        Err(error) => log::debug!("lite: freeing the region `{name}`: {error}"),
+                    }
+                })
+            })
+        };
+        self.scope().keep(Kept::Region(name.into(), mapping), end)
+    }
+
     /// Sends a request that needs `ADMIN` to the owner.
-    async fn administer(&self, ask: &Ask) -> Result<Answer, Error> {
+    async fn administer(&self, ask: &Request) -> Result<Response, Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let owner = self.mapping().owner;
-        self.here().ask_node(owner, ask, self.deadline()).await
+        self.here().request(owner, ask, self.deadline()).await
     }
 
     /// Publishes the region as `name`: nodes to which the region grants `SHARE` may map it by that name,
@@ -31,8 +51,8 @@ impl Lmr {
     /// Publishing costs a message to the owner and one to the directory.
     pub async fn publish(&self, name: &str) -> Result<(), Error> {
         let mapping = self.mapping().id;
-        let noted = self.scope().keep_region(name, mapping, self)?;
-        let ask = Ask::Publish { mapping, name: name.into() };
+        let noted = self.keep_in_scope(name, mapping)?;
+        let ask = Request::Publish { mapping, name: name.into() };
         let result = self.administer(&ask).await.map(drop);
         // After `Unknown` and `Deadline` the region may still be published.
         if noted && !matches!(result, Ok(()) | Err(Error::Unknown | Error::Deadline)) {
@@ -58,7 +78,7 @@ impl Lmr {
     /// # }
     /// ```
     pub async fn grant(&self, whom: impl Into<Grantee>, rights: Permissions) -> Result<(), Error> {
-        let ask = Ask::Grant { mapping: self.mapping().id, to: whom.into(), rights };
+        let ask = Request::Grant { mapping: self.mapping().id, to: whom.into(), rights };
         self.administer(&ask).await.map(drop)
     }
 
@@ -71,7 +91,7 @@ impl Lmr {
     /// these rights wait for a moment. After `Unknown` and `Deadline` the revocation goes on in the
     /// background.
     pub async fn revoke(&self, whom: impl Into<Grantee>, rights: Permissions) -> Result<(), Error> {
-        let ask = Ask::Withdraw { mapping: self.mapping().id, from: whom.into(), rights };
+        let ask = Request::Withdraw { mapping: self.mapping().id, from: whom.into(), rights };
         self.administer(&ask).await.map(drop)
     }
 
@@ -81,14 +101,14 @@ impl Lmr {
         if secret.len() > LONGEST_SECRET {
             return Err(Error::TooLarge { max: LONGEST_SECRET as u64 });
         }
-        let ask = Ask::SetSecret { mapping: self.mapping().id, secret: secret.into() };
+        let ask = Request::SetSecret { mapping: self.mapping().id, secret: secret.into() };
         self.administer(&ask).await.map(drop)
     }
 
     /// Makes another node the region's master: it may map the region with all rights, and the region ends
     /// when it leaves. Needs `ADMIN`. This handle keeps its rights until they are revoked.
     pub async fn hand_over(&self, to: NodeId) -> Result<(), Error> {
-        let ask = Ask::HandOver { mapping: self.mapping().id, to };
+        let ask = Request::HandOver { mapping: self.mapping().id, to };
         self.administer(&ask).await.map(drop)
     }
 
@@ -116,8 +136,8 @@ impl Lmr {
         let plans = self.here().plans(to.into(), self.len(), deadline).await?;
         let mut result = Err(Error::NoMemory { asked: self.len(), free: 0 });
         for plan in plans {
-            let ask = Ask::Move { mapping: self.mapping().id, plan };
-            result = self.here().ask_node(self.mapping().owner, &ask, deadline).await.map(drop);
+            let ask = Request::Move { mapping: self.mapping().id, plan };
+            result = self.here().request(self.mapping().owner, &ask, deadline).await.map(drop);
             if !matches!(result, Err(Error::NoMemory { .. })) {
                 break;
             }
@@ -136,7 +156,7 @@ impl Lmr {
         self.forget();
         m.close();
         self.scope().forget_region(m.id);
-        let freed = node.ask_for_sure(m.owner, Ask::Free { mapping: m.id }, self.deadline()).await;
+        let freed = node.request_and_retry(m.owner, Request::Free { mapping: m.id }, self.deadline()).await;
         if freed == Err(Error::Permission) {
             // The right was revoked a moment ago, and the owner still counts this node among those that map
             // the region.
@@ -153,9 +173,9 @@ impl Lmr {
     }
 }
 
-impl Node {
+impl RegionMemory {
     /// Returns the plans to try for `len` bytes at `placement`.
-    pub(super) async fn plans(
+    pub(crate) async fn plans(
         &self,
         placement: Placement,
         len: u64,

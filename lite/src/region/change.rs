@@ -7,18 +7,18 @@
 //! owner itself dies, the region ends.
 
 use super::layout::Layout;
-use super::mapping::Mapping;
-use super::memory::Plan;
+use super::mapped::Mapping;
 use super::owner::Changing;
+use super::request::Plan;
 use super::rights::Grantee;
-use crate::membership::Life;
-use crate::names::{Bearer, Named};
-use crate::node::Node;
-use crate::op::Data;
+use crate::base::member::MemberId;
+use crate::base::names::{Bearer, Named};
+use crate::base::qos::Share;
 use crate::planted::{Bug, planted};
-use crate::qos::Share;
-use crate::rpc::{Answer, Ask};
+use crate::region::owner::RegionOwner;
+use crate::region::request::{Request, Response};
 use crate::sometimes::sometimes;
+use crate::transport::transfer::Data;
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -36,10 +36,10 @@ const COPY_STEP: u64 = 1 << 20;
 /// The time that a copy of [`COPY_STEP`] bytes may take.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
-impl Node {
+impl RegionOwner {
     /// Begins a change of the region that `by` maps with `ADMIN`; waits until the change before it has
     /// ended.
-    async fn change(&self, by: Life, mapping: u64) -> Result<Changing<'_>, Error> {
+    async fn change(&self, by: MemberId, mapping: u64) -> Result<Changing<'_>, Error> {
         let region = self.lock_for(&self.regions.table, by)?.through(mapping, Permissions::ADMIN)?.0;
         self.regions.changed.until(|| self.regions.begin_change(region)).await
     }
@@ -47,10 +47,10 @@ impl Node {
     /// Publishes a region under one more name.
     pub(crate) async fn publish_region(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         name: &str,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let (region, named) = {
             let mut table = self.lock_for(&self.regions.table, by)?;
             let (region, r) = table.through(mapping, Permissions::ADMIN)?;
@@ -72,16 +72,16 @@ impl Node {
             Err(Error::Unknown) => self.spawn_drop_name(region, name.into()),
             Err(_) => self.drop_name(region, name),
         }
-        bound.map(|_| Answer::Done)
+        bound.map(|_| Response::Done)
     }
 
     /// Frees a name of a region, for a node that may administer the region.
     pub(crate) async fn unpublish_region(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         region: u64,
         name: &str,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         {
             let mut table = self.lock_for(&self.regions.table, by)?;
             let administers = table.administers(by, region);
@@ -99,7 +99,7 @@ impl Node {
             Err(error) => return Err(error),
         }
         self.drop_name(region, name);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     fn spawn_drop_name(self: &Arc<Self>, region: u64, name: String) {
@@ -126,11 +126,11 @@ impl Node {
     /// Grants rights to nodes that map the region from now on.
     pub(crate) fn grant(
         &self,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         to: Grantee,
         rights: Permissions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let mut table = self.lock_for(&self.regions.table, by)?;
         let rows = &mut table.through(mapping, Permissions::ADMIN)?.1.rights;
         if let Grantee::Node(node) = to
@@ -140,17 +140,17 @@ impl Node {
             return Err(Error::NodeDown(node));
         }
         rows.grant(to, rights);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Revokes rights. Returns when no operation that relies on them is in flight.
     pub(crate) async fn revoke_rights(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         from: Grantee,
         rights: Permissions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let change = self.change(by, mapping).await?;
         let (holders, gate) = {
             let mut table = self.regions.table.lock();
@@ -160,26 +160,26 @@ impl Node {
             (table.restrict(change.region, from, rights), gate)
         };
         if holders.is_empty() || planted(Bug::RevokeTellsNobody) {
-            return Ok(Answer::Done);
+            return Ok(Response::Done);
         }
         // Stops the operations that nodes do for mappings that have lost the right.
         gate.pause();
-        let told = self.tell_holders(holders, |mappings| Ask::Restrict { mappings, rights }).await;
+        let told = self.tell_holders(holders, |mappings| Request::Restrict { mappings, rights }).await;
         gate.drained().await;
         gate.reopen();
-        if told { Ok(Answer::Done) } else { Err(Error::LinkDown) }
+        if told { Ok(Response::Done) } else { Err(Error::LinkDown) }
     }
 
     /// Sets the secret that nodes which map the region from now on must give.
-    pub(crate) fn set_secret(&self, by: Life, mapping: u64, secret: Vec<u8>) -> Result<Answer, Error> {
+    pub(crate) fn set_secret(&self, by: MemberId, mapping: u64, secret: Vec<u8>) -> Result<Response, Error> {
         let mut table = self.lock_for(&self.regions.table, by)?;
         table.through(mapping, Permissions::ADMIN)?.1.secret = secret;
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Makes another node the master.
-    pub(crate) fn hand_over(&self, by: Life, mapping: u64, to: NodeId) -> Result<Answer, Error> {
-        let to = self.life_of(to)?;
+    pub(crate) fn hand_over(&self, by: MemberId, mapping: u64, to: NodeId) -> Result<Response, Error> {
+        let to = self.member_now(to)?;
         let mut table = self.lock_for(&self.regions.table, by)?;
         let (_, r) = table.through(mapping, Permissions::ADMIN)?;
         // Under the lock, the end of that incarnation is either seen here or ends the region later.
@@ -187,16 +187,16 @@ impl Node {
             return Err(Error::NodeDown(to.0));
         }
         r.master = to;
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Moves a region, as the comment of the module says.
     pub(crate) async fn move_region(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         plan: &Plan,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let change = self.change(by, mapping).await?;
         let (layout, memory) = self.take_memory(plan).await?;
         let layout = Arc::new(layout);
@@ -215,7 +215,7 @@ impl Node {
         gate.pause();
         let holders = self.regions.holders(change.region);
         let told = planted(Bug::MoveTellsNobody)
-            || self.tell_holders(holders, |mappings| Ask::Pause { mappings, generation }).await;
+            || self.tell_holders(holders, |mappings| Request::Pause { mappings, generation }).await;
         gate.drained().await;
         let copied = if told { self.copy(&old, &layout).await } else { Err(Error::LinkDown) };
         // From here on the region is either in the new memory or stays in the old memory.
@@ -244,11 +244,11 @@ impl Node {
         // No operation on the unused memory is in flight, and none begins.
         self.give_memory(unused);
         let holders = self.regions.holders(change.region);
-        if !self.tell_holders(holders, |mappings| Ask::Resume { mappings, generation }).await {
+        if !self.tell_holders(holders, |mappings| Request::Resume { mappings, generation }).await {
             return Err(Error::LinkDown);
         }
         drop(change);
-        result.map(|()| Answer::Done)
+        result.map(|()| Response::Done)
     }
 
     /// Copies all bytes from one layout to another of the same length. No operation of the copy is in

@@ -2,13 +2,13 @@
 
 use super::layout::Piece;
 use super::owner::Reach;
-use crate::errands::Errand;
-use crate::membership::Life;
-use crate::names::Bearer;
-use crate::node::Node;
-use crate::op::RECONNECT_PAUSE;
+use crate::base::member::MemberId;
+use crate::base::names::Bearer;
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Ask};
+use crate::region::errands::Errand;
+use crate::region::owner::RegionOwner;
+use crate::region::request::{Request, Response};
+use crate::transport::transfer::RECONNECT_PAUSE;
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -26,14 +26,14 @@ const TELL_AT_ONCE: usize = 256;
 /// The bytes that memset sets before it lets other tasks run.
 const FILL_STEP: u64 = 1 << 20;
 
-impl Node {
+impl RegionOwner {
     /// Sends each holder a message, all at the same time. Returns when each has acknowledged, or has
     /// departed and nothing that it sent can arrive any more; there is no time limit. Returns `false` if
     /// this node is no longer a member.
     pub(super) async fn tell_holders(
         self: &Arc<Self>,
-        holders: BTreeMap<Life, Vec<u64>>,
-        ask: impl Fn(Vec<u64>) -> Ask,
+        holders: BTreeMap<MemberId, Vec<u64>>,
+        ask: impl Fn(Vec<u64>) -> Request,
     ) -> bool {
         let left = Arc::new(AtomicUsize::new(0));
         for (holder, mappings) in holders {
@@ -52,10 +52,10 @@ impl Node {
         !self.is_fenced()
     }
 
-    async fn tell_holder(self: &Arc<Self>, holder: Life, mappings: &[u64], ask: &Ask) {
+    async fn tell_holder(self: &Arc<Self>, holder: MemberId, mappings: &[u64], ask: &Request) {
         while !self.is_fenced() {
             let deadline = self.platform.now() + TELL_DEADLINE;
-            let acknowledged = self.ask_node(holder, ask, deadline).await.is_ok();
+            let acknowledged = self.request(holder, ask, deadline).await.is_ok();
             let given_up = || !mappings.iter().any(|mapping| self.regions.is_held(holder, *mapping));
             if acknowledged || given_up() {
                 return;
@@ -80,7 +80,7 @@ impl Node {
         gate.close();
         let told = !planted(Bug::FreeTellsNobody);
         let holders = if told { self.regions.holders(region) } else { BTreeMap::new() };
-        if !self.tell_holders(holders, |mappings| Ask::Revoke { mappings }).await {
+        if !self.tell_holders(holders, |mappings| Request::Revoke { mappings }).await {
             // Without a membership no node can be asked, so the memory stays allocated.
             return;
         }
@@ -96,7 +96,7 @@ impl Node {
     /// Sets `len` bytes from `offset` of a region, on behalf of `by`, which maps it.
     pub(crate) async fn memset_for(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         offset: u64,
         len: u64,
@@ -105,7 +105,7 @@ impl Node {
         let reach = self.reach(by, mapping, Permissions::WRITE, offset, len).await?;
         // The errand begins after this wait: while this waits for a move to end, the move may wait until
         // all nodes have seen the end of `by`.
-        let errand = self.begin_errand(by)?;
+        let errand = self.errands.begin(self, by)?;
         self.fill(&errand, &reach, offset, len, byte).await
     }
 
@@ -144,7 +144,7 @@ impl Node {
             let spot = reach.layout().find(offset + *done).ok_or(Error::OutOfBounds)?;
             let step = spot.run.min(len - *done).min(FILL_STEP);
             let piece = Piece { at: spot.at, addr: spot.addr, len: step };
-            self.check_spot(&spot)?;
+            self.check_location(&spot)?;
             if spot.at.0 == self.me {
                 self.set_here(spot.addr, step, byte)?;
                 platform::yield_now().await;
@@ -157,13 +157,13 @@ impl Node {
     }
 
     /// Makes another node set bytes that it holds. After the return that node does not set them any more.
-    async fn fill_there(self: &Arc<Self>, at: Life, piece: Piece, byte: u8) -> Result<(), Error> {
+    async fn fill_there(self: &Arc<Self>, at: MemberId, piece: Piece, byte: u8) -> Result<(), Error> {
         let deadline = self.platform.now() + TELL_DEADLINE;
         let mut unsure = false;
         let error = loop {
-            match self.ask_node(at, &Ask::Fill { piece, byte }, deadline).await {
+            match self.request(at, &Request::Fill { piece, byte }, deadline).await {
                 // Earlier attempts are done as well: they were sent before this one.
-                Ok(Answer::Done) => return Ok(()),
+                Ok(Response::Done) => return Ok(()),
                 Ok(_) => break Error::Refused("unexpected answer".into()),
                 Err(error) => {
                     let lost = error == Error::Unknown;
@@ -183,12 +183,12 @@ impl Node {
 
     /// Waits until a node has served all that this node has asked it so far, or has departed. A node serves
     /// the requests of another in order.
-    async fn served_by(self: &Arc<Self>, whom: Life) {
-        self.insist(whom, &Ask::Yield { holding: self.random() }).await;
+    async fn served_by(self: &Arc<Self>, whom: MemberId) {
+        self.retry_until_done(whom, &Request::Yield { holding: self.random() }).await;
     }
 
     /// Sets bytes that this node holds for another owner.
-    pub(crate) fn fill_held(&self, owner: Life, piece: &Piece, byte: u8) -> Result<Answer, Error> {
+    pub(crate) fn fill_held(&self, owner: MemberId, piece: &Piece, byte: u8) -> Result<Response, Error> {
         if piece.at != (self.me, self.incarnation) {
             return Err(Error::NodeDown(piece.at.0));
         }
@@ -198,6 +198,6 @@ impl Node {
         if !self.holdings.holds(owner, piece) {
             return Err(Error::Freed);
         }
-        self.set_here(piece.addr, piece.len, byte).map(|()| Answer::Done)
+        self.set_here(piece.addr, piece.len, byte).map(|()| Response::Done)
     }
 }

@@ -1,21 +1,29 @@
 //! [`Lmr`]: the handle by which an application uses a region.
 
-use super::holds::Hold;
-use super::layout::Spot;
-use super::mapping::Mapping;
-use super::owner::MapAsk;
-use super::placement::Placement;
-use super::shortcut::Shortcut;
-use super::terms::{Extent, Terms};
-use crate::issuer::Issuer;
-use crate::names::Named;
-use crate::node::Node;
-use crate::op::{Data, Ended, FastRoute, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, judge};
+use super::handle_shared::{Extent, HandleShared};
+use super::handle_table::HandleEntry;
+use super::issuer::Issuer;
+use super::layout::Location;
+use super::mapped::Mapping;
+use super::packed_location::PackedLocation;
+use crate::base::qos::{Class, MemoryCharge, Priority, Share};
+use crate::base::scope::Scoped;
+use crate::base::ticket::Ticket;
 use crate::planted::{Bug, planted};
-use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
-use crate::rpc::Ask;
-use crate::scope::Scoped;
-use crate::{Error, Lite, Permissions};
+use crate::region::owner::RegionOwner;
+use crate::region::request::Request;
+use crate::transport::op::Access;
+use crate::transport::op::Ended;
+use crate::transport::op::FastRoute;
+use crate::transport::op::InFlight;
+use crate::transport::op::OpId;
+use crate::transport::op::Verb;
+use crate::transport::op::{Rest, TaskWaker, Transport};
+use crate::transport::transfer::AttemptError;
+use crate::transport::transfer::Data;
+use crate::transport::transfer::TransferError;
+use crate::transport::transfer::judge;
+use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::AtomicBool;
@@ -23,6 +31,32 @@ use core::task::Waker;
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
+
+/// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error of an
+/// operation that must not be repeated. Otherwise evaluates to true if the operation was posted and its outcome
+/// was lost with the connection, and to false if nothing has happened.
+///
+/// A function of its own would copy the operation into its future.
+macro_rules! on_fast_path {
+    ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
+        let mut lost = false;
+        if $lmr.is_short() {
+            let waker = TaskWaker.await;
+            let verb = $verb;
+            if let Some(id) = $lmr.depart($offset, verb, $deadline, waker) {
+                let mut $flight = InFlight::new($lmr.transport(), id);
+                Rest::default().await;
+                let ended = (&mut $flight).await;
+                if ended == Ended::Done {
+                    return $done;
+                }
+                $lmr.failed(&$flight, ended, $late)?;
+                lost = true;
+            }
+        }
+        lost
+    }};
+}
 
 /// A handle of a region of memory that is mapped here. Clones share the mapping; it is unmapped when the
 /// last one is dropped.
@@ -37,8 +71,8 @@ use proto::NodeId;
 // A quarter of a cache line, and never across two.
 #[repr(align(16))]
 pub struct Lmr {
-    terms: Arc<Terms>,
-    short: Shortcut,
+    terms: Arc<HandleShared>,
+    short: PackedLocation,
 }
 
 const _: () = assert!(size_of::<Lmr>() == 16);
@@ -59,145 +93,6 @@ impl Drop for Lmr {
     }
 }
 
-impl Lite {
-    /// Allocates `len` zeroed bytes at `placement`: a [`NodeId`], which may be this node, or a
-    /// [`Placement`]. This node becomes the region's master and has all rights. `permissions` are the
-    /// rights of all other nodes, and must contain `SHARE` if they are to map the region by name. The
-    /// master can [grant](Lmr::grant) more rights and revoke them.
-    ///
-    /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves, or no node maps
-    /// it and it is not published. If another of its nodes leaves, operations on that node's share fail
-    /// with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
-    ///
-    /// # Errors
-    /// `NoMemory` if the nodes do not have `len` bytes free.
-    ///
-    /// ```
-    /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
-    /// # async fn example(lite: &Lite) -> Result<(), Error> {
-    /// let rights = Permissions::READ | Permissions::WRITE;
-    /// let near = lite.alloc(lite.node_id(), 1 << 20, rights).await?;
-    /// let wide = Placement::Striped { nodes: vec![NodeId(1), NodeId(2)], stripe: 65536 };
-    /// let wide = lite.alloc(wide, 1 << 30, rights).await?;
-    /// let parts = Placement::Shares(vec![(NodeId(1), 4096), (NodeId(3), 100)]);
-    /// let parts = lite.alloc(parts, 4196, rights).await?;
-    /// let somewhere = lite.alloc(Placement::Anywhere, 1 << 20, rights).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn alloc(
-        &self,
-        placement: impl Into<Placement>,
-        len: u64,
-        permissions: Permissions,
-    ) -> Result<Lmr, Error> {
-        let charge = self.by.class.hold(len)?;
-        let deadline = self.deadline();
-        let mut last = Error::NoMemory { asked: len, free: 0 };
-        for plan in self.by.node.plans(placement.into(), len, deadline).await? {
-            let Some(owner) = plan.shares.first().map(|(node, _)| *node) else { continue };
-            let ask = |mapping| Ask::Alloc { mapping, plan: plan.clone(), permissions };
-            match self.by.node.obtain_again(owner, ask, deadline).await {
-                Ok(mapping) => return Ok(self.lmr_charged(mapping, charge)),
-                Err(error @ Error::NoMemory { .. }) => last = error,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(last)
-    }
-
-    /// Maps the region that is published as `name`, with the rights `wanted`.
-    ///
-    /// # Errors
-    /// `Permission` if the region does not grant this node all of `wanted` and `SHARE`, or if it has a
-    /// secret.
-    pub async fn map(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
-        self.map_by(name, wanted, &[], self.deadline()).await
-    }
-
-    /// Does the same as [`map`](Self::map), for a region with a [secret](Lmr::set_secret).
-    ///
-    /// # Errors
-    /// As for `map`; `Permission` also if the secret is wrong.
-    pub async fn map_secret(&self, name: &str, wanted: Permissions, secret: &[u8]) -> Result<Lmr, Error> {
-        self.map_by(name, wanted, secret, self.deadline()).await
-    }
-
-    /// Does the same as [`map`](Self::map), but waits until the name is published.
-    ///
-    /// # Errors
-    /// As for `map`; `NoSuchName` if the last answer of the directory before the deadline was that the name
-    /// is not published.
-    pub async fn map_wait(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
-        const FIRST_PAUSE: Duration = Duration::from_micros(500);
-        const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-        let deadline = self.deadline();
-        let mut pause = FIRST_PAUSE;
-        let mut missing = false;
-        loop {
-            let mapped = match self.find_region(name, deadline).await {
-                Ok(found) => self.map_found(found, wanted, &[], deadline).await,
-                Err(Error::Deadline) if missing => Err(Error::NoSuchName),
-                Err(error) => Err(error),
-            };
-            match mapped {
-                Err(Error::NoSuchName) if self.by.node.platform.now() + pause < deadline => {
-                    missing = true;
-                    self.sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                other => return other,
-            }
-        }
-    }
-
-    async fn map_by(
-        &self,
-        name: &str,
-        wanted: Permissions,
-        secret: &[u8],
-        deadline: Instant,
-    ) -> Result<Lmr, Error> {
-        let found = self.find_region(name, deadline).await?;
-        self.map_found(found, wanted, secret, deadline).await
-    }
-
-    /// Returns the owner, number and key of the region that is published as `name`.
-    async fn find_region(&self, name: &str, deadline: Instant) -> Result<(NodeId, u64, u64), Error> {
-        match self.by.node.find_named(name, deadline).await? {
-            Named::Region { owner, region, key } => Ok((owner, region, key)),
-            other => Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what()))),
-        }
-    }
-
-    async fn map_found(
-        &self,
-        (owner, region, key): (NodeId, u64, u64),
-        wanted: Permissions,
-        secret: &[u8],
-        deadline: Instant,
-    ) -> Result<Lmr, Error> {
-        let ask = |mapping| Ask::Map { mapping, ask: MapAsk { region, key, secret: secret.into(), wanted } };
-        self.by.node.obtain_again(owner, ask, deadline).await.map(|m| self.lmr(m))
-    }
-
-    pub(crate) fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
-        self.lmr_charged(mapping, MemoryCharge::default())
-    }
-
-    pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
-        let (node, stamp) = (&self.by.node, mapping.stamp.id());
-        // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
-        let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
-        let known = sole.and_then(|piece| Some((piece.at, Shortcut::new(stamp, piece.addr)?)));
-        let place = known.map(|(at, _)| node.ops.lock().links.place(at));
-        let short = known.map_or_else(|| Shortcut::without_address(stamp), |(_, short)| short);
-        let extent = Extent { place, rights: mapping.rights(), len: mapping.len };
-        node.holds.open(Hold { mapping, freed: false, _charge: charge });
-        Lmr { terms: Terms::of(&self.by, extent), short }
-    }
-}
-
 impl fmt::Debug for Lmr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = self.mapping();
@@ -206,6 +101,20 @@ impl fmt::Debug for Lmr {
 }
 
 impl Lmr {
+    /// Returns the first handle of a mapping. `charge` is the memory that counts against the application's
+    /// limit.
+    pub(crate) fn new(by: &Arc<Issuer>, mapping: Arc<Mapping>, charge: MemoryCharge) -> Self {
+        let (node, stamp) = (&by.node, mapping.stamp.id());
+        // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
+        let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
+        let known = sole.and_then(|piece| Some((piece.at, PackedLocation::new(stamp, piece.addr)?)));
+        let place = known.map(|(at, _)| node.ops.lock().links.place(at));
+        let short = known.map_or_else(|| PackedLocation::without_address(stamp), |(_, short)| short);
+        let extent = Extent { place, rights: mapping.rights(), len: mapping.len };
+        node.holds.open(HandleEntry { mapping, freed: false, _charge: charge });
+        Self { terms: HandleShared::of(by, extent), short }
+    }
+
     /// Returns the length of the region, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -255,7 +164,7 @@ impl Lmr {
 
     /// Returns the node that this handle belongs to.
     #[inline]
-    pub(crate) fn here(&self) -> &Arc<Node> {
+    pub(crate) fn here(&self) -> &Arc<RegionOwner> {
         &self.terms.by.node
     }
 
@@ -281,7 +190,13 @@ impl Lmr {
     /// Returns a handle of the same mapping whose operations belong to `issuer`.
     fn by(&self, issuer: &Arc<Issuer>) -> Self {
         self.here().holds.more(self.short.stamp());
-        Self { terms: Terms::of(issuer, self.terms.extent), short: self.short }
+        Self { terms: HandleShared::of(issuer, self.terms.extent), short: self.short }
+    }
+
+    /// Returns the operations of this node.
+    #[inline]
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.terms.by.transport
     }
 
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
@@ -300,13 +215,14 @@ impl Lmr {
         right: Permissions,
         offset: u64,
         len: u64,
-    ) -> Result<Option<(Spot, Pass<'a>)>, Error> {
+    ) -> Result<Option<(Location, Access<'a>)>, Error> {
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         if let Some((spot, _)) = &found {
-            self.here().check_spot(spot)?;
+            self.here().check_location(spot)?;
         }
         let found = found.filter(|(spot, _)| len <= spot.run);
-        let pass = |epoch| Pass { seen: (mapping, epoch), share: self.share() };
+        let pass =
+            |epoch| Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share: self.share() };
         Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
     }
 
@@ -320,7 +236,7 @@ impl Lmr {
         deadline: Instant,
         waker: Waker,
     ) -> Option<OpId> {
-        let node = &**self.here();
+        let node = &*self.terms.by.transport;
         let (right, len) = match verb {
             Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
             Verb::Read { len } => (Permissions::READ, len as usize),
@@ -332,7 +248,7 @@ impl Lmr {
             return None;
         }
         let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
-        node.depart(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
+        node.post_fast(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
     }
 
     /// Returns a handle whose operations have that priority.
@@ -350,13 +266,13 @@ impl Lmr {
     /// Returns the queue pairs that operations use now.
     #[inline]
     pub(crate) fn share(&self) -> Share {
-        self.terms.by.class.share(self.here())
+        self.terms.by.class.share(&self.terms.by.local.qos)
     }
 
     /// Returns whether limits or a scheme may delay an operation.
     #[inline]
     pub(crate) fn is_rated(&self) -> bool {
-        self.terms.by.class.is_rated(self.here())
+        self.terms.by.class.is_rated(&self.terms.by.local.qos)
     }
 
     /// Returns whether the application has as many operations in flight as it may.
@@ -382,14 +298,16 @@ impl Lmr {
     /// Returns the error of a failed fast-path operation that must not be repeated: `late` if its deadline
     /// has passed. Returns `Ok` if the slow path should repeat it.
     #[cold]
-    pub(crate) fn failed(&self, flight: &Flight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
+    pub(crate) fn failed(&self, flight: &InFlight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
         if ended == Ended::Late {
             self.here().missed();
             return Err(late);
         }
         match judge(flight.status()) {
-            Err(Lost::Stop(Stop::For(error))) => Err(error),
-            Ok(()) | Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Ok(()),
+            Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
+            Ok(()) | Err(AttemptError::Connection | AttemptError::TransferError(TransferError::Changed)) => {
+                Ok(())
+            }
         }
     }
 
@@ -401,21 +319,10 @@ impl Lmr {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             let deadline = self.deadline();
-            let mut lost = false;
-            if self.is_short() {
-                let waker = TaskWaker.await;
-                let verb = Verb::Read { len: into.len() as u32 };
-                if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = Flight::new(self.here(), id);
-                    Rest::default().await;
-                    let ended = (&mut flight).await;
-                    if ended == Ended::Done {
-                        return flight.read(into);
-                    }
-                    self.failed(&flight, ended, Error::Deadline)?;
-                    lost = true;
-                }
-            }
+            let len = into.len() as u32;
+            let lost =
+                on_fast_path!(self, offset, Verb::Read { len }, deadline, Error::Deadline, |flight| flight
+                    .read(into));
             self.transfer_long(offset, Data::Read(into), deadline, lost).await
         }
     }
@@ -428,21 +335,14 @@ impl Lmr {
     pub fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             let deadline = self.deadline();
-            let mut lost = false;
-            if self.is_short() {
-                let waker = TaskWaker.await;
-                let verb = Verb::Write { head: data, tail: &[], imm: None };
-                if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = Flight::new(self.here(), id);
-                    Rest::default().await;
-                    let ended = (&mut flight).await;
-                    if ended == Ended::Done {
-                        return Ok(());
-                    }
-                    self.failed(&flight, ended, Error::Unknown)?;
-                    lost = true;
-                }
-            }
+            let lost = on_fast_path!(
+                self,
+                offset,
+                Verb::Write { head: data, tail: &[], imm: None },
+                deadline,
+                Error::Unknown,
+                |flight| Ok(())
+            );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
     }
@@ -454,9 +354,9 @@ impl Lmr {
         let mapping = self.mapping();
         let piece = self.piece(&mapping, data.right(), offset, data.len() as u64)?;
         let Some((spot, pass)) = piece.filter(|(spot, _)| spot.at.0 == node.me) else { return Ok(false) };
-        let copied = node.copy_here(spot.addr, data, pass.seen).is_ok();
+        let copied = node.copy_here(spot.addr, data, (&mapping, pass.seen.1)).is_ok();
         if copied {
-            node.counters.transfer(data);
+            node.counters.transfer(data.right() == Permissions::READ, data.len() as u64);
         }
         Ok(copied)
     }
@@ -477,7 +377,7 @@ impl Lmr {
         if !lost {
             self.check(data.right(), offset, data.len() as u64)?;
             _ticket = self.rate(data.len(), deadline).await?;
-            node.counters.transfer(&data);
+            node.counters.transfer(data.right() == Permissions::READ, data.len() as u64);
         } else {
             node.counters.retries.add(1);
         }
@@ -497,8 +397,8 @@ impl Lmr {
         let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
         let (owner, mapping) = self.with(|m| (m.owner, m.id));
-        let ask = Ask::Memset { mapping, offset, len, byte };
-        node.ask_node(owner, &ask, deadline).await.map(drop)
+        let ask = Request::Memset { mapping, offset, len, byte };
+        node.request(owner, &ask, deadline).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step and returns the value
@@ -515,21 +415,14 @@ impl Lmr {
 
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
         let deadline = self.deadline();
-        if self.is_short() && offset.is_multiple_of(8) {
-            let waker = TaskWaker.await;
-            if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                let mut flight = Flight::new(self.here(), id);
-                Rest::default().await;
-                let ended = (&mut flight).await;
-                if ended == Ended::Done {
-                    let mut before = [0; 8];
-                    flight.read(&mut before)?;
-                    return Ok(u64::from_ne_bytes(before));
-                }
-                self.failed(&flight, ended, Error::Unknown)?;
-                if !planted(Bug::AtomicTwice) {
-                    return Err(self.lost());
-                }
+        if offset.is_multiple_of(8) {
+            let lost = on_fast_path!(self, offset, verb, deadline, Error::Unknown, |flight| {
+                let mut before = [0; 8];
+                flight.read(&mut before)?;
+                Ok(u64::from_ne_bytes(before))
+            });
+            if lost && !planted(Bug::AtomicTwice) {
+                return Err(self.lost());
             }
         }
         self.atomic_long(offset, verb, deadline).await

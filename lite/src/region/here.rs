@@ -5,10 +5,10 @@
 //! on each access that the memory is lent now.
 
 use crate::Error;
-use crate::node::Node;
+use crate::base::local::Local;
 use platform::IoAddr;
 
-impl Node {
+impl Local {
     /// Copies from this node's memory at `addr`.
     #[inline]
     pub(crate) fn read_here(&self, addr: IoAddr, into: &mut [u8]) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 //! columns in turn, [`stripe`](Layout::stripe) bytes at a time. The column of an offset is found by
 //! division, the piece in it by binary search.
 
-use crate::membership::Life;
+use crate::base::member::MemberId;
 use crate::planted::{Bug, planted};
 use alloc::vec::Vec;
 use platform::IoAddr;
@@ -19,7 +19,7 @@ pub(crate) const GRAIN: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Piece {
     /// The incarnation of the node that holds the memory.
-    pub(crate) at: Life,
+    pub(crate) at: MemberId,
     /// The address of the first byte.
     pub(crate) addr: IoAddr,
     /// The length, in bytes.
@@ -28,9 +28,9 @@ pub(crate) struct Piece {
 
 /// The location of a byte of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Location {
     /// The incarnation of the node that holds the memory.
-    pub(crate) at: Life,
+    pub(crate) at: MemberId,
     /// The byte's address.
     pub(crate) addr: IoAddr,
     /// The number of bytes of the region that are contiguous from there, this byte included.
@@ -50,12 +50,12 @@ impl Column {
         self.0.push((self.len(), piece));
     }
 
-    fn find(&self, offset: u64) -> Option<Spot> {
+    fn find(&self, offset: u64) -> Option<Location> {
         let after = if self.0.len() == 1 { 1 } else { self.0.partition_point(|(start, _)| *start <= offset) };
         let (start, piece) = self.0.get(after.checked_sub(1)?)?;
         let within = offset - start;
         let run = if planted(Bug::NoBoundsCheck) { u64::MAX } else { piece.len.checked_sub(within)? };
-        Some(Spot { at: piece.at, addr: piece.addr.checked_add(within)?, run })
+        Some(Location { at: piece.at, addr: piece.addr.checked_add(within)?, run })
     }
 }
 
@@ -128,7 +128,7 @@ impl Layout {
 
     /// Returns the location of the byte at `offset`. At the end of the region, which has no byte, it may
     /// return a location behind the last one.
-    pub(crate) fn find(&self, offset: u64) -> Option<Spot> {
+    pub(crate) fn find(&self, offset: u64) -> Option<Location> {
         if let [column] = self.columns.as_slice() {
             return column.find(offset);
         }
@@ -136,7 +136,7 @@ impl Layout {
         let count = self.columns.len() as u64;
         let column = self.columns.get(usize::try_from(stripe.checked_rem(count)?).ok()?)?;
         let spot = column.find(stripe / count * self.stripe + within)?;
-        Some(Spot { run: spot.run.min(self.stripe - within), ..spot })
+        Some(Location { run: spot.run.min(self.stripe - within), ..spot })
     }
 }
 
@@ -188,10 +188,10 @@ mod tests {
             let layout = Layout::new(len, stripe, columns, per_column.iter().flatten().copied()).unwrap();
             prop_assert_eq!(layout.pieces().count(), per_column.iter().flatten().count());
             // The model, byte by byte.
-            let mut bytes: Vec<Vec<(Life, u64)>> = per_column.iter().map(|pieces| {
+            let mut bytes: Vec<Vec<(MemberId, u64)>> = per_column.iter().map(|pieces| {
                 pieces.iter().flat_map(|p| (0..p.len).map(|i| (p.at, p.addr.0 + i))).rev().collect()
             }).collect();
-            let model: Vec<(Life, u64)> = (0..len).map(|offset| {
+            let model: Vec<(MemberId, u64)> = (0..len).map(|offset| {
                 let column = if columns == 1 { 0 } else { (offset / stripe) as usize % columns };
                 bytes[column].pop().unwrap()
             }).collect();

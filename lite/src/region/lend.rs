@@ -2,7 +2,7 @@
 //! operation that the other node does for it. A borrowed mapping is like any other: it is revoked with the
 //! region, and unmapped when the operation has ended.
 
-use crate::membership::Life;
+use crate::base::member::MemberId;
 use crate::sometimes::sometimes;
 use crate::{Error, Permissions};
 use alloc::collections::BTreeMap;
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A mapping that another node may take once.
 pub(crate) struct Loan {
     /// The lender, and its number of the mapping.
-    pub(crate) mapping: (Life, u64),
+    pub(crate) mapping: (MemberId, u64),
     pub(crate) to: NodeId,
     pub(crate) rights: Permissions,
     pub(crate) until: Instant,
@@ -35,7 +35,7 @@ impl Loans {
         now: Instant,
         token: u64,
         loan: Loan,
-        is_there: impl Fn(&(Life, u64)) -> bool,
+        is_there: impl Fn(&(MemberId, u64)) -> bool,
     ) -> Result<(), Error> {
         if loan.rights.contains(Permissions::ADMIN) {
             return Err(Error::Permission);
@@ -59,7 +59,7 @@ impl Loans {
     }
 
     /// Removes the loans of and to an incarnation that has ended.
-    pub(super) fn forget(&mut self, life: Life) {
+    pub(super) fn forget(&mut self, life: MemberId) {
         self.0.retain(|_, loan| loan.mapping.0 != life && loan.to != life.0);
     }
 

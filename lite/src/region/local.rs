@@ -1,13 +1,15 @@
 //! [`LocalMemory`]: memory of an application that becomes a region when it is registered.
 
 use super::layout::Layout;
+use super::mapped::Mapping;
 use super::memory::{Share, Stock};
-use crate::node::Node;
-use crate::rpc::Undo;
-use crate::{Error, Lite, Lmr, Permissions};
+use super::owner::RegionOwner;
+use crate::region::request::Request;
+use crate::rpc::Rollback;
+use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
-use platform::IoAddr;
+use platform::{Instant, IoAddr};
 
 /// Memory of this node that no other node reaches. Dropping it frees it.
 ///
@@ -23,49 +25,45 @@ use platform::IoAddr;
 /// # }
 /// ```
 pub struct LocalMemory {
-    node: Arc<Node>,
+    node: Arc<RegionOwner>,
     stock: Stock,
     layout: Layout,
 }
 
-impl Lite {
-    /// Allocates `len` zeroed bytes of this node's memory, contiguous or not.
-    ///
-    /// # Errors
-    /// `NoMemory` if fewer bytes are free.
-    pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
-        let stock = self.by.node.take_stock(len).await?;
+impl LocalMemory {
+    /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
+    pub(crate) async fn take(node: &Arc<RegionOwner>, len: u64) -> Result<Self, Error> {
+        let stock = node.take_stock(len).await?;
         let layout = Layout::new(len, 0, 1, stock.pieces().iter().copied()).ok_or(Error::OutOfBounds)?;
-        self.by.node.report_memory();
-        Ok(LocalMemory { node: self.by.node.clone(), stock, layout })
+        node.report_memory();
+        Ok(Self { node: node.clone(), stock, layout })
     }
 
-    /// Makes `memory` a region in place, with its content. This node is its owner and master. For
-    /// `permissions` and the region's lifetime see [`alloc`](Self::alloc). The memory is free again when
-    /// the region is freed.
-    pub async fn register_memory(&self, memory: LocalMemory, permissions: Permissions) -> Result<Lmr, Error> {
-        let node = &self.by.node;
-        if !Arc::ptr_eq(node, &memory.node) {
+    /// Makes the memory a region in place, with its content, and returns this node's mapping of it.
+    pub(crate) async fn register(
+        self,
+        node: &Arc<RegionOwner>,
+        permissions: Permissions,
+        deadline: Instant,
+    ) -> Result<Arc<Mapping>, Error> {
+        if !Arc::ptr_eq(node, &self.node) {
             return Err(Error::Refused("that is memory of another node".into()));
         }
         if node.is_fenced() {
             return Err(Error::LinkDown);
         }
-        let (me, mapping) = ((node.me, node.incarnation), node.random());
-        let charge = self.by.class.hold(memory.len())?;
+        let (me, mapping) = (node.own_id(), node.random());
         let region = node.regions.begin(node, me, mapping, permissions)?;
-        let undo = Undo::new(node, me, crate::rpc::Ask::Unmap { mapping });
+        let undo = Rollback::new(node, me, Request::Unmap { mapping });
         let expected = node.mappings.expect(me, mapping);
-        let share = Share::Here { _stock: memory.stock };
+        let share = Share::Here { _stock: self.stock };
         let answer =
-            node.regions.formed(region, memory.layout, alloc::vec![share]).map_err(|_| Error::Freed)?;
-        let mapped = node.mapped(me, mapping, answer, expected, self.deadline()).await?;
+            node.regions.formed(region, self.layout, alloc::vec![share]).map_err(|_| Error::Freed)?;
+        let mapped = node.mapped(me, mapping, answer, expected, deadline).await?;
         undo.disarm();
-        Ok(self.lmr_charged(mapped, charge))
+        Ok(mapped)
     }
-}
 
-impl LocalMemory {
     /// Returns the length, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -106,7 +104,7 @@ impl LocalMemory {
         &self,
         offset: u64,
         len: u64,
-        mut each: impl FnMut(&Node, IoAddr, usize) -> Result<(), Error>,
+        mut each: impl FnMut(&RegionOwner, IoAddr, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             return Err(Error::OutOfBounds);

@@ -1,22 +1,25 @@
 //! The mappings of a node, at the node that uses them.
 
-use super::layout::{Layout, Piece, Spot};
-use super::owner::Shape;
+use super::handle_table::HandleTable;
+use super::layout::{Layout, Location};
+use super::mapped::Mapping;
+use super::memory::RegionMemory;
 use super::pages::{MOST_PIECES, Pages};
-use super::stamp::Stamp;
-use crate::lock::Mutex;
-use crate::membership::Life;
-use crate::node::Node;
+use super::request::Shape;
+use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::base::wait::{Epoch, Waiters};
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Ask, Undo};
+use crate::region::request::{Request, Response};
+use crate::rpc::Rollback;
 use crate::sometimes::sometimes;
-use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::ops::Deref;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
@@ -27,159 +30,9 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 /// would be much.
 const MOST_CHANGES: u32 = 16;
 
-/// One mapping of a region: the right to operate on its memory until it is revoked.
-///
-/// All that may change in it changes while its gate is shut. So an operation that enters with the epoch of
-/// its [lookup](Self::locate) goes to the right address with a right that it has.
-pub(crate) struct Mapping {
-    pub(crate) owner: Life,
-    /// This node's number of the mapping, which the owner uses too.
-    pub(crate) id: u64,
-    pub(crate) len: u64,
-    rights: AtomicU32,
-    /// The generation of `layout`.
-    generation: AtomicU64,
-    /// The generation that operations must wait for.
-    awaited: AtomicU64,
-    layout: Mutex<Layout>,
-    /// Copies within this node are inside the gate while they go on. Operations on the wire see it open
-    /// under the lock of the operation table, which finds them by the stamp until they complete.
-    pub(crate) gate: Gate,
-    /// Invalidated before the gate is shut for the first time.
-    pub(crate) stamp: Stamp,
-}
-
-impl Mapping {
-    pub(crate) fn new(
-        owner: Life,
-        id: u64,
-        rights: Permissions,
-        generation: u64,
-        layout: Layout,
-        stamp: Stamp,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            owner,
-            id,
-            len: layout.len(),
-            rights: AtomicU32::new(rights.bits()),
-            generation: AtomicU64::new(generation),
-            awaited: AtomicU64::new(generation),
-            layout: Mutex::new(layout),
-            gate: Gate::default(),
-            stamp,
-        })
-    }
-
-    pub(crate) fn rights(&self) -> Permissions {
-        Permissions::from_bits_truncate(self.rights.load(Ordering::SeqCst))
-    }
-
-    /// Fails unless this mapping has `right` to `len` bytes at `offset`.
-    pub(crate) fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
-        if !self.rights().contains(right) && !planted(Bug::NoRightsCheck) {
-            return Err(Error::Permission);
-        }
-        if offset.checked_add(len).is_none_or(|end| end > self.len) && !planted(Bug::NoBoundsCheck) {
-            return Err(Error::OutOfBounds);
-        }
-        if self.gate.is_closed() { Err(Error::Freed) } else { Ok(()) }
-    }
-
-    /// Returns the location of the byte at `offset` if this mapping has `right` to the `len` bytes from
-    /// there, and the epoch with which to enter the gate. Returns `None` while the mapping changes: wait
-    /// until the gate has [opened](Gate::opened).
-    pub(crate) fn locate(
-        &self,
-        right: Permissions,
-        offset: u64,
-        len: u64,
-    ) -> Result<Option<(Spot, Epoch)>, Error> {
-        // The epoch comes first: what is read after it is void if the gate is shut meanwhile.
-        let epoch = match self.gate.epoch() {
-            Ok(epoch) => epoch,
-            Err(Shut::Closed) => return Err(Error::Freed),
-            Err(Shut::Changed) => return Ok(None),
-        };
-        self.check(right, offset, len)?;
-        let spot = self.layout.lock().find(offset).ok_or(Error::OutOfBounds)?;
-        Ok(Some((spot, epoch)))
-    }
-}
-
-impl Mapping {
-    /// Ends the mapping: no operation goes through it again.
-    pub(crate) fn close(&self) {
-        self.stamp.invalidate();
-        self.gate.close();
-    }
-
-    /// Returns the whole region, if it is in one piece.
-    pub(super) fn sole(&self) -> Option<Piece> {
-        let layout = self.layout.lock();
-        let mut pieces = layout.pieces();
-        pieces.next().filter(|piece| piece.len == self.len).copied()
-    }
-
-    /// Returns the node of the first byte.
-    pub(crate) fn first_node(&self) -> NodeId {
-        self.layout.lock().pieces().next().map_or(self.owner.0, |piece| piece.at.0)
-    }
-
-    /// Returns nodes and bytes, column after column; adjacent pieces of a node are joined.
-    pub(crate) fn shares(&self) -> Vec<(NodeId, u64)> {
-        let mut shares: Vec<(NodeId, u64)> = Vec::new();
-        for piece in self.layout.lock().pieces() {
-            match shares.last_mut() {
-                Some((node, len)) if *node == piece.at.0 => *len += piece.len,
-                _ => shares.push((piece.at.0, piece.len)),
-            }
-        }
-        shares
-    }
-
-    /// Holds operations back until the mapping has that generation.
-    fn pause(&self, generation: u64) {
-        // The lock keeps this apart from an installation.
-        let _layout = self.layout.lock();
-        if self.generation.load(Ordering::SeqCst) < generation {
-            self.awaited.fetch_max(generation, Ordering::SeqCst);
-            self.stamp.invalidate();
-            self.gate.pause();
-        }
-    }
-
-    /// Replaces the pieces by newer ones and lets operations go on.
-    fn install(&self, generation: u64, layout: Layout) {
-        {
-            let mut present = self.layout.lock();
-            if layout.len() == self.len && self.generation.load(Ordering::SeqCst) < generation {
-                self.generation.store(generation, Ordering::SeqCst);
-                if !planted(Bug::StaleMap) {
-                    *present = layout;
-                }
-            }
-        }
-        self.reopen();
-    }
-
-    /// Lets operations go on, unless newer pieces are awaited.
-    fn reopen(&self) {
-        let _layout = self.layout.lock();
-        if self.awaited.load(Ordering::SeqCst) <= self.generation.load(Ordering::SeqCst) {
-            self.gate.reopen();
-        }
-    }
-
-    fn take(&self, rights: Permissions) {
-        self.stamp.invalidate();
-        self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
-    }
-}
-
 /// The messages about a mapping that came before the answer that grants it.
 #[derive(Clone, Copy, Default)]
-struct Fate {
+struct PendingChanges {
     revoked: bool,
     /// The generation until which the mapping must be paused.
     paused: u64,
@@ -189,9 +42,9 @@ struct Fate {
 #[derive(Default)]
 struct Table {
     /// By owner and number.
-    live: BTreeMap<(Life, u64), Arc<Mapping>>,
+    live: BTreeMap<(MemberId, u64), Arc<Mapping>>,
     /// The mappings that have been asked for, by owner and number.
-    expected: BTreeMap<(Life, u64), Fate>,
+    expected: BTreeMap<(MemberId, u64), PendingChanges>,
 }
 
 /// The mappings that this node uses.
@@ -205,7 +58,7 @@ pub(crate) struct MappingTable {
 /// A mapping that has been asked for.
 pub(crate) struct Expected<'a> {
     table: &'a MappingTable,
-    owner: Life,
+    owner: MemberId,
     id: u64,
 }
 
@@ -225,13 +78,13 @@ impl MappingTable {
 
     /// Returns the number of mappings, present or expected, whose owners `which` selects.
     #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let table = self.table.lock();
         table.live.keys().chain(table.expected.keys()).filter(|(owner, _)| which(*owner)).count()
     }
 
-    pub(crate) fn expect(&self, owner: Life, id: u64) -> Expected<'_> {
-        self.table.lock().expected.insert((owner, id), Fate::default());
+    pub(crate) fn expect(&self, owner: MemberId, id: u64) -> Expected<'_> {
+        self.table.lock().expected.insert((owner, id), PendingChanges::default());
         Expected { table: self, owner, id }
     }
 
@@ -242,7 +95,7 @@ impl MappingTable {
 
     /// Removes and returns all mappings of an owner that has departed: some operations may still be in
     /// flight. Mappings that were asked for are refused when they [arrive](Expected::arrived).
-    pub(crate) fn forget(&self, owner: Life) -> Vec<Arc<Mapping>> {
+    pub(crate) fn forget(&self, owner: MemberId) -> Vec<Arc<Mapping>> {
         let mut table = self.table.lock();
         let keys: Vec<_> = table.live.range((owner, 0)..=(owner, u64::MAX)).map(|(k, _)| *k).collect();
         let gone: Vec<_> = keys.iter().filter_map(|k| table.live.remove(k)).collect();
@@ -254,7 +107,7 @@ impl MappingTable {
     }
 
     /// Returns the live mappings among those.
-    fn find(&self, owner: Life, ids: &[u64]) -> Vec<Arc<Mapping>> {
+    fn find(&self, owner: MemberId, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();
         ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()
     }
@@ -263,10 +116,10 @@ impl MappingTable {
     /// ones.
     fn act(
         &self,
-        owner: Life,
+        owner: MemberId,
         ids: &[u64],
         now: impl Fn(&Mapping),
-        later: impl Fn(&mut Fate),
+        later: impl Fn(&mut PendingChanges),
     ) -> Vec<Arc<Mapping>> {
         let mut table = self.table.lock();
         let mut found = Vec::new();
@@ -285,7 +138,7 @@ impl MappingTable {
 impl Expected<'_> {
     /// Adds the mapping to the table and applies the messages that came before it. Fails with `NodeDown` if
     /// its owner has departed: the memory may be in use for something else by now.
-    pub(crate) fn arrived(self, node: &Node, mapping: &Arc<Mapping>) -> Result<(), Error> {
+    pub(crate) fn arrived(self, node: &Mappings, mapping: &Arc<Mapping>) -> Result<(), Error> {
         let own = (node.me, node.incarnation);
         let life = if planted(Bug::MappingOfTheDead) { own } else { self.owner };
         let mut table = node.lock_for(&self.table.table, life)?;
@@ -307,7 +160,28 @@ impl Expected<'_> {
     }
 }
 
-impl Node {
+/// The mappings of a node and of its handles. It extends [`RegionMemory`].
+pub(crate) struct Mappings {
+    memory: Arc<RegionMemory>,
+    pub(crate) mappings: MappingTable,
+    /// The mappings of the applications' handles.
+    pub(crate) holds: HandleTable,
+}
+
+impl Deref for Mappings {
+    type Target = Arc<RegionMemory>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<RegionMemory> {
+        &self.memory
+    }
+}
+
+impl Mappings {
+    pub(crate) fn new(memory: Arc<RegionMemory>) -> Self {
+        Self { memory, mappings: MappingTable::default(), holds: HandleTable::default() }
+    }
+
     /// Returns true if nothing is in flight through a mapping. The result stays true only while the gate is
     /// shut.
     pub(crate) fn is_drained(&self, mapping: &Mapping) -> bool {
@@ -328,7 +202,7 @@ impl Node {
 
     /// Refuses a location in memory of an earlier incarnation of this node: its addresses mean something
     /// else now.
-    pub(crate) fn check_spot(&self, spot: &Spot) -> Result<(), Error> {
+    pub(crate) fn check_location(&self, spot: &Location) -> Result<(), Error> {
         let former = spot.at.0 == self.me && spot.at.1 != self.incarnation;
         if former && !planted(Bug::FormerLifesMemory) { Err(Error::NodeDown(self.me)) } else { Ok(()) }
     }
@@ -341,11 +215,11 @@ impl Node {
         right: Permissions,
         offset: u64,
         len: u64,
-    ) -> Result<(Spot, Epoch), Error> {
+    ) -> Result<(Location, Epoch), Error> {
         loop {
             match mapping.locate(right, offset, len) {
                 Ok(Some(found)) => {
-                    self.check_spot(&found.0)?;
+                    self.check_location(&found.0)?;
                     return Ok(found);
                 }
                 Ok(None) => drop(mapping.gate.opened().await),
@@ -361,13 +235,13 @@ impl Node {
         self: &Arc<Self>,
         owner: NodeId,
         id: u64,
-        ask: &Ask,
+        ask: &Request,
         deadline: Instant,
     ) -> Result<Arc<Mapping>, Error> {
-        let life = self.life_of(owner)?;
+        let life = self.member_now(owner)?;
         let expected = self.mappings.expect(life, id);
-        let undo = Undo::new(self, life, Ask::Unmap { mapping: id });
-        let answer = match self.ask_node(life, ask, deadline).await {
+        let undo = Rollback::new(self, life, Request::Unmap { mapping: id });
+        let answer = match self.request(life, ask, deadline).await {
             Ok(answer) => answer,
             Err(error) => {
                 if !matches!(error, Error::Unknown) {
@@ -388,16 +262,16 @@ impl Node {
     pub(crate) async fn obtain_again(
         self: &Arc<Self>,
         owner: NodeId,
-        ask: impl Fn(u64) -> Ask,
+        ask: impl Fn(u64) -> Request,
         deadline: Instant,
     ) -> Result<Arc<Mapping>, Error> {
         loop {
-            let (whom, id) = (self.life_of(owner)?, self.random());
+            let (whom, id) = (self.member_now(owner)?, self.random());
             let obtained = self.obtain(owner, id, &ask(id), deadline).await;
             if !matches!(obtained, Err(Error::Unknown)) || self.platform.now() >= deadline {
                 return obtained;
             }
-            match self.ask_until(whom, &Ask::Unmap { mapping: id }, deadline).await {
+            match self.request_until(whom, &Request::Unmap { mapping: id }, deadline).await {
                 Ok(_) => {}
                 Err(Error::Deadline) => return Err(Error::Unknown),
                 Err(error) => return Err(error),
@@ -408,13 +282,13 @@ impl Node {
     /// Adds a mapping that was granted.
     pub(crate) async fn mapped(
         self: &Arc<Self>,
-        owner: Life,
+        owner: MemberId,
         id: u64,
-        answer: Answer,
+        answer: Response,
         expected: Expected<'_>,
         deadline: Instant,
     ) -> Result<Arc<Mapping>, Error> {
-        let Answer::Mapped { shape, permissions } = answer else {
+        let Response::Mapped { shape, permissions } = answer else {
             return Err(Error::Refused("unexpected answer".into()));
         };
         let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
@@ -426,7 +300,7 @@ impl Node {
     /// Asks for the pieces that a shape does not contain, and returns the layout with its generation.
     async fn lay_out(
         self: &Arc<Self>,
-        owner: Life,
+        owner: MemberId,
         id: u64,
         mut shape: Shape,
         deadline: Instant,
@@ -439,10 +313,10 @@ impl Node {
         let mut pages = first_page(&mut shape)?;
         let mut changes = 0;
         while let Some(from) = pages.missing() {
-            let ask = Ask::Pieces { mapping: id, generation: shape.generation, from };
-            match self.ask_node_long(owner, &ask, deadline).await? {
-                Answer::Pieces(more) => pages.add(more)?,
-                Answer::Shape(anew) if changes < MOST_CHANGES => {
+            let ask = Request::Pieces { mapping: id, generation: shape.generation, from };
+            match self.request_long(owner, &ask, deadline).await? {
+                Response::Pieces(more) => pages.add(more)?,
+                Response::Shape(anew) if changes < MOST_CHANGES => {
                     changes += 1;
                     shape = anew;
                     pages = first_page(&mut shape)?;
@@ -456,7 +330,7 @@ impl Node {
     }
 
     /// Closes mappings and waits until nothing is in flight through them.
-    pub(crate) async fn revoke_here(&self, owner: Life, ids: &[u64]) {
+    pub(crate) async fn revoke_here(&self, owner: MemberId, ids: &[u64]) {
         let closed = self.mappings.act(owner, ids, Mapping::close, |fate| fate.revoked = true);
         for mapping in closed {
             if !planted(Bug::FreeWaitsForNobody) {
@@ -467,11 +341,11 @@ impl Node {
         }
     }
 
-    /// Holds the operations on mappings back until the mappings have `generation`, and waits until none is
+    /// HandleTable the operations on mappings back until the mappings have `generation`, and waits until none is
     /// in flight.
-    pub(crate) async fn pause_here(&self, owner: Life, ids: &[u64], generation: u64) {
+    pub(crate) async fn pause_here(&self, owner: MemberId, ids: &[u64], generation: u64) {
         let pause = |m: &Mapping| m.pause(generation);
-        let later = |fate: &mut Fate| fate.paused = fate.paused.max(generation);
+        let later = |fate: &mut PendingChanges| fate.paused = fate.paused.max(generation);
         for mapping in self.mappings.act(owner, ids, pause, later) {
             if mapping.generation.load(Ordering::SeqCst) < generation {
                 self.drained(&mapping).await;
@@ -482,7 +356,7 @@ impl Node {
     /// Loads the pieces of mappings again and lets operations go on.
     pub(crate) async fn resume_here(
         self: &Arc<Self>,
-        owner: Life,
+        owner: MemberId,
         ids: &[u64],
         generation: u64,
     ) -> Result<(), Error> {
@@ -493,9 +367,9 @@ impl Node {
                 continue;
             }
             let deadline = self.platform.now() + LOOK_DEADLINE;
-            let ask = Ask::Pieces { mapping: mapping.id, generation: 0, from: 0 };
-            let shape = match self.ask_node_long(mapping.owner, &ask, deadline).await {
-                Ok(Answer::Shape(shape)) => shape,
+            let ask = Request::Pieces { mapping: mapping.id, generation: 0, from: 0 };
+            let shape = match self.request_long(mapping.owner, &ask, deadline).await {
+                Ok(Response::Shape(shape)) => shape,
                 // The region is being freed, or the owner no longer knows this mapping.
                 Err(Error::Freed) => {
                     mapping.close();
@@ -511,14 +385,14 @@ impl Node {
     }
 
     /// Takes rights from mappings, and waits until nothing that relies on them is in flight.
-    pub(crate) async fn restrict_here(&self, owner: Life, ids: &[u64], rights: Permissions) {
+    pub(crate) async fn restrict_here(&self, owner: MemberId, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
             // Invalidated so that tasks which have looked already look again.
             m.stamp.invalidate();
             m.gate.pause();
             m.take(rights);
         };
-        let later = |fate: &mut Fate| fate.taken = Some(fate.taken.unwrap_or(rights) | rights);
+        let later = |fate: &mut PendingChanges| fate.taken = Some(fate.taken.unwrap_or(rights) | rights);
         for mapping in self.mappings.act(owner, ids, restrict, later) {
             self.drained(&mapping).await;
             mapping.reopen();
@@ -532,7 +406,7 @@ impl Node {
             mapping.close();
             node.drained(&mapping).await;
             node.mappings.remove(&mapping);
-            node.insist(mapping.owner, &Ask::Unmap { mapping: mapping.id }).await;
+            node.retry_until_done(mapping.owner, &Request::Unmap { mapping: mapping.id }).await;
         };
         self.platform.spawn("lite-unmap", Box::pin(task));
     }

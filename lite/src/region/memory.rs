@@ -2,38 +2,30 @@
 //! for the owner.
 
 use super::layout::{Layout, Piece};
-use super::owner::Shape;
 use super::pages::{MOST_PIECES, MOST_SHARE_PIECES, Pages};
 use super::placement::MOST_SHARES;
+use super::request::Plan;
+use super::request::Shape;
 use crate::Error;
-use crate::bounce::Run;
-use crate::lock::Mutex;
-use crate::membership::Life;
-use crate::node::Node;
-use crate::rpc::{Answer, Ask, Call, answer};
+use crate::base::bounce::Run;
+use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::region::request::{Request, Response};
+use crate::rpc::Call;
+use crate::rpc::Rpc;
+use crate::rpc::answer;
 use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::time::Duration;
-use proto::NodeId;
-use serde::{Deserialize, Serialize};
 
 /// The bytes taken at once: memory is zeroed when it is taken, and other tasks must run in between.
 const STEP: u64 = 16 << 20;
 /// The time that another node may take to take and zero its share.
 const RESERVE_DEADLINE: Duration = Duration::from_secs(30);
-
-/// The nodes of a region's memory and the bytes on each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
-    /// The length of a stripe in bytes if each share is a column; 0: the shares follow each other in one
-    /// column.
-    pub(crate) stripe: u64,
-    /// Nodes and bytes.
-    pub(crate) shares: Vec<(NodeId, u64)>,
-}
 
 /// The holder of one share of a region's memory.
 pub(crate) enum Share {
@@ -45,7 +37,7 @@ pub(crate) enum Share {
     /// A share on another node, until that node is told.
     There {
         /// The node.
-        at: Life,
+        at: MemberId,
         /// This node's number of the holding.
         holding: u64,
     },
@@ -66,7 +58,7 @@ impl Stock {
 
     /// Adds a run of which `len` bytes count. Returns `false` if there is no room for it, or if it would be
     /// one piece too many.
-    fn add(&mut self, at: Life, run: Run, len: u64) -> bool {
+    fn add(&mut self, at: MemberId, run: Run, len: u64) -> bool {
         let touches = |last: &Piece| last.addr.checked_add(last.len) == Some(run.addr());
         let more = !self.pieces.last().is_some_and(touches);
         if more && self.pieces.len() >= MOST_SHARE_PIECES
@@ -88,11 +80,11 @@ impl Stock {
 /// The memory that this node holds for regions of other owners, by owner and the owner's number. `None`: it
 /// is being taken.
 #[derive(Default)]
-pub(crate) struct Holdings(Mutex<BTreeMap<(Life, u64), Option<Stock>>>);
+pub(crate) struct Holdings(Mutex<BTreeMap<(MemberId, u64), Option<Stock>>>);
 
 impl Holdings {
     /// Frees the memory held for an owner whose departure all nodes have seen.
-    pub(crate) fn settle(&self, owner: Life) {
+    pub(crate) fn settle(&self, owner: MemberId) {
         let mut table = self.0.lock();
         let keys: Vec<_> = table.range((owner, 0)..=(owner, u64::MAX)).map(|(key, _)| *key).collect();
         let gone: Vec<_> = keys.iter().filter_map(|key| table.remove(key)).collect();
@@ -105,26 +97,26 @@ impl Holdings {
 
     /// Returns the number of holdings whose owners `which` selects.
     #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         self.0.lock().keys().filter(|(owner, _)| which(*owner)).count()
     }
 
     /// Returns some pieces of a holding.
-    pub(crate) fn pieces(&self, owner: Life, holding: u64, from: u32) -> Result<Answer, Error> {
+    pub(crate) fn pieces(&self, owner: MemberId, holding: u64, from: u32) -> Result<Response, Error> {
         let table = self.0.lock();
         let held = table.get(&(owner, holding)).and_then(Option::as_ref).ok_or(Error::Freed)?;
-        let page = held.pieces.iter().skip(from as usize).take(super::owner::PAGE_PIECES);
-        Ok(Answer::Pieces(page.copied().collect()))
+        let page = held.pieces.iter().skip(from as usize).take(super::request::PAGE_PIECES);
+        Ok(Response::Pieces(page.copied().collect()))
     }
 
     /// Frees a holding that the owner no longer needs.
-    pub(crate) fn give_back(&self, owner: Life, holding: u64) {
+    pub(crate) fn give_back(&self, owner: MemberId, holding: u64) {
         let removed = self.0.lock().remove(&(owner, holding));
         drop(removed);
     }
 
     /// Returns true if those bytes are held for that owner.
-    pub(crate) fn holds(&self, owner: Life, part: &Piece) -> bool {
+    pub(crate) fn holds(&self, owner: MemberId, part: &Piece) -> bool {
         let table = self.0.lock();
         let held = table.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, held)| held.as_ref());
         let inside = |piece: &Piece| {
@@ -135,9 +127,25 @@ impl Holdings {
     }
 }
 
+/// The memory of regions on this node. It extends [`Rpc`].
+pub(crate) struct RegionMemory {
+    rpc: Arc<Rpc>,
+    /// The memory of this node in regions of other owners.
+    pub(crate) holdings: Holdings,
+}
+
+impl Deref for RegionMemory {
+    type Target = Arc<Rpc>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Rpc> {
+        &self.rpc
+    }
+}
+
 /// Shares that are given back if this is dropped.
 struct Taken<'a> {
-    node: &'a Arc<Node>,
+    node: &'a Arc<RegionMemory>,
     shares: Vec<Share>,
 }
 
@@ -147,7 +155,11 @@ impl Drop for Taken<'_> {
     }
 }
 
-impl Node {
+impl RegionMemory {
+    pub(crate) fn new(rpc: Arc<Rpc>) -> Self {
+        Self { rpc, holdings: Holdings::default() }
+    }
+
     /// Takes `len` zeroed bytes of this node's memory, in one piece if possible.
     pub(crate) async fn take_stock(&self, len: u64) -> Result<Stock, Error> {
         let memory = self.platform.memory();
@@ -195,7 +207,7 @@ impl Node {
                 taken.shares.push(Share::Here { _stock: stock });
                 more
             } else {
-                let (at, holding) = (self.life_of(*node)?, self.random());
+                let (at, holding) = (self.member_now(*node)?, self.random());
                 taken.shares.push(Share::There { at, holding });
                 self.reserve_there(at, holding, *share).await?
             };
@@ -211,16 +223,22 @@ impl Node {
         Ok((layout, core::mem::take(&mut taken.shares)))
     }
 
-    async fn reserve_there(self: &Arc<Self>, at: Life, holding: u64, len: u64) -> Result<Vec<Piece>, Error> {
+    async fn reserve_there(
+        self: &Arc<Self>,
+        at: MemberId,
+        holding: u64,
+        len: u64,
+    ) -> Result<Vec<Piece>, Error> {
         let deadline = self.platform.now() + RESERVE_DEADLINE;
         let nonsense = || Error::Refused("the memory is not what was asked for".into());
-        let Answer::Shape(shape) = self.ask_node(at, &Ask::Reserve { holding, len }, deadline).await? else {
+        let Response::Shape(shape) = self.request(at, &Request::Reserve { holding, len }, deadline).await?
+        else {
             return Err(nonsense());
         };
         let mut pages = Pages::new(shape.first, shape.count, MOST_SHARE_PIECES)?;
         while let Some(from) = pages.missing() {
-            match self.ask_node_long(at, &Ask::Reserved { holding, from }, deadline).await? {
-                Answer::Pieces(more) => pages.add(more)?,
+            match self.request_long(at, &Request::Reserved { holding, from }, deadline).await? {
+                Response::Pieces(more) => pages.add(more)?,
                 _ => return Err(nonsense()),
             }
         }
@@ -236,7 +254,7 @@ impl Node {
     pub(crate) fn give_memory(self: &Arc<Self>, memory: Vec<Share>) {
         for share in memory {
             if let Share::There { at, holding } = share {
-                self.spawn_insist(at, Ask::Yield { holding });
+                self.spawn_retry(at, Request::Yield { holding });
             }
         }
         self.report_memory();
@@ -249,11 +267,11 @@ impl Node {
             let key = (owner, holding);
             let mut table = match self.lock_for(&self.holdings.0, owner) {
                 Ok(table) => table,
-                Err(error) => return answer(call, Err(error)),
+                Err(error) => return answer::<Response>(call, &Err(error)),
             };
             if table.contains_key(&key) {
                 drop(table);
-                return answer(call, Err(Error::Refused("that number is in use".into())));
+                return answer::<Response>(call, &Err(Error::Refused("that number is in use".into())));
             }
             table.insert(key, None);
         }
@@ -265,10 +283,10 @@ impl Node {
             let result = match (result, place) {
                 (Ok(stock), Some(place)) => {
                     let pieces = stock.pieces();
-                    let first = pieces.iter().take(super::owner::FIRST_PIECES).copied().collect();
+                    let first = pieces.iter().take(super::request::FIRST_PIECES).copied().collect();
                     let count = pieces.len() as u32;
                     *place = Some(stock);
-                    Ok(Answer::Shape(Shape { generation: 0, len, stripe: 0, columns: 1, count, first }))
+                    Ok(Response::Shape(Shape { generation: 0, len, stripe: 0, columns: 1, count, first }))
                 }
                 (Err(error), _) => {
                     table.remove(&(owner, holding));
@@ -281,7 +299,7 @@ impl Node {
             };
             drop(table);
             node.report_memory();
-            answer(call, result);
+            answer(call, &result);
         };
         self.platform.spawn("lite-reserve", Box::pin(task));
     }

@@ -1,34 +1,40 @@
 //! Regions (LMRs): memory on one or several nodes that other nodes map, read and write.
 
+mod access;
 mod admin;
 mod change;
-mod chunks;
+mod copy;
+mod errands;
 mod fence;
 mod handle;
+mod handle_shared;
+mod handle_table;
 mod here;
-mod holds;
+mod issuer;
 mod layout;
 mod lend;
 mod local;
+mod mapped;
 mod mapping;
 mod memory;
 mod owner;
+mod packed_location;
 mod pages;
 mod placement;
+mod queue;
+pub(crate) mod request;
 mod rights;
-mod shortcut;
-mod stamp;
-mod terms;
+mod serve;
+mod vector;
 
 pub use handle::Lmr;
-pub(crate) use holds::Holds;
-pub(crate) use layout::{Piece, Spot};
-pub(crate) use lend::Loan as Lent;
+pub(crate) use issuer::Issuer;
+#[cfg(feature = "testing")]
+pub(crate) use layout::Piece;
 pub use local::LocalMemory;
-pub(crate) use mapping::{Mapping, MappingTable};
-pub(crate) use memory::{Holdings, Plan};
-pub(crate) use owner::{MapAsk, RegionTable, Shape};
+pub(crate) use mapping::Mappings;
+pub(crate) use memory::RegionMemory;
+pub(crate) use owner::RegionOwner;
 pub use placement::Placement;
+pub use queue::{Completed, CompletionQueue, Op, OpKind};
 pub use rights::Grantee;
-pub(crate) use stamp::{StampId, Stamps};
-pub(crate) use terms::TermsTable;

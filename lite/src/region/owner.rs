@@ -4,43 +4,29 @@
 //! time: a move, or a revocation of rights. A region that is freed is fenced once its last change has
 //! ended.
 
-use super::layout::{Layout, Piece};
+use super::errands::Errands;
+use super::layout::Layout;
 use super::lend::{Loan, Loans};
-use super::memory::{Plan, Share};
+use super::mapping::Mappings;
+use super::memory::Share;
+use super::request::{FIRST_PIECES, MapRequest, PAGE_PIECES, Plan, Shape};
 use super::rights::{Grantee, Rights};
-use crate::lock::Mutex;
-use crate::locked::LockedFor;
-use crate::membership::Life;
-use crate::node::Node;
+use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::base::wait::{Epoch, Gate, Shut, Waiters};
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Call, answer};
-use crate::wait::{Epoch, Gate, Shut, Waiters};
+use crate::region::request::Response;
+use crate::rpc::Call;
+use crate::rpc::answer;
+use crate::transport::conn::peers::LockedFor;
+use crate::transport::conn::peers::Peers;
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use serde::{Deserialize, Serialize};
-
-/// The number of pieces that travel with the answer to a map request; the others are asked for.
-pub(super) const FIRST_PIECES: usize = 3;
-/// The number of pieces in each later answer.
-pub(super) const PAGE_PIECES: usize = 100;
-
-/// The data from which a user makes the [layout](super::layout) of a region.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shape {
-    /// The number of moves so far, successful or not, plus 1.
-    pub(crate) generation: u64,
-    pub(crate) len: u64,
-    pub(crate) stripe: u64,
-    pub(crate) columns: u32,
-    /// The number of pieces.
-    pub(crate) count: u32,
-    /// The first pieces.
-    pub(crate) first: Vec<Piece>,
-}
+use core::ops::Deref;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -57,7 +43,7 @@ pub(super) struct Region {
     /// An optional secret set by the owner. Every map request must contain it unless it is empty.
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
-    pub(super) master: Life,
+    pub(super) master: MemberId,
     /// The names under which it is published, or is about to be.
     pub(super) names: Vec<String>,
     stage: Stage,
@@ -73,7 +59,7 @@ pub(super) struct Region {
     /// closed before the region is moved or freed.
     pub(super) gate: Arc<Gate>,
     /// The mappings, by node and the node's own number of the mapping.
-    holders: BTreeSet<(Life, u64)>,
+    holders: BTreeSet<(MemberId, u64)>,
 }
 
 impl Region {
@@ -93,7 +79,7 @@ impl Region {
     }
 
     /// Returns the rights that an incarnation may have.
-    fn granted(&self, to: Life) -> Permissions {
+    fn granted(&self, to: MemberId) -> Permissions {
         if self.master == to { Permissions::all() } else { self.rights.of(to.0) }
     }
 
@@ -105,7 +91,7 @@ impl Region {
 pub(super) struct Held {
     region: u64,
     /// The node for which it maps the region, if not for itself.
-    lender: Option<Life>,
+    lender: Option<MemberId>,
     permissions: Permissions,
 }
 
@@ -114,11 +100,11 @@ pub(super) struct Table {
     last: u64,
     regions: BTreeMap<u64, Region>,
     /// By node and the node's own number of the mapping.
-    mappings: BTreeMap<(Life, u64), Held>,
+    mappings: BTreeMap<(MemberId, u64), Held>,
     /// The loans that have not been taken yet.
     loans: Loans,
     /// The mappings that are granted after a move has ended.
-    waiting: BTreeSet<(Life, u64)>,
+    waiting: BTreeSet<(MemberId, u64)>,
 }
 
 impl LockedFor<'_, Table> {
@@ -129,7 +115,7 @@ impl LockedFor<'_, Table> {
     }
 
     /// Adds a mapping of this incarnation.
-    fn hold(&mut self, region: u64, mapping: u64, lender: Option<Life>, permissions: Permissions) {
+    fn hold(&mut self, region: u64, mapping: u64, lender: Option<MemberId>, permissions: Permissions) {
         let key = (self.life(), mapping);
         self.mappings.insert(key, Held { region, lender, permissions });
         if let Some(r) = self.regions.get_mut(&region) {
@@ -140,7 +126,7 @@ impl LockedFor<'_, Table> {
 
 impl Table {
     /// Returns the region of a mapping that has `right`.
-    fn mapped_as(&mut self, key: (Life, u64), right: Permissions) -> Result<(u64, &mut Region), Error> {
+    fn mapped_as(&mut self, key: (MemberId, u64), right: Permissions) -> Result<(u64, &mut Region), Error> {
         let held = self.mappings.get(&key).ok_or(Error::Freed)?;
         if !held.permissions.contains(right) {
             return Err(Error::Permission);
@@ -160,7 +146,7 @@ impl Table {
 
     /// Returns true if an incarnation may administer a region: as its master, or by a right that it has or
     /// was granted.
-    pub(super) fn administers(&self, by: Life, region: u64) -> bool {
+    pub(super) fn administers(&self, by: MemberId, region: u64) -> bool {
         let Some(r) = self.regions.get(&region) else { return false };
         let mut mine = r.holders.range((by, 0)..=(by, u64::MAX)).filter_map(|key| self.mappings.get(key));
         r.granted(by).contains(Permissions::ADMIN)
@@ -183,8 +169,8 @@ impl Table {
         region: u64,
         whose: Grantee,
         rights: Permissions,
-    ) -> BTreeMap<Life, Vec<u64>> {
-        let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
+    ) -> BTreeMap<MemberId, Vec<u64>> {
+        let mut found: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
         let Some(r) = self.regions.get(&region) else { return found };
         for key in &r.holders {
             let Some(held) = self.mappings.get_mut(key) else { continue };
@@ -208,13 +194,13 @@ pub(crate) struct RegionTable {
 }
 
 /// A region's layout, and the gate that keeps it unchanged.
-struct Way {
+struct RegionView {
     layout: Arc<Layout>,
     gate: Arc<Gate>,
 }
 
 /// The locations of a region, which do not change as long as this is held.
-pub(crate) struct Reach(Way);
+pub(crate) struct Reach(RegionView);
 
 impl Reach {
     /// Returns the layout of the region.
@@ -254,7 +240,7 @@ impl RegionTable {
 
     /// Returns the number of mappings, present or awaited, whose incarnations `which` selects.
     #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let table = self.table.lock();
         table.mappings.keys().chain(&table.waiting).filter(|(by, _)| which(*by)).count()
     }
@@ -284,8 +270,8 @@ impl RegionTable {
     /// Adds a new region of `by`, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,
-        node: &Node,
-        by: Life,
+        node: &Peers,
+        by: MemberId,
         mapping: u64,
         permissions: Permissions,
     ) -> Result<u64, Error> {
@@ -319,14 +305,14 @@ impl RegionTable {
         region: u64,
         layout: Layout,
         memory: Vec<Share>,
-    ) -> Result<Answer, Vec<Share>> {
+    ) -> Result<Response, Vec<Share>> {
         let mut table = self.table.lock();
         match table.regions.get_mut(&region) {
             Some(r) if r.stage == Stage::Forming => {
                 r.layout = Arc::new(layout);
                 r.memory = memory;
                 r.stage = Stage::Live;
-                Ok(Answer::Mapped { shape: r.shape(), permissions: Permissions::all() })
+                Ok(Response::Mapped { shape: r.shape(), permissions: Permissions::all() })
             }
             _ => Err(memory),
         }
@@ -335,12 +321,12 @@ impl RegionTable {
     /// Grants a mapping. Returns `None` while the region is moved.
     fn map(
         &self,
-        node: &Node,
-        by: Life,
+        node: &Peers,
+        by: MemberId,
         mapping: u64,
-        ask: &MapAsk,
+        ask: &MapRequest,
         first: bool,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Response, Error>> {
         let mut table = match node.lock_for(&self.table, by) {
             Ok(table) => table,
             Err(error) => return Some(Err(error)),
@@ -363,7 +349,7 @@ impl RegionTable {
             table.waiting.insert((by, mapping));
             return None;
         }
-        let answer = Answer::Mapped { shape: r.shape(), permissions: ask.wanted };
+        let answer = Response::Mapped { shape: r.shape(), permissions: ask.wanted };
         table.hold(ask.region, mapping, None, ask.wanted);
         Some(Ok(answer))
     }
@@ -371,23 +357,23 @@ impl RegionTable {
     /// Returns some pieces of a mapping; if its generation is another, its shape.
     pub(crate) fn pieces(
         &self,
-        node: &Node,
-        by: Life,
+        node: &Peers,
+        by: MemberId,
         mapping: u64,
         generation: u64,
         from: u32,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let mut table = node.lock_for(&self.table, by)?;
         let (_, r) = table.through(mapping, Permissions::empty())?;
         if r.generation != generation {
-            return Ok(Answer::Shape(r.shape()));
+            return Ok(Response::Shape(r.shape()));
         }
         let page = r.layout.pieces().skip(from as usize).take(PAGE_PIECES);
-        Ok(Answer::Pieces(page.copied().collect()))
+        Ok(Response::Pieces(page.copied().collect()))
     }
 
     /// Removes a mapping. Returns the region if no node can reach it any more, for [`Node::spawn_fence`].
-    pub(crate) fn unmap(&self, by: Life, mapping: u64) -> Option<u64> {
+    pub(crate) fn unmap(&self, by: MemberId, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
         table.waiting.remove(&(by, mapping));
         let region = table.mappings.remove(&(by, mapping))?.region;
@@ -399,7 +385,7 @@ impl RegionTable {
     }
 
     /// Marks a region as being freed, for a holder with `ADMIN`.
-    pub(crate) fn begin_free(&self, node: &Node, by: Life, mapping: u64) -> Result<u64, Error> {
+    pub(crate) fn begin_free(&self, node: &Peers, by: MemberId, mapping: u64) -> Result<u64, Error> {
         let mut table = node.lock_for(&self.table, by)?;
         let (region, r) = table.through(mapping, Permissions::ADMIN)?;
         r.stage = Stage::Freeing;
@@ -409,24 +395,24 @@ impl RegionTable {
     /// Returns the layout and the gate, if `by` has `right` to `len` bytes from `offset` through `mapping`.
     fn look(
         &self,
-        node: &Node,
-        by: Life,
+        node: &Peers,
+        by: MemberId,
         mapping: u64,
         right: Permissions,
         offset: u64,
         len: u64,
-    ) -> Result<(Way, Result<Epoch, Shut>), Error> {
+    ) -> Result<(RegionView, Result<Epoch, Shut>), Error> {
         let mut table = node.lock_for(&self.table, by)?;
         let (_, r) = table.through(mapping, right)?;
         if offset.checked_add(len).is_none_or(|end| end > r.layout.len()) {
             return Err(Error::OutOfBounds);
         }
-        let way = Way { layout: r.layout.clone(), gate: r.gate.clone() };
+        let way = RegionView { layout: r.layout.clone(), gate: r.gate.clone() };
         Ok((way, r.gate.epoch()))
     }
 
     /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was.
-    pub(crate) fn forget(&self, life: Life) -> Vec<u64> {
+    pub(crate) fn forget(&self, life: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
@@ -445,7 +431,7 @@ impl RegionTable {
 
     /// Removes the mappings of an ended incarnation, once all nodes have destroyed their queue pairs to it.
     /// Returns the regions to fence: those that no node can reach any more.
-    pub(crate) fn settle(&self, life: Life) -> Vec<u64> {
+    pub(crate) fn settle(&self, life: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let keys: Vec<_> = table.mappings.range((life, 0)..=(life, u64::MAX)).map(|(key, _)| *key).collect();
         let mut unreachable = Vec::new();
@@ -480,9 +466,9 @@ impl RegionTable {
     }
 
     /// Returns the mappings of a region, by node.
-    pub(super) fn holders(&self, region: u64) -> BTreeMap<Life, Vec<u64>> {
+    pub(super) fn holders(&self, region: u64) -> BTreeMap<MemberId, Vec<u64>> {
         let table = self.table.lock();
-        let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
+        let mut found: BTreeMap<MemberId, Vec<u64>> = BTreeMap::new();
         let Some(r) = table.regions.get(&region) else { return found };
         for (holder, mapping) in &r.holders {
             found.entry(*holder).or_default().push(*mapping);
@@ -491,7 +477,7 @@ impl RegionTable {
     }
 
     /// Returns true if an incarnation has that mapping.
-    pub(super) fn is_held(&self, by: Life, mapping: u64) -> bool {
+    pub(super) fn is_held(&self, by: MemberId, mapping: u64) -> bool {
         self.table.lock().mappings.contains_key(&(by, mapping))
     }
 
@@ -523,35 +509,26 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
 }
 
-/// A request for a mapping.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MapAsk {
-    pub(crate) region: u64,
-    pub(crate) key: u64,
-    pub(crate) secret: Vec<u8>,
-    pub(crate) wanted: Permissions,
-}
-
 /// Loans: see [`Loans`].
 impl RegionTable {
     /// Adds a loan by `by`, which has `mapping`.
-    pub(crate) fn lend(&self, node: &Node, token: u64, loan: Loan) -> Result<Answer, Error> {
+    pub(crate) fn lend(&self, node: &Peers, token: u64, loan: Loan) -> Result<Response, Error> {
         let mut table = node.lock_for(&self.table, loan.mapping.0)?;
         table.through(loan.mapping.1, loan.rights)?;
         let Table { mappings, loans, .. } = &mut *table;
         loans.add(node.platform.now(), token, loan, |mapping| mappings.contains_key(mapping))?;
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Grants `by` a mapping that was lent to it. Returns `None` while the region is moved.
     fn borrow(
         &self,
-        node: &Node,
-        by: Life,
+        node: &Peers,
+        by: MemberId,
         mapping: u64,
         token: u64,
         first: bool,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Response, Error>> {
         let mut table = match node.lock_for(&self.table, by) {
             Ok(table) => table,
             Err(error) => return Some(Err(error)),
@@ -569,13 +546,34 @@ impl RegionTable {
             table.loans.put_back(token, loan);
             return None;
         }
-        let answer = Answer::Mapped { shape: r.shape(), permissions: loan.rights };
+        let answer = Response::Mapped { shape: r.shape(), permissions: loan.rights };
         table.hold(region, mapping, Some(loan.mapping.0), loan.rights);
         Some(Ok(answer))
     }
 }
 
-impl Node {
+/// The regions whose owner this node is. It extends [`Mappings`].
+pub(crate) struct RegionOwner {
+    user: Arc<Mappings>,
+    pub(crate) regions: RegionTable,
+    /// Memory operations on behalf of other nodes.
+    pub(crate) errands: Arc<Errands>,
+}
+
+impl Deref for RegionOwner {
+    type Target = Arc<Mappings>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Mappings> {
+        &self.user
+    }
+}
+
+impl RegionOwner {
+    pub(crate) fn new(user: Arc<Mappings>) -> Self {
+        Self { user, regions: RegionTable::default(), errands: Arc::default() }
+    }
+
     /// Makes a region, at its owner, then answers.
     pub(crate) fn create_region(
         self: &Arc<Self>,
@@ -587,7 +585,7 @@ impl Node {
         let by = (call.from(), call.incarnation());
         let region = match self.regions.begin(self, by, mapping, permissions) {
             Ok(region) => region,
-            Err(error) => return answer(call, Err(error)),
+            Err(error) => return answer::<Response>(call, &Err(error)),
         };
         let node = self.clone();
         let task = async move {
@@ -601,13 +599,13 @@ impl Node {
             if result.is_err() {
                 node.regions.remove(region);
             }
-            answer(call, result);
+            answer(call, &result);
         };
         self.platform.spawn("lite-alloc", Box::pin(task));
     }
 
     /// Grants a mapping, at the owner, after a move if need be, then answers.
-    pub(crate) fn grant_mapping(self: &Arc<Self>, call: Call, mapping: u64, ask: MapAsk) {
+    pub(crate) fn grant_mapping(self: &Arc<Self>, call: Call, mapping: u64, ask: MapRequest) {
         let by = (call.from(), call.incarnation());
         self.grant_when_at_rest(call, move |node, first| node.regions.map(node, by, mapping, &ask, first));
     }
@@ -624,15 +622,15 @@ impl Node {
     fn grant_when_at_rest(
         self: &Arc<Self>,
         call: Call,
-        grant: impl Fn(&Self, bool) -> Option<Result<Answer, Error>> + Send + Sync + 'static,
+        grant: impl Fn(&Self, bool) -> Option<Result<Response, Error>> + Send + Sync + 'static,
     ) {
         if let Some(result) = grant(self, true) {
-            return answer(call, result);
+            return answer(call, &result);
         }
         let node = self.clone();
         let task = async move {
             let result = node.regions.changed.until(|| grant(&node, false)).await;
-            answer(call, result);
+            answer(call, &result);
         };
         self.platform.spawn("lite-map", Box::pin(task));
     }
@@ -641,7 +639,7 @@ impl Node {
     /// from being freed or moved meanwhile. Waits while it is moved.
     pub(crate) async fn reach(
         &self,
-        by: Life,
+        by: MemberId,
         mapping: u64,
         right: Permissions,
         offset: u64,

@@ -8,7 +8,7 @@ use crate::Error;
 use alloc::vec::Vec;
 
 /// The most pieces of a node's share of a region. They come in pages of
-/// [`PAGE_PIECES`](super::owner::PAGE_PIECES).
+/// [`PAGE_PIECES`](super::request::PAGE_PIECES).
 pub(super) const MOST_SHARE_PIECES: usize = 4096;
 /// The most pieces of a region. A mapping uses 72 bytes for each: 4.5 MiB at most.
 pub(super) const MOST_PIECES: usize = 65_536;

@@ -1,7 +1,7 @@
 //! The placement of a region's memory, as applications ask for it.
 
 use super::layout::{GRAIN, column_len};
-use super::memory::Plan;
+use super::request::Plan;
 use crate::Error;
 use alloc::vec;
 use alloc::vec::Vec;

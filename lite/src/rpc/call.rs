@@ -1,13 +1,13 @@
 //! A request at the server, from its arrival to its reply.
 
-use super::calls::ConnRpc;
+use super::Rpc;
 use super::local::LocalReply;
 use super::service::Service;
-use super::wire::{Piece, ReplyHeader, ReplyStatus};
 use crate::Error;
-use crate::conn::Conn;
-use crate::node::Node;
-use crate::op::Data;
+use crate::channel::slots::Channel;
+use crate::channel::wire::{Piece, ReplyHeader, ReplyStatus};
+use crate::transport::conn::Conn;
+use crate::transport::transfer::Data;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -61,7 +61,7 @@ pub(crate) enum ReplyTo {
 
 /// A caller on another node.
 pub(crate) struct RemoteReply {
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Arc<Rpc>,
     pub(crate) conn: Arc<Conn>,
     pub(crate) slot: u32,
     pub(crate) call: u64,
@@ -103,7 +103,7 @@ impl Call {
     pub(crate) fn here(
         mut record: Box<Record>,
         service: Arc<Service>,
-        node: &Node,
+        node: &Rpc,
         reply: Arc<LocalReply>,
         max: usize,
         one_way: bool,
@@ -230,7 +230,7 @@ impl Call {
             return Err(Error::TooLarge { max });
         }
         if let Some(ReplyTo::There(to)) = self.to()
-            && data.len() > ConnRpc::longest_in_slot(to.area()?)
+            && data.len() > Channel::longest_in_slot(to.area()?)
         {
             if to.pieces.is_empty() {
                 return Err(Error::TooLarge { max });
@@ -316,7 +316,7 @@ impl ReplyTo {
 }
 
 impl RemoteReply {
-    fn area(&self) -> Result<&crate::conn::RpcArea, Error> {
+    fn area(&self) -> Result<&crate::channel::RpcArea, Error> {
         self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 

@@ -1,18 +1,23 @@
 //! The caller's side.
 
+use super::Rpc;
 use super::call::Call;
-use super::calls::{CallSlot, ConnRpc, Ended, verdict};
-use super::lent::Lent;
 use super::server::FunctionId;
-use super::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::Error;
-use crate::conn::{Conn, RPC_LANE};
-use crate::membership::Life;
-use crate::node::Node;
-use crate::op::{NotPosted, RECONNECT_PAUSE, Rest, TaskWaker, Verb};
+use crate::base::member::MemberId;
+use crate::base::trace::Event;
+use crate::channel::lent::Lent;
+use crate::channel::slots::{CallSlot, Channel, Ended, verdict};
+use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::trace::Event;
+use crate::transport::conn::Conn;
+use crate::transport::conn::RPC_QP;
+use crate::transport::op::NotPosted;
+use crate::transport::op::Rest;
+use crate::transport::op::TaskWaker;
+use crate::transport::op::Verb;
+use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -74,20 +79,20 @@ pub(crate) enum Whom {
     Node(NodeId),
     /// Exactly this incarnation of the node. A later incarnation would not know the identifiers in the
     /// request.
-    Life(Life),
+    Member(MemberId),
 }
 
 impl Whom {
     fn node(self) -> NodeId {
         match self {
-            Self::Node(node) | Self::Life((node, _)) => node,
+            Self::Node(node) | Self::Member((node, _)) => node,
         }
     }
 
     /// Fails with `NodeDown` if `met` is another incarnation.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
-            Self::Life((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
+            Self::Member((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
                 Err(Error::NodeDown(node))
             }
             _ => Ok(()),
@@ -97,7 +102,7 @@ impl Whom {
 
 /// The function to call, and the request.
 #[derive(Clone, Copy)]
-pub(crate) struct Request<'a> {
+pub(crate) struct RawRequest<'a> {
     pub(crate) function: FunctionId,
     pub(crate) data: &'a [u8],
 }
@@ -112,22 +117,22 @@ enum Attempt {
     NotSent,
 }
 
-impl Node {
+impl Rpc {
     /// Calls `whom`, which may be this node, by `deadline`. Stores the reply in `sink` and returns its
     /// length.
     pub(crate) async fn call(
         self: &Arc<Self>,
         whom: Whom,
-        request: Request<'_>,
+        request: RawRequest<'_>,
         mut sink: Sink<'_>,
         deadline: Instant,
     ) -> Result<usize, Error> {
-        self.counters.calls.add(1);
+        self.local.counters.calls.add(1);
         let node = whom.node();
-        self.trace(|| Event::Called { peer: node, function: request.function });
+        self.local.trace(|| Event::Called { peer: node, function: request.function });
         let mut busy = false;
-        if node != self.me
-            && self.lease.may_begin()
+        if node != self.local.me
+            && self.local.lease.may_begin()
             && let Some(conn) = self.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
@@ -148,19 +153,19 @@ impl Node {
     fn begin_call<'c>(
         &self,
         conn: &'c Arc<Conn>,
-        request: Request<'_>,
+        request: RawRequest<'_>,
         sink: &Sink<'_>,
         deadline: Instant,
         waker: Waker,
     ) -> Option<CallSlot<'c>> {
         let rpc = conn.rpc.as_ref()?;
         let (max_reply, len) = (sink.max(), request.data.len());
-        let short = max_reply <= ConnRpc::longest_in_slot(&rpc.local)
+        let short = max_reply <= Channel::longest_in_slot(&rpc.local)
             && RequestHeader::LEN + len <= rpc.longest_record();
         if !short {
             return None;
         }
-        let own = request.function >= super::INTERNAL;
+        let own = request.function >= super::internal::INTERNAL;
         let mut slot = rpc.claim_now(own, waker, deadline, &self.earliest_call)?;
         let header = RequestHeader {
             function: request.function,
@@ -190,7 +195,7 @@ impl Node {
             Ended::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
             Ended::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
             Ended::Late => {
-                self.missed();
+                self.local.missed();
                 return Err(Error::Unknown);
             }
         };
@@ -211,7 +216,7 @@ impl Node {
     async fn call_long(
         self: &Arc<Self>,
         whom: Whom,
-        request: Request<'_>,
+        request: RawRequest<'_>,
         mut sink: Sink<'_>,
         deadline: Instant,
         mut busy: bool,
@@ -223,18 +228,18 @@ impl Node {
             loop {
                 if core::mem::take(&mut busy) {
                     issued.store(false, Ordering::Relaxed);
-                    self.counters.busy.add(1);
-                    self.timers.until(self.platform.now() + backoff).await;
+                    self.local.counters.busy.add(1);
+                    self.local.timers.until(self.local.platform.now() + backoff).await;
                     backoff = (backoff * 2).min(LONGEST_BACKOFF);
                 }
-                let attempt = if node == self.me {
-                    whom.check(self.incarnation)?;
+                let attempt = if node == self.local.me {
+                    whom.check(self.local.incarnation)?;
                     self.call_here(request, &mut sink, &issued).await?
                 } else {
                     let conn = match self.connected(node) {
                         Some(conn) => conn,
                         None => {
-                            if let Whom::Life(life) = whom
+                            if let Whom::Member(life) = whom
                                 && !self.is_live(life)
                             {
                                 return Err(Error::NodeDown(node));
@@ -248,66 +253,37 @@ impl Node {
                 match attempt {
                     Attempt::Reply(len) => return Ok(len),
                     Attempt::NotSent => {
-                        self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
+                        self.local.timers.until(self.local.platform.now() + RECONNECT_PAUSE).await;
                     }
                     Attempt::Busy => busy = true,
                 }
             }
         };
         // Pinned here, because a move would copy the future.
-        self.limit(deadline, &issued, pin!(work)).await
-    }
-
-    /// Runs `work` until `deadline`; after that, the result is `Unknown` if something was issued.
-    pub(crate) async fn limit<T>(
-        &self,
-        deadline: Instant,
-        issued: &AtomicBool,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        if !self.lease.may_begin() {
-            match self.timers.before(deadline, self.resumed()).await {
-                Some(standing) => standing?,
-                None => {
-                    self.missed();
-                    return Err(Error::Deadline);
-                }
-            }
-        }
-        if planted(Bug::NoDeadline) {
-            return work.await;
-        }
-        match self.timers.before(deadline, work).await {
-            Some(result) => result,
-            None => {
-                self.missed();
-                let issued = issued.load(Ordering::Relaxed) && !planted(Bug::UnknownAsDeadline);
-                Err(if issued { Error::Unknown } else { Error::Deadline })
-            }
-        }
+        self.local.limit(deadline, &issued, pin!(work)).await
     }
 
     async fn call_there(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
-        request: Request<'_>,
+        request: RawRequest<'_>,
         sink: &mut Sink<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let Some(rpc) = &conn.rpc else { return Err(Error::Unknown) };
-        let Some(mut slot) = rpc.claim(request.function >= super::INTERNAL).await else {
+        let Some(mut slot) = rpc.claim(request.function >= super::internal::INTERNAL).await else {
             self.fail(conn);
             return Ok(Attempt::NotSent);
         };
         let max_reply = sink.max();
         let (mut lent, mut place) = (Lent::default(), Lent::default());
-        if max_reply > ConnRpc::longest_in_slot(&rpc.local) {
-            place = Lent::take(&self.platform, max_reply as u64)?;
+        if max_reply > Channel::longest_in_slot(&rpc.local) {
+            place = Lent::take(&self.local.platform, max_reply as u64)?;
         }
         let head = RequestHeader::LEN + usize::from(place.count()) * Piece::LEN;
         let mut data = request.data;
         if head + data.len() > rpc.longest_record() {
-            lent = Lent::take(&self.platform, data.len() as u64)?;
+            lent = Lent::take(&self.local.platform, data.len() as u64)?;
             lent.write(data)?;
             data = &[];
         }
@@ -343,7 +319,7 @@ impl Node {
         };
         // The call waits for room in the ring, or for a buffer, a slot, or an entry of the send queue.
         let sent = core::future::poll_fn(|cx| match rpc.room.poll_until(cx, &mut post) {
-            Poll::Pending => self.resources.poll_until(cx, &mut post),
+            Poll::Pending => self.transport.resources.poll_until(cx, &mut post),
             ready => ready,
         })
         .await;
@@ -365,7 +341,7 @@ impl Node {
     /// Copies the reply from the slot or the buffer.
     fn collect(
         &self,
-        (conn, rpc): (&Conn, &ConnRpc),
+        (conn, rpc): (&Conn, &Channel),
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
         place: Option<&Lent>,
@@ -382,9 +358,9 @@ impl Node {
             ReplyStatus::InBuffer if place.is_some_and(|place| place.count() > 0) => {
                 place.map_or(Ok(()), |place| place.read(into))?;
             }
-            ReplyStatus::InSlot if len <= ConnRpc::longest_in_slot(&rpc.local) => {
-                let from = ConnRpc::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
-                let (_, slots) = conn.lanes().memory.as_ref().ok_or_else(nonsense)?;
+            ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
+                let from = Channel::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
+                let (_, slots) = conn.group().memory.as_ref().ok_or_else(nonsense)?;
                 slots.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
             }
             _ => return Err(nonsense()),
@@ -395,7 +371,7 @@ impl Node {
     fn send_request(
         &self,
         conn: &Arc<Conn>,
-        rpc: &ConnRpc,
+        rpc: &Channel,
         head: &[u8],
         data: &[u8],
     ) -> Result<(), NotPosted> {
@@ -410,7 +386,7 @@ impl Node {
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         let imm = Some(Imm::Request(offset / GRAIN).emit());
         let verb = Verb::Write { head, tail: data, imm };
-        self.try_post(conn, RPC_LANE, verb, remote, None, true)?;
+        self.transport.try_post(conn, RPC_QP, verb, remote, None, true)?;
         tx.commit(end);
         Ok(())
     }
@@ -418,7 +394,7 @@ impl Node {
     /// Does a call of this node to itself: puts it into the function's queue, or waits for room there.
     async fn call_here(
         self: &Arc<Self>,
-        request: Request<'_>,
+        request: RawRequest<'_>,
         sink: &mut Sink<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {

@@ -1,15 +1,17 @@
 //! Arriving messages, and messages that waited for room on the queue pair. Runs in the poller.
 
+use super::Rpc;
 use super::call::{Call, Charge, RemoteReply, ReplyTo};
-use super::calls::{ConnRpc, Out};
-use super::ring::Violation;
-use super::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::Error;
-use crate::conn::{Conn, RPC_LANE};
-use crate::node::Node;
-use crate::op::{NotPosted, Verb};
+use crate::channel::ring::Violation;
+use crate::channel::slots::{Channel, Out};
+use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
+use crate::transport::conn::Conn;
+use crate::transport::conn::RPC_QP;
+use crate::transport::op::NotPosted;
+use crate::transport::op::Verb;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,16 +33,16 @@ fn pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> 
     Ok(pieces)
 }
 
-impl Node {
+impl Rpc {
     /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
     /// then.
     pub(crate) fn deliver(self: &Arc<Self>, conn: &Arc<Conn>, imm: u32) -> Result<(), Violation> {
         let rpc = conn.rpc.as_ref().ok_or(Violation)?;
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
-                let at = ConnRpc::slot_offset(&rpc.local, slot).ok_or(Violation)?;
+                let at = Channel::slot_offset(&rpc.local, slot).ok_or(Violation)?;
                 let mut header = [0; ReplyHeader::LEN];
-                let (_, slots) = conn.lanes().memory.as_ref().ok_or(Violation)?;
+                let (_, slots) = conn.group().memory.as_ref().ok_or(Violation)?;
                 slots.read(at, &mut header).map_err(|_| Violation)?;
                 rpc.replied(slot, ReplyHeader::parse(&header).ok_or(Violation)?)
             }
@@ -67,10 +69,10 @@ impl Node {
     fn take_record(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
-        rpc: &ConnRpc,
+        rpc: &Channel,
         offset: u32,
     ) -> Result<Option<u32>, Violation> {
-        let (ring, _) = conn.lanes().memory.as_ref().ok_or(Violation)?;
+        let (ring, _) = conn.group().memory.as_ref().ok_or(Violation)?;
         let mut header = [0; RequestHeader::LEN];
         let at = u64::from(offset);
         ring.read(at, &mut header).map_err(|_| Violation)?;
@@ -106,10 +108,10 @@ impl Node {
         }
         let here = if requested.is_empty() { header.len as usize } else { 0 };
         // LITE's internal calls are few, and overtake those of applications.
-        let charge = if header.function >= super::INTERNAL {
+        let charge = if header.function >= super::internal::INTERNAL {
             None
         } else {
-            match rpc.charge(here + header.pieces_len(), self.config.backlog as usize) {
+            match rpc.charge(here + header.pieces_len(), self.local.config.backlog as usize) {
                 Some(bytes) => Some(Charge { conn: conn.clone(), bytes }),
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
@@ -137,7 +139,7 @@ impl Node {
     ) -> Result<(), Error> {
         let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
         // The handler may have been stopped for longer than the lease.
-        self.look_at_lease(self.platform.now());
+        self.local.look_at_lease(self.local.platform.now());
         {
             let outbox = rpc.outbox.lock();
             if outbox.is_empty() {
@@ -155,15 +157,15 @@ impl Node {
     fn post_reply(
         &self,
         conn: &Arc<Conn>,
-        rpc: &ConnRpc,
+        rpc: &Channel,
         slot: u32,
         header: &ReplyHeader,
         data: &[u8],
     ) -> Result<(), NotPosted> {
-        let addr = ConnRpc::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
+        let addr = Channel::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
         let verb = Verb::Write { head: &header.emit(), tail: data, imm: Some(Imm::Reply(slot).emit()) };
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        self.try_post(conn, RPC_LANE, verb, remote, None, true).map(drop)
+        self.transport.try_post(conn, RPC_QP, verb, remote, None, true).map(drop)
     }
 
     /// Sends a message after those that wait already.
@@ -198,7 +200,7 @@ impl Node {
     }
 
     /// Posts from the front while there is room; returns true if nothing is left.
-    fn flush(&self, conn: &Arc<Conn>, rpc: &ConnRpc, outbox: &mut VecDeque<Out>) -> bool {
+    fn flush(&self, conn: &Arc<Conn>, rpc: &Channel, outbox: &mut VecDeque<Out>) -> bool {
         let key = conn.remote_key.rkey;
         while let Some(out) = outbox.front() {
             let posted = match out {
@@ -207,7 +209,7 @@ impl Node {
                     let imm = Some(Imm::Credit(*grains).emit());
                     let verb = Verb::Write { head: &[], tail: &[], imm };
                     let remote = RemoteAddr { addr: rpc.remote.ring, key };
-                    self.try_post(conn, RPC_LANE, verb, remote, None, true).map(drop)
+                    self.transport.try_post(conn, RPC_QP, verb, remote, None, true).map(drop)
                 }
             };
             match posted {

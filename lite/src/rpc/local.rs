@@ -1,8 +1,8 @@
 //! Calls of a node to itself.
 
-use super::wire::ReplyStatus;
-use crate::lock::Mutex;
-use crate::wait::Waiters;
+use crate::base::lock::Mutex;
+use crate::base::wait::Waiters;
+use crate::channel::wire::ReplyStatus;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
 //! Many futures in one task.
 
-use crate::lock::Mutex;
+use crate::base::lock::Mutex;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;

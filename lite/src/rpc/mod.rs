@@ -9,31 +9,23 @@
 //! more requests waits, first for the function's queue, then for credit of the ring; it cannot overrun
 //! anything. Long requests and replies stay in the caller's memory.
 
-mod api;
 mod call;
-mod calls;
 mod client;
 mod deliver;
-mod insist;
 mod internal;
-mod lent;
 mod local;
 mod many;
-mod ring;
+mod retry;
 mod server;
 mod service;
-mod wire;
+mod state;
 
 pub use call::Call;
-pub(crate) use calls::{ConnRpc, OWN_SLOTS};
-pub(crate) use insist::Undo;
-pub(crate) use internal::{Answer, Ask, INTERNAL, answer};
-pub(crate) use local::LocalReplies;
+pub(crate) use client::{RawRequest, Sink, Whom};
+pub(crate) use internal::{INTERNAL, InternalRequest, InternalService, answer};
+pub(crate) use many::all;
+pub(crate) use retry::Rollback;
+pub(crate) use server::Registration;
 pub use server::{FunctionId, Mailbox, Message, RpcOptions, RpcServer};
-pub(crate) use service::{Service, ServiceTable};
-#[cfg(feature = "testing")]
-pub(crate) use {
-    client::{Request, Sink, Whom},
-    service::Takes,
-    wire::{Imm, RequestHeader},
-};
+pub(crate) use service::{Service, Takes};
+pub(crate) use state::Rpc;

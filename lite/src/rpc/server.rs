@@ -1,9 +1,12 @@
 //! Functions and mailboxes, as their servers hold them.
 
+use super::Rpc;
 use super::call::Call;
+use super::internal::INTERNAL;
 use super::service::{Service, Takes};
-use crate::node::Node;
-use crate::{Error, Lite};
+use crate::Error;
+use crate::base::scope::{End, Kept, Scoped};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -29,24 +32,44 @@ impl Default for RpcOptions {
 }
 
 /// A registered function or mailbox. Dropping it unregisters it.
-struct Registration {
-    node: Arc<Node>,
+pub(crate) struct Registration {
+    node: Arc<Rpc>,
     function: FunctionId,
     service: Arc<Service>,
     patience: Duration,
+    kept: Kept,
+    scope: Scoped,
 }
 
 impl Registration {
-    fn new(lite: &Lite, function: FunctionId, options: RpcOptions, takes: Takes) -> Result<Self, Error> {
-        if function >= super::INTERNAL {
+    /// Registers a function. `patience` is the time limit of its end; `scope` ends it.
+    pub(crate) fn new(
+        node: &Arc<Rpc>,
+        (scope, patience): (&Scoped, Duration),
+        function: FunctionId,
+        options: RpcOptions,
+        takes: Takes,
+    ) -> Result<Self, Error> {
+        if function >= INTERNAL {
             return Err(Error::Permission);
         }
         let service = Arc::new(Service::new(options, takes));
-        if !lite.by.node.services.add(function, service.clone()) {
+        if !node.services.add(function, service.clone()) {
             return Err(Error::NameTaken);
         }
-        lite.by.scope.keep_service(function, &service);
-        Ok(Self { node: lite.by.node.clone(), function, service, patience: lite.by.patience() })
+        let kept = Kept::Service(function, Arc::as_ptr(&service) as usize);
+        let end = || -> End {
+            let (node, service) = (node.clone(), Arc::downgrade(&service));
+            Box::new(move |_| {
+                if let Some(service) = service.upgrade() {
+                    node.services.remove(function, &service);
+                }
+                Box::pin(core::future::ready(()))
+            })
+        };
+        // In a scope that has ended, the function ends with its handle.
+        drop(scope.keep(kept.clone(), end));
+        Ok(Self { node: node.clone(), function, service, patience, kept, scope: scope.clone() })
     }
 
     async fn receive(&self) -> Result<Call, Error> {
@@ -69,55 +92,13 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        self.scope.forget(|kept| *kept == self.kept);
         self.node.services.remove(self.function, &self.service);
     }
 }
 
-impl Lite {
-    /// Registers function `f` of this node, for callers on all nodes. Any number of tasks may
-    /// [`receive`](RpcServer::receive) from it.
-    ///
-    /// # Errors
-    /// `NameTaken` if `f` is registered, `Permission` for numbers that LITE uses.
-    ///
-    /// ```
-    /// # use lite::{Error, Lite, RpcOptions};
-    /// # async fn example(lite: &Lite) -> Result<(), Error> {
-    /// let server = lite.register(7, RpcOptions::default())?;
-    /// let mut call = server.receive().await?;
-    /// loop {
-    ///     let reply = call.request().to_ascii_uppercase();
-    ///     call = server.reply_and_receive(call, &reply).await?;
-    /// }
-    /// # }
-    /// ```
-    pub fn register(&self, f: FunctionId, options: RpcOptions) -> Result<RpcServer, Error> {
-        Registration::new(self, f, options, Takes::Calls).map(RpcServer)
-    }
-
-    /// Opens mailbox `port` on this node, for senders on all nodes. Ports and functions share one range of
-    /// numbers.
-    ///
-    /// # Errors
-    /// `NameTaken` if `port` is in use, `Permission` for numbers that LITE uses.
-    ///
-    /// ```
-    /// # use lite::{Error, Lite, NodeId, RpcOptions};
-    /// # async fn example(lite: &Lite, other: &Lite) -> Result<(), Error> {
-    /// let mailbox = lite.open_mailbox(7, RpcOptions::default())?;
-    /// other.send(lite.node_id(), 7, b"hello").await?;
-    /// let message = mailbox.receive().await?;
-    /// assert_eq!((message.from(), message.data()), (other.node_id(), &b"hello"[..]));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn open_mailbox(&self, port: FunctionId, options: RpcOptions) -> Result<Mailbox, Error> {
-        Registration::new(self, port, options, Takes::Messages).map(Mailbox)
-    }
-}
-
 /// A registered function. Dropping it unregisters it at once; see [`unregister`](Self::unregister).
-pub struct RpcServer(Registration);
+pub struct RpcServer(pub(crate) Registration);
 
 impl RpcServer {
     /// Returns the next request. Several tasks may receive; each request goes to one of them, once. Waits
@@ -166,7 +147,7 @@ impl fmt::Debug for RpcServer {
 }
 
 /// An open mailbox. Dropping it closes it; the messages in it are lost.
-pub struct Mailbox(Registration);
+pub struct Mailbox(pub(crate) Registration);
 
 impl Mailbox {
     /// Returns the next message, as [`RpcServer::receive`] does.

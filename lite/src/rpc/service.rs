@@ -1,12 +1,12 @@
 //! A function's queue: the requests that wait for a task, and the buffers that requests are read into.
 
+use super::Rpc;
 use super::call::{Call, Record};
 use super::server::{FunctionId, RpcOptions};
-use super::wire::{LONGEST, ReplyStatus};
 use crate::Error;
-use crate::lock::Mutex;
-use crate::node::Node;
-use crate::wait::{FairQueue, Waiters};
+use crate::base::lock::Mutex;
+use crate::base::wait::{FairQueue, Waiters};
+use crate::channel::wire::{LONGEST, ReplyStatus};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -151,7 +151,7 @@ impl Service {
         }
     }
 
-    fn take(&self, node: &Node) -> Option<Result<Call, Error>> {
+    fn take(&self, node: &Rpc) -> Option<Result<Call, Error>> {
         let mut queue = self.queue.lock();
         let Some(mut call) = queue.calls.pop_front() else {
             let closed = queue.closed;
@@ -171,12 +171,12 @@ impl Service {
     }
 
     /// Returns the next call unfetched: the request may still be in its caller's memory.
-    pub(crate) async fn next_as_is(&self, node: &Node) -> Result<Call, Error> {
+    pub(crate) async fn next_as_is(&self, node: &Rpc) -> Result<Call, Error> {
         self.arrival.until(|| self.take(node)).await
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.
-    pub(crate) async fn next(&self, node: &Node) -> Result<Call, Error> {
+    pub(crate) async fn next(&self, node: &Rpc) -> Result<Call, Error> {
         loop {
             let mut held = Held { service: self, call: Some(self.next_as_is(node).await?) };
             let Some(call) = &mut held.call else { continue };
@@ -284,7 +284,7 @@ impl ServiceTable {
 
     /// Ends the functions of applications, and waits until no task has a call of them.
     pub(crate) async fn end_all(&self) {
-        let all = self.all(super::INTERNAL - 1);
+        let all = self.all(super::internal::INTERNAL - 1);
         all.iter().for_each(|service| service.close());
         for service in all {
             service.idle().await;

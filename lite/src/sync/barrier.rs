@@ -8,14 +8,13 @@
 //! A node that does not know whether the home has heard it comes again, under the same token. The home
 //! therefore remembers which comings have ended: one that arrives late, or a second time, counts for nothing.
 
-use super::LONGEST_NAME;
 use super::waiting::Outcome;
-use crate::membership::Life;
-use crate::node::Node;
+use crate::Error;
+use crate::base::member::MemberId;
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Ask, Undo};
 use crate::sometimes::sometimes;
-use crate::{Error, Lite};
+use crate::sync::SyncHome;
+use crate::sync::request::Response;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -24,7 +23,7 @@ use proto::NodeId;
 
 struct Meeting {
     group: Vec<NodeId>,
-    here: Vec<(Life, u64)>,
+    here: Vec<(MemberId, u64)>,
 }
 
 /// The waits of one incarnation that have ended here and that it may begin again, because it does not know
@@ -58,7 +57,7 @@ impl Ended {
 #[derive(Default)]
 pub(crate) struct Barriers {
     meetings: BTreeMap<String, Meeting>,
-    ended: BTreeMap<Life, Ended>,
+    ended: BTreeMap<MemberId, Ended>,
 }
 
 impl Barriers {
@@ -68,13 +67,13 @@ impl Barriers {
     }
 
     #[cfg(feature = "testing")]
-    pub(super) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(super) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let waiting = self.meetings.values().flat_map(|meeting| &meeting.here).map(|(by, _)| *by);
         waiting.chain(self.ended.keys().copied()).filter(|by| which(*by)).count()
     }
 
     /// Removes the barriers of an incarnation that has ended, and returns the waits to end.
-    pub(super) fn forget(&mut self, life: Life) -> Vec<(Life, u64)> {
+    pub(super) fn forget(&mut self, life: MemberId) -> Vec<(MemberId, u64)> {
         let of_it = self.meetings.extract_if(.., |_, meeting| meeting.group.contains(&life.0));
         let waits: Vec<_> = of_it.flat_map(|(_, meeting)| meeting.here).collect();
         self.end(&waits);
@@ -83,29 +82,29 @@ impl Barriers {
     }
 
     /// Removes a barrier, and returns the waits to end.
-    fn dissolve(&mut self, name: &str) -> Vec<(Life, u64)> {
+    fn dissolve(&mut self, name: &str) -> Vec<(MemberId, u64)> {
         let waits = self.meetings.remove(name).map(|meeting| meeting.here).unwrap_or_default();
         self.end(&waits);
         waits
     }
 
-    fn end(&mut self, waits: &[(Life, u64)]) {
+    fn end(&mut self, waits: &[(MemberId, u64)]) {
         for (by, token) in waits {
             self.ended.entry(*by).or_default().insert(*token);
         }
     }
 }
 
-impl Node {
+impl SyncHome {
     /// Serves, as a home, a node that comes to a barrier, perhaps again. `group` is ascending; `oldest` is
     /// the lowest token under which the node waits at a barrier here.
     pub(crate) fn enter_barrier(
         self: &Arc<Self>,
-        by: Life,
+        by: MemberId,
         name: String,
         group: Vec<NodeId>,
         (token, oldest): (u64, u64),
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let refuse = |why: &str| Err(Error::Refused(why.into()));
         if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
             return refuse("the group does not contain the barrier's home and the caller");
@@ -115,7 +114,7 @@ impl Node {
         let barriers = &mut objects.barriers;
         if barriers.ended.entry(by).or_default().includes(token, oldest) {
             sometimes!("a node came again to a barrier that had ended for it");
-            return Ok(Answer::Queued);
+            return Ok(Response::Queued);
         }
         // The lock makes sure that the death of another node is seen here or ends the wait later.
         if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
@@ -133,7 +132,7 @@ impl Node {
             return refuse("another group waits at this barrier");
         }
         if meeting.here.contains(&(by, token)) {
-            return Ok(Answer::Queued);
+            return Ok(Response::Queued);
         }
         if meeting.here.iter().any(|(life, _)| life.0 == by.0) {
             return refuse("this node waits at this barrier already");
@@ -146,11 +145,11 @@ impl Node {
             // is acknowledged.
             self.tell_barrier(released, &Ok(Outcome::Open));
         }
-        Ok(Answer::Queued)
+        Ok(Response::Queued)
     }
 
     /// Serves, as a home, a node that stops waiting: all others fail, because the barrier cannot open.
-    pub(crate) fn leave_barrier(self: &Arc<Self>, by: Life, name: &str, token: u64) {
+    pub(crate) fn leave_barrier(self: &Arc<Self>, by: MemberId, name: &str, token: u64) {
         // The waits of an incarnation that has ended are gone.
         let Ok(mut objects) = self.lock_for(&self.objects, by) else { return };
         let barriers = &mut objects.barriers;
@@ -166,52 +165,13 @@ impl Node {
         self.tell_barrier(others, &Err(Error::Deadline));
     }
 
-    pub(crate) fn tell_barrier(self: &Arc<Self>, who: Vec<(Life, u64)>, outcome: &Result<Outcome, Error>) {
+    pub(crate) fn tell_barrier(
+        self: &Arc<Self>,
+        who: Vec<(MemberId, u64)>,
+        outcome: &Result<Outcome, Error>,
+    ) {
         for (by, token) in who {
             self.wake(by, token, outcome.clone());
         }
-    }
-}
-
-impl Lite {
-    /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All must
-    /// give the same group, in any order. Either all are released or all fail. There is one exception: if
-    /// the home, which is the node with the lowest number, dies while the barrier opens, some may be
-    /// released while others get `NodeDown`.
-    ///
-    /// # Errors
-    /// `NodeDown` if a node of the group is dead or leaves meanwhile; `Deadline` or `Unknown` if one of
-    /// them stops waiting.
-    pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
-        let deadline = self.deadline();
-        let node = &self.by.node;
-        let mut group = group.to_vec();
-        group.sort_unstable();
-        group.dedup();
-        let home = match group.first() {
-            Some(home) if name.len() <= LONGEST_NAME && group.contains(&node.me) => *home,
-            _ => {
-                let why = "a barrier has a name of at most 256 bytes, and a group that this node belongs to";
-                return Err(Error::Refused(why.into()));
-            }
-        };
-        let life = node.life_of(home)?;
-        let waiting = node.begin_wait_at_barrier(life)?;
-        let (token, oldest) = (waiting.token, node.waits.oldest_at_barriers(life));
-        let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
-        let ask = Ask::BarrierEnter { name: name.into(), group, token, oldest };
-        let result = match node.ask_until(life, &ask, deadline).await {
-            // Without an answer, this node may still be waiting at the home.
-            Ok(Answer::Queued) | Err(Error::Unknown) => {
-                // After the deadline the barrier may have opened without this node's knowledge.
-                let ended = node.wait_until(&waiting, deadline).await;
-                ended.unwrap_or(Err(Error::Unknown)).map(drop)
-            }
-            other => other.map(drop),
-        };
-        if !matches!(result, Err(Error::Unknown)) {
-            undo.disarm();
-        }
-        result
     }
 }

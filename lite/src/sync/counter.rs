@@ -1,10 +1,9 @@
 //! [`Counter`]: a number that all nodes change by RDMA atomics.
 
 use crate::sometimes::sometimes;
-use crate::{Error, Lite, Lmr, Permissions};
+use crate::{Error, Lmr};
 use alloc::boxed::Box;
 use core::time::Duration;
-use proto::NodeId;
 
 /// A 64-bit number in the memory of a node, changed by the RNICs alone: an operation costs one atomic and
 /// no processor time at the node. The counter is a region of 8 bytes, and is freed as one.
@@ -20,12 +19,12 @@ use proto::NodeId;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Counter {
-    cell: Lmr,
+    pub(crate) cell: Lmr,
 }
 
 /// The region of a counter whose creator may not learn that its name is bound. Dropping this frees the
 /// region, so that no name is bound to a region without a user.
-struct Unsure(Option<Lmr>);
+pub(crate) struct Unsure(pub(crate) Option<Lmr>);
 
 impl Drop for Unsure {
     fn drop(&mut self) {
@@ -39,32 +38,6 @@ impl Drop for Unsure {
             };
             node.platform.spawn("lite-counter", Box::pin(free));
         }
-    }
-}
-
-impl Lite {
-    /// Creates a counter with the value 0 on `home`, which may be this node, and publishes it as `name`.
-    ///
-    /// # Errors
-    /// `NameTaken` if something is published under that name.
-    pub async fn create_counter(&self, home: NodeId, name: &str) -> Result<Counter, Error> {
-        let cell = self.alloc(home, 8, Permissions::ATOMIC | Permissions::SHARE).await?;
-        let mut unsure = Unsure(Some(cell.clone()));
-        cell.publish(name).await?;
-        unsure.0 = None;
-        Ok(Counter { cell })
-    }
-
-    /// Opens the counter that is published as `name`.
-    pub async fn open_counter(&self, name: &str) -> Result<Counter, Error> {
-        let cell = self.map(name, Permissions::ATOMIC).await?;
-        if cell.len() != 8 {
-            return Err(Error::Refused(alloc::format!(
-                "`{name}` is no counter: it has {} bytes",
-                cell.len()
-            )));
-        }
-        Ok(Counter { cell })
     }
 }
 

@@ -1,11 +1,11 @@
 //! [`Event`]: a count of signals that tasks can wait for.
 
-use super::object::{Kind, Place};
 use super::waiting::Outcome;
-use crate::node::Node;
-use crate::rpc::{Answer, Ask};
-use crate::scope::Scoped;
-use crate::{Error, Lite};
+use crate::Error;
+use crate::base::names::ObjectAddress;
+use crate::base::scope::Scoped;
+use crate::sync::SyncHome;
+use crate::sync::request::{Request, Response};
 use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
@@ -28,34 +28,10 @@ use proto::NodeId;
 /// ```
 #[derive(Clone)]
 pub struct Event {
-    node: Arc<Node>,
-    place: Place,
-    patience: Duration,
-    scope: Scoped,
-}
-
-impl Lite {
-    /// Creates an event on `home`, which may be this node, and publishes it as `name`.
-    ///
-    /// # Errors
-    /// `NameTaken` if something is published under that name.
-    pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
-        self.by.scope.check()?;
-        let place = self.by.node.new_object(Kind::Event, home, name, self.deadline()).await?;
-        self.by.scope.keep_object(&self.by.node, place)?;
-        Ok(self.event(place))
-    }
-
-    /// Opens the event that is published as `name`.
-    pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
-        let place = self.by.node.find_object(Kind::Event, name, self.deadline()).await?;
-        Ok(self.event(place))
-    }
-
-    fn event(&self, place: Place) -> Event {
-        let (node, scope) = (self.by.node.clone(), self.by.scope.clone());
-        Event { node, place, patience: self.by.patience(), scope }
-    }
+    pub(crate) node: Arc<SyncHome>,
+    pub(crate) place: ObjectAddress,
+    pub(crate) patience: Duration,
+    pub(crate) scope: Scoped,
 }
 
 /// Tells the home that the task has stopped waiting, unless the wait has ended.
@@ -91,7 +67,7 @@ impl Event {
     pub async fn signal(&self) -> Result<u64, Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;
-        count(self.node.ask_node(self.place.home(), &Ask::Signal { place: self.place }, deadline).await?)
+        count(self.node.request(self.place.home(), &Request::Signal { place: self.place }, deadline).await?)
     }
 
     /// Waits until the count is above `past`, and returns it.
@@ -101,11 +77,11 @@ impl Event {
         node.check_home(&place)?;
         let waiting = node.begin_wait(place.home())?;
         let mut listening = Listening { event: self, token: waiting.token, armed: true };
-        let ask = Ask::Await { place, past, token: waiting.token };
-        let ended = match node.ask_until(place.home(), &ask, deadline).await {
-            Ok(Answer::Queued) => {
+        let ask = Request::Await { place, past, token: waiting.token };
+        let ended = match node.request_until(place.home(), &ask, deadline).await {
+            Ok(Response::Queued) => {
                 let ended = node.wait_until(&waiting, deadline).await;
-                ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Answer::Ended(outcome)))
+                ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Response::Ended(outcome)))
             }
             // The operation only waited, so nothing has happened.
             Err(Error::Unknown) => return Err(Error::Deadline),
@@ -123,9 +99,9 @@ impl Event {
     }
 }
 
-fn count(answer: Answer) -> Result<u64, Error> {
+fn count(answer: Response) -> Result<u64, Error> {
     match answer {
-        Answer::Ended(Outcome::Count(count)) => Ok(count),
+        Response::Ended(Outcome::Count(count)) => Ok(count),
         _ => Err(Error::Refused("unexpected answer".into())),
     }
 }

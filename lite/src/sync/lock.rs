@@ -1,15 +1,15 @@
 //! [`Lock`]: a lock of the cluster.
 
-use super::FencingToken;
-use super::object::{Kind, Place};
+use super::fencing::FencingToken;
 use super::queue::Mode;
 use super::waiting::Outcome;
-use crate::node::Node;
-use crate::op::Moment;
+use crate::Error;
+use crate::base::names::ObjectAddress;
+use crate::base::scope::Scoped;
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Ask};
-use crate::scope::Scoped;
-use crate::{Error, Lite};
+use crate::sync::SyncHome;
+use crate::sync::request::{Request, Response};
+use crate::transport::op::Moment;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -43,34 +43,10 @@ use proto::NodeId;
 /// ```
 #[derive(Clone)]
 pub struct Lock {
-    node: Arc<Node>,
-    place: Place,
-    patience: Duration,
-    scope: Scoped,
-}
-
-impl Lite {
-    /// Creates a lock on `home`, which may be this node, and publishes it as `name`.
-    ///
-    /// # Errors
-    /// `NameTaken` if something is published under that name.
-    pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
-        self.by.scope.check()?;
-        let place = self.by.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
-        self.by.scope.keep_object(&self.by.node, place)?;
-        Ok(self.lock(place))
-    }
-
-    /// Opens the lock that is published as `name`.
-    pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
-        let place = self.by.node.find_object(Kind::Lock, name, self.deadline()).await?;
-        Ok(self.lock(place))
-    }
-
-    fn lock(&self, place: Place) -> Lock {
-        let (node, scope) = (self.by.node.clone(), self.by.scope.clone());
-        Lock { node, place, patience: self.by.patience(), scope }
-    }
+    pub(crate) node: Arc<SyncHome>,
+    pub(crate) place: ObjectAddress,
+    pub(crate) patience: Duration,
+    pub(crate) scope: Scoped,
 }
 
 impl Lock {
@@ -128,13 +104,13 @@ impl Lock {
             fencing: FencingToken::NONE,
             stage: Stage::Claimed,
         };
-        let ask = Ask::Claim { place, mode, token: waiting.token, wait };
-        let outcome = match node.ask_until(place.home(), &ask, deadline).await {
-            Ok(Answer::Ended(outcome)) => outcome,
-            Ok(Answer::Queued) if wait => {
+        let ask = Request::Claim { place, mode, token: waiting.token, wait };
+        let outcome = match node.request_until(place.home(), &ask, deadline).await {
+            Ok(Response::Ended(outcome)) => outcome,
+            Ok(Response::Queued) if wait => {
                 node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
             }
-            Ok(Answer::Queued) => {
+            Ok(Response::Queued) => {
                 guard.stage = Stage::Over;
                 return Ok(None);
             }
@@ -168,8 +144,8 @@ impl fmt::Debug for Lock {
 /// The lock while it is held. Dropping this releases it.
 #[must_use = "the lock is given back when this is dropped"]
 pub struct LockGuard {
-    node: Arc<Node>,
-    place: Place,
+    node: Arc<SyncHome>,
+    place: ObjectAddress,
     patience: Duration,
     token: u64,
     after_death: bool,
@@ -231,8 +207,8 @@ impl LockGuard {
             }
             self.since = None;
         }
-        let ask = Ask::Leave { place: self.place, token: self.token, held: true };
-        self.node.ask_node(self.place.home(), &ask, deadline).await?;
+        let ask = Request::Leave { place: self.place, token: self.token, held: true };
+        self.node.request(self.place.home(), &ask, deadline).await?;
         self.stage = Stage::Over;
         Ok(())
     }

@@ -4,11 +4,15 @@ use super::queue::{Claim, Grant, Mode, Queue};
 use super::waiting::Outcome;
 use super::{LONGEST_NAME, barrier::Barriers};
 use crate::Error;
-use crate::membership::Life;
-use crate::names::{Bearer, Named};
-use crate::node::Node;
+use crate::base::member::MemberId;
+use crate::base::names::{Bearer, Named};
+use crate::base::names::{Kind, ObjectAddress};
 use crate::planted::{Bug, planted};
-use crate::rpc::{Answer, Ask, Call, Undo, answer};
+use crate::rpc::Call;
+use crate::rpc::Rollback;
+use crate::rpc::answer;
+use crate::sync::SyncHome;
+use crate::sync::request::{Request, Response};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -16,47 +20,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::Instant;
-use proto::{Incarnation, NodeId};
-use serde::{Deserialize, Serialize};
+use proto::NodeId;
 
 /// The time that the directory may take to bind a name.
 const BIND_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The kind of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Kind {
-    Lock,
-    Event,
-}
-
-impl Kind {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Lock => "a lock",
-            Self::Event => "an event",
-        }
-    }
-}
-
-/// The home of an object and the secret that each request for it must carry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) kind: Kind,
-    pub(crate) home: NodeId,
-    pub(crate) life: Incarnation,
-    pub(crate) number: u64,
-    pub(crate) secret: u64,
-}
-
-impl Place {
-    pub(crate) fn home(&self) -> Life {
-        (self.home, self.life)
-    }
-}
-
 /// A task that waits until an event's count exceeds `past`.
 struct Listener {
-    by: Life,
+    by: MemberId,
     token: u64,
     past: u64,
 }
@@ -89,7 +60,7 @@ impl Objects {
 
     /// Returns the number of holders and waiters whose incarnations `which` selects.
     #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let at = |object: &Object| match &object.state {
             State::Lock(queue) => queue.places_of(which),
             State::Event { listeners, .. } => listeners.iter().filter(|l| which(l.by)).count(),
@@ -97,12 +68,12 @@ impl Objects {
         self.objects.values().map(at).sum::<usize>() + self.barriers.places_of(which)
     }
 
-    fn find(&mut self, place: &Place) -> Result<&mut State, Error> {
+    fn find(&mut self, place: &ObjectAddress) -> Result<&mut State, Error> {
         let object = self.objects.get_mut(&place.number).filter(|o| o.secret == place.secret);
         object.map(|o| &mut o.state).ok_or(Error::Freed)
     }
 
-    fn find_lock(&mut self, place: &Place) -> Result<&mut Queue, Error> {
+    fn find_lock(&mut self, place: &ObjectAddress) -> Result<&mut Queue, Error> {
         match self.find(place)? {
             State::Lock(queue) => Ok(queue),
             State::Event { .. } => Err(Error::Freed),
@@ -110,7 +81,7 @@ impl Objects {
     }
 }
 
-impl Node {
+impl SyncHome {
     // ---- At the home ----
 
     /// Creates an object, binds its name, and then answers.
@@ -122,14 +93,14 @@ impl Node {
         let number = {
             let mut objects = match self.lock_for(&self.objects, (call.from(), call.incarnation())) {
                 Ok(objects) => objects,
-                Err(error) => return answer(call, Err(error)),
+                Err(error) => return answer::<Response>(call, &Err(error)),
             };
             objects.last += 1;
             let number = objects.last;
             objects.objects.insert(number, Object { secret, name: name.clone(), state });
             number
         };
-        let place = Place { kind, home: self.me, life: self.incarnation, number, secret };
+        let place = ObjectAddress { kind, home: self.me, life: self.incarnation, number, secret };
         let node = self.clone();
         let task = async move {
             let deadline = node.platform.now() + BIND_DEADLINE;
@@ -142,7 +113,7 @@ impl Node {
                 }
             }
             let unsure = matches!(bound, Err(Error::Unknown));
-            answer(call, bound.map(|_| Answer::Created(place)));
+            answer(call, &bound.map(|_| Response::Created(place)));
             if unsure {
                 node.unbind_at_last(&name, Bearer::Object(number)).await;
             }
@@ -178,7 +149,7 @@ impl Node {
     /// Tells the waiters of an object that it has ended, and returns its name.
     fn tell_freed(self: &Arc<Self>, removed: Option<Object>) -> Option<String> {
         let Object { name, state, .. } = removed?;
-        let waiting: Vec<(Life, u64)> = match state {
+        let waiting: Vec<(MemberId, u64)> = match state {
             State::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
             State::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
         };
@@ -191,23 +162,29 @@ impl Node {
     /// Serves a claim on a lock.
     pub(crate) fn claim_lock(
         &self,
-        by: Life,
-        place: &Place,
+        by: MemberId,
+        place: &ObjectAddress,
         mode: Mode,
         token: u64,
         wait: bool,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
         let claim = Claim { by: objects.life(), token, mode };
         let granted = objects.find_lock(place)?.claim(claim, wait);
         Ok(match granted {
-            Some(Grant { after_death, token, .. }) => Answer::Ended(Outcome::Granted { after_death, token }),
-            None => Answer::Queued,
+            Some(Grant { after_death, token, .. }) => {
+                Response::Ended(Outcome::Granted { after_death, token })
+            }
+            None => Response::Queued,
         })
     }
 
     /// Increments an event's count.
-    pub(crate) fn signal_event(self: &Arc<Self>, by: Life, place: &Place) -> Result<Answer, Error> {
+    pub(crate) fn signal_event(
+        self: &Arc<Self>,
+        by: MemberId,
+        place: &ObjectAddress,
+    ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
         *count += 1 + u64::from(planted(Bug::SignalTwice));
@@ -217,30 +194,36 @@ impl Node {
         for listener in woken {
             self.wake(listener.by, listener.token, Ok(Outcome::Count(now)));
         }
-        Ok(Answer::Ended(Outcome::Count(now)))
+        Ok(Response::Ended(Outcome::Count(now)))
     }
 
     /// Serves a task that waits until an event's count is above `past`.
     pub(crate) fn await_event(
         &self,
-        by: Life,
-        place: &Place,
+        by: MemberId,
+        place: &ObjectAddress,
         past: u64,
         token: u64,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
         if *count > past {
-            return Ok(Answer::Ended(Outcome::Count(*count)));
+            return Ok(Response::Ended(Outcome::Count(*count)));
         }
         if !listeners.iter().any(|l| (l.by, l.token) == (by, token)) {
             listeners.push(Listener { by, token, past });
         }
-        Ok(Answer::Queued)
+        Ok(Response::Queued)
     }
 
     /// Removes a waiter or holder. `held`: the object is a lock, and the task has had it.
-    pub(crate) fn leave_object(self: &Arc<Self>, by: Life, place: &Place, token: u64, held: bool) {
+    pub(crate) fn leave_object(
+        self: &Arc<Self>,
+        by: MemberId,
+        place: &ObjectAddress,
+        token: u64,
+        held: bool,
+    ) {
         let mut objects = self.objects.lock();
         let grants = match objects.find(place) {
             Ok(State::Lock(queue)) => queue.release(by, token, held),
@@ -255,7 +238,7 @@ impl Node {
     }
 
     /// Removes the waits and holds of an incarnation that has ended.
-    pub(crate) fn end_waits_of(self: &Arc<Self>, life: Life) {
+    pub(crate) fn end_waits_of(self: &Arc<Self>, life: MemberId) {
         let mut objects = self.objects.lock();
         let mut grants = Vec::new();
         for object in objects.objects.values_mut() {
@@ -271,7 +254,7 @@ impl Node {
     }
 
     /// Unblocks the locks that an ended incarnation held exclusively, once all nodes know of its end.
-    pub(crate) fn unblock_locks(self: &Arc<Self>, life: Life) {
+    pub(crate) fn unblock_locks(self: &Arc<Self>, life: MemberId) {
         let mut grants = Vec::new();
         for object in self.objects.lock().objects.values_mut() {
             if let State::Lock(queue) = &mut object.state {
@@ -296,20 +279,20 @@ impl Node {
         home: NodeId,
         name: &str,
         deadline: Instant,
-    ) -> Result<Place, Error> {
+    ) -> Result<ObjectAddress, Error> {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return Err(Error::Refused("a name has 1 to 256 bytes".into()));
         }
         let secret = self.random();
-        let home = self.life_of(home)?;
-        let undo = Undo::new(self, home, Ask::Destroy { secret });
-        let ask = Ask::Create { kind, secret, name: name.into() };
-        let result = self.ask_node(home, &ask, deadline).await;
+        let home = self.member_now(home)?;
+        let undo = Rollback::new(self, home, Request::Destroy { secret });
+        let ask = Request::Create { kind, secret, name: name.into() };
+        let result = self.request(home, &ask, deadline).await;
         if !matches!(result, Err(Error::Unknown)) {
             undo.disarm();
         }
         match result? {
-            Answer::Created(place) => Ok(place),
+            Response::Created(place) => Ok(place),
             _ => Err(Error::Refused("unexpected answer".into())),
         }
     }
@@ -320,7 +303,7 @@ impl Node {
         kind: Kind,
         name: &str,
         deadline: Instant,
-    ) -> Result<Place, Error> {
+    ) -> Result<ObjectAddress, Error> {
         match self.find_named(name, deadline).await? {
             Named::Object(place) if place.kind == kind => Ok(place),
             other => Err(Error::Refused(alloc::format!("`{name}` is {}, not {}", other.what(), kind.name()))),
@@ -329,11 +312,15 @@ impl Node {
 
     /// Ends an object. On `Ok` its waiters are being told. On an error its home is told as soon as
     /// possible.
-    pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
+    pub(crate) async fn end_object(
+        self: &Arc<Self>,
+        place: &ObjectAddress,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         self.check_home(place)?;
-        let ask = Ask::Destroy { secret: place.secret };
-        let again = Undo::new(self, place.home(), ask.clone());
-        let ended = self.ask_until(place.home(), &ask, deadline).await;
+        let ask = Request::Destroy { secret: place.secret };
+        let again = Rollback::new(self, place.home(), ask.clone());
+        let ended = self.request_until(place.home(), &ask, deadline).await;
         if ended.is_ok() {
             again.disarm();
         }
@@ -341,7 +328,7 @@ impl Node {
     }
 
     /// Fails unless the object's home is still the incarnation that created it.
-    pub(crate) fn check_home(&self, place: &Place) -> Result<(), Error> {
+    pub(crate) fn check_home(&self, place: &ObjectAddress) -> Result<(), Error> {
         if place.home() == (self.me, self.incarnation) {
             return if self.is_fenced() { Err(Error::LinkDown) } else { Ok(()) };
         }
@@ -350,9 +337,9 @@ impl Node {
 
     /// Tells an object's home that a task has stopped waiting or holding, and repeats that until it is
     /// acknowledged. `held`: the task has had the lock.
-    pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64, held: bool) {
+    pub(crate) fn spawn_leave(self: &Arc<Self>, place: ObjectAddress, token: u64, held: bool) {
         // A home on this node is told by a message, too: the claim or the wait may not have been served
         // yet, and this must follow it.
-        self.spawn_insist(place.home(), Ask::Leave { place, token, held });
+        self.spawn_retry(place.home(), Request::Leave { place, token, held });
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The queue is fair: each claim waits behind all earlier ones, so neither readers nor writers starve.
 
-use super::FencingToken;
-use crate::membership::Life;
+use super::fencing::FencingToken;
+use crate::base::member::MemberId;
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use alloc::collections::VecDeque;
@@ -22,13 +22,13 @@ pub(crate) enum Mode {
 /// A task that waits for a lock or holds it: its node's incarnation, and the number that the task chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
-    pub(crate) by: Life,
+    pub(crate) by: MemberId,
     pub(crate) token: u64,
     pub(crate) mode: Mode,
 }
 
 impl Claim {
-    fn is(&self, by: Life, token: u64) -> bool {
+    fn is(&self, by: MemberId, token: u64) -> bool {
         self.by == by && self.token == token
     }
 }
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     waiting: VecDeque<Claim>,
     /// The incarnations that held the lock exclusively when they ended, and whose end some nodes may not
     /// know yet.
-    unsettled: Vec<Life>,
+    unsettled: Vec<MemberId>,
     /// True if an exclusive holder has died and no exclusive holder has had the lock since.
     died: bool,
 }
@@ -89,7 +89,7 @@ impl Queue {
     /// Removes a claim, granted or not, and returns the claims that are granted by that. Unknown claims
     /// change nothing. `held`: the task has had the lock and so knows of a death; a grant that came too
     /// late told nobody.
-    pub(crate) fn release(&mut self, by: Life, token: u64, held: bool) -> Vec<Grant> {
+    pub(crate) fn release(&mut self, by: MemberId, token: u64, held: bool) -> Vec<Grant> {
         if held && self.holders.iter().any(|g| g.claim.is(by, token) && g.claim.mode == Mode::Exclusive) {
             self.died = false;
         }
@@ -104,7 +104,7 @@ impl Queue {
     /// Removes the claims of an incarnation that has ended, and returns the claims that are granted by
     /// that. If it held the lock exclusively, the lock stays blocked until [`settled`](Self::settled): some
     /// node may still accept what that incarnation sent.
-    pub(crate) fn end(&mut self, life: Life) -> Vec<Grant> {
+    pub(crate) fn end(&mut self, life: MemberId) -> Vec<Grant> {
         self.waiting.retain(|claim| claim.by != life);
         let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
         self.holders.retain(|g| g.claim.by != life);
@@ -120,14 +120,14 @@ impl Queue {
 
     /// Unblocks the lock once all nodes know of the end of an incarnation, and returns the claims that are
     /// granted by that.
-    pub(crate) fn settled(&mut self, life: Life) -> Vec<Grant> {
+    pub(crate) fn settled(&mut self, life: MemberId) -> Vec<Grant> {
         self.unsettled.retain(|l| *l != life);
         self.advance()
     }
 
     /// Returns the number of holders and waiters whose incarnations `which` selects.
     #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let claims = self.holders.iter().map(|g| &g.claim).chain(&self.waiting);
         claims.filter(|claim| which(claim.by)).count()
     }
@@ -178,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
     use proto::{Incarnation, NodeId};
 
-    fn life(n: u16) -> Life {
+    fn life(n: u16) -> MemberId {
         (NodeId(n), Incarnation(u64::from(n)))
     }
 

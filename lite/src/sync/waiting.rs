@@ -1,11 +1,11 @@
 //! The waiting side: the waits of this node's tasks, and their end by a message of the home.
 
-use super::FencingToken;
+use super::fencing::FencingToken;
 use crate::Error;
-use crate::lock::Mutex;
-use crate::membership::Life;
-use crate::node::Node;
-use crate::rpc::Ask;
+use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::sync::SyncHome;
+use crate::sync::request::Request;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,7 +13,6 @@ use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::Instant;
-use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// The successful end of a wait.
@@ -29,7 +28,7 @@ pub(crate) enum Outcome {
 }
 
 struct Wait {
-    home: Life,
+    home: MemberId,
     at_barrier: bool,
     ended: Option<Result<Outcome, Error>>,
     waker: Option<Waker>,
@@ -62,7 +61,7 @@ impl Waits {
     }
 
     /// Ends a wait, as a home has said. An unknown wait is ignored, and so is a second end.
-    pub(crate) fn end(&self, from: Life, token: u64, outcome: Result<Outcome, Error>) {
+    pub(crate) fn end(&self, from: MemberId, token: u64, outcome: Result<Outcome, Error>) {
         let waker = {
             let mut table = self.table.lock();
             let wait = table.get_mut(&token).filter(|wait| wait.home == from);
@@ -74,14 +73,14 @@ impl Waits {
     }
 
     /// Returns the lowest token of a wait at a barrier of `home`, or 0 if there is none.
-    pub(super) fn oldest_at_barriers(&self, home: Life) -> u64 {
+    pub(crate) fn oldest_at_barriers(&self, home: MemberId) -> u64 {
         let table = self.table.lock();
         let oldest = table.iter().find(|(_, wait)| wait.at_barrier && wait.home == home);
         oldest.map_or(0, |(token, _)| *token)
     }
 
     /// Ends all waits at a home that has departed.
-    pub(crate) fn forget(&self, home: Life) {
+    pub(crate) fn forget(&self, home: MemberId) {
         self.end_some(|wait| wait.home == home, &Error::NodeDown(home.0));
     }
 
@@ -126,19 +125,19 @@ impl Waiting<'_> {
     }
 }
 
-impl Node {
+impl SyncHome {
     /// Begins a wait for a lock or event at `home`. Must be called before the home is asked, because the
     /// home may end the wait at once. Fails with `NodeDown` if that incarnation has ended.
-    pub(crate) fn begin_wait(&self, home: Life) -> Result<Waiting<'_>, Error> {
+    pub(crate) fn begin_wait(&self, home: MemberId) -> Result<Waiting<'_>, Error> {
         self.begin(home, false)
     }
 
     /// Begins a wait at a barrier of `home`, as [`begin_wait`](Self::begin_wait) does.
-    pub(crate) fn begin_wait_at_barrier(&self, home: Life) -> Result<Waiting<'_>, Error> {
+    pub(crate) fn begin_wait_at_barrier(&self, home: MemberId) -> Result<Waiting<'_>, Error> {
         self.begin(home, true)
     }
 
-    fn begin(&self, home: Life, at_barrier: bool) -> Result<Waiting<'_>, Error> {
+    fn begin(&self, home: MemberId, at_barrier: bool) -> Result<Waiting<'_>, Error> {
         let waits = &self.waits;
         let mut table = self.lock_for(&waits.table, home)?;
         // Under the lock, so that a wait's token is above those of all waits before it.
@@ -149,28 +148,13 @@ impl Node {
         Ok(Waiting { waits, token })
     }
 
-    /// Returns the present incarnation of a node, which new objects there belong to.
-    pub(crate) fn life_of(&self, node: NodeId) -> Result<Life, Error> {
-        if self.is_fenced() {
-            return Err(Error::LinkDown);
-        }
-        if node == self.me {
-            return Ok((node, self.incarnation));
-        }
-        match self.peer_life(node) {
-            Some(life) => Ok((node, life)),
-            None if self.has_left(node) => Err(Error::NodeDown(node)),
-            None => Err(Error::NoSuchNode),
-        }
-    }
-
     /// Ends the wait `token` of a task of that incarnation. This node is the home of the object, and
     /// repeats the message until it is acknowledged.
-    pub(crate) fn wake(self: &Arc<Self>, by: Life, token: u64, outcome: Result<Outcome, Error>) {
+    pub(crate) fn wake(self: &Arc<Self>, by: MemberId, token: u64, outcome: Result<Outcome, Error>) {
         if by == (self.me, self.incarnation) {
             return self.waits.end(by, token, outcome);
         }
-        self.spawn_insist(by, Ask::Woken { token, outcome });
+        self.spawn_retry(by, Request::Woken { token, outcome });
     }
 
     /// Waits until `deadline` for the end of a wait. Returns `None` if the deadline has passed.

@@ -1,7 +1,7 @@
 //! The means for tests and benchmarks of LITE, all in one process and decided by one seed: an executor
 //! under virtual time, an RNIC that does its work at once, and a manager that only forwards messages.
 
-mod audit;
+pub(crate) mod audit;
 mod direct;
 mod executor;
 mod hostile;
@@ -27,7 +27,7 @@ pub use sparse::{Sparse, SparseHost};
 pub use words::Words;
 
 #[cfg(debug_assertions)]
-pub use crate::lock::on_lock;
+pub use crate::base::lock::on_lock;
 #[cfg(debug_assertions)]
 pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};

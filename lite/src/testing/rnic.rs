@@ -100,7 +100,7 @@ impl Fabric {
         Arc::new(InstantRnic { fabric: self.clone(), port })
     }
 
-    /// Holds posted work back, or releases it: it is then done at the next `progress` of its RNIC.
+    /// HandleTable posted work back, or releases it: it is then done at the next `progress` of its RNIC.
     pub fn hold(&self, holding: bool) {
         self.0.lock().holding = holding;
     }
@@ -113,7 +113,7 @@ impl Fabric {
         }
     }
 
-    /// Holds work of one port for another back, or releases it: it is then done at the next `progress` of
+    /// HandleTable work of one port for another back, or releases it: it is then done at the next `progress` of
     /// its RNIC.
     pub fn hold_between(&self, from: Gid, to: Gid, holding: bool) {
         self.set_gap(from, to, holding.then_some(Gap::Held));
@@ -193,7 +193,7 @@ impl Port {
 }
 
 /// The result of a work request.
-enum Fate {
+enum PendingChanges {
     Done(Status, u32),
     /// The peer has no receive posted.
     Waits,
@@ -211,20 +211,20 @@ impl State {
             let (failed, peer, cq) = (qp.failed, qp.peer, qp.options.send_cq);
             let gap = peer.and_then(|(to, _)| self.gaps.get(&[gid.0, to.0]).copied());
             let fate = match peer {
-                _ if failed => Fate::Done(Status::WorkRequestFlushed, 0),
-                Some(_) if gap == Some(Gap::Held) => Fate::Waits,
+                _ if failed => PendingChanges::Done(Status::WorkRequestFlushed, 0),
+                Some(_) if gap == Some(Gap::Held) => PendingChanges::Waits,
                 Some(peer) if gap == Some(Gap::Slow) => self.send_slowly(gid, peer, &work),
                 Some(peer) => self.perform(gid, peer, &work),
-                None => Fate::Done(Status::LocalQpOperationError, 0),
+                None => PendingChanges::Done(Status::LocalQpOperationError, 0),
             };
             let Some(port) = self.ports.get_mut(&gid.0) else { return any };
             let Some(qp) = port.qps.get_mut(&number) else { return any };
             match fate {
-                Fate::Waits => {
+                PendingChanges::Waits => {
                     qp.held.push_front((id, work));
                     return any;
                 }
-                Fate::Done(status, byte_len) => {
+                PendingChanges::Done(status, byte_len) => {
                     qp.failed |= status != Status::Success;
                     let kind = match work {
                         Work::Write { .. } => WorkKind::Write,
@@ -240,7 +240,7 @@ impl State {
     }
 
     /// Makes the packets of a work request arrive after its sender has given it up.
-    fn send_slowly(&mut self, from: Gid, to: (Gid, QpNum), work: &Work) -> Fate {
+    fn send_slowly(&mut self, from: Gid, to: (Gid, QpNum), work: &Work) -> PendingChanges {
         if let Work::Write { data, remote, imm: None } = work
             && let Some(here) = self.ports.get(&from.0)
         {
@@ -250,15 +250,17 @@ impl State {
             };
             self.slow.push((to, *remote, bytes));
         }
-        Fate::Done(Status::RetryExceeded, 0)
+        PendingChanges::Done(Status::RetryExceeded, 0)
     }
 
-    fn perform(&mut self, from: Gid, (to, qp): (Gid, QpNum), work: &Work) -> Fate {
+    fn perform(&mut self, from: Gid, (to, qp): (Gid, QpNum), work: &Work) -> PendingChanges {
         let here = self.ports.get(&from.0).filter(|p| !p.cut || from == to);
         let there = self.ports.get(&to.0).filter(|p| !p.cut || from == to);
-        let (Some(here), Some(there)) = (here, there) else { return Fate::Done(Status::RetryExceeded, 0) };
+        let (Some(here), Some(there)) = (here, there) else {
+            return PendingChanges::Done(Status::RetryExceeded, 0);
+        };
         let Some(target) = there.qps.get(&qp).filter(|q| !q.failed && q.peer.is_some()) else {
-            return Fate::Done(Status::RetryExceeded, 0);
+            return PendingChanges::Done(Status::RetryExceeded, 0);
         };
         let remote = match work {
             Work::Write { remote, .. }
@@ -267,15 +269,15 @@ impl State {
             | Work::CompareSwap { remote, .. } => *remote,
         };
         let (local, far) = (here.platform.memory(), there.platform.memory());
-        let access = Fate::Done(Status::RemoteAccessError, 0);
-        let lost = Fate::Done(Status::LocalProtectionError, 0);
+        let access = PendingChanges::Done(Status::RemoteAccessError, 0);
+        let lost = PendingChanges::Done(Status::LocalProtectionError, 0);
         if remote.key != there.key {
             return access;
         }
         match work {
             Work::Write { data, imm, .. } => {
                 if imm.is_some() && target.receives.is_empty() {
-                    return Fate::Waits;
+                    return PendingChanges::Waits;
                 }
                 let bytes = match data {
                     Ok(pieces) => match gather(local, pieces) {
@@ -294,7 +296,7 @@ impl State {
                 if let Some(imm) = imm {
                     self.receive(to, qp, *imm, len);
                 }
-                Fate::Done(Status::Success, len)
+                PendingChanges::Done(Status::Success, len)
             }
             Work::Read { into, .. } => {
                 let total: u32 = into.iter().map(|(_, n)| n).sum();
@@ -302,7 +304,7 @@ impl State {
                 if far.read(remote.addr, &mut bytes).is_err() {
                     return access;
                 }
-                if scatter(local, into, &bytes) { Fate::Done(Status::Success, total) } else { lost }
+                if scatter(local, into, &bytes) { PendingChanges::Done(Status::Success, total) } else { lost }
             }
             Work::FetchAdd { result, add, .. } => match far.fetch_add(remote.addr, *add) {
                 Ok(before) => store(local, *result, before),
@@ -352,10 +354,10 @@ fn gather(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)]) -> Option<Vec
     Some(bytes)
 }
 
-fn store(memory: &dyn platform::Memory, result: IoAddr, before: u64) -> Fate {
+fn store(memory: &dyn platform::Memory, result: IoAddr, before: u64) -> PendingChanges {
     match memory.write(result, &before.to_ne_bytes()) {
-        Ok(()) => Fate::Done(Status::Success, 8),
-        Err(_) => Fate::Done(Status::LocalProtectionError, 0),
+        Ok(()) => PendingChanges::Done(Status::Success, 8),
+        Err(_) => PendingChanges::Done(Status::LocalProtectionError, 0),
     }
 }
 

@@ -1,12 +1,23 @@
 //! The messages of a hostile member: messages of LITE with random fields, most of which make sense to their
 //! receiver.
 
-use crate::conn::{End, Envelope, Message, RpcArea, VERSION};
-use crate::membership::Life;
-use crate::op::Loan;
-use crate::region::{Grantee, MapAsk, Piece, Plan, Shape};
-use crate::rpc::{Answer, Ask, Imm, RequestHeader};
-use crate::sync::{FencingToken, Kind, Mode, Outcome, Place};
+use crate::base::member::MemberId;
+use crate::base::names::Kind;
+use crate::base::names::ObjectAddress;
+use crate::channel::Imm;
+use crate::channel::RequestHeader;
+use crate::channel::RpcArea;
+use crate::region::Grantee;
+use crate::region::Piece;
+use crate::region::request::{self as region, Loan, MapRequest, Plan, Shape};
+use crate::sync::FencingToken;
+use crate::sync::Mode;
+use crate::sync::Outcome;
+use crate::sync::request as sync;
+use crate::transport::connect::End;
+use crate::transport::connect::Envelope;
+use crate::transport::connect::Message;
+use crate::transport::connect::VERSION;
 use crate::{Error, Permissions};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -37,7 +48,7 @@ const EDGES: [u64; 14] = [
 /// Memory of a node that any member may write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spare {
-    pub(super) at: Life,
+    pub(super) at: MemberId,
     pub(super) addr: IoAddr,
     pub(super) len: u64,
 }
@@ -45,17 +56,17 @@ pub(super) struct Spare {
 /// A generator of random values, and of values that a node could have sent.
 pub(super) struct Dice {
     state: u64,
-    me: Life,
+    me: MemberId,
     /// Memory that pieces may name. No other memory of other nodes is ever named, because a member could
     /// write it itself.
     spares: Vec<Spare>,
     /// Numbers of mappings, waits, holdings, objects and attempts that other nodes have named.
     known: Vec<u64>,
-    places: Vec<Place>,
+    places: Vec<ObjectAddress>,
 }
 
 impl Dice {
-    pub(super) fn new(seed: u64, me: Life, spares: Vec<Spare>) -> Self {
+    pub(super) fn new(seed: u64, me: MemberId, spares: Vec<Spare>) -> Self {
         Self { state: seed, me, spares, known: Vec::new(), places: Vec::new() }
     }
 
@@ -89,7 +100,7 @@ impl Dice {
         self.known.push(number);
     }
 
-    pub(super) fn learn_place(&mut self, place: Place) {
+    pub(super) fn learn_place(&mut self, place: ObjectAddress) {
         if self.places.len() < KNOWN {
             self.places.push(place);
         }
@@ -113,8 +124,8 @@ impl Dice {
         }
     }
 
-    fn life(&mut self) -> Life {
-        let lives: Vec<Life> = self.spares.iter().map(|s| s.at).chain([self.me]).collect();
+    fn life(&mut self) -> MemberId {
+        let lives: Vec<MemberId> = self.spares.iter().map(|s| s.at).chain([self.me]).collect();
         let life = self.pick(&lives).unwrap_or(self.me);
         match self.below(10) {
             0 => (NodeId(self.random() as u16), life.1),
@@ -168,13 +179,13 @@ impl Dice {
         }
     }
 
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> ObjectAddress {
         let places = self.places.clone();
         if let (false, Some(place)) = (self.one_in(3), self.pick(&places)) {
             return place;
         }
         let (home, life) = self.life();
-        Place { kind: self.kind(), home, life, number: self.number(), secret: self.number() }
+        ObjectAddress { kind: self.kind(), home, life, number: self.number(), secret: self.number() }
     }
 
     fn kind(&mut self) -> Kind {
@@ -235,96 +246,125 @@ impl Dice {
         Loan { owner: self.node(), token: self.number(), offset: self.len() }
     }
 
-    fn some_answer(&mut self) -> Answer {
-        match self.below(7) {
-            0 => Answer::Done,
-            1 => Answer::Mapped { shape: self.shape(), permissions: self.rights() },
-            2 => Answer::Shape(self.shape()),
-            3 => Answer::Pieces(self.pieces(100)),
-            4 => Answer::Created(self.place()),
-            5 => Answer::Queued,
-            _ => Answer::Ended(self.outcome()),
+    fn some_region_response(&mut self) -> region::Response {
+        match self.below(4) {
+            0 => region::Response::Done,
+            1 => region::Response::Mapped { shape: self.shape(), permissions: self.rights() },
+            2 => region::Response::Shape(self.shape()),
+            _ => region::Response::Pieces(self.pieces(100)),
         }
     }
 
-    /// Returns an answer to that request, mostly of the right kind.
-    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Answer, Error> {
+    fn some_sync_response(&mut self) -> sync::Response {
+        match self.below(4) {
+            0 => sync::Response::Done,
+            1 => sync::Response::Created(self.place()),
+            2 => sync::Response::Queued,
+            _ => sync::Response::Ended(self.outcome()),
+        }
+    }
+
+    /// Returns an answer to a request about regions, mostly of the right kind.
+    pub(super) fn answer_region(&mut self, request: &region::Request) -> Result<region::Response, Error> {
         match self.below(10) {
             0 => return Err(self.error()),
-            1 => return Ok(self.some_answer()),
+            1 => return Ok(self.some_region_response()),
             _ => {}
         }
-        Ok(match ask {
-            Ask::Alloc { .. } | Ask::Map { .. } | Ask::Borrow { .. } => {
-                Answer::Mapped { shape: self.shape(), permissions: self.rights() }
+        use region::{Request, Response};
+        Ok(match request {
+            Request::Alloc { .. } | Request::Map { .. } | Request::Borrow { .. } => {
+                Response::Mapped { shape: self.shape(), permissions: self.rights() }
             }
-            Ask::Pieces { .. } if self.one_in(3) => Answer::Shape(self.shape()),
-            Ask::Pieces { .. } | Ask::Reserved { .. } => Answer::Pieces(self.pieces(100)),
-            Ask::Reserve { len, .. } => {
+            Request::Pieces { .. } if self.one_in(3) => Response::Shape(self.shape()),
+            Request::Pieces { .. } | Request::Reserved { .. } => Response::Pieces(self.pieces(100)),
+            Request::Reserve { len, .. } => {
                 let mut shape = self.shape();
                 if self.one_in(2) {
                     // Memory of this node, as was asked, or claimed to be.
                     shape.first = alloc::vec![Piece { at: self.me, addr: IoAddr(1 << 52), len: *len }];
                     shape.count = 1;
                 }
-                Answer::Shape(shape)
+                Response::Shape(shape)
             }
-            Ask::Create { .. } => Answer::Created(self.place()),
-            Ask::Claim { .. } | Ask::Await { .. } if self.one_in(2) => Answer::Queued,
-            Ask::Claim { .. } | Ask::Await { .. } | Ask::Signal { .. } => Answer::Ended(self.outcome()),
-            Ask::BarrierEnter { .. } => Answer::Queued,
-            _ => Answer::Done,
+            _ => Response::Done,
         })
     }
 
-    /// Returns a random request.
-    pub(super) fn ask(&mut self) -> Ask {
+    /// Returns an answer to a request about objects, mostly of the right kind.
+    pub(super) fn answer_sync(&mut self, request: &sync::Request) -> Result<sync::Response, Error> {
+        match self.below(10) {
+            0 => return Err(self.error()),
+            1 => return Ok(self.some_sync_response()),
+            _ => {}
+        }
+        use sync::{Request, Response};
+        Ok(match request {
+            Request::Create { .. } => Response::Created(self.place()),
+            Request::Claim { .. } | Request::Await { .. } if self.one_in(2) => Response::Queued,
+            Request::Claim { .. } | Request::Await { .. } | Request::Signal { .. } => {
+                Response::Ended(self.outcome())
+            }
+            Request::BarrierEnter { .. } => Response::Queued,
+            _ => Response::Done,
+        })
+    }
+
+    /// Returns a random request about regions.
+    pub(super) fn region_request(&mut self) -> region::Request {
         let (mapping, holding, token) = (self.number(), self.number(), self.number());
         let (name, rights, len) = (self.name(), self.rights(), self.len());
-        match self.below(33) {
-            0 => Ask::Alloc { mapping, plan: self.plan(), permissions: rights },
+        match self.below(25) {
+            0 => region::Request::Alloc { mapping, plan: self.plan(), permissions: rights },
             1 => {
-                let ask = MapAsk { region: holding, key: token, secret: name.into(), wanted: rights };
-                Ask::Map { mapping, ask }
+                let ask = MapRequest { region: holding, key: token, secret: name.into(), wanted: rights };
+                region::Request::Map { mapping, ask }
             }
-            2 => Ask::Pieces { mapping, generation: holding, from: token as u32 },
-            3 => Ask::Unmap { mapping },
-            4 => Ask::Publish { mapping, name },
-            5 => Ask::Unpublish { region: mapping, name },
-            6 => Ask::Grant { mapping, to: self.grantee(), rights },
-            7 => Ask::Withdraw { mapping, from: self.grantee(), rights },
-            8 => Ask::SetSecret { mapping, secret: name.into() },
-            9 => Ask::HandOver { mapping, to: self.node() },
-            10 => Ask::Move { mapping, plan: self.plan() },
-            11 => Ask::Free { mapping },
-            12 => Ask::Revoke { mappings: self.numbers() },
-            13 | 14 => Ask::Pause { mappings: self.numbers(), generation: holding },
-            15 => Ask::Resume { mappings: self.numbers(), generation: holding },
-            16 => Ask::Restrict { mappings: self.numbers(), rights },
-            17 => Ask::Reserve { holding, len },
-            18 => Ask::Reserved { holding, from: token as u32 },
-            19 => Ask::Yield { holding },
-            20 => Ask::Fill { piece: self.piece(), byte: 0xbb },
-            21 => Ask::Memset { mapping, offset: self.len(), len, byte: 0xbb },
-            22 => Ask::Lend { mapping, to: self.node(), rights, token, patience_ns: len },
-            23 => Ask::Borrow { mapping, token },
-            24 => Ask::Copy { from: self.loan(), to: self.loan(), len, patience_ns: self.len() },
-            25 => {
+            2 => region::Request::Pieces { mapping, generation: holding, from: token as u32 },
+            3 => region::Request::Unmap { mapping },
+            4 => region::Request::Publish { mapping, name },
+            5 => region::Request::Unpublish { region: mapping, name },
+            6 => region::Request::Grant { mapping, to: self.grantee(), rights },
+            7 => region::Request::Withdraw { mapping, from: self.grantee(), rights },
+            8 => region::Request::SetSecret { mapping, secret: name.into() },
+            9 => region::Request::HandOver { mapping, to: self.node() },
+            10 => region::Request::Move { mapping, plan: self.plan() },
+            11 => region::Request::Free { mapping },
+            12 => region::Request::Revoke { mappings: self.numbers() },
+            13 | 14 => region::Request::Pause { mappings: self.numbers(), generation: holding },
+            15 => region::Request::Resume { mappings: self.numbers(), generation: holding },
+            16 => region::Request::Restrict { mappings: self.numbers(), rights },
+            17 => region::Request::Reserve { holding, len },
+            18 => region::Request::Reserved { holding, from: token as u32 },
+            19 => region::Request::Yield { holding },
+            20 => region::Request::Fill { piece: self.piece(), byte: 0xbb },
+            21 => region::Request::Memset { mapping, offset: self.len(), len, byte: 0xbb },
+            22 => region::Request::Lend { mapping, to: self.node(), rights, token, patience_ns: len },
+            23 => region::Request::Borrow { mapping, token },
+            _ => region::Request::Copy { from: self.loan(), to: self.loan(), len, patience_ns: self.len() },
+        }
+    }
+
+    /// Returns a random request about objects.
+    pub(super) fn sync_request(&mut self) -> sync::Request {
+        let (holding, token, name) = (self.number(), self.number(), self.name());
+        match self.below(8) {
+            0 => {
                 let group = (0..self.below(5)).map(|_| self.node()).collect();
-                Ask::BarrierEnter { name, group, token, oldest: holding }
+                sync::Request::BarrierEnter { name, group, token, oldest: holding }
             }
-            26 => Ask::BarrierLeave { name, token },
-            27 => Ask::Create { kind: self.kind(), secret: token, name },
-            28 => Ask::Destroy { secret: token },
-            29 => {
+            1 => sync::Request::BarrierLeave { name, token },
+            2 => sync::Request::Create { kind: self.kind(), secret: token, name },
+            3 => sync::Request::Destroy { secret: token },
+            4 => {
                 let mode = if self.one_in(2) { Mode::Shared } else { Mode::Exclusive };
-                Ask::Claim { place: self.place(), mode, token, wait: self.one_in(2) }
+                sync::Request::Claim { place: self.place(), mode, token, wait: self.one_in(2) }
             }
-            30 => Ask::Await { place: self.place(), past: holding, token },
-            31 => Ask::Leave { place: self.place(), token, held: self.one_in(2) },
+            5 => sync::Request::Await { place: self.place(), past: holding, token },
+            6 => sync::Request::Leave { place: self.place(), token, held: self.one_in(2) },
             _ => {
                 let outcome = if self.one_in(3) { Err(self.error()) } else { Ok(self.outcome()) };
-                Ask::Woken { token, outcome }
+                sync::Request::Woken { token, outcome }
             }
         }
     }

@@ -8,13 +8,22 @@
 
 mod dice;
 
-use crate::conn::{Conn, RPC_LANE};
-use crate::membership::Life;
-use crate::names::Named;
+use crate::base::member::MemberId;
+use crate::base::names::Kind;
+use crate::base::names::Named;
+use crate::base::names::ObjectAddress;
 use crate::node::Node;
-use crate::op::Verb;
-use crate::rpc::{Answer, Ask, INTERNAL, Request, RpcOptions, Service, Sink, Takes, Whom};
-use crate::sync::{Kind, Place};
+use crate::region::request as region;
+use crate::rpc::RpcOptions;
+use crate::rpc::Service;
+use crate::rpc::Sink;
+use crate::rpc::Takes;
+use crate::rpc::Whom;
+use crate::rpc::{InternalRequest, RawRequest};
+use crate::sync::request as sync;
+use crate::transport::conn::Conn;
+use crate::transport::conn::RPC_QP;
+use crate::transport::op::Verb;
 use crate::{Call, Error, Lite};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -50,13 +59,13 @@ impl Hostile {
     /// If a node of `spares` is not a member.
     #[must_use]
     pub fn start(lite: &Lite, seed: u64, spares: &[(NodeId, IoAddr, u64)]) -> Arc<Self> {
-        let node = lite.by.node.clone();
+        let node = lite.node.clone();
         let spare = |(of, addr, len): &(NodeId, IoAddr, u64)| {
-            let life = node.peer_life(*of).expect("a member");
+            let life = node.incarnation_of(*of).expect("a member");
             Spare { at: (*of, life), addr: *addr, len: *len }
         };
         let spares: Vec<Spare> = spares.iter().map(spare).collect();
-        let victims: Vec<Life> = spares.iter().map(|spare| spare.at).collect();
+        let victims: Vec<MemberId> = spares.iter().map(|spare| spare.at).collect();
         let dice = Mutex::new(Dice::new(seed, (node.me, node.incarnation), spares));
         let it = Arc::new(Self { node, dice, questions: AtomicU64::new(0), answers: AtomicU64::new(0) });
         it.serve();
@@ -80,35 +89,48 @@ impl Hostile {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// Replaces LITE's internal function.
+    /// Replaces LITE's internal functions.
     fn serve(self: &Arc<Self>) {
-        if let Some(own) = self.node.services.get(INTERNAL) {
-            self.node.services.remove(INTERNAL, &own);
+        self.serve_with(region::Request::FUNCTION, |it, bytes| {
+            let mut dice = it.dice.lock();
+            let answer = proto::decode(bytes).map_or(Err(Error::Unknown), |request| {
+                learn_region(&mut dice, &request);
+                dice.answer_region(&request)
+            });
+            proto::encode(&answer)
+        });
+        self.serve_with(sync::Request::FUNCTION, |it, bytes| {
+            let mut dice = it.dice.lock();
+            let answer = proto::decode(bytes).map_or(Err(Error::Unknown), |request| {
+                learn_sync(&mut dice, &request);
+                dice.answer_sync(&request)
+            });
+            proto::encode(&answer)
+        });
+    }
+
+    fn serve_with(self: &Arc<Self>, function: u32, respond: fn(&Self, &[u8]) -> Vec<u8>) {
+        if let Some(own) = self.node.services.get(function) {
+            self.node.services.remove(function, &own);
         }
         let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: 1024 }, Takes::Calls));
-        self.node.services.add(INTERNAL, service.clone());
+        self.node.services.add(function, service.clone());
         let me = self.clone();
         let task = async move {
             while let Ok(call) = service.next(&me.node).await {
                 let it = me.clone();
-                me.node.platform.spawn("hostile", Box::pin(async move { it.answer(call).await }));
+                me.node.platform.spawn("hostile", Box::pin(async move { it.answer(call, respond).await }));
             }
         };
         self.node.platform.spawn("hostile", Box::pin(task));
     }
 
-    async fn answer(&self, call: Call) {
+    async fn answer(&self, call: Call, respond: fn(&Self, &[u8]) -> Vec<u8>) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+        let bytes = respond(self, call.request());
         let (bytes, pause) = {
             let mut dice = self.dice.lock();
-            let answer = match proto::decode::<Ask>(call.request()) {
-                Ok(ask) => {
-                    learn(&mut dice, &ask);
-                    dice.answer(&ask)
-                }
-                Err(_) => Err(Error::Unknown),
-            };
-            let bytes = dice.corrupt(proto::encode(&answer));
+            let bytes = dice.corrupt(bytes);
             let pause = if dice.one_in(8) { dice.below(60_000_000) } else { dice.below(100_000) };
             (bytes, pause)
         };
@@ -125,7 +147,7 @@ impl Hostile {
     /// Binds names to objects that do not exist.
     fn bind_names(&self) {
         let mut dice = self.dice.lock();
-        let place = |dice: &mut Dice, kind| Place {
+        let place = |dice: &mut Dice, kind| ObjectAddress {
             kind,
             home: self.node.me,
             life: self.node.incarnation,
@@ -145,7 +167,7 @@ impl Hostile {
     }
 
     /// Sends random requests and messages to one node until the membership ends.
-    async fn attack(&self, victim: Life) {
+    async fn attack(&self, victim: MemberId) {
         while !self.node.is_fenced() {
             let (what, pause) = {
                 let mut dice = self.dice.lock();
@@ -161,25 +183,30 @@ impl Hostile {
         }
     }
 
-    async fn question(&self, victim: Life) {
+    async fn question(&self, victim: MemberId) {
         let (data, function, patience) = {
             let mut dice = self.dice.lock();
-            let ask = dice.ask();
-            let function = if dice.one_in(20) { dice.below(12) as u32 } else { INTERNAL };
-            (dice.corrupt(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
+            let (request, function) = if dice.below(33) < 25 {
+                (proto::encode(&dice.region_request()), region::Request::FUNCTION)
+            } else {
+                (proto::encode(&dice.sync_request()), sync::Request::FUNCTION)
+            };
+            let function = if dice.one_in(20) { dice.below(12) as u32 } else { function };
+            (dice.corrupt(request), function, 1 + dice.below(5_000_000))
         };
         let mut reply = vec![0; 4000];
-        let request = Request { function, data: &data };
+        let request = RawRequest { function, data: &data };
         let deadline = self.node.platform.now() + Duration::from_nanos(patience);
         let asked = self.node.call(Whom::Node(victim.0), request, Sink::Slice(&mut reply), deadline).await;
         if let Some(bytes) = asked.ok().and_then(|len| reply.get(..len))
-            && let Ok(Ok(Answer::Created(place))) = proto::decode::<Result<Answer, Error>>(bytes)
+            && let Ok(Ok(sync::Response::Created(place))) =
+                proto::decode::<Result<sync::Response, Error>>(bytes)
         {
             self.dice.lock().learn_place(place);
         }
     }
 
-    fn relay(&self, victim: Life) {
+    fn relay(&self, victim: MemberId) {
         let mut dice = self.dice.lock();
         let envelope = dice.envelope();
         let body = dice.corrupt(proto::encode(&envelope));
@@ -188,7 +215,7 @@ impl Hostile {
 
     /// Writes records into the ring that LITE never writes, or announces records that do not exist. That
     /// ends the connection.
-    fn write_record(&self, victim: Life) {
+    fn write_record(&self, victim: MemberId) {
         let Some(conn) = self.node.connected(victim.0) else { return };
         let (bytes, imm) = self.dice.lock().record();
         self.post(&conn, &bytes, imm);
@@ -202,26 +229,35 @@ impl Hostile {
         let verb = Verb::Write { head: bytes, tail: &[], imm: Some(imm) };
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         // If there is no room for it now, something else is sent later.
-        let _ = self.node.try_post(conn, RPC_LANE, verb, remote, None, true);
+        let _ = self.node.try_post(conn, RPC_QP, verb, remote, None, true);
     }
 }
 
 /// Remembers the numbers that a request names.
-fn learn(dice: &mut Dice, ask: &Ask) {
-    match ask {
-        Ask::Alloc { mapping, .. }
-        | Ask::Map { mapping, .. }
-        | Ask::Publish { mapping, .. }
-        | Ask::Move { mapping, .. }
-        | Ask::Memset { mapping, .. } => dice.learn(*mapping),
-        Ask::Borrow { mapping, token } | Ask::Lend { mapping, token, .. } => {
+fn learn_region(dice: &mut Dice, request: &region::Request) {
+    use region::Request;
+    match request {
+        Request::Alloc { mapping, .. }
+        | Request::Map { mapping, .. }
+        | Request::Publish { mapping, .. }
+        | Request::Move { mapping, .. }
+        | Request::Memset { mapping, .. } => dice.learn(*mapping),
+        Request::Borrow { mapping, token } | Request::Lend { mapping, token, .. } => {
             dice.learn(*mapping);
             dice.learn(*token);
         }
-        Ask::Reserve { holding, .. } => dice.learn(*holding),
-        Ask::Create { secret, .. } => dice.learn(*secret),
-        Ask::BarrierEnter { token, .. } => dice.learn(*token),
-        Ask::Claim { place, token, .. } | Ask::Await { place, token, .. } => {
+        Request::Reserve { holding, .. } => dice.learn(*holding),
+        _ => {}
+    }
+}
+
+/// Remembers the numbers that a request names.
+fn learn_sync(dice: &mut Dice, request: &sync::Request) {
+    use sync::Request;
+    match request {
+        Request::Create { secret, .. } => dice.learn(*secret),
+        Request::BarrierEnter { token, .. } => dice.learn(*token),
+        Request::Claim { place, token, .. } | Request::Await { place, token, .. } => {
             dice.learn(*token);
             dice.learn_place(*place);
         }

@@ -9,7 +9,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("App::name", "constant"),
     ("CompletionQueue::len", "is_empty is called, which is made of it"),
     ("Config::peer_memory", "arithmetic on settings"),
-    ("Config::set", "settings: lite/src/settings.rs has tests"),
+    ("Config::set", "settings: lite/src/base/settings.rs has tests"),
     ("JobMessages::next", "for appliances: jobs come from the manager"),
     ("Lite::counters", "statistics"),
     ("Lite::jobs", "for appliances: jobs come from the manager"),
@@ -21,7 +21,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Lite::start", "the cluster starts its nodes"),
     ("Lite::traced", "tests/sim/tests/it/trace.rs"),
     ("LocalMemory::is_empty", "constant"),
-    ("Setting::wanted", "settings: lite/src/settings.rs has tests"),
+    ("Setting::wanted", "settings: lite/src/base/settings.rs has tests"),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {

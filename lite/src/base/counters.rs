@@ -1,0 +1,62 @@
+//! Counters of the operations of this node's LITE.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use verbs::Counter;
+
+/// A counter.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident: $doc:literal),* $(,)?) => {
+        /// All counters of a node.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(#[doc = $doc] pub(crate) $name: Count,)*
+        }
+
+        impl Counters {
+            /// Calls `each` for each counter; `more` returns the part of a count that is kept elsewhere.
+            pub(crate) fn each(&self, more: impl Fn(&str) -> u64, each: &mut dyn FnMut(Counter)) {
+                $(
+                    let extra = more(stringify!($name));
+                    each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + extra));
+                )*
+            }
+        }
+    };
+}
+
+impl Counters {
+    /// Counts a read or write of `bytes` that begins.
+    pub(crate) fn transfer(&self, reads: bool, bytes: u64) {
+        let (count, sum) =
+            if reads { (&self.reads, &self.bytes_read) } else { (&self.writes, &self.bytes_written) };
+        count.add(1);
+        sum.add(bytes);
+    }
+}
+
+counters! {
+    reads: "Reads begun.",
+    writes: "Writes begun.",
+    atomics: "Atomics begun.",
+    memsets: "Memsets begun.",
+    calls: "Calls begun, LITE's own included.",
+    sends: "Messages begun; they are calls too.",
+    served: "Calls given to handlers.",
+    bytes_read: "Bytes of reads begun.",
+    bytes_written: "Bytes of writes begun.",
+    retries: "Transfers continued on a new connection.",
+    busy: "Calls repeated because the server's queue was full.",
+    deadline_misses: "Operations whose deadline passed.",
+    connections: "Connections made.",
+    closed: "Connections closed by agreement.",
+    on_no_permit: "Times that a connection waited for a permit.",
+}

@@ -1,0 +1,148 @@
+//! The part of a node that all layers use: its identity, its clock and timers, its lease, and its counters.
+
+use super::config::Config;
+use super::control::Control;
+use super::counters::Counters;
+use super::error::Error;
+use super::lease::Lease;
+use super::member::MemberId;
+use super::qos::Qos;
+use super::timer::Timers;
+use super::trace::{Event, Trace};
+use super::wait::Waiters;
+use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use platform::{Instant, Platform};
+use proto::{Incarnation, NodeId, Welcome};
+
+/// The lowest layer of a node. The other layers extend it: each one dereferences to the layer below.
+pub(crate) struct Local {
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) config: Config,
+    pub(crate) me: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) lease: Lease,
+    /// Tasks that wait for the end of a suspension.
+    pub(crate) resumption: Waiters,
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+    pub(crate) qos: Qos,
+    pub(crate) trace: Trace,
+    /// The messages to the manager, and the answers that tasks wait for.
+    pub(crate) control: Control,
+}
+
+impl Local {
+    /// Makes the state of a node that joined with `welcome`, and whose lease ends at `lease_until`.
+    pub(crate) fn new(
+        platform: Arc<dyn Platform>,
+        (welcome, lease_until): (&Welcome, Instant),
+        config: Config,
+    ) -> Self {
+        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        Self {
+            me: welcome.node,
+            incarnation: welcome.incarnation,
+            lease: Lease::new(lease_until.min(platform.now() + lease), config.silence),
+            resumption: Waiters::default(),
+            timers: Timers::new(platform.clone()),
+            counters: Counters::default(),
+            qos: Qos::default(),
+            trace: Trace::default(),
+            control: Control::new(),
+            config,
+            platform,
+        }
+    }
+
+    /// Returns this node in its present incarnation.
+    pub(crate) fn own_id(&self) -> MemberId {
+        (self.me, self.incarnation)
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.platform.fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Returns true if this node begins nothing as a member any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.lease.is_fenced()
+    }
+
+    /// Suspends this node if its lease has passed at `now`. Must be called before an operation begins.
+    #[inline(always)]
+    pub(crate) fn look_at_lease(&self, now: Instant) {
+        if self.lease.has_passed(now) {
+            self.lapsed(now);
+        }
+    }
+
+    #[cold]
+    fn lapsed(&self, now: Instant) {
+        if self.lease.suspend(now) {
+            sometimes!("a node suspended itself");
+            // The poller's deadlines have changed.
+            self.platform.wake_poller();
+        }
+    }
+
+    /// Waits while this node is suspended. Fails with `LinkDown` if it is no longer a member, or about to
+    /// leave.
+    pub(crate) async fn resumed(&self) -> Result<(), Error> {
+        let standing = || {
+            if self.is_fenced() {
+                return Some(Err(Error::LinkDown));
+            }
+            (!self.lease.is_suspended()).then_some(Ok(()))
+        };
+        self.resumption.until(standing).await
+    }
+
+    /// Counts a deadline that has passed.
+    pub(crate) fn missed(&self) {
+        self.counters.deadline_misses.add(1);
+        self.trace(|| Event::Missed);
+    }
+
+    /// Runs `work` until `deadline`; after that, the result is `Unknown` if something was issued.
+    pub(crate) async fn limit<T>(
+        &self,
+        deadline: Instant,
+        issued: &AtomicBool,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if !self.lease.may_begin() {
+            match self.timers.before(deadline, self.resumed()).await {
+                Some(standing) => standing?,
+                None => {
+                    self.missed();
+                    return Err(Error::Deadline);
+                }
+            }
+        }
+        if planted(Bug::NoDeadline) {
+            return work.await;
+        }
+        match self.timers.before(deadline, work).await {
+            Some(result) => result,
+            None => {
+                self.missed();
+                let issued = issued.load(Ordering::Relaxed) && !planted(Bug::UnknownAsDeadline);
+                Err(if issued { Error::Unknown } else { Error::Deadline })
+            }
+        }
+    }
+
+    /// Records an event if tracing is on.
+    #[inline]
+    pub(crate) fn trace(&self, event: impl FnOnce() -> Event) {
+        if self.trace.is_on() {
+            self.trace.record(self.platform.cpu(), self.platform.now(), event());
+        }
+    }
+}

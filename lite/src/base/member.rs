@@ -1,0 +1,6 @@
+//! The identity of a member.
+
+use proto::{Incarnation, NodeId};
+
+/// A node in one incarnation.
+pub(crate) type MemberId = (NodeId, Incarnation);

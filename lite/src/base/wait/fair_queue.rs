@@ -1,0 +1,251 @@
+//! A fair queue: tasks that wait for one of several equal resources, first come, first served.
+
+use crate::base::lock::Mutex;
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+
+/// The number of waiters that are woken for one resource that becomes free. More than one, because a future
+/// that was woken may stay unpolled while its task waits for something else.
+const WOKEN: usize = 2;
+
+/// The number of waiters at the head of the queue that are checked for a pending wake-up.
+const NEAR: usize = 16;
+
+/// Tasks that wait for a resource of which each takes one, in the order in which they came. Unlike
+/// [`Waiters`](super::Waiters), a resource that becomes free does not wake them all.
+///
+/// The state that `take` reads must be behind a lock that the caller of [`wake`](Self::wake) has held
+/// before: then either `take` sees the change, or the caller sees the waiter. The counts change only under
+/// the queue's lock.
+///
+/// A task that finds a free resource, while a waiter before it has been woken and has not looked yet,
+/// yields once before it takes the resource. So the order holds among tasks that run, and a future that is
+/// not polled delays nobody.
+#[derive(Default)]
+pub(crate) struct FairQueue {
+    /// The number of waiters that have not been woken.
+    asleep: AtomicUsize,
+    /// The number of waiters that have been woken and have neither left the queue nor waited again.
+    woken: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    last: u64,
+    /// By number, ascending. Waiters without a waker have been woken.
+    waiting: VecDeque<(u64, Option<Waker>)>,
+}
+
+/// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
+/// this one took.
+struct Waiter<'a> {
+    fair_queue: &'a FairQueue,
+    number: Option<u64>,
+    has_yielded: bool,
+}
+
+/// Adds `by` to a count. The queue's lock must be held.
+fn change(count: &AtomicUsize, by: isize) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
+}
+
+impl FairQueue {
+    /// Returns true if the queue is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits until `take` returns something.
+    pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
+        let mut waiter = Waiter { fair_queue: self, number: None, has_yielded: false };
+        core::future::poll_fn(|cx| {
+            if waiter.yields() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if let Some(v) = take() {
+                return Poll::Ready(v);
+            }
+            waiter.wait(cx);
+            // A resource may have become free meanwhile.
+            take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Tells the queue that one more resource is free.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            self.wake_some(WOKEN);
+        }
+    }
+
+    /// Wakes all waiters, because something has changed for all.
+    pub(crate) fn wake_all(&self) {
+        self.wake_some(usize::MAX);
+    }
+
+    fn wake_some(&self, most: usize) {
+        let mut at = 0;
+        for _ in 0..most {
+            if self.asleep.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            let first = {
+                let mut queue = self.queue.lock();
+                let woken = queue.waiting.iter().skip(at).take_while(|(_, waker)| waker.is_none()).count();
+                at += woken;
+                let first = queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take());
+                if first.is_some() {
+                    change(&self.asleep, -1);
+                    change(&self.woken, 1);
+                }
+                first
+            };
+            let Some(waker) = first else { return };
+            waker.wake();
+        }
+    }
+}
+
+impl Waiter<'_> {
+    /// Returns true if waiters that came before and have been woken should look first.
+    fn yields(&mut self) -> bool {
+        // If this waiter has an entry, it may be the only one that has been woken.
+        let woken = self.fair_queue.woken.load(Ordering::SeqCst);
+        if self.has_yielded || woken <= usize::from(self.number.is_some()) {
+            return false;
+        }
+        let mut queue = self.fair_queue.queue.lock();
+        let number = self.number.unwrap_or(u64::MAX);
+        let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
+        let yields = before.any(|(_, waker)| waker.is_none());
+        self.has_yielded = yields;
+        if yields && self.number.is_none() {
+            queue.last += 1;
+            self.number = Some(queue.last);
+            let last = queue.last;
+            queue.waiting.push_back((last, None));
+            change(&self.fair_queue.woken, 1);
+        }
+        yields
+    }
+
+    fn wait(&mut self, cx: &Context<'_>) {
+        self.has_yielded = false;
+        let mut queue = self.fair_queue.queue.lock();
+        let number = *self.number.get_or_insert_with(|| {
+            queue.last += 1;
+            queue.last
+        });
+        match queue.waiting.binary_search_by_key(&number, |(n, _)| *n) {
+            Ok(at) => {
+                let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
+                if waker.is_none() {
+                    change(&self.fair_queue.woken, -1);
+                    change(&self.fair_queue.asleep, 1);
+                }
+                if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                    *waker = Some(cx.waker().clone());
+                }
+            }
+            // New numbers are the largest, so this inserts at the end.
+            Err(at) => {
+                queue.waiting.insert(at, (number, Some(cx.waker().clone())));
+                change(&self.fair_queue.asleep, 1);
+            }
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut queue = self.fair_queue.queue.lock();
+        let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
+        let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
+        let was_woken = waker.is_none();
+        let count = if was_woken { &self.fair_queue.woken } else { &self.fair_queue.asleep };
+        change(count, -1);
+        drop(queue);
+        if was_woken {
+            self.fair_queue.wake_some(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use core::future::Future;
+    use core::pin::{Pin, pin};
+    use std::boxed::Box;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+    use std::vec::Vec;
+
+    type Pinned<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+    fn pinned<'a>(future: impl Future<Output = ()> + 'a) -> Pinned<'a> {
+        Box::pin(future)
+    }
+
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_first_come_is_the_first_woken_and_a_dropped_place_is_nobodys_loss() {
+        let (fair_queue, free) = (FairQueue::default(), Cell::new(0));
+        let take = || (free.get() > 0).then(|| free.set(free.get() - 1));
+        let wakers: Vec<_> = (0..8).map(|_| Arc::new(Woken(AtomicU32::new(0)))).collect();
+        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(fair_queue.until(take)))).collect();
+        let poll = |futures: &mut Vec<Option<Pinned<'_>>>, i: usize| {
+            let waker = Waker::from(wakers[i].clone());
+            let future = futures[i].as_mut().unwrap();
+            let ready = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            if ready {
+                futures[i] = None;
+            }
+            ready
+        };
+        let woken = |i: usize| wakers[i].0.load(Ordering::SeqCst);
+        for i in 0..8 {
+            assert!(!poll(&mut futures, i));
+        }
+        free.set(1);
+        fair_queue.wake();
+        assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
+        // The second lets the first go before it. The first is not polled, so the second takes the resource
+        // and lets the next one look.
+        assert!(!poll(&mut futures, 1));
+        assert_eq!(woken(1), 2);
+        assert!(poll(&mut futures, 1));
+        assert_eq!((woken(2), woken(3)), (1, 0));
+        // A waiter before it has been woken and has not looked yet; then nothing is left.
+        assert!(!poll(&mut futures, 2));
+        assert!(!poll(&mut futures, 2));
+        free.set(1);
+        // An entry that was woken and is dropped lets the next waiter look.
+        futures[0] = None;
+        assert_eq!((woken(2), woken(3)), (3, 0));
+        assert!(poll(&mut futures, 2));
+        assert_eq!((woken(3), woken(4)), (1, 0));
+        // An entry that waits and is dropped was not looking.
+        futures[7] = None;
+        assert_eq!(woken(4), 0);
+        // A newcomer lets waiters that are looking go first.
+        let mut late = pin!(fair_queue.until(|| Some(())));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}

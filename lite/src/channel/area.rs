@@ -1,0 +1,19 @@
+//! The memory in which a node receives RPC messages from a peer.
+
+use platform::IoAddr;
+use serde::{Deserialize, Serialize};
+
+/// The memory in which a node receives RPC messages from one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RpcArea {
+    /// The address of the ring for requests.
+    pub(crate) ring: IoAddr,
+    /// The length of the ring in bytes, a power of two.
+    pub(crate) ring_len: u32,
+    /// The address of the slots for replies, which are contiguous.
+    pub(crate) slots: IoAddr,
+    /// The length of a slot, in bytes.
+    pub(crate) slot_len: u32,
+    /// The number of slots.
+    pub(crate) slot_count: u32,
+}

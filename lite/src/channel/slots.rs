@@ -1,0 +1,403 @@
+//! The RPC state of one connection: both rings, the calls in flight, and messages that wait for room.
+
+use super::area::RpcArea;
+use super::lent::Lent;
+use super::ring::{RingRx, RingTx};
+use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
+use crate::base::config::OWN_SLOTS;
+use crate::base::lock::Mutex;
+use crate::base::wait::{FairQueue, Waiters};
+use crate::planted::{Bug, planted};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use platform::{Instant, IoAddr};
+
+/// The bytes that a waiting request counts for beyond its length.
+const OVERHEAD: usize = 256;
+
+/// The state of RPC on one connection, in both directions.
+pub(crate) struct Channel {
+    /// The memory in which this node receives messages.
+    pub(crate) local: RpcArea,
+    /// The memory in which the peer receives messages.
+    pub(crate) remote: RpcArea,
+    pub(crate) tx: Mutex<RingTx>,
+    pub(crate) rx: Mutex<RingRx>,
+    calls: Mutex<Calls>,
+    /// The queues for a slot: calls of applications, and LITE's internal calls.
+    slot_queue: FairQueue,
+    internal_queue: FairQueue,
+    /// Calls that have a slot and wait for room in the peer's ring.
+    pub(crate) room: Waiters,
+    /// The receives that were consumed and not posted again.
+    pub(crate) taken: AtomicU32,
+    /// The bytes of the peer's requests here that no task has received yet.
+    backlog: AtomicUsize,
+    /// Replies and credits that found no room on the queue pair.
+    pub(crate) outbox: Mutex<VecDeque<Out>>,
+}
+
+/// A message that needs no room in a ring.
+pub(crate) enum Out {
+    /// A reply: index of the slot, header, and data.
+    Reply(u32, ReplyHeader, Vec<u8>),
+    /// A credit.
+    Credit(u32),
+}
+
+/// Memory that the peer may access for a call: a long request, and the buffer for a long reply.
+pub(crate) type Buffers = Box<(Lent, Lent)>;
+
+#[derive(Clone, Copy)]
+enum State {
+    Free,
+    Waiting { abandoned: bool },
+    Done(ReplyHeader),
+    Lost,
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+    waker: Option<Waker>,
+    /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline.
+    until: Instant,
+    /// True once the deadline has passed.
+    late: bool,
+    /// Kept until the reply has arrived or the connection is destroyed, also after the task has stopped
+    /// waiting.
+    buffers: Option<Buffers>,
+}
+
+struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    lost: bool,
+}
+
+impl Calls {
+    fn release(&mut self, index: u32) -> Option<Buffers> {
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(u32::from(!planted(Bug::SlotReusedEarly)));
+        (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
+        self.free.push(index);
+        slot.buffers.take()
+    }
+}
+
+/// The end of the wait for a reply.
+pub(crate) enum Ended {
+    /// The reply has arrived with this header; the buffers are the caller's again.
+    Replied(ReplyHeader, Option<Buffers>),
+    /// The connection has failed.
+    Lost,
+    /// The deadline has passed.
+    Late,
+}
+
+impl Channel {
+    /// Returns `None` if RPC cannot work with the peer's memory.
+    pub(crate) fn new(local: RpcArea, remote: RpcArea) -> Option<Self> {
+        let sane = remote.ring_len.is_power_of_two()
+            && (16 << 10..=1 << 24).contains(&remote.ring_len)
+            && (256..=LONGEST).contains(&remote.slot_len)
+            && (1..=4096).contains(&remote.slot_count);
+        sane.then_some(())?;
+        let slot = |_| Slot {
+            generation: 0,
+            state: State::Free,
+            waker: None,
+            until: Instant::MAX,
+            late: false,
+            buffers: None,
+        };
+        let count = local.slot_count;
+        Some(Self {
+            local,
+            remote,
+            tx: Mutex::new(RingTx::new(remote.ring_len)),
+            rx: Mutex::new(RingRx::new(local.ring_len)),
+            calls: Mutex::new(Calls {
+                slots: (0..count).map(slot).collect(),
+                free: (0..count).rev().collect(),
+                lost: false,
+            }),
+            slot_queue: FairQueue::default(),
+            internal_queue: FairQueue::default(),
+            room: Waiters::default(),
+            taken: AtomicU32::new(0),
+            backlog: AtomicUsize::new(0),
+            outbox: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    /// Returns the length of the longest record for the peer's ring, in bytes.
+    pub(crate) fn longest_record(&self) -> usize {
+        (self.remote.ring_len / 4).min(LONGEST) as usize
+    }
+
+    /// Counts `bytes` and a request's overhead against the backlog of `limit` bytes. Returns the count for
+    /// [`discharge`](Self::discharge), or `None` if it exceeds the limit.
+    pub(crate) fn charge(&self, bytes: usize, limit: usize) -> Option<usize> {
+        let charge = bytes + OVERHEAD;
+        let before = self.backlog.fetch_add(charge, Ordering::AcqRel);
+        // The first request always has room.
+        if before > 0 && before + charge > limit {
+            self.discharge(charge);
+            return None;
+        }
+        Some(charge)
+    }
+
+    /// Reverts a [`charge`](Self::charge).
+    pub(crate) fn discharge(&self, charge: usize) {
+        self.backlog.fetch_sub(charge, Ordering::AcqRel);
+    }
+
+    /// Returns the length of the longest reply that fits a slot, in bytes.
+    pub(crate) fn longest_in_slot(area: &RpcArea) -> usize {
+        area.slot_len as usize - ReplyHeader::LEN
+    }
+
+    /// Returns the offset of slot `index` from the first one.
+    pub(crate) fn slot_offset(area: &RpcArea, index: u32) -> Option<u64> {
+        (index < area.slot_count).then(|| u64::from(index) * u64::from(area.slot_len))
+    }
+
+    /// Returns the address of slot `index`.
+    pub(crate) fn slot_addr(area: &RpcArea, index: u32) -> Option<IoAddr> {
+        Self::slot_offset(area, index).and_then(|offset| area.slots.checked_add(offset))
+    }
+
+    /// Waits for a slot for a call; `own` for an internal one. Returns `None` if the connection has failed.
+    pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
+        let queue = if own { &self.internal_queue } else { &self.slot_queue };
+        queue.until(|| self.try_claim(own)).await
+    }
+
+    /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
+    /// no other call waits for it. Lowers `earliest` to `deadline`.
+    pub(crate) fn claim_now(
+        &self,
+        own: bool,
+        waker: Waker,
+        deadline: Instant,
+        earliest: &AtomicU64,
+    ) -> Option<CallSlot<'_>> {
+        if !(if own { &self.internal_queue } else { &self.slot_queue }).is_empty() {
+            return None;
+        }
+        let mut calls = self.calls.lock();
+        let kept = if own { 0 } else { OWN_SLOTS as usize };
+        if calls.lost || calls.free.len() <= kept {
+            return None;
+        }
+        let index = calls.free.pop()?;
+        let slot = calls.slots.get_mut(index as usize)?;
+        slot.state = State::Waiting { abandoned: false };
+        (slot.waker, slot.until) = (Some(waker), deadline);
+        // Under the lock: the poller sets `earliest` again before it looks for late calls here.
+        if deadline.as_nanos() < earliest.load(Ordering::SeqCst) {
+            earliest.fetch_min(deadline.as_nanos(), Ordering::SeqCst);
+        }
+        Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
+    }
+
+    /// Wakes the tasks whose calls are late, and returns the earliest deadline of the others.
+    pub(crate) fn expire(&self, now: Instant) -> Instant {
+        let mut from = 0;
+        loop {
+            let mut calls = self.calls.lock();
+            let late = |slot: &Slot| matches!(slot.state, State::Waiting { .. }) && slot.until <= now;
+            let Some(at) = calls.slots.iter().skip(from).position(late) else {
+                let waiting = calls.slots.iter().filter(|s| matches!(s.state, State::Waiting { .. }));
+                return waiting.map(|s| s.until).min().unwrap_or(Instant::MAX);
+            };
+            from += at + 1;
+            let waker = calls.slots.get_mut(from - 1).and_then(|slot| {
+                (slot.until, slot.late) = (Instant::MAX, true);
+                slot.waker.take()
+            });
+            drop(calls);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn try_claim(&self, own: bool) -> Option<Option<CallSlot<'_>>> {
+        let mut calls = self.calls.lock();
+        if calls.lost {
+            return Some(None);
+        }
+        let kept = if own { 0 } else { OWN_SLOTS as usize };
+        (calls.free.len() > kept).then_some(())?;
+        let index = calls.free.pop()?;
+        let slot = calls.slots.get_mut(index as usize)?;
+        slot.state = State::Waiting { abandoned: false };
+        Some(Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false }))
+    }
+
+    /// Handles a reply that has been written to slot `index`. Returns `Err` if no call waits for it.
+    pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
+        let mut calls = self.calls.lock();
+        let slot = calls.slots.get_mut(index as usize).ok_or(super::ring::Violation)?;
+        let State::Waiting { abandoned } = slot.state else { return Err(super::ring::Violation) };
+        if header.call != call_number(index, slot.generation) {
+            return Err(super::ring::Violation);
+        }
+        if abandoned {
+            let buffers = calls.release(index);
+            drop(calls);
+            drop(buffers);
+            self.slot_is_free();
+            return Ok(());
+        }
+        slot.state = State::Done(header);
+        let waker = slot.waker.take();
+        drop(calls);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Returns true if no call is in flight, and nothing waits to be sent.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.in_use() == 0 && self.outbox.lock().is_empty()
+    }
+
+    /// Returns the number of calls in flight, including those without a waiter.
+    pub(crate) fn in_use(&self) -> usize {
+        let calls = self.calls.lock();
+        calls.slots.len() - calls.free.len()
+    }
+
+    /// Returns true if a sealed connection may be closed. `for_room`: calls without a waiter and replies
+    /// that have arrived do not keep it open.
+    pub(crate) fn is_closable(&self, for_room: bool) -> bool {
+        let needed = |slot: &Slot| match slot.state {
+            State::Free => false,
+            State::Waiting { abandoned: true } | State::Done(_) => !for_room,
+            State::Waiting { abandoned: false } | State::Lost => true,
+        };
+        let needed = self.calls.lock().slots.iter().any(needed);
+        !needed && self.outbox.lock().is_empty()
+    }
+
+    fn slot_is_free(&self) {
+        self.internal_queue.wake();
+        self.slot_queue.wake();
+    }
+
+    /// Ends all calls after the queue pairs have been destroyed: no reply arrives any more, and the peer
+    /// uses no buffer.
+    pub(crate) fn lose_all(&self) {
+        let mut wakers = Vec::new();
+        let mut buffers = Vec::new();
+        let mut calls = self.calls.lock();
+        calls.lost = true;
+        for slot in &mut calls.slots {
+            if let State::Waiting { .. } = slot.state {
+                slot.state = State::Lost;
+                wakers.extend(slot.waker.take());
+                buffers.extend(slot.buffers.take());
+            }
+        }
+        drop(calls);
+        wakers.into_iter().for_each(Waker::wake);
+        drop(buffers);
+        self.outbox.lock().clear();
+        self.room.wake_all();
+        self.internal_queue.wake_all();
+        self.slot_queue.wake_all();
+    }
+}
+
+fn call_number(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+/// A call in flight, as the caller holds it.
+pub(crate) struct CallSlot<'a> {
+    rpc: &'a Channel,
+    pub(crate) index: u32,
+    generation: u32,
+    /// True if the peer may know of the call.
+    pub(crate) posted: bool,
+    ended: bool,
+}
+
+impl CallSlot<'_> {
+    /// Returns the call's number on its connection.
+    pub(crate) fn number(&self) -> u64 {
+        call_number(self.index, self.generation)
+    }
+
+    /// Lends memory to the peer until the reply or the end of the connection.
+    pub(crate) fn lend(&self, buffers: Buffers) {
+        if let Some(slot) = self.rpc.calls.lock().slots.get_mut(self.index as usize) {
+            slot.buffers = Some(buffers);
+        }
+    }
+
+    /// Polls for the reply. The slot stays in use until this is dropped.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let mut calls = self.rpc.calls.lock();
+        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(Ended::Lost) };
+        match slot.state {
+            State::Done(header) => {
+                self.ended = true;
+                Poll::Ready(Ended::Replied(header, slot.buffers.take()))
+            }
+            State::Waiting { .. } if slot.late => Poll::Ready(Ended::Late),
+            State::Waiting { .. } => {
+                if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                    slot.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+            State::Free | State::Lost => {
+                self.ended = true;
+                Poll::Ready(Ended::Lost)
+            }
+        }
+    }
+}
+
+impl Drop for CallSlot<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.rpc.calls.lock();
+        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
+        let buffers = match slot.state {
+            State::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
+                slot.state = State::Waiting { abandoned: true };
+                (slot.waker, slot.until) = (None, Instant::MAX);
+                return;
+            }
+            State::Free => return,
+            _ => calls.release(self.index),
+        };
+        drop(calls);
+        drop(buffers);
+        self.rpc.slot_is_free();
+    }
+}
+
+/// Returns the caller's error if the handler sent no reply.
+pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
+    use crate::Error;
+    match header.status {
+        ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy | ReplyStatus::Accepted => None,
+        ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
+        ReplyStatus::Dropped => Some(Error::Refused("the handler sent no reply".into())),
+        ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {
+            Some(Error::TooLarge { max: header.len })
+        }
+        ReplyStatus::NoMemory => Some(Error::NoMemory { asked: header.len, free: 0 }),
+    }
+}

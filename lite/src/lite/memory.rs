@@ -1,0 +1,181 @@
+//! Regions: allocation, mapping, names.
+
+use super::Lite;
+use crate::base::names::{Bearer, Named};
+use crate::base::qos::MemoryCharge;
+use crate::region::request::{MapRequest, Request};
+use crate::{CompletionQueue, Error, Lmr, LocalMemory, Permissions, Placement};
+use core::time::Duration;
+use platform::Instant;
+use proto::NodeId;
+
+impl Lite {
+    /// Allocates `len` zeroed bytes at `placement`: a [`NodeId`], which may be this node, or a
+    /// [`Placement`]. This node becomes the region's master and has all rights. `permissions` are the
+    /// rights of all other nodes, and must contain `SHARE` if they are to map the region by name. The
+    /// master can [grant](Lmr::grant) more rights and revoke them.
+    ///
+    /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves, or no node maps
+    /// it and it is not published. If another of its nodes leaves, operations on that node's share fail
+    /// with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
+    ///
+    /// # Errors
+    /// `NoMemory` if the nodes do not have `len` bytes free.
+    ///
+    /// ```
+    /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
+    /// # async fn example(lite: &Lite) -> Result<(), Error> {
+    /// let rights = Permissions::READ | Permissions::WRITE;
+    /// let near = lite.alloc(lite.node_id(), 1 << 20, rights).await?;
+    /// let wide = Placement::Striped { nodes: vec![NodeId(1), NodeId(2)], stripe: 65536 };
+    /// let wide = lite.alloc(wide, 1 << 30, rights).await?;
+    /// let parts = Placement::Shares(vec![(NodeId(1), 4096), (NodeId(3), 100)]);
+    /// let parts = lite.alloc(parts, 4196, rights).await?;
+    /// let somewhere = lite.alloc(Placement::Anywhere, 1 << 20, rights).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn alloc(
+        &self,
+        placement: impl Into<Placement>,
+        len: u64,
+        permissions: Permissions,
+    ) -> Result<Lmr, Error> {
+        let charge = self.by.class.hold(len)?;
+        let deadline = self.deadline();
+        let mut last = Error::NoMemory { asked: len, free: 0 };
+        for plan in self.node.plans(placement.into(), len, deadline).await? {
+            let Some(owner) = plan.shares.first().map(|(node, _)| *node) else { continue };
+            let ask = |mapping| Request::Alloc { mapping, plan: plan.clone(), permissions };
+            match self.node.obtain_again(owner, ask, deadline).await {
+                Ok(mapping) => return Ok(Lmr::new(&self.by, mapping, charge)),
+                Err(error @ Error::NoMemory { .. }) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Maps the region that is published as `name`, with the rights `wanted`.
+    ///
+    /// # Errors
+    /// `Permission` if the region does not grant this node all of `wanted` and `SHARE`, or if it has a
+    /// secret.
+    pub async fn map(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
+        self.map_by(name, wanted, &[], self.deadline()).await
+    }
+
+    /// Does the same as [`map`](Self::map), for a region with a [secret](Lmr::set_secret).
+    ///
+    /// # Errors
+    /// As for `map`; `Permission` also if the secret is wrong.
+    pub async fn map_secret(&self, name: &str, wanted: Permissions, secret: &[u8]) -> Result<Lmr, Error> {
+        self.map_by(name, wanted, secret, self.deadline()).await
+    }
+
+    /// Does the same as [`map`](Self::map), but waits until the name is published.
+    ///
+    /// # Errors
+    /// As for `map`; `NoSuchName` if the last answer of the directory before the deadline was that the name
+    /// is not published.
+    pub async fn map_wait(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
+        const FIRST_PAUSE: Duration = Duration::from_micros(500);
+        const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+        let deadline = self.deadline();
+        let mut pause = FIRST_PAUSE;
+        let mut missing = false;
+        loop {
+            let mapped = match self.find_region(name, deadline).await {
+                Ok(found) => self.map_found(found, wanted, &[], deadline).await,
+                Err(Error::Deadline) if missing => Err(Error::NoSuchName),
+                Err(error) => Err(error),
+            };
+            match mapped {
+                Err(Error::NoSuchName) if self.node.platform.now() + pause < deadline => {
+                    missing = true;
+                    self.sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn map_by(
+        &self,
+        name: &str,
+        wanted: Permissions,
+        secret: &[u8],
+        deadline: Instant,
+    ) -> Result<Lmr, Error> {
+        let found = self.find_region(name, deadline).await?;
+        self.map_found(found, wanted, secret, deadline).await
+    }
+
+    /// Returns the owner, number and key of the region that is published as `name`.
+    async fn find_region(&self, name: &str, deadline: Instant) -> Result<(NodeId, u64, u64), Error> {
+        match self.node.find_named(name, deadline).await? {
+            Named::Region { owner, region, key } => Ok((owner, region, key)),
+            other => Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what()))),
+        }
+    }
+
+    async fn map_found(
+        &self,
+        (owner, region, key): (NodeId, u64, u64),
+        wanted: Permissions,
+        secret: &[u8],
+        deadline: Instant,
+    ) -> Result<Lmr, Error> {
+        let ask = |mapping| Request::Map {
+            mapping,
+            ask: MapRequest { region, key, secret: secret.into(), wanted },
+        };
+        self.node
+            .obtain_again(owner, ask, deadline)
+            .await
+            .map(|m| Lmr::new(&self.by, m, MemoryCharge::default()))
+    }
+
+    /// Allocates `len` zeroed bytes of this node's memory, contiguous or not.
+    ///
+    /// # Errors
+    /// `NoMemory` if fewer bytes are free.
+    pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
+        LocalMemory::take(&self.by.node, len).await
+    }
+
+    /// Makes `memory` a region in place, with its content. This node is its owner and master. For
+    /// `permissions` and the region's lifetime see [`alloc`](Self::alloc). The memory is free again when
+    /// the region is freed.
+    pub async fn register_memory(&self, memory: LocalMemory, permissions: Permissions) -> Result<Lmr, Error> {
+        let charge = self.by.class.hold(memory.len())?;
+        let mapped = memory.register(&self.by.node, permissions, self.deadline()).await?;
+        Ok(Lmr::new(&self.by, mapped, charge))
+    }
+
+    /// Returns a queue for at most `depth` operations in flight or not yet taken.
+    #[must_use]
+    pub fn completion_queue(&self, depth: usize) -> CompletionQueue {
+        CompletionQueue::new(&self.by, depth)
+    }
+
+    /// Frees a name of a region, or a name under which this node has published another object. The region
+    /// stays if it is mapped or has other names. Only the region's master and nodes with `ADMIN` may do
+    /// this.
+    pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
+        let (node, deadline) = (&self.node, self.deadline());
+        match node.find_named(name, deadline).await {
+            Ok(Named::Region { owner, region, .. }) => {
+                let ask = Request::Unpublish { region, name: name.into() };
+                node.request(node.member_now(owner)?, &ask, deadline).await.map(drop)
+            }
+            Ok(Named::Object(place)) if place.home() == node.own_id() => {
+                node.unbind_from(name, Bearer::Object(place.number), deadline).await
+            }
+            Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
+            Err(error) => Err(error),
+        }
+        .inspect(|()| self.by.scope.forget_name(name))
+    }
+}

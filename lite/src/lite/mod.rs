@@ -1,0 +1,147 @@
+//! The public face of a node: [`Lite`].
+
+mod members;
+mod memory;
+mod messages;
+mod objects;
+
+use crate::base::qos::Class;
+use crate::node::Node;
+use crate::region::Issuer;
+use crate::{App, Config, Error, Incarnation, NodeId, Priority, Scheme, Scope, Stamped};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use platform::{ControlLink, Instant, Platform};
+use proto::Welcome;
+use verbs::Rnic;
+
+/// A node's LITE, and the deadline, priority and application of the operations that are issued through this
+/// handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Lite {
+    pub(crate) node: Arc<Node>,
+    pub(crate) by: Arc<Issuer>,
+}
+
+impl Lite {
+    /// Starts LITE on a node whose join was answered with `welcome`. The RNIC must be up with the GID of
+    /// `welcome`. LITE receives everything that arrives on `link` from now on, including acknowledgements
+    /// of heartbeats; the platform sends the heartbeats.
+    ///
+    /// # Errors
+    /// `NoMemory` or `Refused` if the node's memory or the RNIC's resources do not suffice.
+    pub fn start(
+        platform: Arc<dyn Platform>,
+        rnic: Arc<dyn Rnic>,
+        link: Arc<dyn ControlLink>,
+        welcome: Welcome,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let patience = config.deadline;
+        let node = Arc::new(Node::new(platform, rnic, (&welcome, link.lease_until()), config)?);
+        for member in welcome.members {
+            node.on_joined(member);
+        }
+        node.start_services();
+        node.start_control(link);
+        node.report_memory();
+        let by = Issuer::new(node.regions().clone(), patience, Class::default());
+        Ok(Self { node, by })
+    }
+
+    /// Runs the poller once and returns true if there was something to do. Call it in task context on the
+    /// core that owns the RNIC, after the RNIC's own `progress`, and again before that core halts.
+    pub fn poll(&self, now: Instant) -> bool {
+        self.node.poll(now)
+    }
+
+    /// Returns the time by which [`poll`](Self::poll) must be called even if nothing arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.node.next_deadline()
+    }
+
+    /// Returns the platform: the node's, or the one that was given to [`scoped`](Self::scoped).
+    #[must_use]
+    pub fn platform(&self) -> &Arc<dyn Platform> {
+        &self.by.platform
+    }
+
+    /// Waits for `d`.
+    pub async fn sleep(&self, d: Duration) {
+        self.node.timers.until(self.node.platform.now() + d).await;
+    }
+
+    /// Returns the number of this node.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node.me
+    }
+
+    /// Returns the incarnation of this node.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.node.incarnation
+    }
+
+    /// Returns a handle whose operations, and those of regions that it makes, end within `d` of their call.
+    #[must_use]
+    pub fn with_deadline(&self, d: Duration) -> Self {
+        Self { node: self.node.clone(), by: self.by.patient(d) }
+    }
+
+    /// Returns the deadline of an operation that begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.by.deadline()
+    }
+
+    /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
+    pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
+        let fast_path = self.node.ops.lock().fast_path;
+        self.node.counters.each(|name| fast_path.of(name), each);
+    }
+
+    /// Selects the scheme for what this node sends from now on.
+    pub fn configure_qos(&self, scheme: Scheme) {
+        self.node.qos.configure(scheme);
+    }
+
+    /// Returns a handle whose operations, and those of regions that it makes, have that priority.
+    #[must_use]
+    pub fn with_priority(&self, priority: Priority) -> Self {
+        Self { node: self.node.clone(), by: self.by.classed(self.by.class.with_priority(priority)) }
+    }
+
+    /// Returns a handle whose operations and regions count as `app`'s.
+    #[must_use]
+    pub fn for_app(&self, app: &App) -> Self {
+        Self { node: self.node.clone(), by: self.by.classed(self.by.class.for_app(app)) }
+    }
+
+    /// Returns a handle and its scope. Everything that is made through this handle, through handles derived
+    /// from it, and through regions made by them ends with the [`Scope`]: published regions and counters,
+    /// on any node; locks; events; functions and mailboxes. (A region that is not published ends with its
+    /// last handle anyway.)
+    ///
+    /// The handle's [`platform`](Self::platform) is `platform`, so that the caller can end the tasks of the
+    /// scope.
+    #[must_use]
+    pub fn scoped(&self, platform: Arc<dyn Platform>) -> (Self, Scope) {
+        let scope = Scope::new();
+        let by = self.by.scoped(scope.handle(), platform);
+        (Self { node: self.node.clone(), by }, scope)
+    }
+
+    /// Turns tracing on or off. The first time uses 128 KiB for each processor.
+    pub fn set_tracing(&self, on: bool) {
+        self.node.trace.set(on, self.node.platform.cpus());
+    }
+
+    /// Returns the last events, by time: at most 4,096 of each processor. Events that are overwritten
+    /// meanwhile are left out.
+    #[must_use]
+    pub fn traced(&self) -> Vec<Stamped> {
+        self.node.trace.events()
+    }
+}

@@ -1,0 +1,187 @@
+//! The members of the cluster, and changes of the membership.
+
+use super::standing::Membership;
+use crate::Error;
+use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::base::wait::Waiters;
+use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
+use crate::transport::conn::peers::Peer;
+use crate::transport::conn::peers::PeerLink;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use proto::{Incarnation, Member, NodeId, ToManager};
+
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new member.
+    Joined(Member),
+    /// A member has left or is declared dead. Operations on it fail with [`Error::NodeDown`].
+    Left {
+        /// The node.
+        node: NodeId,
+        /// The incarnation that has ended.
+        incarnation: Incarnation,
+        /// The reason, for people.
+        reason: String,
+    },
+}
+
+#[derive(Default)]
+struct Feed {
+    changes: Mutex<VecDeque<Change>>,
+    arrival: Waiters,
+}
+
+/// Returns the changes of the membership since it was made.
+pub struct Watcher {
+    node: Arc<Membership>,
+    feed: Arc<Feed>,
+}
+
+impl Watcher {
+    /// Waits for the next change and returns it.
+    ///
+    /// # Errors
+    /// `LinkDown` once this node itself is no longer a member.
+    pub async fn next(&mut self) -> Result<Change, Error> {
+        let take = || match self.feed.changes.lock().pop_front() {
+            Some(change) => Some(Ok(change)),
+            None if self.node.is_fenced() => Some(Err(Error::LinkDown)),
+            None => None,
+        };
+        self.feed.arrival.until(take).await
+    }
+}
+
+/// All watchers of a node.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<Weak<Feed>>>);
+
+impl Watchers {
+    /// Adds a watcher of the membership of `node`.
+    pub(crate) fn watch(node: &Arc<Membership>) -> Watcher {
+        let feed = Arc::new(Feed::default());
+        node.watchers.0.lock().push(Arc::downgrade(&feed));
+        Watcher { node: node.clone(), feed }
+    }
+
+    fn tell(&self, change: &Change) {
+        for feed in self.live() {
+            feed.changes.lock().push_back(change.clone());
+            feed.arrival.wake_all();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.live().iter().for_each(|f| f.arrival.wake_all());
+    }
+
+    fn live(&self) -> Vec<Arc<Feed>> {
+        let mut all = self.0.lock();
+        all.retain(|f| f.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Membership {
+    pub(crate) fn on_joined(self: &Arc<Self>, member: Member) {
+        let node = member.node;
+        if node == self.me {
+            return;
+        }
+        let former = self.incarnation_of(node).filter(|life| *life != member.incarnation);
+        if let Some(former) = former {
+            self.on_left(node, former, "joined again".into());
+        }
+        {
+            let mut peers = self.peers.lock();
+            // The code that ends this node's membership marks all peers as departed under this lock.
+            if self.is_fenced() {
+                return;
+            }
+            let known =
+                |p: &Peer| p.member.incarnation == member.incarnation && !matches!(p.link, PeerLink::Gone);
+            if peers.get(&node).is_some_and(known) {
+                return;
+            }
+            peers.insert(node, Peer { member: member.clone(), link: PeerLink::Idle });
+        }
+        self.peer_change.wake_all();
+        self.watchers.tell(&Change::Joined(member));
+    }
+
+    /// Handles the end of a member's incarnation. Its queue pairs here are destroyed before memory that it
+    /// could reach is reused.
+    pub(crate) fn on_left(self: &Arc<Self>, node: NodeId, incarnation: Incarnation, reason: String) {
+        let link = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&node).filter(|p| p.member.incarnation == incarnation) else {
+                return;
+            };
+            if matches!(peer.link, PeerLink::Gone) {
+                return;
+            }
+            core::mem::replace(&mut peer.link, PeerLink::Gone)
+        };
+        if !planted(Bug::QueuePairsKept) {
+            self.retire(link);
+        }
+        let life = (node, incarnation);
+        self.forget_lost(life);
+        let unused = self.mappings.forget(life);
+        for region in self.regions.forget(life) {
+            self.spawn_fence(region);
+        }
+        self.sync.waits.forget(life);
+        self.sync.end_waits_of(life);
+        if planted(Bug::FreedBeforeSettled) {
+            self.free_memory_of(life);
+        }
+        // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
+        // behalf: the manager may rely on that.
+        let seen = ToManager::LeftSeen { node, incarnation };
+        if unused.iter().all(|mapping| self.is_drained(mapping))
+            && (!self.is_served(life) || planted(Bug::QueuePairsKept))
+            && self.errands.are_done(life)
+        {
+            self.control.post(&seen);
+        } else {
+            sometimes!("the end of a life waited for what was under way");
+            let me = self.clone();
+            let task = async move {
+                for mapping in unused {
+                    me.drained(&mapping).await;
+                }
+                me.peer_change.until(|| (!me.is_served(life)).then_some(())).await;
+                me.errands.done(life).await;
+                me.control.post(&seen);
+            };
+            self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));
+        }
+        self.peer_change.wake_all();
+        self.watchers.tell(&Change::Left { node, incarnation, reason });
+    }
+
+    /// Handles the news that all members have seen the end of an incarnation.
+    pub(crate) fn on_settled(self: &Arc<Self>, life: MemberId) {
+        #[cfg(feature = "testing")]
+        self.settled.lock().push(life);
+        self.sync.unblock_locks(life);
+        self.free_memory_of(life);
+    }
+
+    /// Frees the memory of an incarnation that has ended, because no node accesses memory on its behalf any
+    /// more.
+    fn free_memory_of(self: &Arc<Self>, life: MemberId) {
+        self.holdings.settle(life);
+        for region in self.regions.settle(life) {
+            self.spawn_fence(region);
+        }
+        self.report_memory();
+    }
+}

@@ -1,0 +1,96 @@
+//! The control connection: one task that sends, and one that receives.
+
+use super::standing::Membership;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use platform::ControlLink;
+use proto::ToNode;
+
+impl Membership {
+    /// Starts the two tasks.
+    pub(crate) fn start_control(self: &Arc<Self>, link: Arc<dyn ControlLink>) {
+        let (node, l) = (self.clone(), link.clone());
+        self.platform.spawn("lite-control-out", Box::pin(async move { node.send_all(&*l).await }));
+        let node = self.clone();
+        self.platform.spawn("lite-control-in", Box::pin(async move { node.receive_all(&*link).await }));
+    }
+
+    async fn send_all(&self, link: &dyn ControlLink) {
+        loop {
+            let next = || match self.control.out.lock().pop_front() {
+                Some(message) => Some(Some(message)),
+                None if self.control.has_ended() => Some(None),
+                None => None,
+            };
+            let Some(message) = self.control.out_change.until(next).await else { return };
+            // A task that waits for room may go on.
+            self.control.out_change.wake_all();
+            if core::future::poll_fn(|cx| link.poll_send(cx, &message)).await.is_err() {
+                return self.fence();
+            }
+        }
+    }
+
+    async fn receive_all(self: &Arc<Self>, link: &dyn ControlLink) {
+        loop {
+            let Ok(bytes) = core::future::poll_fn(|cx| link.poll_recv(cx)).await else {
+                return self.fence();
+            };
+            let Ok(message) = proto::decode::<ToNode>(&bytes) else {
+                log::warn!("lite: malformed control message of {} bytes", bytes.len());
+                continue;
+            };
+            match message {
+                // The link has noted which heartbeat this acknowledges.
+                ToNode::HeartbeatAck { .. } => {
+                    self.extend_lease(link.lease_until());
+                    self.report_memory();
+                }
+                ToNode::MemoryFree { request, nodes } => {
+                    let mut free = self.control.free.lock();
+                    if free.0 < request {
+                        *free = (request, nodes);
+                    }
+                    drop(free);
+                    self.control.names_change.wake_all();
+                }
+                ToNode::Joined(member) => self.on_joined(member),
+                ToNode::Left { node, incarnation, reason } => {
+                    if (node, incarnation) == (self.me, self.incarnation) {
+                        log::error!("lite: the manager has declared this node dead: {reason}");
+                        return self.fence();
+                    }
+                    log::info!("lite: {node} has departed: {reason}");
+                    self.on_left(node, incarnation, reason);
+                }
+                ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
+                ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
+                ToNode::Name { request, result } => {
+                    if let Some(place) = self.control.names.lock().get_mut(&request) {
+                        *place = Some(result);
+                    }
+                    self.control.names_change.wake_all();
+                }
+                ToNode::Refused { reason } => {
+                    log::error!("lite: the manager has ended the membership: {reason}");
+                    return self.fence();
+                }
+                ToNode::Welcome(_) => log::warn!("lite: unexpected control message"),
+                job @ (ToNode::JobStart(_)
+                | ToNode::JobInput { .. }
+                | ToNode::JobInputEnd { .. }
+                | ToNode::JobOutputAck { .. }
+                | ToNode::JobCancel { .. }
+                | ToNode::Shutdown) => {
+                    if !self.control.jobs.lock().push(bytes.len(), job) {
+                        log::error!(
+                            "lite: the manager has sent more input than this node was ready to accept"
+                        );
+                        return self.fence();
+                    }
+                    self.control.jobs_change.wake_all();
+                }
+            }
+        }
+    }
+}

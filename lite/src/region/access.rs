@@ -1,0 +1,153 @@
+//! Operations on a mapped region, piece by piece: transfers, copies within this node, atomics.
+
+use super::mapped::Mapping;
+use super::mapping::Mappings;
+use crate::base::qos::Share;
+use crate::base::wait::{Epoch, Shut};
+use crate::planted::{Bug, planted};
+use crate::transport::op::{Access, InFlight, NotPosted, Verb};
+use crate::transport::transfer::{AttemptError, Data, RECONNECT_PAUSE, Route, TransferError, judge};
+use crate::{Error, Permissions};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use platform::IoAddr;
+use verbs::RemoteAddr;
+
+impl Mappings {
+    /// Moves all of `data` to or from a region, from `offset`, piece by piece. Sets `issued` if some of it
+    /// was ever posted, or copied here.
+    pub(crate) async fn access(
+        self: &Arc<Self>,
+        mapping: &Arc<Mapping>,
+        offset: u64,
+        mut data: Data<'_>,
+        share: Share,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        let (right, len) = (data.right(), data.len());
+        mapping.check(right, offset, len as u64)?;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
+            let part = data.part(done, spot.run);
+            let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
+            let (node, life) = spot.at;
+            let stopped = if node == self.me {
+                if self.lease.is_suspended() {
+                    self.resumed().await?;
+                }
+                let mut part = part;
+                let copied = self.copy_here(spot.addr, &mut part, (mapping, epoch));
+                copied.map(|len| {
+                    done += len;
+                    issued.store(true, Ordering::Relaxed);
+                })
+            } else {
+                let mut moved = 0;
+                let route = Route::Node(node, life);
+                let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, issued).await;
+                done += moved;
+                result
+            };
+            match stopped {
+                // The location is looked up again if the mapping has been changed.
+                Ok(()) | Err(TransferError::Changed) => {}
+                Err(TransferError::For(Error::Freed)) => return Err(self.ended(mapping)),
+                Err(TransferError::For(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to or from this node's own memory while the mapping cannot change; returns the number of
+    /// bytes.
+    pub(crate) fn copy_here(
+        &self,
+        addr: IoAddr,
+        data: &mut Data<'_>,
+        (mapping, epoch): (&Mapping, Epoch),
+    ) -> Result<usize, TransferError> {
+        if !self.lease.may_begin() {
+            return Err(if self.is_fenced() {
+                TransferError::For(Error::LinkDown)
+            } else {
+                TransferError::Changed
+            });
+        }
+        mapping.gate.enter(epoch).map_err(|shut| match shut {
+            Shut::Closed => TransferError::For(self.ended(mapping)),
+            Shut::Changed => TransferError::Changed,
+        })?;
+        let len = data.len();
+        let copied = match data {
+            Data::Write(d) => self.write_here(addr, d),
+            Data::Read(d) => self.read_here(addr, d),
+        };
+        mapping.gate.exit();
+        copied.map(|()| len).map_err(TransferError::For)
+    }
+
+    /// Does an atomic on the 8 bytes at `offset` of a region and returns the value before. Sets `issued` if
+    /// it was posted.
+    ///
+    /// The node's own memory is accessed through its RNIC as well: an RNIC is atomic only against itself.
+    pub(crate) async fn atomic(
+        self: &Arc<Self>,
+        mapping: &Arc<Mapping>,
+        offset: u64,
+        verb: Verb<'_>,
+        share: Share,
+        issued: &AtomicBool,
+    ) -> Result<u64, Error> {
+        mapping.check(Permissions::ATOMIC, offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(Error::Misaligned);
+        }
+        loop {
+            let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
+            let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
+            let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
+            let qp_index = conn.pick(share);
+            let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
+            let posted =
+                self.resources.until(|| match self.try_post(&conn, qp_index, verb, to, Some(pass), false) {
+                    Err(NotPosted::Busy) => None,
+                    other => Some(other),
+                });
+            let id = match posted.await {
+                Ok(id) => id,
+                Err(NotPosted::Revoked) => return Err(self.ended(mapping)),
+                Err(NotPosted::Changed) => continue,
+                Err(NotPosted::Invalid) => {
+                    return Err(Error::Refused("the RNIC refused the request".into()));
+                }
+                // Nothing has been sent yet: another connection may be used.
+                Err(NotPosted::ConnectionLost | NotPosted::Busy) => {
+                    self.fail(&conn);
+                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
+                    continue;
+                }
+            };
+            issued.store(true, Ordering::Relaxed);
+            let mut flight = InFlight::new(self, id);
+            (&mut flight).await;
+            return match judge(flight.status()) {
+                Ok(()) => {
+                    let mut before = [0; 8];
+                    flight.read(&mut before)?;
+                    Ok(u64::from_ne_bytes(before))
+                }
+                Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
+                Err(AttemptError::TransferError(TransferError::Changed)) => Err(Error::Unknown),
+                Err(AttemptError::Connection) => {
+                    self.fail(&conn);
+                    if planted(Bug::AtomicTwice) {
+                        continue;
+                    }
+                    Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown))
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The common part of the operations of a handle: the node that issues them, their time limit, and their
+//! class.
+
+use super::handle_shared::SharedTable;
+use super::owner::RegionOwner;
+use crate::base::local::Local;
+use crate::base::qos::Class;
+use crate::base::scope::Scoped;
+use crate::transport::op::Transport;
+use alloc::sync::Arc;
+use core::time::Duration;
+use platform::{Instant, Platform};
+
+/// The data shared by a [`Lite`](crate::Lite) and the handles that come from it.
+pub(crate) struct Issuer {
+    pub(crate) node: Arc<RegionOwner>,
+    /// The layer that the fast path needs, without the layers above it.
+    pub(crate) transport: Arc<Transport>,
+    pub(crate) local: Arc<Local>,
+    pub(crate) class: Class,
+    /// The shared data of its handles.
+    pub(crate) terms: SharedTable,
+    patience_ns: u64,
+    /// The scope whose end ends everything made through the handles, if there is one.
+    pub(crate) scope: Scoped,
+    /// The platform as applications see it.
+    pub(crate) platform: Arc<dyn Platform>,
+}
+
+impl Issuer {
+    pub(crate) fn new(node: Arc<RegionOwner>, patience: Duration, class: Class) -> Arc<Self> {
+        let patience_ns = nanoseconds(patience);
+        let (terms, scope, platform) = (SharedTable::default(), Scoped::default(), node.platform.clone());
+        let transport: &Arc<Transport> = &node;
+        let transport = transport.clone();
+        let local = transport.local.clone();
+        Arc::new(Self { node, transport, local, class, terms, patience_ns, scope, platform })
+    }
+
+    /// Returns a copy with handles of its own.
+    fn copy(&self) -> Self {
+        Self {
+            node: self.node.clone(),
+            transport: self.transport.clone(),
+            local: self.local.clone(),
+            class: self.class.clone(),
+            terms: SharedTable::default(),
+            patience_ns: self.patience_ns,
+            scope: self.scope.clone(),
+            platform: self.platform.clone(),
+        }
+    }
+
+    /// Returns a copy with that time limit.
+    pub(crate) fn patient(&self, patience: Duration) -> Arc<Self> {
+        Arc::new(Self { patience_ns: nanoseconds(patience), ..self.copy() })
+    }
+
+    /// Returns a copy with that class.
+    pub(crate) fn classed(&self, class: Class) -> Arc<Self> {
+        Arc::new(Self { class, ..self.copy() })
+    }
+
+    /// Returns a copy in that scope.
+    pub(crate) fn scoped(&self, scope: Scoped, platform: Arc<dyn Platform>) -> Arc<Self> {
+        Arc::new(Self { scope, platform, ..self.copy() })
+    }
+
+    /// Returns the time limit of an operation.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_nanos(self.patience_ns)
+    }
+
+    /// Returns the deadline of an operation that begins now. Checks the lease as well.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Instant {
+        let now = self.local.platform.now();
+        self.local.look_at_lease(now);
+        Instant::from_nanos(now.as_nanos().saturating_add(self.patience_ns))
+    }
+}
+
+fn nanoseconds(patience: Duration) -> u64 {
+    u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,134 @@
+//! The requests of nodes to each other about regions.
+
+use super::layout::Piece;
+use super::rights::Grantee;
+use crate::Permissions;
+use crate::rpc::{FunctionId, INTERNAL, InternalRequest};
+use alloc::string::String;
+use alloc::vec::Vec;
+use proto::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// The number of pieces that travel with the answer to a map request; the others are asked for.
+pub(crate) const FIRST_PIECES: usize = 3;
+/// The number of pieces in each later answer.
+pub(crate) const PAGE_PIECES: usize = 100;
+
+/// A request of one node to another about regions and their memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Makes a region, whose master is the requester. `mapping` is the number that the requester has given to
+    /// its mapping.
+    Alloc { mapping: u64, plan: Plan, permissions: Permissions },
+    /// Map a region.
+    Map { mapping: u64, ask: MapRequest },
+    /// Return the pieces of a mapping from the `from`th on, if it has that generation; otherwise its shape.
+    Pieces { mapping: u64, generation: u64, from: u32 },
+    /// The requester no longer uses a mapping.
+    Unmap { mapping: u64 },
+    /// Publish a region under a name.
+    Publish { mapping: u64, name: String },
+    /// Free that name of that region.
+    Unpublish { region: u64, name: String },
+    /// Grant rights to nodes that map the region from now on.
+    Grant { mapping: u64, to: Grantee, rights: Permissions },
+    /// Revoke rights. Answered when no operation that relies on them is in flight.
+    Withdraw { mapping: u64, from: Grantee, rights: Permissions },
+    /// Set the secret that nodes which map the region from now on must give.
+    SetSecret { mapping: u64, secret: Vec<u8> },
+    /// Make another node the master.
+    HandOver { mapping: u64, to: NodeId },
+    /// Move a region. Answered when all nodes use the new memory, or the region stays in the old one.
+    Move { mapping: u64, plan: Plan },
+    /// Free a region. Answered when no node can reach the memory any more.
+    Free { mapping: u64 },
+    /// Revoke mappings, on behalf of the requester, which owns the regions. Answered when no operation
+    /// through them is in flight.
+    Revoke { mappings: Vec<u64> },
+    /// Hold operations back until the mappings have that generation. Answered when none is in flight.
+    Pause { mappings: Vec<u64>, generation: u64 },
+    /// Load the pieces of the mappings, which have that generation, and let operations go on. Answered when
+    /// they are loaded.
+    Resume { mappings: Vec<u64>, generation: u64 },
+    /// Take rights from mappings. Answered when no operation that relies on them is in flight.
+    Restrict { mappings: Vec<u64>, rights: Permissions },
+    /// Take memory and hold it for the requester, under its number `holding`.
+    Reserve { holding: u64, len: u64 },
+    /// Return the pieces of a holding from the `from`th on.
+    Reserved { holding: u64, from: u32 },
+    /// The requester no longer needs a holding.
+    Yield { holding: u64 },
+    /// Set bytes of memory that is held for the requester.
+    Fill { piece: Piece, byte: u8 },
+    /// Set bytes of a region.
+    Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
+    /// Lend a mapping of the requester to another node for some time, under a number of the requester's
+    /// choice.
+    Lend { mapping: u64, to: NodeId, rights: Permissions, token: u64, patience_ns: u64 },
+    /// Map a region that was lent to the requester.
+    Borrow { mapping: u64, token: u64 },
+    /// Copy between two regions that the requester has lent.
+    Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
+}
+
+/// The response to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Response {
+    /// Done.
+    Done,
+    /// Mapped, or allocated and mapped.
+    Mapped { shape: Shape, permissions: Permissions },
+    /// The pieces of a mapping, as far as they fit.
+    Shape(Shape),
+    /// Some pieces.
+    Pieces(Vec<Piece>),
+}
+
+impl InternalRequest for Request {
+    type Response = Response;
+    const FUNCTION: FunctionId = INTERNAL;
+}
+
+/// The nodes of a region's memory and the bytes on each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// The length of a stripe in bytes if each share is a column; 0: the shares follow each other in one
+    /// column.
+    pub(crate) stripe: u64,
+    /// Nodes and bytes.
+    pub(crate) shares: Vec<(NodeId, u64)>,
+}
+
+/// The data from which a user makes the [layout](super::layout) of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    /// The number of moves so far, successful or not, plus 1.
+    pub(crate) generation: u64,
+    pub(crate) len: u64,
+    pub(crate) stripe: u64,
+    pub(crate) columns: u32,
+    /// The number of pieces.
+    pub(crate) count: u32,
+    /// The first pieces.
+    pub(crate) first: Vec<Piece>,
+}
+
+/// A request for a mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MapRequest {
+    pub(crate) region: u64,
+    pub(crate) key: u64,
+    pub(crate) secret: Vec<u8>,
+    pub(crate) wanted: Permissions,
+}
+
+/// A region that the caller of a copy lends to the node that does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Loan {
+    /// The node that keeps the region's mappings.
+    pub(crate) owner: NodeId,
+    /// The token of the caller's loan.
+    pub(crate) token: u64,
+    /// The offset in the region.
+    pub(crate) offset: u64,
+}

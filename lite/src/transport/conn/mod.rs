@@ -1,0 +1,193 @@
+//! Connections: the queue pairs that two nodes share.
+
+pub(crate) mod peers;
+mod permits;
+mod qp_group;
+
+pub(crate) use permits::{PeerPermit, PeerPermits};
+pub(crate) use qp_group::{Gone, QpGroup, QueuePair};
+
+use crate::base::lock::Mutex;
+use crate::base::qos::Share;
+use crate::channel::Channel;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use platform::Instant;
+use proto::{Incarnation, NodeId};
+use verbs::MemoryKey;
+
+/// The number of a connection in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Link(u32);
+
+impl Link {
+    /// The number of a connection that is not in the table.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// The index of the queue pair for RPC.
+pub(crate) const RPC_QP: usize = 0;
+
+/// The time for which a connection stays open after its last use, so that a task that has just got it can
+/// use it.
+pub(crate) const STAY: Duration = Duration::from_millis(5);
+
+/// The time for which a peer that uses a connection is not asked again.
+const REFUSED: Duration = Duration::from_millis(20);
+
+/// The observed use of a connection.
+#[derive(Default)]
+struct Seen {
+    /// The work requests posted, at the last look.
+    begun: u32,
+    /// The time at which `begun` last changed.
+    since: Instant,
+    /// The time from which the peer may be asked whether it uses the connection.
+    ask_from: Instant,
+}
+
+/// A connection to one incarnation of one peer: K queue pairs that are created and destroyed together.
+///
+/// A connection is never repaired. When any queue pair fails, all are destroyed, and the next use opens a
+/// new connection; the peer destroys its side before it answers. So everything that arrives on a connection
+/// was sent after its predecessor's end. An unused connection may be closed by agreement, because
+/// its permit is wanted for another peer or because it is idle.
+pub(crate) struct Conn {
+    pub(crate) peer: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) remote_key: MemoryKey,
+    /// The number of the attempt that made it, the same at both ends.
+    pub(crate) id: u64,
+    group: QpGroup,
+    next: AtomicU32,
+    seen: Mutex<Seen>,
+    /// The index in the operation table. Written only under the table's lock.
+    link: AtomicU32,
+    /// True if the peer waits to be told that the queue pairs here are destroyed.
+    owes_closed: AtomicBool,
+    /// True if this node has found the connection broken.
+    failed: AtomicBool,
+    /// `None` on the loop-back connection.
+    pub(crate) rpc: Option<Channel>,
+}
+
+impl Conn {
+    pub(crate) fn new(
+        peer: NodeId,
+        incarnation: Incarnation,
+        remote_key: MemoryKey,
+        id: u64,
+        group: QpGroup,
+        rpc: Option<Channel>,
+    ) -> Self {
+        Self {
+            peer,
+            incarnation,
+            remote_key,
+            id,
+            group,
+            next: AtomicU32::new(0),
+            seen: Mutex::default(),
+            link: AtomicU32::new(Link::NONE.bits()),
+            owes_closed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            rpc,
+        }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        Link::from_bits(self.link.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_link(&self, link: Link) {
+        self.link.store(link.bits(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn queue_pair(&self, qp_index: usize) -> Option<&QueuePair> {
+        self.group.queue_pairs.get(qp_index)
+    }
+
+    pub(crate) fn group(&self) -> &QpGroup {
+        &self.group
+    }
+
+    /// Returns the queue pair for the next one-sided operation: in turn, without that of RPC if there are
+    /// others.
+    #[inline]
+    pub(crate) fn pick(&self, share: Share) -> usize {
+        let n = self.group.queue_pairs.len() as u32;
+        let (first, count) = match share {
+            _ if n < 2 => return RPC_QP,
+            Share::All => (1, n - 1),
+            Share::Low => (n - 1, 1),
+            Share::High if n == 2 => return RPC_QP,
+            Share::High => (1, n - 2),
+        };
+        if count == 1 {
+            return first as usize;
+        }
+        // Two tasks may get the same index, which is harmless.
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
+        (first + next % count) as usize
+    }
+
+    /// Returns the time for which this node has posted nothing, as far as it has looked. Traffic of the
+    /// peer is answered and does not count.
+    pub(crate) fn unused(&self, now: Instant) -> Duration {
+        let begun = self.group.begun();
+        let mut seen = self.seen.lock();
+        if seen.begun != begun {
+            (seen.begun, seen.since) = (begun, now);
+        }
+        now.saturating_since(seen.since)
+    }
+
+    /// Counts the connection as used now.
+    pub(crate) fn touch(&self, now: Instant) {
+        let begun = self.group.begun();
+        let mut seen = self.seen.lock();
+        (seen.begun, seen.since) = (begun, now);
+    }
+
+    /// Notes that the peer uses it, so that it is not asked for a while.
+    pub(crate) fn refused(&self, now: Instant) {
+        self.seen.lock().ask_from = now + REFUSED;
+    }
+
+    /// Returns true if the peer may be asked whether it uses the connection.
+    pub(crate) fn may_ask(&self, now: Instant) -> bool {
+        self.seen.lock().ask_from <= now
+    }
+
+    /// Returns true if nothing is posted on it any more: its queue pairs are destroyed, or are about to be.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.group.is_ending()
+    }
+
+    pub(crate) fn note_failure(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether this node has found the connection broken, and not been told so by the peer.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn owe_closed(&self) {
+        self.owes_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns true, once, if the peer must be told now.
+    pub(crate) fn pays_closed(&self) -> bool {
+        self.owes_closed.swap(false, Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,57 @@
+//! The connections of a node.
+
+use crate::base::lock::Mutex;
+use crate::base::wait::DeferredList;
+use crate::transport::conn::{Conn, Gone, PeerPermits};
+use crate::transport::op::Transport;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use verbs::{Attributes, CqId, Gid, MemoryKey, QpNum};
+
+/// The connections of a node. It extends [`Transport`].
+pub(crate) struct Connections {
+    pub(super) transport: Arc<Transport>,
+    pub(crate) attributes: Attributes,
+    pub(crate) gid: Gid,
+    pub(crate) key: MemoryKey,
+    pub(crate) cq: CqId,
+    pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
+    pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
+    /// The permits in use, of [`Config::peers`](crate::Config::peers).
+    pub(crate) permits: PeerPermits,
+    /// True while a task finds permits for waiting peers.
+    pub(super) finding_room: AtomicBool,
+    /// The time in nanoseconds at which the poller must check for unused connections.
+    pub(super) next_sweep: AtomicU64,
+    /// Connections whose queue pairs are destroyed, and whose completions may not all be taken.
+    pub(crate) closing: DeferredList<Arc<Conn>>,
+    /// Connections that have ended, and whose queue pairs the RNIC could not destroy yet.
+    pub(crate) served: DeferredList<Arc<Conn>>,
+}
+
+impl Deref for Connections {
+    type Target = Arc<Transport>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Transport> {
+        &self.transport
+    }
+}
+
+impl Drop for Connections {
+    /// Destroys what this node has in the RNIC, since no poller runs any more.
+    fn drop(&mut self) {
+        self.transport.peers.lock().clear();
+        let loopback = self.loopback.get_mut().take();
+        let conns = self.by_qp.get_mut().values().chain(&loopback);
+        let served = conns.filter(|conn| matches!(conn.group().destroy(), Gone::NotYet { .. })).count();
+        if served > 0 {
+            self.transport.ops.lock().bounce.lose();
+        }
+        if let Err(error) = self.transport.rnic.destroy_cq(self.cq) {
+            log::warn!("lite: cannot destroy {:?}: {error}", self.cq);
+        }
+    }
+}

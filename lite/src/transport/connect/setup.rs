@@ -1,0 +1,155 @@
+//! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
+
+use super::connections::Connections;
+use super::wire::End;
+use crate::Error;
+use crate::base::lock::Mutex;
+use crate::base::wait::DeferredList;
+use crate::channel::RpcArea;
+use crate::transport::conn::{Conn, QpGroup};
+use crate::transport::conn::{PeerPermit, PeerPermits};
+use crate::transport::op::Transport;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use proto::Member;
+use verbs::{
+    AddressVector, CqOptions, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions,
+    VerbsError,
+};
+
+/// The IP time to live of RDMA packets.
+const HOP_LIMIT: u8 = 64;
+
+/// The reason for which no queue pairs could be made for another connection.
+pub(super) enum Unprepared {
+    /// All permits are in use; closing a connection frees one.
+    Crowded,
+    /// Another reason.
+    For(Error),
+}
+
+impl Connections {
+    /// Makes the completion queue. Fails with `Refused` if the RNIC has none.
+    pub(crate) fn new(transport: Arc<Transport>, gid: Gid) -> Result<Self, Error> {
+        let config = &transport.config;
+        let depth = config.operations + config.peers * config.recv_depth();
+        let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
+        let cq = transport.rnic.create_cq(CqOptions { depth }).map_err(refused)?;
+        Ok(Self {
+            attributes: transport.rnic.attributes(),
+            gid,
+            key: transport.rnic.memory_key(),
+            cq,
+            by_qp: Mutex::default(),
+            loopback: Mutex::default(),
+            permits: PeerPermits::default(),
+            finding_room: AtomicBool::new(false),
+            next_sweep: AtomicU64::new(u64::MAX),
+            closing: DeferredList::default(),
+            served: DeferredList::default(),
+            transport,
+        })
+    }
+
+    /// Returns this node's connection to itself: one queue pair, connected to itself. Atomics on own memory
+    /// use it.
+    pub(super) fn loopback(&self) -> Result<Arc<Conn>, Error> {
+        let mut loopback = self.loopback.lock();
+        // The code that ends this node's membership removes the connection under this lock.
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
+        if let Some(conn) = loopback.as_ref().filter(|c| !c.is_shut()) {
+            return Ok(conn.clone());
+        }
+        let refused = |e: VerbsError| Error::Refused(alloc::format!("no loop-back queue pair: {e}"));
+        let options = self.qp_options();
+        let group = QpGroup::create(&self.rnic, &*self.platform, options, 1, None).map_err(refused)?;
+        let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
+        let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
+        let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
+        group.connect(&group.ends(), common).map_err(refused)?;
+        let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, None);
+        Ok(loopback.insert(Arc::new(conn)).clone())
+    }
+
+    pub(super) fn qp_options(&self) -> QpOptions {
+        QpOptions {
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            send_depth: self.config.send_depth,
+            recv_depth: self.config.recv_depth(),
+        }
+    }
+
+    pub(super) fn qp_connect(
+        &self,
+        link: LinkKind,
+        peer: PortAddress,
+        mtu: PathMtu,
+        rd_atomic: u8,
+    ) -> QpConnect {
+        QpConnect {
+            address: AddressVector {
+                link,
+                peer,
+                traffic_class: AddressVector::ECT_0,
+                hop_limit: HOP_LIMIT,
+                service_level: 0,
+            },
+            remote_qp: QpNum::new(0),
+            send_psn: Psn::new(0),
+            recv_psn: Psn::new(0),
+            mtu,
+            max_rd_atomic: rd_atomic.min(self.attributes.max_rd_atomic).max(1),
+            ack_timeout: self.config.ack_timeout,
+            retries: self.config.retries,
+            rnr_retries: 7,
+            min_rnr_delay: self.config.rnr_delay,
+        }
+    }
+
+    /// Takes a permit, and creates queue pairs and memory for a connection.
+    pub(super) fn prepare(&self, count: usize) -> Result<QpGroup, Unprepared> {
+        let permit = PeerPermit::take(&self.permits, self.config.peers).ok_or(Unprepared::Crowded)?;
+        let run = |len: u32| {
+            let asked = u64::from(len);
+            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
+            self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
+        };
+        let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
+        let group =
+            QpGroup::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, permit)));
+        group.map_err(|error| match error {
+            // Other connections use them up, unless no peer is connected.
+            VerbsError::NoResources if PeerPermit::taken(&self.permits) > 0 => Unprepared::Crowded,
+            error => Unprepared::For(Error::Refused(alloc::format!("no queue pair: {error}"))),
+        })
+    }
+
+    pub(super) fn area(&self, group: &QpGroup) -> RpcArea {
+        let (ring, slots) = group.memory.as_ref().map(|(r, s)| (r.addr(), s.addr())).unwrap_or_default();
+        RpcArea {
+            ring,
+            ring_len: self.config.ring,
+            slots,
+            slot_len: self.config.reply_slot,
+            slot_count: self.config.slots(),
+        }
+    }
+
+    pub(super) fn end(&self, link: LinkKind, group: &QpGroup) -> End {
+        End {
+            link,
+            mtu: self.attributes.max_mtu,
+            rd_atomic: self.attributes.max_rd_atomic,
+            queue_pairs: group.ends(),
+            rpc: self.area(group),
+        }
+    }
+
+    /// Returns the first of this node's link kinds that the member supports too.
+    pub(super) fn common_link(&self, member: &Member) -> Option<LinkKind> {
+        self.attributes.links.iter().copied().find(|l| member.rnic.links.contains(l))
+    }
+}

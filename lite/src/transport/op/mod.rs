@@ -1,0 +1,23 @@
+//! Operations in flight: the table of slots, posting, and the fast path.
+
+mod fast_path;
+mod in_flight;
+mod links;
+mod post;
+mod status;
+mod table;
+mod transport;
+mod unfinished;
+mod validity;
+mod work;
+
+pub(crate) use fast_path::FastRoute;
+pub(crate) use in_flight::{Ended, InFlight, Rest, TaskWaker};
+pub(crate) use links::MemberIndex;
+pub(crate) use post::posted;
+pub(crate) use status::OpId;
+pub(crate) use table::Waits;
+pub(crate) use transport::Transport;
+pub(crate) use unfinished::Moment;
+pub(crate) use validity::{STAMP_BITS, Stamp, StampId};
+pub(crate) use work::{Access, NotPosted, Verb};

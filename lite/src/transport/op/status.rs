@@ -1,0 +1,182 @@
+//! The state of each operation: one word for each slot, which the task that waits for the operation reads
+//! without a lock.
+
+use crate::base::bounce::BufferOffset;
+use crate::base::config::MOST_SLOTS;
+use alloc::sync::Arc;
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+use verbs::WrId;
+
+/// The number of bits of a slot's index, which bounds the number of slots.
+const INDEX_BITS: u32 = 20;
+const INDEX: u64 = (1 << INDEX_BITS) - 1;
+const _: () = assert!(MOST_SLOTS == 1 << INDEX_BITS);
+/// The number of bits of the stage in a word; the use of the slot is above them.
+const STAGE_BITS: u32 = 3;
+
+/// A slot in one use of it, as it travels in the work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OpId(NonZeroU64);
+
+/// The first use of a slot.
+const FIRST: u64 = 1 << INDEX_BITS;
+
+impl OpId {
+    /// Returns the first use of a slot.
+    pub(crate) fn first(index: u32) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(u64::from(index) & INDEX)
+    }
+
+    /// Returns the next use of the slot. Uses repeat after 2^44, which takes one slot weeks.
+    #[inline]
+    pub(crate) fn next(self) -> Self {
+        NonZeroU64::new(self.0.get().wrapping_add(FIRST)).map_or(Self::first(0), Self)
+    }
+
+    fn with(self, index: u64) -> Self {
+        Self(self.0 | index)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        (self.0.get() & INDEX) as usize
+    }
+
+    pub(crate) fn wr_id(self) -> WrId {
+        WrId(self.0.get())
+    }
+
+    /// Returns `None` for an identifier that is no operation's.
+    pub(crate) fn from_wr_id(id: WrId) -> Option<Self> {
+        NonZeroU64::new(id.0).map(Self)
+    }
+
+    #[inline]
+    fn word(self, stage: Stage) -> u64 {
+        self.0.get() >> INDEX_BITS << STAGE_BITS | stage as u64
+    }
+}
+
+/// The state of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub(crate) enum Stage {
+    /// In flight.
+    OnWire = 0,
+    /// In flight, and its deadline has passed.
+    Late = LATE,
+    /// Success. The operation still owns the slot and the bounce buffer.
+    Done = DONE,
+    /// Failure. The slot contains the status.
+    Failed = FAILED,
+}
+
+const LATE: u64 = 1;
+const DONE: u64 = 2;
+const FAILED: u64 = 3;
+/// The stage of an operation without a waiter, once its poster has filled the bounce buffer. Without a
+/// waiter, no task mistakes this stage for the operation's end.
+const FILLED: u64 = 4;
+
+/// The published state of one slot.
+struct End {
+    /// The use of the slot, and its stage.
+    word: AtomicU64,
+    /// The address of that use's bounce buffer, if it has one.
+    place: AtomicU64,
+}
+
+/// The published state of all slots. It only changes under the lock of the table, except by
+/// [`filled`](OpStatuses::filled).
+#[derive(Clone)]
+pub(crate) struct OpStatuses(Arc<[End]>);
+
+impl OpStatuses {
+    pub(crate) fn new(count: u32) -> Self {
+        let end =
+            |i| End { word: AtomicU64::new(OpId::first(i).word(Stage::OnWire)), place: AtomicU64::new(0) };
+        Self((0..count).map(end).collect())
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, id: OpId, stage: Stage) {
+        if let Some(end) = self.0.get(id.index()) {
+            end.word.store(id.word(stage), Ordering::Release);
+        }
+    }
+
+    /// Notes the address of the bounce buffer of a slot that has been taken.
+    #[inline]
+    pub(crate) fn set_place(&self, id: OpId, place: BufferOffset) {
+        if let Some(end) = self.0.get(id.index()) {
+            end.place.store(place.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Marks the bounce buffer of `id` as filled by its poster. No task may wait for `id`, which is being
+    /// posted.
+    #[inline]
+    pub(crate) fn filled(&self, id: OpId) {
+        if let Some(end) = self.0.get(id.index()) {
+            // The bytes of the buffer are written before a thread that sees this reuses the buffer.
+            end.word.store(id.word(Stage::OnWire) | FILLED, Ordering::Release);
+        }
+    }
+
+    /// Returns true if [`filled`](Self::filled) has been called for `id`, which must still own its slot.
+    #[inline]
+    pub(crate) fn is_filled(&self, id: OpId) -> bool {
+        let word = self.0.get(id.index()).map(|end| end.word.load(Ordering::Acquire));
+        word == Some(id.word(Stage::OnWire) | FILLED)
+    }
+
+    /// Returns the stage of `id`, or `None` if the slot is in its next use: in that case `id` has succeeded
+    /// without a bounce buffer, or had no waiter any more.
+    #[inline]
+    pub(crate) fn look(&self, id: OpId) -> Option<Stage> {
+        let word = self.0.get(id.index())?.word.load(Ordering::Acquire);
+        match word ^ id.word(Stage::OnWire) {
+            LATE => Some(Stage::Late),
+            DONE => Some(Stage::Done),
+            FAILED => Some(Stage::Failed),
+            0 => Some(Stage::OnWire),
+            _ => None,
+        }
+    }
+
+    /// Returns the address of `id`'s bounce buffer. The operation must have one and must not have released
+    /// its slot.
+    #[inline]
+    pub(crate) fn place(&self, id: OpId) -> BufferOffset {
+        BufferOffset::from_bits(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_tells_each_stage_of_one_use_of_one_slot() {
+        let ends = OpStatuses::new(3);
+        let id = OpId::first(2);
+        assert_eq!(OpId::from_wr_id(id.next().wr_id()), Some(id.next()));
+        assert_eq!(OpId::from_wr_id(WrId(0)), None);
+        for stage in [Stage::Late, Stage::Done, Stage::Failed, Stage::OnWire] {
+            ends.set(id, stage);
+            assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
+            assert_eq!(ends.look(OpId::first(1)), Some(Stage::OnWire));
+        }
+        assert!(!ends.is_filled(id));
+        ends.filled(id);
+        assert!(ends.is_filled(id) && !ends.is_filled(id.next()) && !ends.is_filled(OpId::first(1)));
+        ends.set(id.next(), Stage::OnWire);
+        assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
+        assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(Stage::OnWire)));
+        // After the last use they begin again, and no value is zero.
+        let last = OpId(id.0 | !INDEX);
+        assert_eq!((last.next().0.get(), last.next().next()), (2, id));
+        assert_eq!(OpId(OpId::first(0).0 | !INDEX).next(), OpId::first(0));
+    }
+}

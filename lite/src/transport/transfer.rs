@@ -1,0 +1,246 @@
+//! Reads and writes of any length, cut into chunks of which several are in flight.
+
+use crate::base::qos::Share;
+use crate::sometimes::sometimes;
+use crate::transport::conn::Conn;
+use crate::transport::conn::RPC_QP;
+use crate::transport::connect::Connections;
+use crate::transport::op::{Access, InFlight, NotPosted, Verb};
+use crate::{Error, Permissions};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use platform::IoAddr;
+use proto::{Incarnation, NodeId};
+use verbs::{RemoteAddr, Status};
+
+/// The most chunks in flight for one transfer.
+const MAX_WINDOW: usize = 8;
+
+/// The pause after a failed connection, so that an unreachable peer is not asked all the time.
+pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(1);
+
+/// The connections that a transfer may use.
+#[derive(Clone, Copy)]
+pub(crate) enum Route<'a> {
+    /// Any connection to that incarnation of that node; if one fails, the next.
+    Node(NodeId, Incarnation),
+    /// Only this connection, and its queue pair of RPC: the peer's memory is lent for a call, whose reply
+    /// must follow everything that was posted.
+    Conn(&'a Arc<Conn>),
+}
+
+/// The data of a transfer.
+pub(crate) enum Data<'a> {
+    Write(&'a [u8]),
+    Read(&'a mut [u8]),
+}
+
+impl Data<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Write(d) => d.len(),
+            Self::Read(d) => d.len(),
+        }
+    }
+
+    /// Returns at most `len` bytes of it from `at`.
+    pub(crate) fn part(&mut self, at: usize, len: u64) -> Data<'_> {
+        let end = at + usize::try_from(len).unwrap_or(usize::MAX).min(self.len() - at);
+        match self {
+            Self::Write(d) => Data::Write(d.get(at..end).unwrap_or_default()),
+            Self::Read(d) => Data::Read(d.get_mut(at..end).unwrap_or_default()),
+        }
+    }
+
+    /// Returns the error of a transfer that finds no connection for its rest. `issued`: some of it may have
+    /// arrived.
+    fn unreached(&self, error: Error, issued: &AtomicBool) -> Error {
+        match (self, error) {
+            (_, error @ (Error::NodeDown(_) | Error::LinkDown)) => error,
+            (Self::Write(_), _) if issued.load(Ordering::Relaxed) => Error::Unknown,
+            (_, error) => error,
+        }
+    }
+
+    /// Returns the right that the mapping must have.
+    pub(crate) fn right(&self) -> Permissions {
+        match self {
+            Self::Write(_) => Permissions::WRITE,
+            Self::Read(_) => Permissions::READ,
+        }
+    }
+}
+
+/// The reason for which a transfer stopped before its end.
+pub(crate) enum TransferError {
+    /// The mapping has been changed: the rest may be tried again at the new location.
+    Changed,
+    /// A final error.
+    For(Error),
+}
+
+/// The reason for which an attempt on one connection ended.
+pub(crate) enum AttemptError {
+    /// The connection failed: the rest may be tried on another one.
+    Connection,
+    /// See [`TransferError`].
+    TransferError(TransferError),
+}
+
+impl From<Error> for AttemptError {
+    fn from(error: Error) -> Self {
+        Self::TransferError(TransferError::For(error))
+    }
+}
+
+/// Returns the meaning of a completion's status for the operation.
+pub(crate) fn judge(status: Status) -> Result<(), AttemptError> {
+    match status {
+        Status::Success => Ok(()),
+        Status::RemoteAccessError | Status::RemoteInvalidRequest => {
+            Err(Error::Refused("the peer's RNIC refused the access".into()).into())
+        }
+        Status::LocalProtectionError | Status::LocalLengthError => {
+            Err(Error::Refused("the RNIC refused local memory".into()).into())
+        }
+        _ => Err(AttemptError::Connection),
+    }
+}
+
+impl Connections {
+    pub(crate) async fn route(self: &Arc<Self>, route: Route<'_>) -> Result<Arc<Conn>, Error> {
+        match route {
+            Route::Node(node, life) => {
+                let conn = self.connection(node).await?;
+                if conn.incarnation != life {
+                    return Err(Error::NodeDown(node));
+                }
+                self.ops.lock().links.remember(&conn);
+                Ok(conn)
+            }
+            Route::Conn(conn) if conn.is_shut() => Err(Error::Unknown),
+            Route::Conn(conn) => Ok(conn.clone()),
+        }
+    }
+
+    /// Moves all of `data` over one connection whose peer lends the memory at `remote`.
+    pub(crate) async fn transfer_lent(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        remote: IoAddr,
+        data: Data<'_>,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        match self.transfer(Route::Conn(conn), remote, data, None, &mut 0, issued).await {
+            Ok(()) => Ok(()),
+            Err(TransferError::For(error)) => Err(error),
+            Err(TransferError::Changed) => Err(Error::Unknown),
+        }
+    }
+
+    /// Moves all of `data` to or from `remote`; `done` counts the bytes moved. Sets `issued` if some of it
+    /// was ever posted.
+    pub(crate) async fn transfer(
+        self: &Arc<Self>,
+        route: Route<'_>,
+        remote: IoAddr,
+        mut data: Data<'_>,
+        pass: Option<Access<'_>>,
+        done: &mut usize,
+        issued: &AtomicBool,
+    ) -> Result<(), TransferError> {
+        while *done < data.len() {
+            let conn =
+                self.route(route).await.map_err(|error| TransferError::For(data.unreached(error, issued)))?;
+            // All chunks go in order on one queue pair.
+            let qp_index = match route {
+                Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),
+                Route::Conn(_) => RPC_QP,
+            };
+            match self.attempt((&conn, qp_index), remote, &mut data, done, pass, issued).await {
+                Ok(()) => {}
+                Err(AttemptError::TransferError(stop)) => return Err(stop),
+                Err(AttemptError::Connection) => {
+                    self.fail(&conn);
+                    if matches!(route, Route::Conn(_)) {
+                        return Err(TransferError::For(Error::Unknown));
+                    }
+                    sometimes!("a transfer went on over a new connection");
+                    self.counters.retries.add(1);
+                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the work of [`transfer`](Self::transfer) on one queue pair; `done` counts the bytes whose
+    /// chunks have completed.
+    async fn attempt(
+        &self,
+        (conn, qp_index): (&Arc<Conn>, usize),
+        remote: IoAddr,
+        data: &mut Data<'_>,
+        done: &mut usize,
+        pass: Option<Access<'_>>,
+        issued: &AtomicBool,
+    ) -> Result<(), AttemptError> {
+        let mut flights: [Option<(InFlight<'_>, usize)>; MAX_WINDOW] = [const { None }; MAX_WINDOW];
+        let window = self.config.window.min(MAX_WINDOW);
+        let (mut first, mut count, mut next) = (0, 0, *done);
+        loop {
+            self.look_at_lease(self.platform.now());
+            while count < window && next < data.len() {
+                let len = (data.len() - next).min(self.chunk);
+                let Some(to) = remote.checked_add(next as u64) else {
+                    return Err(Error::OutOfBounds.into());
+                };
+                let verb = match data {
+                    Data::Write(d) => Verb::Write {
+                        head: d.get(next..next + len).unwrap_or_default(),
+                        tail: &[],
+                        imm: None,
+                    },
+                    Data::Read(_) => Verb::Read { len: len as u32 },
+                };
+                let to = RemoteAddr { addr: to, key: conn.remote_key.rkey };
+                let post = || match self.try_post(conn, qp_index, verb, to, pass, false) {
+                    Err(NotPosted::Busy) => None,
+                    other => Some(other),
+                };
+                // A task with chunks in flight does not wait for more room, or all tasks could wait for
+                // each other.
+                let posted = match post() {
+                    // The chunks in flight were posted before the change, and count.
+                    Some(Err(NotPosted::Changed)) | None if count > 0 => break,
+                    Some(posted) => posted,
+                    None => self.resources.until(post).await,
+                };
+                let id = posted.map_err(|why| match why {
+                    NotPosted::Revoked => Error::Freed.into(),
+                    NotPosted::Changed => AttemptError::TransferError(TransferError::Changed),
+                    NotPosted::Invalid => Error::Refused("the RNIC refused the request".into()).into(),
+                    NotPosted::ConnectionLost | NotPosted::Busy => AttemptError::Connection,
+                })?;
+                issued.store(true, Ordering::Relaxed);
+                if let Some(place) = flights.get_mut((first + count) % MAX_WINDOW) {
+                    *place = Some((InFlight::new(self, id), len));
+                }
+                count += 1;
+                next += len;
+            }
+            let oldest = flights.get_mut(first).and_then(Option::as_mut);
+            let Some((flight, len)) = oldest else { return Ok(()) };
+            (&mut *flight).await;
+            judge(flight.status())?;
+            if let Data::Read(into) = &mut *data {
+                flight.read(into.get_mut(*done..*done + *len).unwrap_or_default())?;
+            }
+            *done += *len;
+            flights[first] = None;
+            first = (first + 1) % MAX_WINDOW;
+            count -= 1;
+        }
+    }
+}
