@@ -51,6 +51,23 @@ impl Subject {
         if random.one_in(3) { Everything } else { random.pick(NARROW) }
     }
 
+    /// Returns the name of the runs, as they are counted.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Everything => "runs about everything",
+            Health => "runs about health",
+            Locks => "runs about late writes under locks",
+            Holders => "runs about holders of locks that die",
+            Breaks => "runs about connections that break",
+            Late => "runs about frames after their connection",
+            Frees => "runs about regions freed in use",
+            Rights => "runs about rights",
+            Lives => "runs about nodes that restart",
+            Errands => "runs about errands of dead nodes",
+            Silence => "runs about the manager's silence",
+        }
+    }
+
     /// Returns whether no fault happens, so that every operation succeeds.
     pub(super) fn is_calm(self) -> bool {
         self == Health
@@ -67,11 +84,11 @@ impl Subject {
             ],
             Locks => &[Exclusive, Exclusive, Exclusive, Exclusive, Shared],
             Holders => &[Exclusive, Exclusive, Exclusive, Try, Shared, Name],
-            Breaks => &[Add, Add, Swap, Flag, Queue, Call, Signal],
-            Late => &[Write, Write, Settle, Settle, Read, Read, Exclusive, Flag],
+            Breaks => &[Add, Add, Add, Swap, Flag, Queue, Call],
+            Late => &[Exclusive, Exclusive, Exclusive, Exclusive, Write, Settle, Read],
             Frees => &[Pool, Pool, Pool, Pool, Own],
             Self::Rights => &[Rights, Rights, Rights, Remap],
-            Lives => &[Pool, Pool, Remap, Read, Own, Own, Admin, Name, Objects],
+            Lives => &[Pool, Pool, Pool, Remap, Own, Admin],
             Errands => &[Memset, Memset, Memset, Copy, Own, Read, Read, Read, Write],
             Silence => &[Write, Read, Call, Send, Add, Queue, Memset],
         }
@@ -99,7 +116,7 @@ impl Subject {
             Late => Some((&[Slow], 1)),
             Frees => Some((&[Part, PartOneWay, Slow], 1)),
             Rights => Some((&[Pause, Part, Held], 8)),
-            Lives => Some((&[Death, Held, Held, Pause, Part], 4)),
+            Lives => Some((&[Death], 12)),
             Errands => Some((&[Part, Part, Part, Part, Death], 3)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
         }
@@ -110,7 +127,7 @@ impl Subject {
         match self {
             Everything | Health => None,
             Locks => Some(millis(15)),
-            Breaks => Some(millis(40)),
+            Breaks => Some(millis(20)),
             Late => Some(millis(60)),
             Frees => Some(millis(30)),
             Rights | Lives => Some(millis(60)),
@@ -122,6 +139,19 @@ impl Subject {
     /// Returns whether nodes die in the middle of what the run is about, and others take their place.
     pub(super) fn revives(self) -> bool {
         matches!(self, Holders | Lives | Errands)
+    }
+
+    /// Returns whether the nodes that die have no part in the shared objects, which so last as long as the run.
+    pub(super) fn spares_homes(self) -> bool {
+        matches!(self, Holders | Errands)
+    }
+
+    /// Returns the time limits of operations, in milliseconds.
+    pub(super) const fn patience(self) -> &'static [u64] {
+        match self {
+            Breaks | Lives => &[20, 200, 2000],
+            _ => &[2, 20, 200, 2000],
+        }
     }
 
     /// Changes the parameters of the cluster to those with which the promise is the hardest to keep.
@@ -147,7 +177,7 @@ impl Subject {
             }
             Breaks | Late => {
                 let ack_timeout = Duration::from_micros(300);
-                *config = Config { ack_timeout, retries: 4, idle: None, ..wide };
+                *config = Config { ack_timeout, retries: 2, idle: None, ..wide };
                 options.faults = plain;
                 if self == Late {
                     options.control = random.pick(&slow);
@@ -162,9 +192,11 @@ impl Subject {
                 options.control = random.pick(&slow);
             }
             Lives => {
-                *config = Config { idle: None, ..wide };
+                // Answers take their time, so tasks wait for them when a node dies.
+                *config = Config { ack_timeout: millis(30), idle: None, ..wide };
+                options.faults = Faults { delay_ns: 2_000_000, ..Faults::NONE };
                 options.keep_ids = true;
-                options.control = random.pick(&slow);
+                options.control = ControlLinks::INSTANT;
             }
             Silence => *config = Config { silence: None, ..wide },
         }
