@@ -73,27 +73,28 @@ const QUICK: &[(Bug, &[&str])] = &[
     (TokenStands, &[TOKENS]),
     (PartialBarrier, &[BARRIERS]),
     (SignalTwice, &[EVENTS]),
+    (UnlockedUnsettled, &[GUARDED, HOLDER]),
+    (LockBeforeSettled, &[CUT_OFF, GUARDED, HOLDER]),
+    (LostSignal, &[HEALTHY]),
+    (ClosedInUse, &[HEALTHY]),
 ];
 
-/// The bugs of LITE that take longer to find.
+/// The bugs of LITE that take longer to find. `AnotherLife` is in no list: the next life of a node refuses a
+/// question for the former one, because the question names keys of the former one.
 const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
     (BounceReused, &[MEMORY, REPLIES, CALLS]),
     (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
     (InstalledForTheDead, &[LEFT, HOLDER]),
-    (UnlockedUnsettled, &[GUARDED, HOLDER]),
-    (LockBeforeSettled, &[CUT_OFF, GUARDED, HOLDER]),
     (MappingOfTheDead, &[FREE, FRESH, MEMORY, LEFT]),
     (LostUnconfirmed, &[MEMORY, GUARDED, FREE, FRESH, ATOMICS]),
     (FreeWaitsForNobody, &[FREE, FRESH, MEMORY]),
     (AtomicTwice, &[ATOMICS]),
-    (LostSignal, &[HEALTHY]),
-    (NeverSuspended, &[SUSPENDED]),
-    (ClosedInUse, &[HEALTHY]),
+    (MemsetOfTheDead, &[MEMORY, FREE, FRESH]),
     (RevokeTellsNobody, &[RIGHTS]),
     (DeathNotTold, &[TOLD]),
-    (MemsetOfTheDead, &[MEMORY, FREE, FRESH]),
+    (NeverSuspended, &[SUSPENDED]),
 ];
 
 /// The bugs of the manager that are found.

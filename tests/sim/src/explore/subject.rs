@@ -33,14 +33,21 @@ pub(super) enum Subject {
     Lives,
     /// Memsets and copies for nodes that die.
     Errands,
-    /// A manager that is silent, or that stands still.
+    /// A manager that does not hear nodes, or is not heard.
     Silence,
+    /// A manager that stands still for longer than a lease.
+    Standstill,
 }
 
-use Subject::{Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence};
+use Subject::{
+    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence, Standstill,
+};
 
 /// The subjects other than everything.
-const NARROW: &[Subject] = &[Health, Locks, Holders, Breaks, Late, Frees, Rights, Lives, Errands, Silence];
+const NARROW: &[Subject] = &[
+    Health, Locks, Holders, Breaks, Breaks, Late, Frees, Frees, Rights, Lives, Errands, Errands, Silence,
+    Standstill,
+];
 
 const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -65,6 +72,7 @@ impl Subject {
             Lives => "runs about nodes that restart",
             Errands => "runs about errands of dead nodes",
             Silence => "runs about the manager's silence",
+            Standstill => "runs about a manager that stands still",
         }
     }
 
@@ -84,22 +92,21 @@ impl Subject {
             ],
             Locks => &[Exclusive, Exclusive, Exclusive, Exclusive, Shared],
             Holders => &[Exclusive, Exclusive, Exclusive, Try, Shared, Name],
-            Breaks => &[Add, Add, Add, Swap, Flag, Queue, Call],
+            Breaks => &[Add, Add, Add, Swap, Flag, Call],
             Late => &[Exclusive, Exclusive, Exclusive, Exclusive, Write, Settle, Read],
-            Frees => &[Pool, Pool, Pool, Pool, Own],
+            Frees => &[Pool],
             Self::Rights => &[Rights, Rights, Rights, Remap],
             Lives => &[Pool, Pool, Pool, Remap, Own, Admin],
-            Errands => &[Memset, Memset, Memset, Copy, Own, Read, Read, Read, Write],
-            Silence => &[Write, Read, Call, Send, Add, Queue, Memset],
+            Errands => &[Memset, Memset, Memset, Copy, Read, Read, Read],
+            Silence | Standstill => &[Write, Read, Call, Send, Add, Queue, Memset],
         }
     }
 
     /// Returns the number of shared objects of each kind that tasks use, if not all.
     pub(super) const fn shared(self) -> Option<usize> {
         match self {
-            Everything | Health | Silence | Lives => None,
-            Locks | Holders | Breaks | Late | Rights | Errands => Some(1),
-            Frees => Some(2),
+            Everything | Health | Silence | Standstill | Lives => None,
+            Locks | Holders | Breaks | Late | Rights | Errands | Frees => Some(1),
         }
     }
 
@@ -112,13 +119,14 @@ impl Subject {
             Health => Some((&[], 1000)),
             Locks => Some((&[Part, Part, PartOneWay, Slow], 1)),
             Holders => Some((&[Death, Deaf, Held], 6)),
-            Breaks => Some((&[PartOneWay, PartOneWay, PartOneWay, Slow], 1)),
+            Breaks => Some((&[PartOneWay], 1)),
             Late => Some((&[Slow], 1)),
             Frees => Some((&[Part, PartOneWay, Slow], 1)),
             Rights => Some((&[Pause, Part, Held], 8)),
             Lives => Some((&[Death], 12)),
             Errands => Some((&[Part, Part, Part, Part, Death], 3)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
+            Standstill => Some((&[ManagerPause], 20)),
         }
     }
 
@@ -127,12 +135,12 @@ impl Subject {
         match self {
             Everything | Health => None,
             Locks => Some(millis(15)),
-            Breaks => Some(millis(20)),
+            Breaks => Some(millis(40)),
             Late => Some(millis(60)),
             Frees => Some(millis(30)),
             Rights | Lives => Some(millis(60)),
             Holders | Errands => Some(millis(400)),
-            Silence => Some(millis(3000)),
+            Silence | Standstill => Some(millis(3000)),
         }
     }
 
@@ -198,7 +206,7 @@ impl Subject {
                 options.keep_ids = true;
                 options.control = ControlLinks::INSTANT;
             }
-            Silence => *config = Config { silence: None, ..wide },
+            Silence | Standstill => *config = Config { silence: None, ..wide },
         }
     }
 }

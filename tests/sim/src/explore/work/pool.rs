@@ -17,7 +17,7 @@ impl Worker {
                 let free = region.with_deadline(patience).free();
                 self.run(format!("end loan {n}"), patience, free).await?.ok()
             }
-            None if self.calm || self.random.one_in(2) => self.lend().await,
+            None if self.calm || self.random.one_in(4) => self.lend().await,
             lent => {
                 self.pooled = lent;
                 self.borrow().await
