@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    hostile::two_transports(bytes);
+    hostile_transport::two_transports(bytes);
 });

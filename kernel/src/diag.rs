@@ -24,27 +24,28 @@ static DYING: AtomicUsize = AtomicUsize::new(NO_PROCESSOR);
 /// True once the hook was entered. A second failure then ends the machine at once.
 static IN_HOOK: AtomicBool = AtomicBool::new(false);
 static LAST_WORDS: spin::Once<fn(&str)> = spin::Once::new();
+static CURRENT_TASK: spin::Once<fn() -> Option<&'static str>> = spin::Once::new();
 
 /// Sets the hook that is called with the cause (one line) before the machine ends. The hook runs on the dying
 /// processor with interrupts off. It must neither wait without limit nor allocate, and should take locks by
 /// `try_lock`: the failed code may hold them. If it waits for such a lock all the same, the machine ends.
-pub fn set_last_words(hook: fn(&str)) {
+pub(crate) fn set_last_words(hook: fn(&str)) {
     LAST_WORDS.call_once(|| hook);
 }
 
-/// Returns true if this processor is dying and must not wait for locks.
-pub fn must_not_wait() -> bool {
-    let dying = DYING.load(Ordering::Relaxed);
-    dying != NO_PROCESSOR && dying == arch::this_cpu_index()
+/// Sets the function that returns the name of the task that this processor runs, if any.
+pub(crate) fn set_current_task(hook: fn() -> Option<&'static str>) {
+    CURRENT_TASK.call_once(|| hook);
 }
 
-/// Fails: a processor has waited too long for a lock, or is dying and must not wait.
-pub fn lock_stuck() -> ! {
-    if must_not_wait() {
+/// Ends the machine if this processor is dying: it must not wait for a lock, which the failed code may hold.
+/// See [`sync::set_wait_hook`](crate::sync::set_wait_hook).
+pub(crate) fn end_if_dying() {
+    let dying = DYING.load(Ordering::Relaxed);
+    if dying != NO_PROCESSOR && dying == arch::this_cpu_index() {
         console::print_dying(format_args!("a lock is held by the code that failed; giving up\n"));
         power::exit(Code::Panic);
     }
-    panic!("a lock was waited for too long: deadlock");
 }
 
 /// A line of text that needs no heap.
@@ -101,14 +102,13 @@ fn backtrace(first: Option<u64>, mut frame: u64) {
     }
 }
 
+/// Ends the machine for an exception at `rip`; see [`interrupts::Hooks`](crate::arch::interrupts::Hooks).
+pub(crate) fn fault(cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: u64, rbp: u64) -> ! {
+    die(Code::Fault, cause, details, Some(rip), rbp)
+}
+
 /// Ends the machine for `cause`: prints it, `details` and a backtrace from (`rip`, `rbp`).
-pub fn die(
-    code: Code,
-    cause: fmt::Arguments<'_>,
-    details: fmt::Arguments<'_>,
-    rip: Option<u64>,
-    rbp: u64,
-) -> ! {
+fn die(code: Code, cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
     cpu::interrupts_off();
     let me = arch::this_cpu_index();
     if let Err(dying) = DYING.compare_exchange(NO_PROCESSOR, me, Ordering::AcqRel, Ordering::Acquire) {
@@ -122,7 +122,7 @@ pub fn die(
     let mut line = Line { bytes: [0; 240], len: 0 };
     let _ = line.write_fmt(cause);
     console::print_dying(format_args!("\nFATAL on cpu {me}: {cause}\n"));
-    if let Some(task) = crate::exec::current_task() {
+    if let Some(task) = CURRENT_TASK.get().and_then(|hook| hook()) {
         console::print_dying(format_args!("in task `{task}`\n"));
     }
     console::print_dying(details);

@@ -15,7 +15,7 @@ const REGISTERS: u64 = mm::PAGE;
 ///
 /// # Errors
 /// A line for the user: the registers cannot be mapped.
-pub fn registers(unit: Unit) -> Result<*mut u8, String> {
+pub(crate) fn registers(unit: Unit) -> Result<*mut u8, String> {
     let at = PhysAddr::try_new(unit.registers).map_err(|_| format!("{unit} has an impossible address"))?;
     mm::map_device(at, REGISTERS).map_err(|e| format!("{unit} cannot be looked at: {e}"))
 }
@@ -24,7 +24,7 @@ pub fn registers(unit: Unit) -> Result<*mut u8, String> {
 ///
 /// # Errors
 /// A line for the user that names the IOMMU and says what to do.
-pub fn check(units: &[Unit]) -> Result<(), String> {
+pub(crate) fn check(units: &[Unit]) -> Result<(), String> {
     for &unit in units {
         let registers = registers(unit)?;
         let read = |offset: u64| {

@@ -10,7 +10,7 @@ use crate::{exec, random, time};
 
 /// The memory of this machine that peers can access.
 #[derive(Clone)]
-pub enum RemoteAccess {
+pub(crate) enum RemoteAccess {
     /// Memory that is lent, as far as the RNIC can tell: softroce checks each access; a card has page entries
     /// for all memory that can be lent.
     Lendable,
@@ -24,17 +24,17 @@ pub enum RemoteAccess {
 static REMOTE_ACCESS: Once<RemoteAccess> = Once::new();
 
 /// Sets the memory that peers can access. Call once, before an RNIC or LITE is started.
-pub fn set_remote_access(access: RemoteAccess) {
+pub(crate) fn set_remote_access(access: RemoteAccess) {
     REMOTE_ACCESS.call_once(|| access);
 }
 
 /// Returns the memory that peers can access.
-pub fn remote_access() -> &'static RemoteAccess {
+pub(crate) fn remote_access() -> &'static RemoteAccess {
     REMOTE_ACCESS.get().unwrap_or(&RemoteAccess::Lendable)
 }
 
 /// Returns the memory that is lent to devices and peers.
-pub fn memory() -> &'static dyn Memory {
+pub(crate) fn memory() -> &'static dyn Memory {
     match remote_access() {
         RemoteAccess::Arena(arena) => &**arena,
         RemoteAccess::Lendable | RemoteAccess::Physical => &LentMemory,
@@ -42,7 +42,7 @@ pub fn memory() -> &'static dyn Memory {
 }
 
 /// This machine, as a platform.
-pub struct Machine;
+pub(crate) struct Machine;
 
 impl Platform for Machine {
     fn now(&self) -> Instant {

@@ -1,15 +1,32 @@
 //! The Ferrolite kernel: boots by PVH; sets up one address space, an executor on each core, and the devices;
 //! then runs as a node of the cluster.
+//!
+//! ```text
+//! loader (PVH)
+//!   |  boot/entry.s        long mode, boot page tables, boot stack
+//!   v
+//! kernel_entry             console, memory map, ACPI, final page tables, stacks
+//!   v
+//! on_own_stack             descriptors, interrupts, local APIC, clock, command line
+//!   |-- smp::start ------> smp::ap_entry on each other processor
+//!   v                        |
+//! exec::run, core 0          +--> exec::run, core n
+//!   v
+//! first_task               PCI, randomness, then one of:
+//!                            node::run, probe::run (probe=), selftest::run (selftest=)
+//! ```
+//!
+//! A module imports only modules of lower layers (`xtask/src/language/layers.txt`). Where a lower layer calls
+//! an upper one (an interrupt the executor, a lock that is waited for the code that ends the machine), this
+//! file passes it a function.
 #![no_std]
 #![no_main]
-#![cfg_attr(
-    not(feature = "selftest"),
-    allow(dead_code, reason = "self-tests read figures that nothing else reads; the lints run with them")
-)]
 extern crate alloc;
 
 mod arch;
 mod boot;
+mod chart;
+mod cmdline;
 mod console;
 mod diag;
 mod exec;
@@ -25,6 +42,7 @@ mod probe;
 mod random;
 #[cfg(feature = "selftest")]
 mod selftest;
+mod smp;
 mod sync;
 mod time;
 mod virtio;
@@ -32,58 +50,40 @@ mod virtio;
 use alloc::boxed::Box;
 use core::arch::asm;
 use core::time::Duration;
-use spin::Once;
+use x86_64::PhysAddr;
 
-use arch::{apic, cpu, interrupts, percpu, smp};
-use boot::acpi::{self, EcamWindow};
-use boot::{BootInfo, chart, cmdline};
-use mm::stacks::{self, Kind, Stack};
+use arch::stacks::{Kind, Stack};
+use arch::{apic, cpu, interrupts, percpu};
+use boot::BootInfo;
+use boot::acpi::{self, Tables};
+use mm::stacks;
 
 core::arch::global_asm!(include_str!("boot/entry.s"), options(att_syntax));
 
-/// The platform's description, as far as drivers need it.
-pub struct Hardware {
-    /// PCI configuration windows; empty if there is no MCFG.
-    pub ecam: alloc::vec::Vec<EcamWindow>,
-    /// Memory windows of the PCI host bridge, as far as ACPI describes them.
-    pub pci_memory: alloc::vec::Vec<boot::Region>,
-    /// IOMMUs, on or off.
-    pub iommus: alloc::vec::Vec<iommu::Unit>,
-}
-
-static HARDWARE: Once<Hardware> = Once::new();
-static BOOT: Once<BootInfo> = Once::new();
-static TABLES: Once<acpi::Tables> = Once::new();
-
-/// Returns ACPI's description of buses. Call only after the boot has read it.
-pub fn hardware() -> &'static Hardware {
-    HARDWARE.get().expect("hardware description before the boot has read it")
-}
-
-/// Returns the loader's description of the machine.
-pub fn boot_info() -> &'static BootInfo {
-    BOOT.get().expect("boot information before the boot has read it")
-}
+/// The address of a local APIC's registers if ACPI names none.
+const LOCAL_APIC: u64 = 0xfee0_0000;
+/// The longest time for the other processors to start.
+const PROCESSORS_WITHIN: Duration = Duration::from_secs(1);
+/// The time after which the drivers and the boot have finished, and the inventory of devices is printed.
+const INVENTORY_AFTER: Duration = Duration::from_millis(400);
 
 /// The entry from `boot/entry.s`: in long mode, with the boot page tables, on the boot stack, with interrupts
 /// off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     time::start(tsc);
+    sync::set_wait_hook(diag::end_if_dying);
     cpu::init_floating_point();
     cpu::init_memory_types();
     arch::mem::init();
     console::init();
     // SAFETY: the loader passed `start_info`, and the boot page tables map the first 4 GiB one to one.
-    let boot = match unsafe { boot::read_pvh(start_info) } {
-        Some(boot) => BOOT.call_once(|| boot),
-        None => panic!("the loader passed no PVH start info with a memory map at {start_info:#x}"),
-    };
+    let boot = unsafe { boot::init(start_info) };
     // SAFETY: called once, with this machine's memory map.
     unsafe { mm::init_frames(boot) };
     chart::mark("loader info");
     // SAFETY: the boot page tables are still in use.
-    let acpi = TABLES.call_once(|| unsafe { acpi::read(boot.rsdp) });
+    let acpi = unsafe { acpi::init(boot.rsdp) };
     chart::mark("acpi");
     // SAFETY: called once, after the frame allocator was initialised.
     unsafe { mm::init_paging(boot, acpi.processors.len().clamp(1, percpu::MAX_CPUS)) };
@@ -100,16 +100,50 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
 
 /// Runs the rest of the boot, on the boot processor's guarded stack.
 extern "C" fn on_own_stack() -> ! {
-    let boot = BOOT.get().expect("set by kernel_entry");
-    let acpi = TABLES.get().expect("set by kernel_entry");
+    let (boot, acpi) = (boot::info(), acpi::tables());
+    start_boot_processor(acpi);
+    let (cpus, clock_source) = start_clock_and_processors(acpi);
+    let errors = cmdline::init(boot.cmdline());
+    if let Some(level) = cmdline::get("log") {
+        console::set_level(level);
+    }
+    inventory(boot, acpi, cpus, clock_source);
+    if errors > 0 {
+        log::error!("{errors} errors on the command line: this node does not start");
+        power::exit(power::Code::Refused);
+    }
+    if let Some(us) = cmdline::get("spin_us") {
+        log::debug!("spinning up to {us} us");
+        exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 50)));
+    }
+    console::defer();
+    exec::spawn_on(0, "main", Box::pin(first_task(acpi))).detach();
+    exec::run()
+}
+
+/// Makes the boot processor ready for interrupts and tasks.
+fn start_boot_processor(acpi: &Tables) {
     // SAFETY: called once, on the boot processor, whose stacks are mapped.
     unsafe {
         percpu::prepare(0);
         percpu::install(0);
     }
-    interrupts::load();
-    apic::init(acpi.local_apic);
+    diag::set_current_task(exec::current_task);
+    interrupts::init(interrupts::Hooks {
+        fault: diag::fault,
+        nmi: console::report_nmi,
+        interrupt: exec::on_interrupt,
+    });
+    apic::init(|| {
+        let at = acpi.local_apic.unwrap_or(PhysAddr::new_truncate(LOCAL_APIC));
+        mm::map_device(at, mm::PAGE).unwrap_or_else(|e| panic!("local APIC at {at:?}: {e}"))
+    });
     apic::enable();
+}
+
+/// Starts the other processors, and measures the clock meanwhile. Returns the number of running processors
+/// and the clock's source.
+fn start_clock_and_processors(acpi: &Tables) -> (usize, &'static str) {
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
     power::init(power::Registers {
@@ -125,35 +159,16 @@ extern "C" fn on_own_stack() -> ! {
     unsafe { smp::start(&acpi.processors) };
     let (hertz, source) = clock.finish();
     time::set_hertz(hertz);
-    apic::calibrate_finish(timer);
+    sync::set_hertz(hertz);
+    apic::calibrate_finish(timer, hertz);
     chart::mark("clock");
-    let errors = cmdline::init(boot.cmdline());
-    if let Some(level) = cmdline::get("log") {
-        console::set_level(level);
-    }
-    let cpus = smp::wait(Duration::from_secs(1), &acpi.processors);
+    let cpus = smp::wait(PROCESSORS_WITHIN, &acpi.processors);
     chart::mark("processors");
-    inventory(boot, acpi, cpus, source);
-    if errors > 0 {
-        log::error!("{errors} errors on the command line: this node does not start");
-        power::exit(power::Code::Refused);
-    }
-    HARDWARE.call_once(|| Hardware {
-        ecam: acpi.ecam.clone(),
-        pci_memory: acpi.pci_memory.clone(),
-        iommus: acpi.iommus.clone(),
-    });
-    if let Some(us) = cmdline::get("spin_us") {
-        log::debug!("spinning up to {us} us");
-        exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 50)));
-    }
-    console::defer();
-    exec::spawn_on(0, "main", Box::pin(start())).detach();
-    exec::run()
+    (cpus, source)
 }
 
 /// Prints the machine's processors, memory and devices.
-fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &str) {
+fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     let (total, free) = mm::frames::totals();
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
@@ -178,13 +193,12 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
 }
 
 /// The first task: starts what the command line asks for.
-async fn start() {
+async fn first_task(acpi: &'static Tables) {
     chart::mark("executor");
-    pci::init(hardware());
+    pci::init(acpi);
     virtio::rng::init().await;
-    // The inventory is printed once the drivers and the boot have finished.
     exec::spawn_on(0, "inventory", async {
-        exec::sleep(Duration::from_millis(400)).await;
+        exec::sleep(INVENTORY_AFTER).await;
         pci::report();
     })
     .detach();

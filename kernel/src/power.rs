@@ -22,7 +22,7 @@ use crate::mm;
 /// The reason for which the machine ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Code {
+pub(crate) enum Code {
     /// The work is done.
     Success = 0x10,
     /// Code panicked.
@@ -39,7 +39,7 @@ pub enum Code {
 
 /// ACPI's registers for reset and power-off.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Registers {
+pub(crate) struct Registers {
     /// Reset register and value.
     pub reset: Option<(Register, u8)>,
     /// Sleep control register (hardware-reduced).
@@ -51,7 +51,7 @@ pub struct Registers {
 static REGISTERS: Once<Registers> = Once::new();
 
 /// Stores the registers, and maps them while mappings can still be added.
-pub fn init(registers: Registers) {
+pub(crate) fn init(registers: Registers) {
     for register in [registers.reset.map(|(r, _)| r), registers.sleep_control].into_iter().flatten() {
         if let Register::Memory(at) = register
             && let Err(e) = mm::map_device(at, 1)
@@ -78,7 +78,7 @@ fn write(register: Register, value: u8) {
 }
 
 /// Ends the machine. Prints nothing, and takes no lock except the console's, for which it does not wait.
-pub fn exit(code: Code) -> ! {
+pub(crate) fn exit(code: Code) -> ! {
     cpu::interrupts_off();
     crate::console::print_dying(format_args!(""));
     // SAFETY: this is QEMU's isa-debug-exit; on other machines nothing answers at this port.

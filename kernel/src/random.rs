@@ -47,7 +47,7 @@ fn mix(fresh: &mut [u8; 32]) {
 }
 
 /// Seeds the generator from the processor.
-pub fn init() {
+pub(crate) fn init() {
     let has_rdrand = cpu::bit(cpu::cpuid(1, 0).ecx, 30);
     let has_rdseed = cpu::bit(cpu::cpuid(7, 0).ebx, 18);
     for instruction in [has_rdrand.then_some(rdrand as fn() -> Option<u64>), has_rdseed.then_some(rdseed)] {
@@ -68,7 +68,7 @@ pub fn init() {
 }
 
 /// Adds entropy from an entropy device (virtio-rng).
-pub fn add_entropy(bytes: &[u8]) {
+pub(crate) fn add_entropy(bytes: &[u8]) {
     for chunk in bytes.chunks(32) {
         let mut fresh = [0; 32];
         fresh[..chunk.len()].copy_from_slice(chunk);
@@ -80,12 +80,12 @@ pub fn add_entropy(bytes: &[u8]) {
 }
 
 /// Returns true if the bytes are unpredictable: some source has provided at least 256 bits.
-pub fn is_seeded() -> bool {
+pub(crate) fn is_seeded() -> bool {
     SEEDED.load(Ordering::Acquire)
 }
 
 /// Fills `buf` with bytes that are predictable unless [`is_seeded`].
-pub fn fill(buf: &mut [u8]) {
+pub(crate) fn fill(buf: &mut [u8]) {
     let mut generator = GENERATOR.lock();
     generator.get_or_insert_with(weak).fill(buf);
 }

@@ -11,8 +11,9 @@
 //! node leaves, and when a suspension has lasted for [`Config::silence`](crate::Config::silence). Then the
 //! node is *fenced*.
 //!
-//! Peers do not rely on the suspension for the safety of their memory: they destroy their queue pairs to a
-//! dead node before they reuse memory that it could reach (`docs/lite.md`, "The manager's silence").
+//! Peers do not rely on the suspension for the safety of their memory: they destroy their queue
+//! pairs to a dead node before they reuse memory that it could reach (`docs/design/guarantees.md`,
+//! "The manager's silence").
 //!
 //! Each new operation reads the clock for its deadline, and so checks the lease: a machine that was stopped
 //! for longer than the lease notices that before it begins an operation, even if its poller has not run.
@@ -55,7 +56,7 @@ pub(crate) struct Resumed {
 pub(crate) enum Step {
     /// Nothing.
     Wait,
-    /// Log the suspension, once.
+    /// The node logs its suspension, once.
     Tell,
     /// End the membership: the manager was silent for too long.
     End,

@@ -29,6 +29,10 @@
 //! - Locks are held for short, bounded times, and never across a wait. The order is, outermost first: a
 //!   connection's ring, its outbox, bounce pool, operation table. No other two are held together.
 //! - While the manager is silent for longer than the lease, the node posts nothing new; see `lease.rs`.
+//!
+//! # Neighbours
+//! [`verbs`] and [`platform`] are the interfaces below, [`proto`] has the messages to the manager, and
+//! `runtime` runs jobs above.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,13 +1,17 @@
 //! Bugs that can be put into LITE to see that the simulation finds them. They exist in debug builds
 //! with the feature `testing` only.
 //!
-//! Each breaks one safety argument of `docs/lite.md`; its comment begins with the argument, and
+//! Each breaks one safety argument of `docs/design/safety.md`; its comment begins with the argument, and
 //! ends with the place there.
 
 /// Makes the enumeration, and the list of all with their names.
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $bug:ident = $name:literal,)+) => {
         /// A bug.
+        #[cfg_attr(
+            not(all(feature = "testing", debug_assertions)),
+            expect(unreachable_pub, reason = "only `testing` re-exports it")
+        )]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Bug {
             $($(#[doc = $doc])+ $bug,)+

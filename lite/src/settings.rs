@@ -368,9 +368,9 @@ mod tests {
     /// The page that operators read names each setting.
     #[test]
     fn the_documentation_has_them_all() {
-        let page = include_str!("../../docs/lite.md");
+        let page = include_str!("../../docs/reference/settings.md");
         for setting in SETTINGS {
-            assert!(page.contains(&format!("| `{}` |", setting.name)), "docs/lite.md lacks {}", setting.name);
+            assert!(page.contains(&format!("| `{}` |", setting.name)), "the page lacks {}", setting.name);
         }
     }
 }

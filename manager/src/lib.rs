@@ -1,4 +1,7 @@
 //! The cluster manager: its state machine without I/O, the daemon around it, and the client of its protocol.
+//!
+//! # Neighbours
+//! [`proto`] defines the messages; `lite` and `runtime` are their other end on a node.
 #![forbid(unsafe_code)]
 
 pub mod client;

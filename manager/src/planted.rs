@@ -5,22 +5,22 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// An incarnation is settled once all members have cut it off. With the bug it is settled as soon as they
-    /// are told to. `docs/lite.md`, "The manager's silence": `Settled`.
+    /// are told to. `docs/design/guarantees.md`, "The manager's silence": `Settled`.
     SettledAtOnce,
-    /// A name is bound once. With the bug the last binding replaces earlier ones. `docs/lite.md`, "What the
-    /// words mean": Names.
+    /// A name is bound once. With the bug the last binding replaces earlier ones.
+    /// `docs/design/guarantees.md`, "What the words mean": Names.
     NameBoundTwice,
-    /// The names of a node end with its incarnation. With the bug they stay. `docs/lite.md`, "What the words
-    /// mean": Names.
+    /// The names of a node end with its incarnation. With the bug they stay.
+    /// `docs/design/guarantees.md`, "What the words mean": Names.
     NamesOutliveOwner,
-    /// Each binding of a name has a larger number. With the bug all have the same number. `docs/lite.md`,
-    /// "What the words mean": Fencing token.
+    /// Each binding of a name has a larger number. With the bug all have the same number.
+    /// `docs/design/guarantees.md`, "What the words mean": Fencing token.
     BindingStands,
     /// Incarnations and numbers of bindings grow across restarts. With the bug they start again.
-    /// `docs/lite.md`, "What the words mean": Fencing token.
+    /// `docs/design/guarantees.md`, "What the words mean": Fencing token.
     NumbersBeginAnew,
     /// A lease ends only after a time in which the manager could receive heartbeats. With the bug it also
-    /// ends while the manager is deaf. `docs/lite.md`, "The manager's silence".
+    /// ends while the manager is deaf. `docs/design/guarantees.md`, "The manager's silence".
     DeafnessCounts,
 }
 

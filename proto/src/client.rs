@@ -114,7 +114,7 @@ pub struct NodeStatus {
 pub enum ToClient {
     /// The handshake is complete, and the client may send requests.
     Hello,
-    /// One page of the members, by id.
+    /// A page of the list of members, in the order of their ids.
     Nodes {
         /// The members of the page.
         nodes: Vec<NodeStatus>,

@@ -4,6 +4,9 @@
 //! Every connection starts with a Noise handshake under the cluster key ([`channel`]), followed by [`Hello`],
 //! followed by whole messages in [postcard](https://docs.rs/postcard) encoding. RDMA and RPC traffic does not
 //! use control connections.
+//!
+//! # Neighbours
+//! `manager` is one end of a control connection, `lite` and `runtime` are the other.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

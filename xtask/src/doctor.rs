@@ -29,7 +29,7 @@ const MOST_CAPABILITIES: usize = 48;
 
 /// The card, and the location of sysfs.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// PCI address of the card, as lspci prints it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
     #[arg(long, value_name = "ADDRESS")]
     pci: String,
@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 /// Prints the findings.
-pub fn doctor(options: &Options) -> Result<()> {
+pub(crate) fn doctor(options: &Options) -> Result<()> {
     let address = address(&options.pci)?;
     print!("{}", examine(&options.sysfs, &address)?);
     Ok(())

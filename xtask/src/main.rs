@@ -1,28 +1,24 @@
 //! `cargo xtask`: set-up, build, run, test and measurement of the repository.
 #![forbid(unsafe_code)]
 
-mod apt;
 mod bench;
-mod cargo;
-mod cx3;
+mod build;
 mod doctor;
-mod image;
-mod interrupt;
+mod documents;
 mod language;
 mod linux_peer;
-mod paths;
+mod output;
 mod perftest;
+mod release;
 mod run;
 mod setup;
 mod sim;
 mod test;
-mod text;
-mod tool;
 mod trace;
-mod ui;
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use clap::{Parser, Subcommand};
+use lab::ui;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -41,7 +37,7 @@ enum Command {
     /// Installs missing packages (as root) or says what to install; fetches the default text
     Setup,
     /// Builds the appliance's kernel image and checks it
-    Build(image::Options),
+    Build(build::Options),
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
@@ -56,6 +52,8 @@ enum Command {
     Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Makes the files of a release: images, manager, library, licences, checksums
+    Release(release::Options),
     /// Runs simulated clusters under random work and faults, and checks their behaviour against models
     Sim(sim::Options),
     /// Prints the timeline of a small simulated cluster: every operation, message and connection
@@ -73,7 +71,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Setup => setup::setup(),
-        Command::Build(options) => image::build_command(&options),
+        Command::Build(options) => build::build(&options),
         Command::Run(options) => run::run(&options),
         Command::LinuxPeer(options) => {
             return linux_peer::linux_peer(&options).unwrap_or_else(|e| {
@@ -86,6 +84,7 @@ fn main() -> ExitCode {
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Lint(options) => language::lint(&options),
+        Command::Release(options) => release::release(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),
     };

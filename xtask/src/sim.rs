@@ -1,29 +1,29 @@
 //! `cargo xtask sim`: simulated clusters under random work and faults, and what must hold.
 
-use crate::cargo;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lab::cargo;
 
-/// How the program ends that does not know what it is asked for.
+/// The exit status of the program for an option that it does not know.
 const UNKNOWN: i32 = 2;
 
-/// Which runs.
+/// The options of `cargo xtask sim`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Nodes of the cluster at the start, 3 to 64
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=64))]
     nodes: u16,
-    /// What the nodes have for RNICs, in turn: softroce, cx3, cx3-vf, or cx3:PROFILE, the emulated
-    /// card with our driver
+    /// The RNICs of the nodes, in turn: softroce, cx3, cx3-vf, or cx3:PROFILE (the emulated card with the
+    /// appliance's driver)
     #[arg(long, value_name = "LIST", default_value = "softroce")]
     nic: String,
-    /// What each task does, in steps
+    /// The number of steps of each task
     #[arg(long, value_name = "K", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
     /// Runs this seed alone, exactly as it ran before; prints all of it if it fails
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Runs fresh seeds for so long (one minute without this and --seed), until one fails
+    /// Runs fresh seeds until one fails, for at most this time (one minute without this option and --seed)
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     soak: Option<f64>,
     /// Puts a bug into LITE or the manager, which a run must find; `help` lists them
@@ -31,8 +31,8 @@ pub struct Options {
     planted: Option<String>,
 }
 
-/// Runs them.
-pub fn sim(options: &Options) -> Result<()> {
+/// Runs simulated clusters as the options say.
+pub(crate) fn sim(options: &Options) -> Result<()> {
     if options.soak.is_some_and(|minutes| !(0.01..=10_000.0).contains(&minutes)) {
         bail!("--soak takes 0.01 to 10000 minutes");
     }

@@ -1,8 +1,9 @@
 //! `cargo xtask trace`: prints the events of a small simulated cluster.
 
-use crate::{cargo, paths, run, tool};
+use crate::output;
 use anyhow::Result;
 use clap::Args;
+use lab::{cargo, paths, tool};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// The simulated run, and the destination of its trace.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Seed that decides the order of tasks and the lost frames
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -24,9 +25,9 @@ pub struct Options {
 }
 
 /// Runs the cluster and prints its timeline.
-pub fn trace(options: &Options) -> Result<()> {
+pub(crate) fn trace(options: &Options) -> Result<()> {
     anyhow::ensure!((0.0..0.5).contains(&options.loss), "--loss must be a share from 0 to below 0.5");
-    let json = options.json.as_deref().map(|path| run::beside("trace", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("trace", path)).transpose()?;
     let mut cargo = cargo::host("run");
     cargo.args(["--quiet", "--example", "trace", "--"]);
     cargo.args(["--seed", &options.seed.to_string(), "--loss", &options.loss.to_string()]);

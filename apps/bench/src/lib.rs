@@ -4,6 +4,10 @@
 //! The output is one tab-separated line per measurement: its name, payload bytes, samples, median and 99th
 //! percentile of the latency in nanoseconds, and MB/s (10^6 bytes; `-` for a latency measurement). The job
 //! accepts one argument, the number of samples.
+//!
+//! # Neighbours
+//! [`runtime`] starts the job, [`lite`] is what it measures, and `cargo xtask bench` prints the
+//! figures.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

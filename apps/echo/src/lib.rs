@@ -3,6 +3,9 @@
 //!
 //! Every member of the cluster can call its functions, also a node that does not take part in the job. The
 //! job has no input and no output.
+//!
+//! # Neighbours
+//! [`runtime`] starts the job; the examples of `host/capi` and `host/node` call its functions.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

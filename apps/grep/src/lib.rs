@@ -2,6 +2,9 @@
 //!
 //! The arguments are `[-i] PATTERN`; `-i` ignores the case of ASCII letters. The output is `file:offset:line`
 //! in the order of the input. The offset is that of the line in its file, in bytes.
+//!
+//! # Neighbours
+//! [`mapreduce`] is the framework of this job, and `wordcount` is another job of it.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

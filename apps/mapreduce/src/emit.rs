@@ -34,7 +34,7 @@ impl<'a, M: MapReduce> Emitter<'a, M> {
         self.records
     }
 
-    /// Adds `value` to `key`.
+    /// Emits `value` for `key`: combines it with the values that this task has emitted for the key before.
     #[inline]
     pub fn add<'k>(&mut self, key: impl Into<Key<'k>>, value: M::Value) {
         self.records += 1;

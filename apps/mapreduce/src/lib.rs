@@ -3,6 +3,9 @@
 //!
 //! A job is an implementation of [`MapReduce`], and [`Job`] makes an application of it. The framework does
 //! not interpret keys and values.
+//!
+//! # Neighbours
+//! [`runtime`] starts the job on a node, [`lite`] moves the data, and `wordcount` and `grep` are jobs.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

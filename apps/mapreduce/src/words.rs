@@ -6,7 +6,7 @@
 use crate::key::{SHORT, Short};
 
 /// Receives the words of a text.
-pub trait WordSink {
+pub(crate) trait WordSink {
     /// Receives a word of up to 16 letters.
     fn short(&mut self, word: Short);
 
@@ -24,7 +24,7 @@ const CASE: u64 = 0x20 * ONES;
 /// Folds one letter to lower case.
 #[inline]
 #[must_use]
-pub const fn fold(letter: u8) -> u8 {
+pub(crate) const fn fold(letter: u8) -> u8 {
     letter | 0x20
 }
 
@@ -62,7 +62,7 @@ fn letters(bytes: &[u8; REACH]) -> u64 {
 
 /// Passes all words of `text` to `sink`, in order.
 #[inline]
-pub fn for_each(text: &[u8], sink: &mut impl WordSink) {
+pub(crate) fn for_each(text: &[u8], sink: &mut impl WordSink) {
     let rest = blocks(text, sink);
     // Processes the last bytes with separators behind them.
     let mut padded = [0; 2 * REACH];

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 ///
 /// No other operation works on these words, and a queue pair executes its atomics in order. Each atomic must
 /// therefore fetch the value that the previous one left.
-pub struct Fetched {
+pub(crate) struct Fetched {
     atomic: Atomic,
     last: Vec<Vec<Option<u64>>>,
 }
@@ -20,13 +20,13 @@ pub struct Fetched {
 impl Fetched {
     /// Returns a record without results.
     #[must_use]
-    pub fn new(options: &Options, slots: &Slots) -> Self {
+    pub(crate) fn new(options: &Options, slots: &Slots) -> Self {
         let last = vec![vec![None; slots.count as usize]; options.queue_pairs as usize];
         Self { atomic: options.atomic, last }
     }
 
     /// Records and checks the value that operation `m` has fetched.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         session: &Session<'_>,
         queue_pair: u32,
@@ -49,7 +49,7 @@ impl Fetched {
 
     /// Returns the values that must be left in the peer's words, in order of queue pairs and slots.
     #[must_use]
-    pub fn expected(&self) -> Vec<u64> {
+    pub(crate) fn expected(&self) -> Vec<u64> {
         self.last.iter().flatten().filter_map(|last| Some(left(self.atomic, (*last)?))).collect()
     }
 }
@@ -64,7 +64,7 @@ const fn left(atomic: Atomic, before: u64) -> u64 {
 }
 
 /// Checks that this side's words are what the peer's atomics must have made of the words `before`.
-pub fn check(options: &Options, before: &[Vec<u64>], after: &[Vec<u64>]) -> Result<(), Error> {
+pub(crate) fn check(options: &Options, before: &[Vec<u64>], after: &[Vec<u64>]) -> Result<(), Error> {
     for (queue_pair, (before, after)) in before.iter().zip(after).enumerate() {
         let count = before.len() as u32;
         for (slot, (&before, &after)) in before.iter().zip(after).enumerate() {

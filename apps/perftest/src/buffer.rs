@@ -24,7 +24,7 @@ pub type Digest = [u8; 32];
 
 /// One of a queue pair's two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// The buffer that this side's work requests name.
     Near,
     /// The buffer that the peer's work requests name.
@@ -33,7 +33,7 @@ pub enum Side {
 
 /// The slots of a buffer that messages of one size use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub(crate) struct Slots {
     /// The length of a message, in bytes.
     pub size: u32,
     /// The distance between two slots, in bytes.
@@ -46,7 +46,7 @@ impl Slots {
     /// Returns the slots for messages of `size` bytes. If `spread` is set, messages rotate through the slots
     /// of a page.
     #[must_use]
-    pub fn new(size: u32, agreed: &Agreed, spread: bool) -> Self {
+    pub(crate) fn new(size: u32, agreed: &Agreed, spread: bool) -> Self {
         let step = size.max(1).next_multiple_of(agreed.line);
         let count = if spread && size <= agreed.cycle / 2 { agreed.cycle / step } else { 1 };
         Self { size, step, count }
@@ -54,14 +54,14 @@ impl Slots {
 
     /// Returns the offset of message `m`.
     #[must_use]
-    pub fn offset(&self, m: u64) -> u64 {
+    pub(crate) fn offset(&self, m: u64) -> u64 {
         m % u64::from(self.count) * u64::from(self.step)
     }
 }
 
 /// The buffers of a test. Dropping them frees their memory, so the queue pairs that can access it must be
 /// destroyed before.
-pub struct Buffers {
+pub(crate) struct Buffers {
     run: Box<dyn Lent>,
     stride: u64,
     queue_pairs: u32,
@@ -71,7 +71,7 @@ impl Buffers {
     /// Returns the limit of the buffers of a test, in bytes. A small test leaves room for a peer with larger
     /// pages.
     #[must_use]
-    pub fn needed(options: &Options) -> u64 {
+    pub(crate) fn needed(options: &Options) -> u64 {
         Self::len(options, 4096).max(ROOM)
     }
 
@@ -87,7 +87,11 @@ impl Buffers {
 
     /// Allocates the memory and fills it with unique data: near and far buffers differ, and so do any two
     /// tests.
-    pub fn new(platform: &Arc<dyn Platform>, options: &Options, agreed: &Agreed) -> Result<Self, Error> {
+    pub(crate) fn new(
+        platform: &Arc<dyn Platform>,
+        options: &Options,
+        agreed: &Agreed,
+    ) -> Result<Self, Error> {
         let stride = Self::stride(options, agreed.cycle);
         let (len, most) = (Self::len(options, agreed.cycle), Self::needed(options));
         if len > most {
@@ -113,18 +117,18 @@ impl Buffers {
 
     /// Returns the first byte of a buffer.
     #[must_use]
-    pub fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
+    pub(crate) fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
         IoAddr(self.run.addr().0 + self.offset(side, queue_pair))
     }
 
     /// Returns the address of message `m`.
     #[must_use]
-    pub fn slot(&self, side: Side, queue_pair: u32, slots: &Slots, m: u64) -> IoAddr {
+    pub(crate) fn slot(&self, side: Side, queue_pair: u32, slots: &Slots, m: u64) -> IoAddr {
         IoAddr(self.start(side, queue_pair).0 + slots.offset(m))
     }
 
     /// Reads message `m` from its first byte on.
-    pub fn read(
+    pub(crate) fn read(
         &self,
         side: Side,
         queue_pair: u32,
@@ -156,12 +160,12 @@ impl Buffers {
     }
 
     /// Writes the last byte of message 0.
-    pub fn set_last(&self, side: Side, size: u32, byte: u8) -> Result<(), Error> {
+    pub(crate) fn set_last(&self, side: Side, size: u32, byte: u8) -> Result<(), Error> {
         Ok(self.run.write(self.last(side, size), &[byte])?)
     }
 
     /// Reads the last byte of message 0.
-    pub fn get_last(&self, side: Side, size: u32) -> Result<u8, Error> {
+    pub(crate) fn get_last(&self, side: Side, size: u32) -> Result<u8, Error> {
         let mut byte = [0];
         self.run.read(self.last(side, size), &mut byte)?;
         Ok(byte[0])
@@ -172,7 +176,7 @@ impl Buffers {
     }
 
     /// Returns the words in the slots that `iterations` messages of 8 bytes have used.
-    pub fn words(
+    pub(crate) fn words(
         &self,
         side: Side,
         queue_pair: u32,
@@ -188,7 +192,7 @@ impl Buffers {
     }
 
     /// Returns the digest of the slots that `iterations` messages have used, of all queue pairs in order.
-    pub fn digest(&self, side: Side, slots: &Slots, iterations: u32) -> Result<Digest, Error> {
+    pub(crate) fn digest(&self, side: Side, slots: &Slots, iterations: u32) -> Result<Digest, Error> {
         let mut hash = Sha256::new();
         let mut chunk = [0; CHUNK];
         for queue_pair in 0..self.queue_pairs {

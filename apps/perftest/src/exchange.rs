@@ -33,7 +33,7 @@ const LINE: u32 = 64;
 
 /// Values on which both sides agree at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub(crate) struct Agreed {
     /// The larger page of both sides, in bytes. Messages of at most half of it rotate within a page.
     pub cycle: u32,
     /// The larger cache line of both sides, in bytes. Slots are a multiple of it apart.
@@ -43,7 +43,7 @@ pub struct Agreed {
 }
 
 /// A connection to the other side of a test.
-pub struct Exchange {
+pub(crate) struct Exchange {
     connection: Box<dyn Connection>,
     client: bool,
     /// The longest time that the peer may take for a test that this side cannot observe.
@@ -52,7 +52,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// Connects to a server, which may start to listen shortly after.
-    pub async fn connect(host: &Host, server: Ipv4Addr, options: &Options) -> Result<Self, Error> {
+    pub(crate) async fn connect(host: &Host, server: Ipv4Addr, options: &Options) -> Result<Self, Error> {
         let server = SocketAddrV4::new(server, options.port);
         let deadline = host.now() + CONNECT;
         let connection = loop {
@@ -71,18 +71,18 @@ impl Exchange {
 
     /// Serves a client that has connected.
     #[must_use]
-    pub fn serve(connection: Box<dyn Connection>, options: &Options) -> Self {
+    pub(crate) fn serve(connection: Box<dyn Connection>, options: &Options) -> Self {
         Self { connection, client: false, test: options.longest() }
     }
 
     /// Returns true if this side is the client.
     #[must_use]
-    pub const fn is_client(&self) -> bool {
+    pub(crate) const fn is_client(&self) -> bool {
         self.client
     }
 
     /// Agrees on the layout of buffers and on the MTU. `mtu` is this side's MTU.
-    pub async fn agree(&mut self, host: &Host, mtu: PathMtu) -> Result<Agreed, Error> {
+    pub(crate) async fn agree(&mut self, host: &Host, mtu: PathMtu) -> Result<Agreed, Error> {
         if !is_compatible(&self.swap(host, &VERSION, "exchanging versions").await?) {
             return Err(Error::Version);
         }
@@ -101,12 +101,12 @@ impl Exchange {
     }
 
     /// Exchanges the keys of a queue pair. This also tells each side that the other has reached this step.
-    pub async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
+    pub(crate) async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
         self.swap_keys(host, mine, SETUP, "exchanging keys").await
     }
 
     /// Waits for the peer, which may be in the middle of its test, and drives the RNIC meanwhile.
-    pub async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
+    pub(crate) async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
         spin(host, self.swap_keys(host, mine, self.test, "waiting for the peer")).await.map(drop)
     }
 
@@ -128,7 +128,7 @@ impl Exchange {
     }
 
     /// Exchanges the results of a bandwidth test.
-    pub async fn reports(&mut self, host: &Host, mine: &Bandwidth) -> Result<Bandwidth, Error> {
+    pub(crate) async fn reports(&mut self, host: &Host, mine: &Bandwidth) -> Result<Bandwidth, Error> {
         let mut values = mine.encode();
         for value in &mut values {
             // A bidirectional test may end later on the other side.
@@ -138,7 +138,7 @@ impl Exchange {
     }
 
     /// Ends the exchange with a last exchange of keys and a farewell.
-    pub async fn done(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
+    pub(crate) async fn done(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
         self.meet(host, mine).await?;
         self.connection.write(&DONE, host.now() + STEP).await.during("saying goodbye")?;
         // perftest does not wait for the farewell; a connection that ends before it is good enough.
@@ -149,7 +149,7 @@ impl Exchange {
 
     /// Closes this side and drives the RNIC until the peer has closed its own side or [`FAREWELL`] is over,
     /// so that the peer gets its acknowledgements.
-    pub async fn linger(self, host: &Host) {
+    pub(crate) async fn linger(self, host: &Host) {
         spin(host, self.connection.close(host.now() + FAREWELL)).await;
     }
 

@@ -15,19 +15,19 @@ const PAIRS_MAX: usize = 4_000_000;
 pub struct Latency {
     /// The number of operations.
     pub iterations: u32,
-    /// The shortest.
+    /// The shortest time, in microseconds.
     pub min_us: f64,
-    /// The longest.
+    /// The longest time, in microseconds.
     pub max_us: f64,
-    /// The median.
+    /// The median of the times, in microseconds.
     pub typical_us: f64,
-    /// The mean.
+    /// The mean of the times, in microseconds.
     pub average_us: f64,
-    /// The standard deviation.
+    /// The standard deviation of the times, in microseconds.
     pub deviation_us: f64,
-    /// The 99th percentile.
+    /// The 99th percentile of the times, in microseconds.
     pub p99_us: f64,
-    /// The 99.9th.
+    /// The 99.9th percentile of the times, in microseconds.
     pub p999_us: f64,
 }
 

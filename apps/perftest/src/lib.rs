@@ -8,6 +8,9 @@
 //! The content of the buffers at the end is part of the result: a digest of the bytes that were sent and one
 //! of the bytes that arrived. The caller of both ends compares them. Atomics are checked here: the value that
 //! each fetched, and the values that remain.
+//!
+//! # Neighbours
+//! [`verbs`] is the interface of the RNIC that it measures, and [`runtime`] starts it as a job.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

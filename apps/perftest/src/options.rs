@@ -11,7 +11,7 @@ use verbs::PathMtu;
 /// The TCP port of the exchange.
 const PORT: u16 = 18515;
 /// The largest message, and the last size of `-a`: 8 MiB.
-pub const MAX_SIZE: u32 = 8 << 20;
+pub(crate) const MAX_SIZE: u32 = 8 << 20;
 /// The time of a message and the bytes per second of a slow link, and the time that is added to every test.
 const SLOW_MESSAGE: Duration = Duration::from_millis(10);
 const SLOW_RATE: f64 = 1e6;
@@ -55,9 +55,9 @@ pub struct Program {
 /// The kind of atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
-    /// Adds 1.
+    /// A fetch-and-add of 1.
     FetchAdd,
-    /// Compares with 0, swaps 0 in.
+    /// A compare-and-swap that compares with 0 and stores 0.
     CompareSwap,
 }
 

@@ -35,7 +35,8 @@ pub enum Row {
 /// Digests of this side's buffers at the end, over the messages of the last size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// The bytes that this side's operations named: sent, or read into.
+    /// The digest of the memory that this side's operations name: the data that they send, or the buffer
+    /// into which they read.
     pub near: Option<Digest>,
     /// The bytes that the peer's operations named: written, received, or read.
     pub far: Option<Digest>,
@@ -57,7 +58,7 @@ pub struct Report {
 }
 
 /// Returns the text that is printed before the measurement.
-pub fn heading(
+pub(crate) fn heading(
     options: &Options,
     agreed: &Agreed,
     mine: &[Keys],
@@ -121,7 +122,7 @@ pub fn heading(
 
 /// Returns the table of results.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(LINE);
     text.push_str(match rows.first() {
         Some(Row::Latency { .. }) => LATENCY_TITLES,
@@ -155,7 +156,13 @@ pub fn table(rows: &[Row]) -> String {
 
 /// Returns the JSON line: the last row's figures and the digests.
 #[must_use]
-pub fn json(options: &Options, client: bool, agreed: &Agreed, rows: &[Row], content: &Content) -> String {
+pub(crate) fn json(
+    options: &Options,
+    client: bool,
+    agreed: &Agreed,
+    rows: &[Row],
+    content: &Content,
+) -> String {
     let role = if client { "client" } else { "server" };
     let mut text = format!(
         "{{\"program\":\"{}\",\"role\":\"{role}\",\"mtu\":{},\"queue_pairs\":{}",

@@ -34,27 +34,27 @@ const INLINE_MAX: usize = 1024;
 
 /// Returns the kind of packets for an RNIC's tests: its best, as Linux lists the newer RoCE version first
 /// among the GIDs of an address.
-pub fn link(attributes: &Attributes) -> LinkKind {
+pub(crate) fn link(attributes: &Attributes) -> LinkKind {
     attributes.links.first().copied().unwrap_or(LinkKind::RoceV2)
 }
 
 /// The completion queues of this node's tests, which run one at a time. They last as long as the RNIC.
 #[derive(Clone, Copy, Debug)]
-pub struct Queues {
+pub(crate) struct Queues {
     send: CqId,
     recv: CqId,
 }
 
 impl Queues {
-    /// Creates the queues.
-    pub fn new(host: &Host) -> Result<Self, Error> {
+    /// Creates the completion queues.
+    pub(crate) fn new(host: &Host) -> Result<Self, Error> {
         let make = || host.rnic.create_cq(CqOptions { depth: CQ_DEPTH }).during("making completion queues");
         Ok(Self { send: make()?, recv: make()? })
     }
 }
 
 /// The queue pairs and buffers of a test. Dropping it destroys them.
-pub struct Session<'a> {
+pub(crate) struct Session<'a> {
     pub(crate) host: &'a Host,
     pub(crate) options: &'a Options,
     pub(crate) agreed: Agreed,
@@ -68,7 +68,7 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Creates the queue pairs, not connected yet.
-    pub fn new(
+    pub(crate) fn new(
         host: &'a Host,
         queues: Queues,
         options: &'a Options,
@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
 
     /// Returns the keys of this side's queue pairs.
     #[must_use]
-    pub fn mine(&self) -> &[Keys] {
+    pub(crate) fn mine(&self) -> &[Keys] {
         &self.mine
     }
 
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
     }
 
     /// Connects each queue pair to the peer's.
-    pub async fn connect(&mut self, peers: Vec<Keys>) -> Result<(), Error> {
+    pub(crate) async fn connect(&mut self, peers: Vec<Keys>) -> Result<(), Error> {
         for ((qp, mine), peer) in self.queue_pairs.iter().zip(&self.mine).zip(&peers) {
             let attributes = self.host.rnic.attributes();
             let link = link(&attributes);
@@ -190,12 +190,12 @@ impl<'a> Session<'a> {
 
     /// Returns the slots for messages of `size` bytes. Messages rotate through slots in bandwidth tests only.
     #[must_use]
-    pub fn slots(&self, size: u32) -> Slots {
+    pub(crate) fn slots(&self, size: u32) -> Slots {
         Slots::new(size, &self.agreed, self.options.program.figure == crate::options::Figure::Bandwidth)
     }
 
     /// Posts operation `m` on a queue pair.
-    pub fn post(&self, queue_pair: u32, m: u32, slots: &Slots, signaled: bool) -> Result<(), Error> {
+    pub(crate) fn post(&self, queue_pair: u32, m: u32, slots: &Slots, signaled: bool) -> Result<(), Error> {
         let index = queue_pair as usize;
         let (Some(&qp), Some(peer)) = (self.queue_pairs.get(index), self.peers.get(index)) else {
             return Err(Error::Malformed("keys"));
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
     }
 
     /// Posts the receive for message `m` on a queue pair.
-    pub fn post_receive(&self, queue_pair: u32, m: u32, slots: &Slots) -> Result<(), Error> {
+    pub(crate) fn post_receive(&self, queue_pair: u32, m: u32, slots: &Slots) -> Result<(), Error> {
         let Some(&qp) = self.queue_pairs.get(queue_pair as usize) else {
             return Err(Error::Malformed("keys"));
         };
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
 
     /// Calls `each` with queue pair and number of each operation that has completed. Returns how many there
     /// were.
-    pub fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
+    pub(crate) fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
         self.poll(self.queues.send, |completion| {
             let (queue_pair, m) = of_id(completion.id);
             each(queue_pair, m);
@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
 
     /// Calls `each` with queue pair and number of each receive that has completed, and returns how many there
     /// were. Each must have brought `size` bytes.
-    pub fn received(
+    pub(crate) fn received(
         &self,
         size: u32,
         mut each: impl FnMut(u32, u32) -> Result<(), Error>,

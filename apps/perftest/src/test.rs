@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use sha2::{Digest as _, Sha256};
 
 /// Runs one test with the peer at the other end of `exchange`.
-pub async fn run(
+pub(crate) async fn run(
     host: &Host,
     queues: Queues,
     options: &Options,

@@ -5,6 +5,10 @@
 //! A job leaves nothing behind, however it ends: its tasks end at their next await, objects made through
 //! [`JobContext::lite`] end as those of a [scope](lite::Scope) do, and its input is dropped. An application
 //! that allocates memory of the platform directly must free it itself.
+//!
+//! # Neighbours
+//! [`lite`] below provides memory and calls, [`proto`] the messages; applications such as `mapreduce`
+//! are above.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

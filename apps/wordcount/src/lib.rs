@@ -2,6 +2,9 @@
 //!
 //! Words are maximal runs of ASCII letters, folded to lower case. The output is `word<TAB>count`, in
 //! descending order of counts, then in ascending order of words.
+//!
+//! # Neighbours
+//! [`mapreduce`] is the framework of this job, and `grep` is another job of it.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -6,6 +6,9 @@
 //! itself.
 //!
 //! The socket never blocks. A thread that sleeps until there are events waits at the port's [`Watch`].
+//!
+//! # Neighbours
+//! The other end of the socket is the crate `fabric`; [`softroce`] is the RNIC on such a port.
 #![forbid(unsafe_code)]
 
 mod port;

@@ -67,7 +67,7 @@ impl Arena {
         (self.mapping.start.as_ptr().cast(), self.mapping.len)
     }
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    /// Allocates `len` contiguous bytes (rounded up to 4096), zeroed, and returns their address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = lock(&self.runs).take(len)?;
@@ -76,10 +76,11 @@ impl Arena {
         Some(addr)
     }
 
-    /// Gives back a run of exactly the `len` it was taken with.
+    /// Frees the run at `addr`, which was allocated with the same `len`.
     ///
     /// # Panics
-    /// If that run is not allocated.
+    ///
+    /// Panics if no such run is allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         lock(&self.runs).give(addr.0.wrapping_sub(self.mapping.start.as_ptr() as u64), len);
     }

@@ -8,17 +8,17 @@ const ACK_UNIT_NS: u128 = 4096;
 
 /// Returns the code of the shortest local ACK timeout that is not below `wait`: 4.096 us * 2^code. Never
 /// returns 0, which means no timeout.
-pub fn ack_timeout(wait: Duration) -> u8 {
+pub(crate) fn ack_timeout(wait: Duration) -> u8 {
     (1..31u8).find(|&code| ACK_UNIT_NS << code >= wait.as_nanos()).unwrap_or(31)
 }
 
 /// Returns the code of a path MTU, in `enum ibv_mtu`: 1 for 256 bytes.
-pub fn mtu_code(mtu: PathMtu) -> u32 {
+pub(crate) fn mtu_code(mtu: PathMtu) -> u32 {
     mtu as u32 + 1
 }
 
 /// Returns the path MTU for a code, or `None` for a code that the specification does not have.
-pub fn mtu_of(code: u32) -> Option<PathMtu> {
+pub(crate) fn mtu_of(code: u32) -> Option<PathMtu> {
     PathMtu::ALL.into_iter().find(|&mtu| mtu_code(mtu) == code)
 }
 

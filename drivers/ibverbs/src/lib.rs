@@ -12,6 +12,9 @@
 //!   each other.
 //! - Work without a completion of its own leaves the send queue when later work completes. It is reported as
 //!   flushed if its queue pair is destroyed before that, although the device may have done it.
+//!
+//! # Neighbours
+//! `host/node` uses it; `softroce` and `mlx4` are the other implementations of [`verbs::Rnic`].
 
 mod arena;
 mod config;

@@ -6,11 +6,11 @@
 
 /// The index of an element in a [`Ring`]. It counts from 0 at the ring's creation, and does not wrap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct RingIndex(pub u64);
+pub(crate) struct RingIndex(pub u64);
 
 /// A queue with a fixed capacity, whose elements have indices.
 #[derive(Debug)]
-pub struct Ring<T> {
+pub(crate) struct Ring<T> {
     slots: Box<[T]>,
     head: u64,
     tail: u64,
@@ -18,22 +18,22 @@ pub struct Ring<T> {
 
 impl<T: Copy + Default> Ring<T> {
     /// Makes an empty ring for `depth` elements.
-    pub fn new(depth: u32) -> Self {
+    pub(crate) fn new(depth: u32) -> Self {
         Self { slots: vec![T::default(); depth as usize].into(), head: 0, tail: 0 }
     }
 
     /// Returns the number of elements for which there is room.
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.slots.len() - (self.tail - self.head) as usize
     }
 
     /// Returns the index that the `n`th element appended from now on will have.
-    pub fn next_index(&self, n: usize) -> RingIndex {
+    pub(crate) fn next_index(&self, n: usize) -> RingIndex {
         RingIndex(self.tail + n as u64)
     }
 
     /// Appends an element. Returns false if there is no room.
-    pub fn push(&mut self, element: T) -> bool {
+    pub(crate) fn push(&mut self, element: T) -> bool {
         if self.room() == 0 {
             return false;
         }
@@ -47,7 +47,7 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Removes all elements up to `place`. Returns the last of them and their number, or `None` if it is not
     /// in the ring.
-    pub fn complete(&mut self, place: RingIndex) -> Option<(T, u32)> {
+    pub(crate) fn complete(&mut self, place: RingIndex) -> Option<(T, u32)> {
         if !(self.head..self.tail).contains(&place.0) {
             return None;
         }
@@ -58,7 +58,7 @@ impl<T: Copy + Default> Ring<T> {
     }
 
     /// Removes the oldest element.
-    pub fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         self.complete(RingIndex(self.head)).map(|(element, _)| element)
     }
 

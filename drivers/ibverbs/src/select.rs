@@ -7,7 +7,7 @@ use verbs::{Gid, LinkKind};
 
 /// A GID, and its index in the port's table for each frame format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub(crate) struct Source {
     /// The GID.
     pub gid: Gid,
     /// The network interface of the GID.
@@ -20,7 +20,7 @@ pub struct Source {
 
 impl Source {
     /// Returns the index for a frame format of Ethernet.
-    pub fn index(&self, link: LinkKind) -> Option<u8> {
+    pub(crate) fn index(&self, link: LinkKind) -> Option<u8> {
         match link {
             LinkKind::RoceV2 => self.v2,
             LinkKind::RoceV1 => self.v1,
@@ -29,7 +29,7 @@ impl Source {
     }
 
     /// Returns the frame formats that it has, best first.
-    pub fn links(&self) -> &'static [LinkKind] {
+    pub(crate) fn links(&self) -> &'static [LinkKind] {
         match (self.v2, self.v1) {
             (Some(_), Some(_)) => &[LinkKind::RoceV2, LinkKind::RoceV1],
             (Some(_), None) => &[LinkKind::RoceV2],
@@ -41,7 +41,7 @@ impl Source {
 
 /// Returns the best of the GIDs that the options allow: RoCE v2 before v1, IPv4 before IPv6, and link-local
 /// addresses last.
-pub fn choose(table: &[GidEntry], options: &Options) -> Option<Source> {
+pub(crate) fn choose(table: &[GidEntry], options: &Options) -> Option<Source> {
     let wanted = options.address.map(gid_of);
     let fits = |entry: &&GidEntry| {
         wanted.is_none_or(|gid| entry.gid == gid)

@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use verbs::{Counter, Gid, LinkKind, MacAddr};
 
 /// The directory in which the kernel shows its devices.
-pub const ROOT: &str = "/sys/class";
+pub(crate) const ROOT: &str = "/sys/class";
 
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GidEntry {
+pub(crate) struct GidEntry {
     /// The index in the table.
     pub index: u8,
     /// The GID.
@@ -27,19 +27,19 @@ pub struct GidEntry {
 
 /// The directory of a port below [`ROOT`].
 #[derive(Clone, Debug)]
-pub struct PortDir {
+pub(crate) struct PortDir {
     root: PathBuf,
     port: PathBuf,
 }
 
 impl PortDir {
     /// Makes the directory of port `port` of `device`; `root` is [`ROOT`].
-    pub fn new(root: &Path, device: &str, port: u8) -> Self {
+    pub(crate) fn new(root: &Path, device: &str, port: u8) -> Self {
         Self { root: root.to_owned(), port: root.join(format!("infiniband/{device}/ports/{port}")) }
     }
 
     /// Reads the GID table, without its empty entries.
-    pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
+    pub(crate) fn gids(&self) -> io::Result<Vec<GidEntry>> {
         let mut gids = Vec::new();
         for entry in fs::read_dir(self.port.join("gids"))? {
             let name = entry?.file_name();
@@ -65,7 +65,7 @@ impl PortDir {
     }
 
     /// Reads the Ethernet address of a network interface.
-    pub fn mac(&self, netdev: &str) -> Option<MacAddr> {
+    pub(crate) fn mac(&self, netdev: &str) -> Option<MacAddr> {
         let text = fs::read_to_string(self.root.join("net").join(netdev).join("address")).ok()?;
         let mut bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
         let mut mac = [0; 6];
@@ -76,7 +76,7 @@ impl PortDir {
     }
 
     /// Opens the counters of the device; none if it has none.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.port.join("hw_counters")).into_iter().flatten().flatten() {
             // The lifetime of the values in milliseconds, which is not a count.
@@ -98,13 +98,13 @@ impl PortDir {
 
 /// The counters of a port.
 #[derive(Debug)]
-pub struct Counters {
+pub(crate) struct Counters {
     files: Vec<(&'static str, File)>,
 }
 
 impl Counters {
     /// Calls `each` for every counter that can be read.
-    pub fn for_each(&self, each: &mut dyn FnMut(Counter)) {
+    pub(crate) fn for_each(&self, each: &mut dyn FnMut(Counter)) {
         for (name, file) in &self.files {
             let mut text = [0; 32];
             let Ok(len) = file.read_at(&mut text, 0) else { continue };

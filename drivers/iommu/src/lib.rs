@@ -1,8 +1,11 @@
-//! The IOMMUs of a machine, found in the tables of its firmware, and the test if one is enabled, by a
-//! register of each. This crate is logic only.
+//! Finds the IOMMUs of a machine in the tables of its firmware, and tells by a register of each whether it
+//! is enabled. This crate is logic only.
 //!
 //! A node gives its RNIC and its peers physical addresses. An IOMMU that translates the addresses of devices,
 //! as firmware or another kernel may have left it, makes them refer to other memory, or to none.
+//!
+//! # Neighbours
+//! The kernel reads tables and registers for it, and refuses to start a node under an enabled IOMMU.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! cards with the [cost model](connectx3::device::cost), in virtual time. This is a simulation: the sizes of
 //! the caches and the cost of a miss are parameters. Writes one JSON object; `cargo xtask bench scaling`
 //! draws it next to native verbs, for which connectx3's example `scaling` has the same points. The processor
-//! time of LITE and the driver is not included (see docs/performance.md).
+//! time of LITE and the driver is not included (see docs/performance/cards.md).
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]

@@ -62,3 +62,10 @@ pub trait Block: Deref<Target = [AtomicU64]> + Send + Sync {
     /// Returns the card's address of the first byte.
     fn addr(&self) -> IoAddr;
 }
+
+/// Returns an unpredictable number.
+pub(crate) fn random_u32(hw: &impl Hardware) -> u32 {
+    let mut bytes = [0; 4];
+    hw.fill_random(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}

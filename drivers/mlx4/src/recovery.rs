@@ -1,29 +1,27 @@
-//! Recovery of a card that has failed: it is reset and restarted in steps, a bounded number of times. All
-//! work in flight ends with an error.
+//! The states of a card's recovery: a card that has failed is reset and restarted in steps, a bounded number
+//! of times. [`Mlx4::recover`](crate::Mlx4::recover) executes the steps.
 //!
 //! ```text
-//! None ---- failure ---------------------------> Reset
-//! Reset --- its time comes, reset begins ------> AwaitReset
-//! AwaitReset --- card is back and restarted ---> None
-//! Reset or AwaitReset --- error or deadline ---> Reset after a pause, or Lost after MAX_ATTEMPTS
+//!                 failure               reset begun, all work flushed
+//!     Working --------------> Reset ------------------------------------> AwaitReset --+
+//!        ^                    ^   |                                        |  |  ^     | not back yet:
+//!        |                    |   | reset refused                          |  |  +-----+ polled again
+//!        |                    |   v                                        |  |
+//!        |                    |  attempt failed <--------------------------+  |
+//!        |     after a pause  |   |   |          deadline, or restart failed   |
+//!        |                    +---+   |                                       |
+//!        |                            | MAX_ATTEMPTS in a row                 |
+//!        |                            v                                       |
+//!        |                          Lost                                      |
+//!        +--------------------------------------------------------------------+
+//!                                  card is back and restarted
 //! ```
 
-use crate::command::reset_by_flag;
-use crate::config::Layer;
-use crate::control::{Control, Function};
+use crate::bringup::reset::{POLL_INTERVAL, RESET_LIMIT, Saved};
+use crate::card::Health;
 use crate::error::Error;
-use crate::hardware::Hardware;
-use crate::memory_region::Keys;
-use crate::qp::QpState;
-use crate::reset::{self, Saved};
-use crate::start::{self, Preserved, Started};
-use crate::{HEALTH_INTERVAL, Mlx4};
-use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
-use lock_api::RawMutex;
 use platform::Instant;
-use verbs::Gid;
 
 /// Restarts in a row without success, after which the driver gives the card up.
 const MAX_ATTEMPTS: u32 = 5;
@@ -32,218 +30,181 @@ const BACKOFF: Duration = Duration::from_secs(1);
 /// The time without failure after which a card has all its attempts again.
 const STABLE_TIME: Duration = Duration::from_secs(600);
 
-/// The health of a card.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Health {
-    /// The card works.
-    Ok,
-    /// The card has failed and is being recovered. The owner must call [`Mlx4::recover`] at `next`.
-    Recovering {
-        /// The time of the next step.
-        next: Instant,
-    },
-    /// The maximum number of recoveries in a row has failed. The driver has given the card up.
-    Lost {
-        /// The error of the last attempt.
-        error: Error,
-    },
-}
-
-/// The next step of a recovery.
+/// The state of a recovery.
 #[derive(Clone, Copy, Debug)]
-enum Step {
-    /// The card works.
-    None,
+enum State {
+    /// The card works, or its failure has not been seen yet.
+    Working,
     /// The card will be reset.
-    Reset {
-        at: Instant,
-    },
+    Reset { at: Instant },
     /// The card was reset and is polled until it is back.
-    AwaitReset {
-        at: Instant,
-        deadline: Instant,
-    },
+    AwaitReset { at: Instant, deadline: Instant },
+    /// The driver has given the card up.
     Lost(Error),
 }
 
-/// The state of a card's recovery.
+/// A step that is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Begin a reset, and report it to [`Recovery::reset_begun`].
+    Reset,
+    /// Restart the card if it is back, and report that to [`Recovery::restarted`]. Otherwise report
+    /// [`Recovery::not_back`].
+    Restart,
+}
+
+/// The recovery of a card.
 pub(crate) struct Recovery {
-    step: Step,
+    state: State,
     attempts: u32,
-    /// The time of the last start.
-    started_at: Instant,
+    /// The time of the last restart.
+    restarted_at: Instant,
     saved: Option<Saved>,
 }
 
 impl Recovery {
     /// Begins with a working card; `saved` is the configuration that a reset loses.
     pub(crate) const fn new(saved: Option<Saved>) -> Self {
-        Self { step: Step::None, attempts: 0, started_at: Instant::ZERO, saved }
+        Self { state: State::Working, attempts: 0, restarted_at: Instant::ZERO, saved }
+    }
+
+    /// Returns the configuration that a reset loses, unless the function is virtual.
+    pub(crate) const fn saved(&self) -> Option<&Saved> {
+        self.saved.as_ref()
+    }
+
+    /// Returns the step that is due for a card that has failed.
+    pub(crate) fn next_step(&mut self, now: Instant) -> Option<Step> {
+        if let State::Working = self.state {
+            if now >= self.restarted_at + STABLE_TIME {
+                self.attempts = 0;
+            }
+            self.state = State::Reset { at: now };
+        }
+        match self.state {
+            State::Reset { at } if now >= at => {
+                if self.attempts >= MAX_ATTEMPTS {
+                    self.attempt_failed(Error::Failed, now);
+                    return None;
+                }
+                self.attempts += 1;
+                Some(Step::Reset)
+            }
+            State::AwaitReset { at, .. } if now >= at => Some(Step::Restart),
+            _ => None,
+        }
+    }
+
+    /// Records that a reset has begun, or why it has not.
+    pub(crate) fn reset_begun(&mut self, begun: Result<(), Error>, now: Instant) {
+        match begun {
+            Ok(()) => {
+                self.state = State::AwaitReset { at: now + POLL_INTERVAL, deadline: now + RESET_LIMIT };
+            }
+            Err(error) => self.attempt_failed(error, now),
+        }
+    }
+
+    /// Records that a card in reset is not back yet.
+    pub(crate) fn not_back(&mut self, now: Instant) {
+        match self.state {
+            State::AwaitReset { deadline, .. } if now < deadline => {
+                self.state = State::AwaitReset { at: now + POLL_INTERVAL, deadline };
+            }
+            _ => self.attempt_failed(Error::ResetTimeout, now),
+        }
+    }
+
+    /// Records that a card that is back was restarted, or why it was not.
+    pub(crate) fn restarted(&mut self, restarted: Result<(), Error>, now: Instant) {
+        match restarted {
+            Ok(()) => (self.state, self.restarted_at) = (State::Working, now),
+            Err(error) => self.attempt_failed(error, now),
+        }
     }
 
     /// Records that an attempt has failed.
     fn attempt_failed(&mut self, error: Error, now: Instant) {
         log::error!("mlx4: the card cannot be restarted: {error}");
-        self.step = if self.attempts >= MAX_ATTEMPTS {
-            Step::Lost(error)
+        self.state = if self.attempts >= MAX_ATTEMPTS {
+            State::Lost(error)
         } else {
-            Step::Reset { at: now + BACKOFF * (1 << self.attempts.saturating_sub(1)) }
+            State::Reset { at: now + BACKOFF * (1 << self.attempts.saturating_sub(1)) }
         };
+    }
+
+    /// Returns the health of the card.
+    pub(crate) const fn health(&self) -> Health {
+        match self.state {
+            State::Working => Health::Ok,
+            State::Reset { at } | State::AwaitReset { at, .. } => Health::Recovering { next: at },
+            State::Lost(error) => Health::Lost { error },
+        }
     }
 }
 
-impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    /// Does the next step for a card that has failed, and returns the card's health. The owner calls it
-    /// periodically, but not in an interrupt: it allocates memory, and waits some milliseconds for commands.
-    ///
-    /// Once the reset has begun, all work requests have completed as flushed, and the existing queue pairs
-    /// can only be destroyed. Completion queues and the GID persist. The key of a physical function persists
-    /// too; that of a virtual function is its master's choice, so callers must read
-    /// [`Rnic::memory_key`](verbs::Rnic::memory_key) again.
-    pub fn recover(&self, now: Instant) -> Health {
-        let mut recovery = self.recovery.lock();
-        if !self.has_failed() {
-            return Health::Ok;
-        }
-        if let Step::None = recovery.step {
-            if now >= recovery.started_at + STABLE_TIME {
-                recovery.attempts = 0;
-            }
-            recovery.step = Step::Reset { at: now };
-        }
-        match recovery.step {
-            Step::Reset { at } if now >= at => {
-                if recovery.attempts >= MAX_ATTEMPTS {
-                    recovery.attempt_failed(Error::Failed, now);
-                } else {
-                    recovery.attempts += 1;
-                    let begun = self.begin_reset();
-                    // Flushing is safe only when the card is being reset or cannot reach memory. Otherwise
-                    // its work has not ended.
-                    if begun.is_ok() || self.is_cut_off() || self.cut_off() {
-                        self.flush_all();
-                    }
-                    match begun {
-                        Ok(()) => {
-                            recovery.step = Step::AwaitReset {
-                                at: now + reset::POLL_INTERVAL,
-                                deadline: now + reset::RESET_LIMIT,
-                            };
-                        }
-                        Err(error) => recovery.attempt_failed(error, now),
-                    }
-                }
-            }
-            Step::AwaitReset { at, deadline } if now >= at => {
-                if reset::is_back(&self.hw) {
-                    match self.restart(recovery.saved.as_ref()) {
-                        Ok(()) => {
-                            log::info!("mlx4: the card was reset and works again");
-                            (recovery.step, recovery.started_at) = (Step::None, now);
-                            self.resets.fetch_add(1, Ordering::Relaxed);
-                        }
-                        Err(error) => recovery.attempt_failed(error, self.hw.now()),
-                    }
-                } else if now >= deadline {
-                    recovery.attempt_failed(Error::ResetTimeout, now);
-                } else {
-                    recovery.step = Step::AwaitReset { at: now + reset::POLL_INTERVAL, deadline };
-                }
-            }
-            _ => {}
-        }
-        match recovery.step {
-            Step::None => Health::Ok,
-            Step::Reset { at } | Step::AwaitReset { at, .. } => Health::Recovering { next: at },
-            Step::Lost(error) => Health::Lost { error },
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn begin_reset(&self) -> Result<(), Error> {
-        match self.card.function {
-            Function::Physical => reset::begin(&self.hw),
-            Function::Virtual => reset_by_flag(&self.hw),
+    #[test]
+    fn attempts_are_repeated_after_longer_and_longer_pauses_until_the_card_is_lost() {
+        let mut recovery = Recovery::new(None);
+        let mut now = at(700_000);
+        for pause in [1000, 2000, 4000, 8000] {
+            assert_eq!(recovery.next_step(now), Some(Step::Reset));
+            recovery.reset_begun(Err(Error::ResetLocked), now);
+            let next = now + Duration::from_millis(pause);
+            assert_eq!(recovery.health(), Health::Recovering { next });
+            assert_eq!(recovery.next_step(now), None, "before the pause has ended");
+            now = next;
         }
+        assert_eq!(recovery.next_step(now), Some(Step::Reset));
+        recovery.reset_begun(Err(Error::Gone), now);
+        assert_eq!(recovery.health(), Health::Lost { error: Error::Gone });
+        assert_eq!(recovery.next_step(now + STABLE_TIME), None);
     }
 
-    /// Marks all queue pairs as lost, and completes the work in flight as flushed.
-    fn flush_all(&self) {
-        self.control.lock().fail();
-        for place in &*self.slots {
-            let mut taken = place.lock();
-            if let Some(slot) = taken.as_deref_mut().filter(|slot| slot.state != QpState::Lost) {
-                slot.state = QpState::Lost;
-                if let Err(error) = self.flush(slot) {
-                    log::warn!("mlx4: the work of a queue pair cannot be flushed: {error}");
-                }
-            }
-        }
+    #[test]
+    fn a_card_in_reset_is_polled_until_it_is_back_or_its_deadline_has_passed() {
+        let mut recovery = Recovery::new(None);
+        assert_eq!(recovery.next_step(at(0)), Some(Step::Reset));
+        recovery.reset_begun(Ok(()), at(0));
+        assert_eq!(recovery.next_step(at(0)), None);
+        assert_eq!(recovery.next_step(at(1)), Some(Step::Restart));
+        recovery.not_back(at(1));
+        assert_eq!(recovery.health(), Health::Recovering { next: at(2) });
+        assert_eq!(recovery.next_step(at(2)), Some(Step::Restart));
+        recovery.restarted(Ok(()), at(2));
+        assert_eq!(recovery.health(), Health::Ok);
+        assert_eq!(recovery.next_step(at(3)), Some(Step::Reset), "another failure");
+        recovery.reset_begun(Ok(()), at(3));
+        recovery.not_back(at(3) + RESET_LIMIT);
+        assert!(matches!(recovery.health(), Health::Recovering { next } if next > at(4000)));
     }
 
-    fn restart(&self, saved: Option<&Saved>) -> Result<(), Error> {
-        if let Some(saved) = saved {
-            reset::finish(&self.hw, saved);
+    #[test]
+    fn only_a_time_without_failure_gives_all_attempts_again() {
+        let mut recovery = Recovery::new(None);
+        let mut fail_and_restart = |now| {
+            let step = recovery.next_step(now);
+            recovery.reset_begun(Ok(()), now);
+            recovery.restarted(Ok(()), now);
+            step
+        };
+        for second in 0..u64::from(MAX_ATTEMPTS) {
+            assert_eq!(fail_and_restart(at(1000 * second)), Some(Step::Reset));
         }
-        let mut control = self.control.lock();
-        let [local, remote] = [&self.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
-        let mut qpns = control.qpns.clone();
-        let (mut groups, mut own) = (Vec::new(), None);
-        if let Some(frames) = &*self.frames.lock() {
-            groups.extend_from_slice(frames.groups());
-            own = Some(frames.number());
+        let last = at(4000);
+        assert_eq!(fail_and_restart(last + STABLE_TIME), Some(Step::Reset));
+        for _ in 1..MAX_ATTEMPTS {
+            assert_eq!(fail_and_restart(last + STABLE_TIME), Some(Step::Reset));
         }
-        // The queue pair for frames is made again, so its number is free.
-        own.into_iter().for_each(|number| qpns.free(number));
-        let preserved = Preserved { keys: Keys { local, remote }, qpns };
-        let up = start::restart(&self.hw, &self.config, self.card.function, Some(&preserved))?;
-        let Started { control: mut new, card, eq, agent, mut frames, link } = up;
-        new.take_over(&mut control);
-        // The memory of the old tables is freed only now that the card uses other memory.
-        *control = new;
-        let gid = core::mem::replace(&mut *self.link.lock(), link).gid;
-        let gid = Some(gid).filter(|gid| card.port.layer == Layer::Ethernet && *gid != Gid([0; 16]));
-        let renewed =
-            if card.capabilities == self.card.capabilities && card.port.layer == self.card.port.layer {
-                self.recreate(&mut control)
-            } else {
-                Err(Error::Nonsense("its capabilities have changed with the reset"))
-            };
-        let joined = renewed.and_then(|()| match &mut frames {
-            Some(frames) => {
-                groups.into_iter().try_for_each(|group| frames.join(&self.hw, &mut control, group))
-            }
-            None => Ok(()),
-        });
-        let told = joined.and_then(|()| gid.map_or(Ok(()), |gid| control.set_gid(&self.hw, &card, gid)));
-        if let Err(error) = told {
-            control.fail();
-            reset::silence(&self.hw, self.card.function);
-            return Err(error);
-        }
-        if let Some(gid) = gid {
-            self.link.lock().gid = gid;
-        }
-        self.key.store(card.keys.local, Ordering::Relaxed);
-        self.remote_key.store(card.keys.remote, Ordering::Relaxed);
-        *self.eq.lock() = eq;
-        *self.agent.lock() = agent;
-        *self.frames.lock() = frames;
-        self.next_health.store((self.hw.now() + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
-        self.cut_off.store(false, Ordering::Release);
-        self.failed.store(false, Ordering::Relaxed);
-        drop(control);
-        self.refresh()
-    }
-
-    /// Creates the existing completion queues again on the card.
-    fn recreate(&self, control: &mut Control<H::Block>) -> Result<(), Error> {
-        for (index, place) in (0..).zip(&self.cqs) {
-            let mut queue = place.queue.lock();
-            if let Some(cq) = queue.as_deref_mut() {
-                control.recreate_cq(&self.hw, index, cq)?;
-                place.number.store(cq.number(), Ordering::Relaxed);
-            }
-        }
-        Ok(())
+        assert_eq!(recovery.next_step(last + STABLE_TIME), None);
+        assert_eq!(recovery.health(), Health::Lost { error: Error::Failed });
     }
 }

@@ -4,6 +4,9 @@
 //! It has no I/O and no clock of its own: frames and time come in, frames go out. Each port has one
 //! [`Resolver`]. It answers queries for the port's own addresses, learns from the frames that it receives,
 //! and resolves on request, with retries and a deadline. Nothing allocates.
+//!
+//! # Neighbours
+//! The kernel's network and `fabricport` use it.
 #![no_std]
 #![forbid(unsafe_code)]
 

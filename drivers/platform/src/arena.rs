@@ -11,23 +11,23 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Free memory is zero. A write to memory by a former holder shows: see [`spoiled`](Self::spoiled).
+/// Free memory is zero. The method [`stray_write`](Self::stray_write) finds a write by a former holder.
 ///
-/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
-/// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
-/// memory.
+/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`]
+/// promises. The base address is arbitrary, so that code which confuses offsets with addresses fails.
+/// Clones share the memory.
 #[derive(Clone)]
 pub struct Arena {
     base: u64,
     block: Arc<Mutex<Block>>,
     runs: Arc<Mutex<Runs>>,
-    /// The first byte that was seen changed while its memory was free.
-    spoiled: Arc<Mutex<Option<IoAddr>>>,
+    /// The address of the first byte that was seen changed while its memory was free.
+    stray_write: Arc<Mutex<Option<IoAddr>>>,
 }
 
 struct Block {
     bytes: Vec<u8>,
-    /// For each page, whether it was written since it was given back.
+    /// For each page, true if it was written since it was freed.
     written: Vec<bool>,
 }
 
@@ -59,28 +59,28 @@ impl Arena {
             base: base.0,
             block: Arc::new(Mutex::new(Block { bytes, written })),
             runs: Arc::new(Mutex::new(Runs::new(len))),
-            spoiled: Arc::default(),
+            stray_write: Arc::default(),
         }
     }
 
-    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is
-    /// looked at when it is taken, and by this call.
+    /// Returns the address of a byte that was changed while its memory was free, if one was seen. Free
+    /// memory is checked by this call, and when it is allocated.
     #[must_use]
-    pub fn spoiled(&self) -> Option<IoAddr> {
+    pub fn stray_write(&self) -> Option<IoAddr> {
         let free = self.runs.lock().free();
         for (start, len) in free {
             self.look(start, len);
         }
-        *self.spoiled.lock()
+        *self.stray_write.lock()
     }
 
-    /// Whether such a byte has been seen so far.
+    /// Returns true if a write by a former holder was seen in free memory so far.
     #[must_use]
-    pub fn is_spoiled(&self) -> bool {
-        self.spoiled.lock().is_some()
+    pub fn has_stray_write(&self) -> bool {
+        self.stray_write.lock().is_some()
     }
 
-    /// Looks at a free run of memory, and makes it zero if it is not.
+    /// Checks that a free run of memory is zero, and records the first byte that is not. Makes the run zero.
     fn look(&self, start: u64, len: u64) {
         let mut block = self.block.lock();
         let Block { bytes, written } = &mut *block;
@@ -91,13 +91,13 @@ impl Arena {
                 continue;
             }
             if let Some(first) = page.iter().position(|byte| *byte != 0) {
-                self.spoiled.lock().get_or_insert(IoAddr(self.base + i as u64 * PAGE + first as u64));
+                self.stray_write.lock().get_or_insert(IoAddr(self.base + i as u64 * PAGE + first as u64));
                 page.fill(0);
             }
         }
     }
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    /// Allocates `len` contiguous bytes (rounded up to 4096), zeroed, and returns their address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
@@ -105,10 +105,11 @@ impl Arena {
         Some(IoAddr(self.base + start))
     }
 
-    /// Gives back a run of exactly the `len` it was taken with.
+    /// Frees the run at `addr`, which was allocated with the same `len`.
     ///
     /// # Panics
-    /// If that run is not allocated.
+    ///
+    /// Panics if no such run is allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
         let whole = len.max(1).next_multiple_of(PAGE);
         // The memory is zeroed before it can be taken again. The next line refuses a run that is
@@ -305,13 +306,13 @@ mod tests {
         let a = arena.alloc(PAGE).unwrap();
         arena.fill(a, PAGE, 7).unwrap();
         arena.free(a, PAGE);
-        assert_eq!(arena.spoiled(), None, "freed memory is zero");
+        assert_eq!(arena.stray_write(), None, "freed memory is zero");
         arena.write(IoAddr(BASE.0 + 5), &[1]).unwrap();
         let b = arena.alloc(PAGE).unwrap();
         let mut byte = [9];
         arena.read(IoAddr(b.0 + 5), &mut byte).unwrap();
-        assert!(arena.is_spoiled() && byte == [0]);
-        assert_eq!(arena.spoiled(), Some(IoAddr(BASE.0 + 5)));
+        assert!(arena.has_stray_write() && byte == [0]);
+        assert_eq!(arena.stray_write(), Some(IoAddr(BASE.0 + 5)));
     }
 
     #[test]

@@ -2,18 +2,19 @@
 
 use crate::{IoAddr, MemoryError};
 
-/// A run of memory that [`Memory::lend`](crate::Memory::lend) has lent. It goes back when this is dropped.
+/// A run of memory that [`Memory::lend`](crate::Memory::lend) has lent. Dropping the value returns the
+/// memory.
 ///
-/// Only a platform makes one, nobody copies it, and it goes back once: whoever has it knows that
-/// all of the run is lent, and to nobody else. So an access is checked for the bounds of the run,
-/// and for nothing else. Devices and peers may change the bytes at any time; accesses are otherwise
-/// as those of [`Memory`](crate::Memory): one that is aligned and of 8 bytes is single, and whoever
-/// sees the last byte of a write sees all of it.
+/// Only a platform makes such a value, and nobody can copy it. The holder therefore knows that the whole run
+/// is lent, and lent to nobody else: an access is checked against the bounds of the run and nothing else.
+/// Devices and peers may change the bytes at any time. Otherwise accesses are as those of
+/// [`Memory`](crate::Memory): an aligned access of 8 bytes is single, and a reader that sees the last byte of
+/// a write sees all of it.
 pub trait Lent: Send + Sync {
-    /// Its first byte, for devices and peers.
+    /// Returns the address of the first byte of the run, as devices and peers use it.
     fn addr(&self) -> IoAddr;
 
-    /// Its bytes, as they were asked for.
+    /// Returns the length of the run in bytes, as it was requested.
     fn size(&self) -> u64;
 
     /// Copies `buf.len()` bytes from `offset` of the run into `buf`.

@@ -2,8 +2,11 @@
 //! TCP.
 //!
 //! Protocol code receives all of these as arguments, so that the same `lite` and `roce` run in the kernel, in
-//! the simulator under virtual time and one seed, and on a Linux host. `kernel`, `tests/sim` and `lite/node`
+//! the simulator under virtual time and one seed, and on a Linux host. `kernel`, `tests/sim` and `host/node`
 //! implement them.
+//!
+//! # Neighbours
+//! `verbs` is the interface of the RNIC beside it; `lite` and the drivers are above both.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

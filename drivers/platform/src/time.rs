@@ -84,7 +84,7 @@ impl Instant {
 
 impl Add<Duration> for Instant {
     type Output = Self;
-    /// Saturates at [`Instant::MAX`].
+    /// Returns the instant `d` later, at most [`Instant::MAX`].
     fn add(self, d: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -92,7 +92,7 @@ impl Add<Duration> for Instant {
 
 impl Sub for Instant {
     type Output = Duration;
-    /// Zero if `rhs` is later.
+    /// Returns the time since `rhs`; zero if `rhs` is later.
     fn sub(self, rhs: Self) -> Duration {
         self.saturating_since(rhs)
     }

@@ -2,6 +2,9 @@
 //!
 //! The transport reads payloads from memory straight into the frames that the port lends, and writes received
 //! payloads straight from the port's ring to memory. The data path does not allocate.
+//!
+//! # Neighbours
+//! [`roce`] below is the transport, `lite` above the user; `mlx4` and `ibverbs` are the other RNICs.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

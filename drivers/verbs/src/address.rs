@@ -109,7 +109,7 @@ pub enum PathMtu {
 }
 
 impl PathMtu {
-    /// All, ascending.
+    /// All path MTUs, the smallest first.
     pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
     /// Returns the size in bytes.

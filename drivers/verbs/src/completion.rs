@@ -1,4 +1,4 @@
-//! Completions.
+//! Completions of work requests, and the queues that hold them.
 
 use crate::{QpNum, RemoteKey, WrId};
 
@@ -61,7 +61,7 @@ pub struct Completion {
     pub kind: WorkKind,
     /// The number of bytes received or read.
     pub byte_len: u32,
-    /// Immediate data received.
+    /// The immediate data of the message received, if it has any.
     pub imm: Option<u32>,
     /// The key of this node that the received SEND invalidated; never together with `imm`.
     pub invalidated: Option<RemoteKey>,

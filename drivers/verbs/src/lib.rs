@@ -3,6 +3,9 @@
 //! Names are those of the InfiniBand Architecture Specification, volume 1, chapters 10 and 11, and of
 //! libibverbs. One key covers all memory of a node, so local addresses carry no key, and all remote addresses
 //! of a peer carry the same one.
+//!
+//! # Neighbours
+//! [`platform`] provides the memory that work requests name; `roce` is the transport of `softroce`.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

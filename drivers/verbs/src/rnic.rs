@@ -1,4 +1,4 @@
-//! The RNIC.
+//! The interface of an RNIC: its limits, queues, queue pairs and memory keys.
 
 use crate::{
     AddressVector, Completion, CqId, LinkKind, PathMtu, PortAddress, Psn, QKey, QpNum, RecvWr, RemoteKey,

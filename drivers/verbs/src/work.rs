@@ -1,4 +1,4 @@
-//! Work requests.
+//! Work requests: the operations that are posted to queue pairs.
 
 use crate::{AddressVector, QKey, QpNum, RemoteKey, WrId};
 use platform::IoAddr;

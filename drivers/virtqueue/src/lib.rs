@@ -5,6 +5,9 @@
 //! too. It is not used because version 0.13 requests an interrupt with every element that it takes (it stores
 //! `used_event` in `pop_used`), which defeats suppression while polling; compares indices without wrapping
 //! when it decides on a kick (`should_notify`); and uses the device's values as indices without a check.
+//!
+//! # Neighbours
+//! The kernel's virtio-net devices (`kernel/src/virtio`) are built on it.
 #![no_std]
 
 #[cfg(test)]
@@ -211,10 +214,11 @@ impl Queue {
         }
     }
 
-    /// Takes the next buffer that the device has returned; the driver has it again.
+    /// Takes back the next buffer that the device has returned.
     ///
     /// # Errors
-    /// [`Broken`] if the device returns a buffer that it did not have.
+    ///
+    /// Fails with [`Broken`] if the device returns a buffer that it did not have.
     pub fn take(&mut self) -> Result<Option<Used>, Broken> {
         if !self.has_used() {
             return Ok(None);
@@ -239,7 +243,8 @@ impl Queue {
     /// Returns the buffer that [`take`](Self::take) would return next, without taking it.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    ///
+    /// Fails with [`Broken`] if the device returns a buffer that it did not have.
     pub fn peek(&self) -> Result<Option<Used>, Broken> {
         if !self.has_used() {
             return Ok(None);

@@ -2,30 +2,26 @@
 //! end of interrupt, IPIs, timer.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use platform::Instant;
-use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
 use x86_64::registers::model_specific::Msr;
 
 use super::{cpu, interrupts};
-use crate::{mm, time};
-
 /// Registers, as offsets in xAPIC's page; x2APIC's MSR is `0x800 + offset / 16`.
 mod register {
-    pub const ID: u32 = 0x20;
-    pub const TASK_PRIORITY: u32 = 0x80;
-    pub const END_OF_INTERRUPT: u32 = 0xb0;
-    pub const SPURIOUS: u32 = 0xf0;
-    pub const ERROR_STATUS: u32 = 0x280;
-    pub const COMMAND: u32 = 0x300;
-    pub const COMMAND_HIGH: u32 = 0x310;
-    pub const TIMER: u32 = 0x320;
-    pub const LINT0: u32 = 0x350;
-    pub const LINT1: u32 = 0x360;
-    pub const ERROR: u32 = 0x370;
-    pub const INITIAL_COUNT: u32 = 0x380;
-    pub const CURRENT_COUNT: u32 = 0x390;
-    pub const DIVIDE: u32 = 0x3e0;
+    pub(super) const ID: u32 = 0x20;
+    pub(super) const TASK_PRIORITY: u32 = 0x80;
+    pub(super) const END_OF_INTERRUPT: u32 = 0xb0;
+    pub(super) const SPURIOUS: u32 = 0xf0;
+    pub(super) const ERROR_STATUS: u32 = 0x280;
+    pub(super) const COMMAND: u32 = 0x300;
+    pub(super) const COMMAND_HIGH: u32 = 0x310;
+    pub(super) const TIMER: u32 = 0x320;
+    pub(super) const LINT0: u32 = 0x350;
+    pub(super) const LINT1: u32 = 0x360;
+    pub(super) const ERROR: u32 = 0x370;
+    pub(super) const INITIAL_COUNT: u32 = 0x380;
+    pub(super) const CURRENT_COUNT: u32 = 0x390;
+    pub(super) const DIVIDE: u32 = 0x3e0;
 }
 
 const APIC_BASE: u32 = 0x1b;
@@ -35,7 +31,7 @@ const X2APIC: usize = 1;
 
 /// The address of xAPIC's mapped registers; [`X2APIC`] for x2APIC; 0 before [`init`].
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Timer counts per nanosecond times 2^32; 0 if not known yet or not needed.
+/// Timer counts per tick of the time stamp counter, times 2^32; 0 if not known yet or not needed.
 static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
 /// True if the timer supports TSC deadlines.
 static DEADLINE: AtomicBool = AtomicBool::new(false);
@@ -61,7 +57,9 @@ fn write(register: u32, value: u32) {
 }
 
 /// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`].
-pub fn init(address: Option<PhysAddr>) {
+///
+/// `map` maps the page of registers and returns its address. It is called only if there is no x2APIC.
+pub(crate) fn init(map: impl FnOnce() -> *mut u8) {
     mask_legacy();
     // TSC deadlines need a counter with one rate in all power states.
     let invariant = cpu::bit(cpu::cpuid(0x8000_0007, 0).edx, 8);
@@ -70,11 +68,7 @@ pub fn init(address: Option<PhysAddr>) {
         BASE.store(X2APIC, Ordering::Relaxed);
         return;
     }
-    let address = address.unwrap_or(PhysAddr::new_truncate(0xfee0_0000));
-    match mm::map_device(address, 4096) {
-        Ok(at) => BASE.store(at as usize, Ordering::Relaxed),
-        Err(e) => panic!("local APIC at {address:?}: {e}"),
-    }
+    BASE.store(map() as usize, Ordering::Relaxed);
 }
 
 /// Moves the legacy interrupt controllers away from the exception vectors and masks them.
@@ -97,7 +91,7 @@ fn mask_legacy() {
 }
 
 /// Enables this processor's local APIC, with its timer and pins masked.
-pub fn enable() {
+pub(crate) fn enable() {
     // SAFETY: enables the APIC in the mode that `init` chose, at the address that firmware set.
     unsafe {
         let mut msr = Msr::new(APIC_BASE);
@@ -120,13 +114,13 @@ fn has_deadline() -> bool {
 }
 
 /// Returns names of the timer and of its time base, for the console.
-pub fn describe() -> (&'static str, &'static str) {
+pub(crate) fn describe() -> (&'static str, &'static str) {
     let mode = if BASE.load(Ordering::Relaxed) == X2APIC { "x2APIC" } else { "xAPIC" };
     (mode, if has_deadline() { "TSC deadline" } else { "one-shot" })
 }
 
 /// A running measurement of the timer's rate: the first reading of the timer and of the time stamp counter.
-pub struct TimerCalibration((u32, u64));
+pub(crate) struct TimerCalibration((u32, u64));
 
 /// Reads the timer and the time stamp counter at the same time. Of a few pairs of readings the tightest is
 /// used, because the host may suspend this processor between the two readings.
@@ -142,69 +136,66 @@ fn sample() -> (u32, u64) {
 
 /// Starts the timer, masked, while the clock is being calibrated. A timer with deadlines stays idle. Call on
 /// the boot processor, after [`enable`].
-pub fn calibrate_begin() -> TimerCalibration {
+pub(crate) fn calibrate_begin() -> TimerCalibration {
     write(register::TIMER, MASKED | u32::from(interrupts::TIMER));
     write(register::INITIAL_COUNT, u32::MAX);
     TimerCalibration(sample())
 }
 
-/// Computes the timer's rate. The clock's frequency must be known.
-pub fn calibrate_finish(begun: TimerCalibration) {
+/// Computes the timer's rate. `hertz` is the frequency of the time stamp counter.
+pub(crate) fn calibrate_finish(begun: TimerCalibration, hertz: u64) {
     if has_deadline() {
         enable();
         return;
     }
     let TimerCalibration((first, first_tsc)) = begun;
     // One millisecond measures the rate within a thousandth.
-    while time::now() < time::at_tsc(first_tsc) + core::time::Duration::from_millis(1) {
+    while cpu::tsc().saturating_sub(first_tsc) < hertz / 1000 {
         core::hint::spin_loop();
     }
     let (last, last_tsc) = sample();
-    let nanos = (time::at_tsc(last_tsc) - time::at_tsc(first_tsc)).as_nanos();
+    let ticks = u128::from(last_tsc.saturating_sub(first_tsc));
     write(register::INITIAL_COUNT, 0);
-    let rate = (u128::from(first.wrapping_sub(last)) << 32) / nanos.max(1);
+    let rate = (u128::from(first.wrapping_sub(last)) << 32) / ticks.max(1);
     TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
     enable();
 }
 
-/// Interrupts this processor at `instant`, or at once if that has passed. There is no interrupt at
-/// [`Instant::MAX`], nor while the clock is not calibrated.
-pub fn set_timer(instant: Instant) {
-    let rate = TIMER_RATE.load(Ordering::Relaxed);
-    if rate == 0 && !has_deadline() {
-        return;
-    }
+/// Interrupts this processor when the time stamp counter reaches `deadline`, or at once if that has passed;
+/// `None` stops the timer. Nothing interrupts while the timer is not calibrated.
+pub(crate) fn set_timer(deadline: Option<u64>) {
     if has_deadline() {
-        let deadline = if instant == Instant::MAX { 0 } else { time::to_tsc(instant).max(1) };
-        // SAFETY: the write only arms the timer.
-        unsafe { Msr::new(TSC_DEADLINE).write(deadline) };
+        // SAFETY: the write only arms the timer, or disarms it (0).
+        unsafe { Msr::new(TSC_DEADLINE).write(deadline.map_or(0, |tsc| tsc.max(1))) };
         return;
     }
-    let count = if instant == Instant::MAX {
-        0
-    } else {
-        let nanos = instant.saturating_since(time::now()).as_nanos();
-        let count = (nanos * u128::from(rate)) >> 32;
+    let rate = TIMER_RATE.load(Ordering::Relaxed);
+    if rate == 0 {
+        return;
+    }
+    let count = deadline.map_or(0, |tsc| {
+        let ticks = tsc.saturating_sub(cpu::tsc());
+        let count = (u128::from(ticks) * u128::from(rate)) >> 32;
         // A deadline beyond the counter's range fires early; the waiting code checks the clock.
         u32::try_from(count).unwrap_or(u32::MAX).max(1)
-    };
+    });
     write(register::INITIAL_COUNT, count);
 }
 
 /// Tells the local APIC that the handler is done.
 #[inline]
-pub fn end_of_interrupt() {
+pub(crate) fn end_of_interrupt() {
     write(register::END_OF_INTERRUPT, 0);
 }
 
 /// Returns this processor's local APIC id.
-pub fn id() -> u32 {
+pub(crate) fn id() -> u32 {
     let id = read(register::ID);
     if BASE.load(Ordering::Relaxed) == X2APIC { id } else { id >> 24 }
 }
 
 /// Returns the error bits since the last call.
-pub fn error_status() -> u32 {
+pub(crate) fn error_status() -> u32 {
     write(register::ERROR_STATUS, 0);
     read(register::ERROR_STATUS)
 }
@@ -230,27 +221,27 @@ fn command(destination: u32, low: u32) {
 }
 
 /// Interrupts the processor with local APIC id `apic_id` on `vector`.
-pub fn send(apic_id: u32, vector: u8) {
+pub(crate) fn send(apic_id: u32, vector: u8) {
     command(apic_id, 1 << 14 | u32::from(vector));
 }
 
 /// Resets the processor `apic_id` so that it waits for [`send_startup`].
-pub fn send_init(apic_id: u32) {
+pub(crate) fn send_init(apic_id: u32) {
     command(apic_id, 1 << 14 | 5 << 8);
 }
 
 /// Starts the processor `apic_id` in real mode at `page << 12`.
-pub fn send_startup(apic_id: u32, page: u8) {
+pub(crate) fn send_startup(apic_id: u32, page: u8) {
     command(apic_id, 1 << 14 | 6 << 8 | u32::from(page));
 }
 
 /// Sends all other processors an NMI.
-pub fn send_nmi_to_others() {
+pub(crate) fn send_nmi_to_others() {
     command(0, 3 << 18 | 1 << 14 | 4 << 8);
 }
 
 /// Sends this processor an NMI.
 #[cfg(feature = "selftest")]
-pub fn send_nmi_to_self() {
+pub(crate) fn send_nmi_to_self() {
     command(id(), 1 << 14 | 4 << 8);
 }

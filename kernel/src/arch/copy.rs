@@ -38,7 +38,7 @@ unsafe fn store8(to: *mut u8, word: u64) {
 /// exist to bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below
 /// `from`.
 #[inline]
-pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
+pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
     // The bytes beyond whole words are loaded first: the copy may change them if the blocks overlap.
     // SAFETY: each branch touches bytes 0 to `n` only.
     unsafe {
@@ -130,7 +130,7 @@ unsafe fn copy_blocks(to: *mut u8, from: *const u8, blocks: usize) {
 ///
 /// # Safety
 /// The requirements of [`copy`] apply, except that the blocks may overlap.
-pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
+pub(crate) unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
     const PART: usize = 256;
     if (to as usize).wrapping_sub(from as usize) >= n {
         // SAFETY: `to` is below `from`, or beyond the block.
@@ -155,7 +155,7 @@ pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
 ///
 /// # Safety
 /// The requirements of [`copy`] for its target apply.
-pub unsafe fn fill(to: *mut u8, byte: u8, n: usize) {
+pub(crate) unsafe fn fill(to: *mut u8, byte: u8, n: usize) {
     let block = [byte; 16];
     let mut at = 0;
     if n >= mem::fill_string_bytes() {

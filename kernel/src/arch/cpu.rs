@@ -9,21 +9,21 @@ use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 
 /// Returns the time stamp counter, read without order relative to other instructions.
 #[inline]
-pub fn tsc() -> u64 {
+pub(crate) fn tsc() -> u64 {
     // SAFETY: RDTSC has no effect on memory; CR4.TSD is clear and this is ring 0.
     unsafe { _rdtsc() }
 }
 
 /// Returns the time stamp counter, read after every earlier instruction has completed.
 #[inline]
-pub fn tsc_ordered() -> u64 {
+pub(crate) fn tsc_ordered() -> u64 {
     // SAFETY: LFENCE is SSE2, which x86-64 always has.
     unsafe { _mm_lfence() };
     tsc()
 }
 
 /// Returns CPUID `leaf`, sub-leaf `sub`; all zero if the processor does not have the leaf.
-pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
+pub(crate) fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
     let top = __cpuid_count(leaf & 0xf000_0000, 0).eax;
     if leaf > top || leaf & 0xf000_0000 != top & 0xf000_0000 {
         return CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
@@ -33,18 +33,18 @@ pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
 
 /// Returns true if QEMU's translator (TCG) executes this code, according to its hypervisor leaf. The call is
 /// slow: cache its result.
-pub fn is_tcg() -> bool {
+pub(crate) fn is_tcg() -> bool {
     cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT")
 }
 
 /// Returns true if bit `bit` of a CPUID register is set.
-pub const fn bit(register: u32, bit: u32) -> bool {
+pub(crate) const fn bit(register: u32, bit: u32) -> bool {
     register >> bit & 1 != 0
 }
 
 /// Turns interrupts off and returns true if they were on.
 #[inline]
-pub fn interrupts_off() -> bool {
+pub(crate) fn interrupts_off() -> bool {
     let flags: u64;
     // SAFETY: masking interrupts affects no memory. The slot of PUSHFQ is popped at once (this crate has no
     // red zone, and the asm block is not marked `nostack`).
@@ -54,14 +54,14 @@ pub fn interrupts_off() -> bool {
 
 /// Turns interrupts on again if `on`, the result of the matching [`interrupts_off`].
 #[inline]
-pub fn interrupts_restore(on: bool) {
+pub(crate) fn interrupts_restore(on: bool) {
     if on {
         interrupts_on();
     }
 }
 
 #[inline]
-pub fn interrupts_on() {
+pub(crate) fn interrupts_on() {
     // SAFETY: every vector has a handler before anything turns interrupts on for the first time.
     unsafe { asm!("sti") };
 }
@@ -69,13 +69,13 @@ pub fn interrupts_on() {
 /// Turns interrupts on and halts until one comes. Interrupts stay blocked for one instruction after STI, so
 /// an interrupt between a check with interrupts off and the halt ends the halt.
 #[inline]
-pub fn interrupts_on_and_halt() {
+pub(crate) fn interrupts_on_and_halt() {
     // SAFETY: as `interrupts_on`.
     unsafe { asm!("sti", "hlt") };
 }
 
 /// Stops this processor for ever.
-pub fn halt_for_ever() -> ! {
+pub(crate) fn halt_for_ever() -> ! {
     loop {
         // SAFETY: with interrupts masked only NMI, SMI or reset end the halt.
         unsafe { asm!("cli", "hlt") };
@@ -83,14 +83,14 @@ pub fn halt_for_ever() -> ! {
 }
 
 /// True if the entry stubs save state with XSAVE (AVX is on) rather than FXSAVE. The stubs read it.
-pub static XSAVE_ON: AtomicBool = AtomicBool::new(false);
+pub(crate) static XSAVE_ON: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of XSAVE state for x87, SSE and AVX: legacy area, header, upper halves.
-pub const XSAVE_BYTES: usize = 832;
+pub(crate) const XSAVE_BYTES: usize = 832;
 
 /// Enables SSE and, where the processor supports it, AVX, on this processor. Call before any code that
 /// dispatches on CPU features.
-pub fn init_floating_point() {
+pub(crate) fn init_floating_point() {
     let features = cpuid(1, 0);
     let avx = bit(features.ecx, 26) && bit(features.ecx, 28) && cpuid(0xd, 2).eax == 256;
     // SAFETY: SSE and AVX state is usable in ring 0 from here on; the entry stubs save it.
@@ -122,27 +122,28 @@ const THROUGH: u8 = 4;
 
 /// Makes this processor combine writes to pages that are marked for writing through. Call before such a page
 /// exists.
-pub fn init_memory_types() {
+pub(crate) fn init_memory_types() {
     // SAFETY: each x86-64 processor has the MSR, the types are valid, and no page of the changed type exists
     // yet.
     unsafe { Msr::new(PAT).write(PAT_BYTES) };
 }
 
 /// Returns true if [`init_memory_types`] has run on this processor.
-pub fn combines_writes() -> bool {
+#[cfg(feature = "selftest")]
+pub(crate) fn combines_writes() -> bool {
     // SAFETY: each x86-64 processor has the register.
     unsafe { Msr::new(PAT).read() == PAT_BYTES }
 }
 
 /// Completes all earlier stores, also those to write-combining memory, before any later store.
 #[inline]
-pub fn store_fence() {
+pub(crate) fn store_fence() {
     // SAFETY: SFENCE is SSE, which x86-64 always has.
     unsafe { _mm_sfence() };
 }
 
 /// Writes the processor's name, from CPUID, into `buf` and returns it.
-pub fn brand(buf: &mut [u8; 48]) -> &str {
+pub(crate) fn brand(buf: &mut [u8; 48]) -> &str {
     for (i, chunk) in buf.chunks_exact_mut(16).enumerate() {
         let r = cpuid(0x8000_0002 + u32::try_from(i).unwrap_or(0), 0);
         for (word, reg) in chunk.chunks_exact_mut(4).zip([r.eax, r.ebx, r.ecx, r.edx]) {

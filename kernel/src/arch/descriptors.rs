@@ -4,20 +4,20 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::size_of;
 
-use crate::mm::stacks::{Kind, Stack};
+use super::stacks::{Kind, Stack};
 
 const NULL: u64 = 0;
 const CODE: u64 = 0x00af_9b00_0000_ffff;
 const DATA: u64 = 0x00cf_9300_0000_ffff;
 /// Selector of the code segment.
-pub const CODE_SELECTOR: u16 = 8;
+pub(super) const CODE_SELECTOR: u16 = 8;
 const DATA_SELECTOR: u16 = 16;
 const TSS_SELECTOR: u16 = 24;
 
 /// Index into the interrupt stack table, 1 to 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Ist {
+pub(super) enum Ist {
     /// Device interrupts, timer, IPIs.
     Interrupt = 1,
     Exception = 2,
@@ -40,7 +40,7 @@ struct Tss {
 const _: () = assert!(size_of::<Tss>() == 104);
 
 /// The descriptor tables of one processor. They must not move once they are loaded.
-pub struct Descriptors {
+pub(super) struct Descriptors {
     gdt: UnsafeCell<[u64; 5]>,
     tss: Tss,
 }
@@ -53,7 +53,7 @@ struct Pointer {
 
 impl Descriptors {
     /// Returns tables that use the interrupt stacks of processor `cpu`.
-    pub fn new(cpu: u32) -> Self {
+    pub(super) fn new(cpu: u32) -> Self {
         let mut ist = [0; 7];
         let stacks = [
             (Ist::Interrupt, Kind::Interrupt),
@@ -70,7 +70,7 @@ impl Descriptors {
     }
 
     /// Sets the address in the task state segment's descriptor to the segment's present address.
-    pub fn link(&mut self) {
+    pub(super) fn link(&mut self) {
         let base = (&raw const self.tss) as u64;
         let gdt = self.gdt.get_mut();
         gdt[3] =
@@ -84,7 +84,7 @@ impl Descriptors {
     /// # Safety
     /// `self` must have been linked at its present address, and must never move nor be freed. The stacks must
     /// be mapped.
-    pub unsafe fn load(&self) {
+    pub(super) unsafe fn load(&self) {
         let pointer = Pointer { limit: size_of::<[u64; 5]>() as u16 - 1, base: self.gdt.get() as u64 };
         // SAFETY: the table has the segments that the selectors name; the far return reloads CS.
         unsafe {

@@ -5,21 +5,18 @@
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use spin::Once;
 
 use super::cpu::{self, XSAVE_ON};
 use super::descriptors::{CODE_SELECTOR, Ist};
+use super::stacks::Stack;
 use super::{apic, percpu};
-use crate::console;
-use crate::diag;
-use crate::exec;
-use crate::mm::stacks::Stack;
-use crate::power::Code;
 
 /// The registers of the interrupted code, in the order in which the stub stores them on the stack.
 #[repr(C)]
-pub struct Frame {
+pub(crate) struct Frame {
     r15: u64,
     r14: u64,
     r13: u64,
@@ -48,19 +45,19 @@ pub struct Frame {
 }
 
 /// The first vector for devices. Lower vectors are exceptions and the (masked) legacy interrupt controllers.
-pub const FIRST_DEVICE: u8 = 0x30;
+pub(crate) const FIRST_DEVICE: u8 = 0x30;
 /// One past the last vector for devices.
 const END_DEVICE: u8 = 0xf0;
 /// The vector of the local timer.
-pub const TIMER: u8 = 0xf0;
+pub(crate) const TIMER: u8 = 0xf0;
 /// The vector by which another processor announces a woken task.
-pub const WAKE: u8 = 0xf1;
+pub(crate) const WAKE: u8 = 0xf1;
 /// A vector for self-tests, which is only counted.
-pub const TEST: u8 = 0xf2;
+pub(crate) const TEST: u8 = 0xf2;
 /// The vector of local APIC errors.
-pub const ERROR: u8 = 0xfe;
+pub(crate) const ERROR: u8 = 0xfe;
 /// The vector of spurious local APIC interrupts, which need no end-of-interrupt.
-pub const SPURIOUS: u8 = 0xff;
+pub(crate) const SPURIOUS: u8 = 0xff;
 
 const NMI: u8 = 2;
 const DOUBLE_FAULT: u8 = 8;
@@ -162,8 +159,33 @@ fn ist_of(vector: u8) -> Ist {
     }
 }
 
+/// The functions of upper layers that interrupts and exceptions call, on the stack of the vector and with
+/// interrupts off.
+pub(crate) struct Hooks {
+    /// Ends the machine for an exception: cause, registers, address of the instruction, frame pointer.
+    pub fault: fn(fmt::Arguments<'_>, fmt::Arguments<'_>, u64, u64) -> !,
+    /// Reports an NMI at the address of an instruction. It must not wait: the interrupted code may hold any
+    /// lock.
+    pub nmi: fn(u64),
+    /// Runs at the end of each interrupt. The argument is true for an interrupt of the local timer.
+    pub interrupt: fn(bool),
+}
+
+static HOOKS: Once<Hooks> = Once::new();
+
+/// Sets the functions that interrupts call, and loads the interrupt descriptor table on the boot processor.
+/// Every other processor calls [`load`].
+pub(crate) fn init(hooks: Hooks) {
+    HOOKS.call_once(|| hooks);
+    load();
+}
+
+fn hooks() -> &'static Hooks {
+    HOOKS.get().expect("`init` sets the hooks before it loads the table")
+}
+
 /// Loads the interrupt descriptor table on this processor.
-pub fn load() {
+pub(crate) fn load() {
     let idt = IDT.call_once(|| {
         let mut idt = Idt([Gate { low: 0, high: 0 }; 256]);
         for (vector, gate) in (0u8..=255).zip(idt.0.iter_mut()) {
@@ -190,10 +212,10 @@ pub fn load() {
 }
 
 /// The number of NMIs that did not stop this machine.
-pub static NMIS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static NMIS: AtomicU64 = AtomicU64::new(0);
 
 /// True once the machine is about to end: an NMI then halts.
-pub static STOPPING: AtomicBool = AtomicBool::new(false);
+pub(crate) static STOPPING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn dispatch(frame: &mut Frame) {
     let vector = frame.vector as u8;
@@ -217,7 +239,7 @@ fn interrupt(vector: u8) {
         },
     }
     apic::end_of_interrupt();
-    exec::on_interrupt(vector == TIMER);
+    (hooks().interrupt)(vector == TIMER);
     #[cfg(feature = "selftest")]
     if let Some(hook) = TEST_HOOK.get() {
         hook(vector);
@@ -226,7 +248,7 @@ fn interrupt(vector: u8) {
 
 /// A function that self-tests run at the end of every interrupt, with the vector as its argument.
 #[cfg(feature = "selftest")]
-pub static TEST_HOOK: Once<fn(u8)> = Once::new();
+pub(crate) static TEST_HOOK: Once<fn(u8)> = Once::new();
 
 const NAMES: [&str; 22] = [
     "divide error",
@@ -259,8 +281,7 @@ fn exception(vector: u8, frame: &mut Frame) {
             cpu::halt_for_ever();
         }
         NMIS.fetch_add(1, Ordering::Relaxed);
-        // The interrupted code may hold any lock, also the console's.
-        console::report_nmi(frame.rip);
+        (hooks().nmi)(frame.rip);
         return;
     }
     #[cfg(feature = "selftest")]
@@ -273,11 +294,12 @@ fn exception(vector: u8, frame: &mut Frame) {
     let name = NAMES.get(usize::from(vector)).copied().unwrap_or("exception");
     let details = Details { frame, cr2 };
     let stack = Stack::around(cr2).filter(|s| s.guards(cr2));
-    let (rip, rbp) = (Some(frame.rip), frame.rbp);
+    let end = |cause: fmt::Arguments<'_>| -> ! {
+        (hooks().fault)(cause, format_args!("{details}"), frame.rip, frame.rbp)
+    };
     match (vector, stack) {
         (PAGE_FAULT, Some(stack)) => {
-            let cause = format_args!("stack overflow: {stack}, access to {cr2:#x} at {:#x}", frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+            end(format_args!("stack overflow: {stack}, access to {cr2:#x} at {:#x}", frame.rip))
         }
         (PAGE_FAULT, None) => {
             let access = match frame.error {
@@ -286,13 +308,9 @@ fn exception(vector: u8, frame: &mut Frame) {
                 _ => "read of",
             };
             let why = if frame.error & 1 != 0 { "protected" } else { "unmapped" };
-            let cause = format_args!("page fault: {access} {why} {cr2:#x} at {:#x}", frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+            end(format_args!("page fault: {access} {why} {cr2:#x} at {:#x}", frame.rip))
         }
-        _ => {
-            let cause = format_args!("{name}: error {:#x} at {:#x}", frame.error, frame.rip);
-            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
-        }
+        _ => end(format_args!("{name}: error {:#x} at {:#x}", frame.error, frame.rip)),
     }
 }
 
@@ -301,8 +319,8 @@ struct Details<'a> {
     cr2: u64,
 }
 
-impl core::fmt::Display for Details<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Details<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.frame;
         writeln!(f, "rip {:016x} rsp {:016x} rbp {:016x} rflags {:08x}", r.rip, r.rsp, r.rbp, r.rflags)?;
         writeln!(f, "rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", r.rax, r.rbx, r.rcx, r.rdx)?;
@@ -318,7 +336,7 @@ impl core::fmt::Display for Details<'_> {
 
 /// The handler of a device's vector. It runs with interrupts off, on the interrupt stack. It must not wait;
 /// it may wake tasks.
-pub type Handler = Box<dyn Fn() + Send + Sync>;
+pub(crate) type Handler = Box<dyn Fn() + Send + Sync>;
 
 const DEVICES: usize = (END_DEVICE - FIRST_DEVICE) as usize;
 static HANDLERS: [Once<Handler>; DEVICES] = [const { Once::new() }; DEVICES];
@@ -326,7 +344,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// A vector that a device can signal by MSI or MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Irq {
+pub(crate) struct Irq {
     pub vector: u8,
     /// Message address for the device.
     pub msi_address: u64,
@@ -336,15 +354,15 @@ pub struct Irq {
 
 /// The error when all vectors are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoVector;
+pub(crate) struct NoVector;
 
 /// Allocates a vector for device `name`, delivered to core 0, where `handler` runs on each interrupt.
-pub fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
+pub(crate) fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
     allocate_on(0, name, handler)
 }
 
 /// Allocates a vector as [`allocate`] does, but delivered to the processor with index `cpu`.
-pub fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
+pub(crate) fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
     let cpu = percpu::cpu(cpu).ok_or(NoVector)?;
     let slot = NEXT.fetch_add(1, Ordering::Relaxed);
     let vector =

@@ -15,7 +15,7 @@ static COPY_STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 static FILL_STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Selects the method for long blocks by the processor's features.
-pub fn init() {
+pub(crate) fn init() {
     let fast_strings = super::cpu::bit(super::cpu::cpuid(7, 0).ebx, 9);
     if super::cpu::is_tcg() {
         COPY_STRING_BYTES.store(64, Ordering::Relaxed);
@@ -27,13 +27,13 @@ pub fn init() {
 
 /// Returns the least length of a copy by a string instruction, in bytes.
 #[inline]
-pub fn copy_string_bytes() -> usize {
+pub(crate) fn copy_string_bytes() -> usize {
     COPY_STRING_BYTES.load(Ordering::Relaxed)
 }
 
 /// Returns the least length of a fill by a string instruction, in bytes.
 #[inline]
-pub fn fill_string_bytes() -> usize {
+pub(crate) fn fill_string_bytes() -> usize {
     FILL_STRING_BYTES.load(Ordering::Relaxed)
 }
 
@@ -75,7 +75,7 @@ unsafe fn copy_short(d: *mut u8, s: *const u8, n: usize) {
 /// # Safety
 /// The requirements of C's `memcpy` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
+pub(crate) unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: the caller's promise covers bytes 0 to n of both blocks, and each branch stays inside.
     unsafe {
         if n < 16 {
@@ -123,7 +123,7 @@ unsafe fn copy_up(d: *mut u8, s: *const u8, n: usize) {
 /// # Safety
 /// The requirements of C's `memmove` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
+pub(crate) unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: as `memcpy`; the direction is such that no byte is overwritten before it is read.
     unsafe {
         if n < 16 {
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 
 /// # Safety
 /// The requirements of C's `memset` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
+pub(crate) unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
     let byte = c as u8;
     // SAFETY: the caller's promise covers bytes 0 to n, and each branch stays inside.
     unsafe {
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
 /// # Safety
 /// The requirements of C's `memcmp` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+pub(crate) unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: `i` stays below `n` in both blocks.
     unsafe {
         let mut i = 0;
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 /// # Safety
 /// The requirements of BSD's `bcmp` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+pub(crate) unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: the caller's promise.
     unsafe { memcmp(a, b, n) }
 }
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 /// # Safety
 /// The requirements of C's `strlen` apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
+pub(crate) unsafe extern "C" fn strlen(s: *const u8) -> usize {
     let mut n = 0;
     // SAFETY: the string ends with a zero, which `n` does not pass.
     while unsafe { s.add(n).read_volatile() } != 0 {
@@ -238,10 +238,10 @@ pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
 
 /// A symbol that prebuilt `core` and `alloc` refer to. It is never called, because a panic ends the node.
 #[unsafe(no_mangle)]
-pub extern "C" fn rust_eh_personality() {}
+pub(crate) extern "C" fn rust_eh_personality() {}
 
 /// A symbol that is never called, like [`rust_eh_personality`].
 #[unsafe(no_mangle)]
-pub extern "C" fn _Unwind_Resume() -> ! {
+pub(crate) extern "C" fn _Unwind_Resume() -> ! {
     super::cpu::halt_for_ever()
 }

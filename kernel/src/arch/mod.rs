@@ -1,20 +1,23 @@
-//! The processor: features, descriptor tables, interrupts, local APIC, start of the other processors.
+//! The processor: features, descriptor tables, stacks, interrupts, local APIC.
+//!
+//! This module imports none of the kernel's others. What an interrupt or a fault leads to is set by
+//! [`interrupts::init`].
 
-pub mod apic;
-pub mod copy;
-pub mod cpu;
+pub(crate) mod apic;
+pub(crate) mod copy;
+pub(crate) mod cpu;
 mod descriptors;
-pub mod interrupts;
-pub mod mem;
-pub mod percpu;
+pub(crate) mod interrupts;
+pub(crate) mod mem;
+pub(crate) mod percpu;
 #[cfg(feature = "selftest")]
-pub mod probe;
-pub mod smp;
+pub(crate) mod probe;
+pub(crate) mod stacks;
 
-pub use percpu::this_cpu_index;
+pub(crate) use percpu::this_cpu_index;
 
 /// Stops all other processors for ever, wherever they are. Call only when the machine is about to end.
-pub fn stop_others() {
+pub(crate) fn stop_others() {
     interrupts::STOPPING.store(true, core::sync::atomic::Ordering::Release);
     apic::send_nmi_to_others();
 }

@@ -9,11 +9,11 @@ use x86_64::registers::model_specific::GsBase;
 use super::descriptors::Descriptors;
 
 /// The most processors that are used.
-pub const MAX_CPUS: usize = 64;
+pub(crate) const MAX_CPUS: usize = 64;
 
 /// The data of one processor. Other processors access it by [`cpu`].
 #[repr(C)]
-pub struct PerCpu {
+pub(crate) struct PerCpu {
     /// The address of this structure, which `gs:0` reads.
     this: *const PerCpu,
     /// The index: 0 for the boot processor, then in the order of start.
@@ -41,7 +41,7 @@ static READY: AtomicUsize = AtomicUsize::new(0);
 ///
 /// Must not be called before [`install`] on this processor.
 #[inline]
-pub fn this_cpu() -> &'static PerCpu {
+pub(crate) fn this_cpu() -> &'static PerCpu {
     let this: *const PerCpu;
     // SAFETY: `install` has set GS to a `PerCpu` that is never freed and begins with its own address.
     unsafe {
@@ -52,12 +52,12 @@ pub fn this_cpu() -> &'static PerCpu {
 
 /// Returns this processor's index; 0 while the boot processor has no data yet.
 #[inline]
-pub fn this_cpu_index() -> usize {
+pub(crate) fn this_cpu_index() -> usize {
     if READY.load(Ordering::Relaxed) == 0 { 0 } else { this_cpu().index as usize }
 }
 
 /// Returns the processor with index `index`, once it runs.
-pub fn cpu(index: usize) -> Option<&'static PerCpu> {
+pub(crate) fn cpu(index: usize) -> Option<&'static PerCpu> {
     let p = CPUS.get(index)?.load(Ordering::Acquire);
     // SAFETY: `prepare` sets the pointer once, to data that is never freed and is changed only through
     // atomics.
@@ -65,13 +65,13 @@ pub fn cpu(index: usize) -> Option<&'static PerCpu> {
 }
 
 /// Returns the number of running processors.
-pub fn count() -> usize {
+pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
 /// Allocates the data of processor `index`, on the boot processor: a starting processor must not wait for the
 /// heap's lock before it has its own data.
-pub fn prepare(index: u32) {
+pub(crate) fn prepare(index: u32) {
     let data = Box::leak(Box::new(PerCpu {
         this: core::ptr::null(),
         index,
@@ -93,7 +93,7 @@ pub fn prepare(index: u32) {
 ///
 /// # Safety
 /// Call once on each processor, with its own `index`, after [`prepare`]; its stacks must be mapped.
-pub unsafe fn install(index: u32) {
+pub(crate) unsafe fn install(index: u32) {
     let data = CPUS.get(index as usize).map_or(core::ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
     // SAFETY: `prepare` has set the pointer to data that is never freed. Loading the descriptors clears GS,
     // so its base is set afterwards.
@@ -103,7 +103,7 @@ pub unsafe fn install(index: u32) {
 }
 
 /// Adds this processor, whose local APIC has the id `apic_id`, to the running processors.
-pub fn announce(apic_id: u32) {
+pub(crate) fn announce(apic_id: u32) {
     let this = this_cpu();
     this.apic_id.store(apic_id, Ordering::Relaxed);
     this.running.store(true, Ordering::Release);

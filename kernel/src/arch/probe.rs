@@ -52,27 +52,27 @@ unsafe extern "C" {
 }
 
 /// Returns true if `addr` can be read.
-pub fn readable(addr: u64) -> bool {
+pub(crate) fn readable(addr: u64) -> bool {
     probe_read(addr) == 0
 }
 
 /// Returns true if `addr` can be written. Does not change its value.
-pub fn writable(addr: u64) -> bool {
+pub(crate) fn writable(addr: u64) -> bool {
     probe_write(addr) == 0
 }
 
 /// Returns true if `addr` can be executed. If it holds anything, that must be a return instruction.
-pub fn executable(addr: u64) -> bool {
+pub(crate) fn executable(addr: u64) -> bool {
     probe_call(addr) == 0
 }
 
 /// Returns the address of a return instruction in the kernel's text.
-pub fn return_instruction() -> u64 {
+pub(crate) fn return_instruction() -> u64 {
     (&raw const probe_return) as u64
 }
 
 /// Makes a faulting probe return "faulted". Returns true if the exception came from a probe.
-pub fn recover(vector: u8, frame: &mut Frame) -> bool {
+pub(crate) fn recover(vector: u8, frame: &mut Frame) -> bool {
     if vector != 13 && vector != 14 {
         return false;
     }

@@ -4,13 +4,14 @@
 
 use alloc::vec::Vec;
 use core::slice;
+use spin::Once;
 use x86_64::PhysAddr;
 
 use super::Region;
 
 /// A PCI Express configuration window (MCFG).
 #[derive(Clone, Copy, Debug)]
-pub struct EcamWindow {
+pub(crate) struct EcamWindow {
     /// The address that bus 0 would have. The address of a bus is this plus `bus << 20`.
     pub base: PhysAddr,
     /// PCI segment group.
@@ -23,7 +24,7 @@ pub struct EcamWindow {
 
 /// The location of a register (generic address structure).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Register {
+pub(crate) enum Register {
     /// Memory-mapped.
     Memory(PhysAddr),
     /// An I/O port.
@@ -32,7 +33,7 @@ pub enum Register {
 
 /// The contents of the tables.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub(crate) struct Tables {
     /// Local APIC ids of enabled processors, the boot processor among them.
     pub processors: Vec<u32>,
     /// Local APIC registers (xAPIC).
@@ -120,11 +121,30 @@ unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
     })
 }
 
+static TABLES: Once<Tables> = Once::new();
+
+/// Reads the tables, and keeps them for [`tables`].
+///
+/// # Safety
+/// The first 4 GiB must be mapped one to one, as by the boot page tables.
+pub(crate) unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
+    // SAFETY: the caller's promise.
+    TABLES.call_once(|| unsafe { read(rsdp) })
+}
+
+/// Returns the tables of this machine.
+///
+/// # Panics
+/// Panics before [`init`].
+pub(crate) fn tables() -> &'static Tables {
+    TABLES.get().expect("ACPI's tables before the boot has read them")
+}
+
 /// Reads the tables. Fields without a table stay empty.
 ///
 /// # Safety
 /// The first 4 GiB must be mapped one to one, as by the boot page tables.
-pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
+unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
     let mut found = Tables::default();
     // SAFETY: the caller's promise.
     let Some(rsdp) = (unsafe { find_rsdp(rsdp) }) else { return found };

@@ -63,7 +63,7 @@ impl Ports {
 }
 
 /// Returns the blob `name` (such as `opt/ferrolite/key`), or `None` if there is no such blob or no fw_cfg.
-pub fn read(name: &str) -> Option<Vec<u8>> {
+pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
     let (key, size) = PORTS.lock().find(name)?;
     if size > MAX_BLOB {
         log::error!("fw_cfg: {name} has {size} bytes, more than {MAX_BLOB}");

@@ -1,19 +1,22 @@
-//! The way from the loader to [`BootInfo`], the description of the machine that the rest of the kernel uses.
+//! The descriptions of the machine that the kernel is started with, read once and kept: the loader's
+//! ([`BootInfo`]), the firmware's ([`acpi`]) and the launcher's files ([`fw_cfg`]).
+//!
+//! ```text
+//! PVH start info --> init -------> info()    RAM, modules, command line, ACPI's root pointer
+//! ACPI tables -----> acpi::init -> tables()  processors, PCI windows, timers, power, IOMMUs
+//! QEMU's fw_cfg ---> fw_cfg::read            the cluster key
+//! ```
 
-pub mod acpi;
-pub mod chart;
-pub mod cmdline;
-pub mod fw_cfg;
-pub mod modules;
+pub(crate) mod acpi;
+pub(crate) mod fw_cfg;
 mod pvh;
 
-pub use pvh::read as read_pvh;
-
+use spin::Once;
 use x86_64::PhysAddr;
 
 /// A run of physical memory, `start` to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub(crate) struct Region {
     pub start: PhysAddr,
     /// One past the last byte.
     pub end: PhysAddr,
@@ -21,26 +24,26 @@ pub struct Region {
 
 impl Region {
     /// Returns the region of `len` bytes from `start`, cut at the end of the processor's address range.
-    pub fn new(start: u64, len: u64) -> Self {
+    pub(crate) fn new(start: u64, len: u64) -> Self {
         let top = (1 << 52) - 1;
         let end = start.saturating_add(len).min(top);
         Self { start: PhysAddr::new_truncate(start.min(top)), end: PhysAddr::new_truncate(end) }
     }
 
     /// Returns the length, in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.end.as_u64().saturating_sub(self.start.as_u64())
     }
 }
 
 /// The most regions that are kept of a memory map, and of loaded modules. Further regions are not used, and
 /// reported on the console.
-pub const MAX_REGIONS: usize = 64;
+pub(crate) const MAX_REGIONS: usize = 64;
 /// The longest command line, in bytes.
-pub const MAX_CMDLINE: usize = 4096;
+pub(crate) const MAX_CMDLINE: usize = 4096;
 
 /// The loader's description of the machine.
-pub struct BootInfo {
+pub(crate) struct BootInfo {
     /// Usable RAM, as the loader lists it.
     pub ram: regions::Regions,
     /// Memory that holds modules from the loader.
@@ -51,9 +54,34 @@ pub struct BootInfo {
     cmdline_len: usize,
 }
 
+static INFO: Once<BootInfo> = Once::new();
+
+/// Reads the loader's description of the machine.
+///
+/// # Safety
+/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+///
+/// # Panics
+/// Panics if the loader has passed no memory map.
+pub(crate) unsafe fn init(start_info: u64) -> &'static BootInfo {
+    // SAFETY: the caller's promise.
+    match unsafe { pvh::read(start_info) } {
+        Some(info) => INFO.call_once(|| info),
+        None => panic!("the loader passed no PVH start info with a memory map at {start_info:#x}"),
+    }
+}
+
+/// Returns the loader's description of the machine.
+///
+/// # Panics
+/// Panics before [`init`].
+pub(crate) fn info() -> &'static BootInfo {
+    INFO.get().expect("boot information before the boot has read it")
+}
+
 impl BootInfo {
     /// Returns the kernel command line, up to the first byte that is not UTF-8.
-    pub fn cmdline(&self) -> &str {
+    pub(crate) fn cmdline(&self) -> &str {
         let bytes = &self.cmdline[..self.cmdline_len];
         match core::str::from_utf8(bytes) {
             Ok(s) => s,
@@ -62,14 +90,14 @@ impl BootInfo {
     }
 }
 
-pub mod regions {
+pub(crate) mod regions {
     //! A short list of regions that needs no heap.
 
     use super::{MAX_REGIONS, Region};
     use x86_64::PhysAddr;
 
     /// Up to [`MAX_REGIONS`] regions.
-    pub struct Regions {
+    pub(crate) struct Regions {
         list: [Region; MAX_REGIONS],
         len: usize,
         /// The number of regions for which there was no room.
@@ -77,13 +105,13 @@ pub mod regions {
     }
 
     impl Regions {
-        pub const fn new() -> Self {
+        pub(crate) const fn new() -> Self {
             let none = Region { start: PhysAddr::zero(), end: PhysAddr::zero() };
             Self { list: [none; MAX_REGIONS], len: 0, dropped: 0 }
         }
 
         /// Adds `region`, unless it is empty or the list is full.
-        pub fn push(&mut self, region: Region) {
+        pub(crate) fn push(&mut self, region: Region) {
             if region.len() == 0 {
                 return;
             }
@@ -96,7 +124,7 @@ pub mod regions {
             }
         }
 
-        pub fn iter(&self) -> impl Iterator<Item = Region> + Clone + '_ {
+        pub(crate) fn iter(&self) -> impl Iterator<Item = Region> + Clone + '_ {
             self.list.iter().take(self.len).copied()
         }
     }

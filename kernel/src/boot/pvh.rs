@@ -50,7 +50,7 @@ const _: () =
 ///
 /// # Safety
 /// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
-pub unsafe fn read(start_info: u64) -> Option<BootInfo> {
+pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
     let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };
     if info.magic != MAGIC || info.version < 1 || info.memmap_paddr == 0 {

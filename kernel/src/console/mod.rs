@@ -101,7 +101,7 @@ impl log::Log for Logger {
 }
 
 /// Prepares the UART and makes this the `log` backend, at level `info`.
-pub fn init() {
+pub(crate) fn init() {
     CONSOLE.lock().uart.init();
     if log::set_logger(&Logger).is_ok() {
         log::set_max_level(log::LevelFilter::Info);
@@ -109,7 +109,7 @@ pub fn init() {
 }
 
 /// Sets the least severe level shown, from the command line's `log=`.
-pub fn set_level(name: &str) {
+pub(crate) fn set_level(name: &str) {
     match name.parse() {
         Ok(level) => log::set_max_level(level),
         Err(_) => log::error!("command line: `log={name}` is not off, error, warn, info, debug or trace"),
@@ -117,7 +117,7 @@ pub fn set_level(name: &str) {
 }
 
 /// Prints; see [`crate::println`].
-pub fn print(args: fmt::Arguments<'_>) {
+pub(crate) fn print(args: fmt::Arguments<'_>) {
     let mut console = CONSOLE.lock();
     let _ = console.write_fmt(args);
     if !DEFERRED.load(Ordering::Relaxed) {
@@ -126,7 +126,7 @@ pub fn print(args: fmt::Arguments<'_>) {
 }
 
 /// Prints from a panic or fault: immediately, and without the lock if its holder does not release it.
-pub fn print_dying(args: fmt::Arguments<'_>) {
+pub(crate) fn print_dying(args: fmt::Arguments<'_>) {
     for _ in 0..1_000_000 {
         if let Some(mut console) = CONSOLE.try_lock() {
             let _ = console.write_fmt(args);
@@ -147,7 +147,7 @@ static NMI_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Reports an NMI that came at `rip`: at once if the console is free, otherwise with the next [`poll`]. It
 /// never waits, because the interrupted code may hold the console.
-pub fn report_nmi(rip: u64) {
+pub(crate) fn report_nmi(rip: u64) {
     NMI_AT.store(rip, Ordering::Relaxed);
     if let Some(mut console) = CONSOLE.try_lock() {
         console.print_nmi();
@@ -159,18 +159,18 @@ pub fn report_nmi(rip: u64) {
 
 /// Runs `f` while the console's lock is held.
 #[cfg(feature = "selftest")]
-pub fn while_locked<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn while_locked<R>(f: impl FnOnce() -> R) -> R {
     let _console = CONSOLE.lock();
     f()
 }
 
 /// Makes the main loop drain the ring from now on; see [`poll`].
-pub fn defer() {
+pub(crate) fn defer() {
     DEFERRED.store(true, Ordering::Relaxed);
 }
 
 /// Sends bytes while the UART accepts them. Returns true if some are left.
-pub fn poll() -> bool {
+pub(crate) fn poll() -> bool {
     let Some(mut console) = CONSOLE.try_lock() else { return true };
     console.print_nmi();
     console.drain(false);
@@ -178,7 +178,7 @@ pub fn poll() -> bool {
 }
 
 /// Sends all bytes of the ring.
-pub fn flush() {
+pub(crate) fn flush() {
     CONSOLE.lock().drain(true);
 }
 

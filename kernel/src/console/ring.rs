@@ -3,27 +3,27 @@
 const BYTES: usize = 16 << 10;
 
 /// A queue of bytes with a fixed capacity.
-pub struct Ring {
+pub(super) struct Ring {
     bytes: [u8; BYTES],
     head: usize,
     tail: usize,
 }
 
 impl Ring {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { bytes: [0; BYTES], head: 0, tail: 0 }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.head == self.tail
     }
 
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.tail.wrapping_sub(self.head) >= BYTES
     }
 
     /// Adds a byte. A full ring drops its oldest byte.
-    pub fn push(&mut self, byte: u8) {
+    pub(super) fn push(&mut self, byte: u8) {
         if self.is_full() {
             self.head = self.head.wrapping_add(1);
         }
@@ -31,7 +31,7 @@ impl Ring {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    pub fn pop(&mut self) -> Option<u8> {
+    pub(super) fn pop(&mut self) -> Option<u8> {
         if self.is_empty() {
             return None;
         }

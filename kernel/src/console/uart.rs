@@ -4,13 +4,13 @@ use x86_64::instructions::port::Port;
 
 const COM1: u16 = 0x3f8;
 /// Bytes that may be written once the transmitter is empty.
-pub const FIFO_BYTES: usize = 16;
+pub(super) const FIFO_BYTES: usize = 16;
 /// Reads of the line status after which the UART counts as stuck: about 20 ms on real ports.
 const STUCK_READS: u32 = 20_000;
 /// Line status: transmitter holding register (with FIFO: the whole FIFO) empty.
 const THR_EMPTY: u8 = 1 << 5;
 
-pub struct Uart {
+pub(super) struct Uart {
     present: bool,
 }
 
@@ -25,12 +25,12 @@ fn read(register: u16) -> u8 {
 }
 
 impl Uart {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { present: false }
     }
 
     /// Initialises the port: 115200 baud, 8N1, FIFO on, no interrupts.
-    pub fn init(&mut self) {
+    pub(super) fn init(&mut self) {
         for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 7), (4, 3)] {
             write(register, value);
         }
@@ -41,7 +41,7 @@ impl Uart {
 
     /// Returns true if [`FIFO_BYTES`] can be written. With `wait`, it waits until they can, unless the UART
     /// is stuck.
-    pub fn ready(&mut self, wait: bool) -> bool {
+    pub(super) fn ready(&mut self, wait: bool) -> bool {
         if !self.present {
             return true;
         }
@@ -56,7 +56,7 @@ impl Uart {
     }
 
     /// Writes a byte, after [`Uart::ready`].
-    pub fn put(&mut self, byte: u8) {
+    pub(super) fn put(&mut self, byte: u8) {
         if self.present {
             write(0, byte);
         }

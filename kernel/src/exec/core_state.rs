@@ -22,18 +22,18 @@ const SHORTEST_TICK: Duration = Duration::from_micros(50);
 
 /// Metadata of a task.
 #[derive(Clone, Copy, Debug)]
-pub struct Meta {
+pub(crate) struct Meta {
     /// The name, for diagnostics.
     pub name: &'static str,
 }
 
 /// A task that is ready to run.
-pub type Runnable = async_task::Runnable<Meta>;
+pub(super) type Runnable = async_task::Runnable<Meta>;
 
 /// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub(super) enum State {
     /// The core polls, looks for work, or is halted.
     Loop = 0,
     /// The core runs a task.
@@ -41,7 +41,7 @@ pub enum State {
 }
 
 /// A core's part of the executor.
-pub struct Core {
+pub(super) struct Core {
     queue: IrqMutex<VecDeque<Runnable>>,
     /// Set before a halt. A processor that pushes to the queue and finds it set sends an interrupt.
     sleeping: AtomicBool,
@@ -71,7 +71,7 @@ unsafe impl Send for Core {}
 static CORES: [Once<Core>; percpu::MAX_CPUS] = [const { Once::new() }; percpu::MAX_CPUS];
 
 /// Creates the state of core `cpu`.
-pub fn install(cpu: usize) {
+pub(super) fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
         slot.call_once(|| Core {
             queue: IrqMutex::new(VecDeque::with_capacity(64)),
@@ -94,14 +94,14 @@ pub fn install(cpu: usize) {
 }
 
 /// Returns the state of core `cpu`, if it runs.
-pub fn core(cpu: usize) -> Option<&'static Core> {
+pub(super) fn core(cpu: usize) -> Option<&'static Core> {
     CORES.get(cpu)?.get()
 }
 
 impl Core {
     /// Counts a new task and reserves room for it in the queue. A task is in the queue at most once, so
     /// waking a task never allocates.
-    pub fn admit(&self) {
+    pub(super) fn admit(&self) {
         let tasks = self.tasks.fetch_add(1, Ordering::Relaxed) + 1;
         let mut queue = self.queue.lock();
         let len = queue.len();
@@ -109,23 +109,23 @@ impl Core {
     }
 
     /// Counts a task that has ended.
-    pub fn leave(&self) {
+    pub(super) fn leave(&self) {
         self.tasks.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns the number of live tasks.
-    pub fn tasks(&self) -> usize {
+    pub(super) fn tasks(&self) -> usize {
         self.tasks.load(Ordering::Relaxed)
     }
 
     /// Makes a task ready. Callable from any core in any context.
-    pub fn push(&self, cpu: usize, runnable: Runnable) {
+    pub(super) fn push(&self, cpu: usize, runnable: Runnable) {
         self.queue.lock().push_back(runnable);
         self.kick(cpu);
     }
 
     /// Ends the halt of this core, whose index is `cpu`, if it is halted.
-    pub fn kick(&self, cpu: usize) {
+    pub(super) fn kick(&self, cpu: usize) {
         // Pairs with the fence in `prepare_halt`: either this processor sees `sleeping`, or the core sees the
         // pushed task.
         fence(Ordering::SeqCst);
@@ -138,25 +138,25 @@ impl Core {
     }
 
     /// Returns the next ready task.
-    pub fn pop(&self) -> Option<Runnable> {
+    pub(super) fn pop(&self) -> Option<Runnable> {
         self.queue.lock().pop_front()
     }
 
     /// Announces a halt of this core. Returns true if the core may halt because no task is ready. Call with
     /// interrupts off.
-    pub fn prepare_halt(&self) -> bool {
+    pub(super) fn prepare_halt(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.queue.lock().is_empty() && !self.has_new_pollers.load(Ordering::Relaxed)
     }
 
     /// Records that the halt is over, or did not happen.
-    pub fn awake(&self) {
+    pub(super) fn awake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
     /// Runs `runnable`.
-    pub fn run(&self, runnable: Runnable) {
+    pub(super) fn run(&self, runnable: Runnable) {
         let meta: *const Meta = runnable.metadata();
         self.current.store(meta.cast_mut(), Ordering::Relaxed);
         self.state.store(State::Task as u8, Ordering::Release);
@@ -169,24 +169,24 @@ impl Core {
     }
 
     /// Returns this core's activity.
-    pub fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         if self.state.load(Ordering::Acquire) == State::Task as u8 { State::Task } else { State::Loop }
     }
 
     /// Returns the task that this core runs. Call on the core itself.
-    pub fn current(&self) -> Option<&'static str> {
+    pub(super) fn current(&self) -> Option<&'static str> {
         let meta = self.current.load(Ordering::Relaxed);
         // SAFETY: the task is running on this core, below the caller's frame, so its metadata exists.
         unsafe { meta.as_ref() }.filter(|_| self.state() == State::Task).map(|m| m.name)
     }
 
-    pub fn add_poller(&self, poller: Box<dyn Poller>) {
+    pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
         log::debug!("poller {}", poller.name());
         self.new_pollers.lock().push(poller);
         self.has_new_pollers.store(true, Ordering::Release);
     }
 
-    pub fn last_poll(&self) -> Instant {
+    pub(super) fn last_poll(&self) -> Instant {
         Instant::from_nanos(self.last_poll.load(Ordering::Relaxed))
     }
 
@@ -194,7 +194,7 @@ impl Core {
     ///
     /// # Safety
     /// Call on this core, in its main loop, outside of polls and tasks.
-    pub unsafe fn adopt_pollers(&self) {
+    pub(super) unsafe fn adopt_pollers(&self) {
         if self.has_new_pollers.swap(false, Ordering::Acquire) {
             let mut new = core::mem::take(&mut *self.new_pollers.lock());
             // SAFETY: the caller's promise: no other code accesses the list.
@@ -206,7 +206,7 @@ impl Core {
     ///
     /// # Safety
     /// Call on this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
-    pub unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
+    pub(super) unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
         let mut worked = false;
         // SAFETY: the caller's promise: no other code accesses the list.
         for poller in unsafe { &mut *self.pollers.get() } {
@@ -222,7 +222,7 @@ impl Core {
     ///
     /// # Safety
     /// Call on this core, in its main loop outside of tasks and polls.
-    pub unsafe fn next_deadline(&self) -> Instant {
+    pub(super) unsafe fn next_deadline(&self) -> Instant {
         let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
         unsafe { &*self.pollers.get() }.iter().map(|p| p.next_deadline()).fold(timers, Instant::min)
@@ -232,31 +232,31 @@ impl Core {
     ///
     /// # Safety
     /// Call on this core, in its main loop outside of tasks and polls.
-    pub unsafe fn arm_all(&self) -> bool {
+    pub(super) unsafe fn arm_all(&self) -> bool {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.pollers.get() }.iter_mut().any(|p| p.arm())
     }
 
     /// Records that the local timer has fired.
-    pub fn timer_fired(&self) {
+    pub(super) fn timer_fired(&self) {
         self.armed.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Sets the local timer to `at`, unless it is set to that already.
-    pub fn set_timer(&self, at: Instant) {
+    pub(super) fn set_timer(&self, at: Instant) {
         if self.armed.swap(at.as_nanos(), Ordering::Relaxed) != at.as_nanos() {
-            apic::set_timer(at);
+            apic::set_timer((at != Instant::MAX).then(|| time::to_tsc(at)));
         }
     }
 
     /// Ensures that the timer fires when [`POLL_INTERVAL`] has passed since the last poll, or very soon
     /// after.
-    pub fn ensure_tick(&self, now: Instant) {
+    pub(super) fn ensure_tick(&self, now: Instant) {
         self.tick_at((self.last_poll() + POLL_INTERVAL).max(now + SHORTEST_TICK));
     }
 
     /// Ensures that the timer fires at `tick` or earlier.
-    pub fn tick_at(&self, tick: Instant) {
+    pub(super) fn tick_at(&self, tick: Instant) {
         if self.armed.load(Ordering::Relaxed) > tick.as_nanos() {
             self.set_timer(tick);
         }

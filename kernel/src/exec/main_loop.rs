@@ -8,15 +8,15 @@ use super::{BUDGET, POLL_INTERVAL};
 use crate::arch::{self, cpu};
 use crate::{console, time};
 
-/// Longest spin before a halt, in nanoseconds.
+/// The longest spin before a halt, in nanoseconds.
 static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(50_000);
-/// The least spin, from which it grows.
+/// The first and the shortest spin before a halt.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
-/// Tasks that run between two polls.
+/// The largest number of tasks that run between two polls.
 const TASKS_PER_POLL: usize = 16;
 
 /// Sets the longest spin before a halt.
-pub fn set_max_spin(spin: Duration) {
+pub(crate) fn set_max_spin(spin: Duration) {
     MAX_SPIN_NS.store(spin.as_nanos() as u64, Ordering::Relaxed);
 }
 
@@ -32,7 +32,7 @@ impl Spin {
 }
 
 /// Runs this core's tasks and pollers for ever. Turns interrupts on.
-pub fn run() -> ! {
+pub(crate) fn run() -> ! {
     let index = arch::this_cpu_index();
     let core = core_state::core(index).expect("init_this_cpu has run on this processor");
     let mut spin = Spin(FIRST_SPIN);

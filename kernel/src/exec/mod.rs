@@ -4,6 +4,20 @@
 //! Progress does not wait for a task: if a task has run for [`POLL_INTERVAL`] without a poll, the next
 //! interrupt (the timer's at the latest) runs the core's pollers in interrupt context, for at most
 //! [`INTERRUPT_POLL_LIMIT`].
+//!
+//! ```text
+//!                 +-------------------------- run -----------------------------+
+//!                 v                                                            |
+//!   poll all pollers -> wake due timers -> run up to 16 ready tasks -> work? --+ yes, or still spinning
+//!                 ^                            |                         | no
+//!                 |              interrupt: on_interrupt polls,          v
+//!                 |              if the last poll is 1 ms ago        arm pollers, set `sleeping`
+//!                 |                                                      |
+//!                 +---- an interrupt or a wake of another core ---- halt (nothing came meanwhile)
+//! ```
+//!
+//! A core that makes a task of another core ready pushes it to that core's queue and, if `sleeping` is set,
+//! sends an interrupt.
 
 mod core_state;
 mod main_loop;
@@ -19,18 +33,18 @@ use crate::arch::{self, percpu};
 use crate::time;
 use core_state::{Core, Runnable, State};
 
-pub use core_state::Meta;
-pub use main_loop::{run, set_max_spin};
-pub use sleep::{sleep, sleep_until};
+pub(crate) use core_state::Meta;
+pub(crate) use main_loop::{run, set_max_spin};
+pub(crate) use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
-pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
-pub const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
+pub(crate) const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
-pub const BUDGET: u32 = 64;
+pub(crate) const BUDGET: u32 = 64;
 /// Items that a poller may handle in one call from an interrupt.
-pub const INTERRUPT_BUDGET: u32 = 16;
+pub(crate) const INTERRUPT_BUDGET: u32 = 16;
 
 /// A part of the system that makes progress when it is polled: a NIC with its transport, the TCP stack, a
 /// lease.
@@ -38,7 +52,7 @@ pub const INTERRUPT_BUDGET: u32 = 16;
 /// A poller is always called on the core on which it was registered, never twice at a time: from the main
 /// loop with interrupts on, or from an interrupt of a task with interrupts off. It must not wait. Data that
 /// it shares with tasks must be lock-free or behind an [`IrqMutex`](crate::sync::IrqMutex).
-pub trait Poller: Send {
+pub(crate) trait Poller: Send {
     /// Returns the name, for diagnostics.
     fn name(&self) -> &'static str;
 
@@ -61,7 +75,7 @@ pub trait Poller: Send {
 }
 
 /// Prepares this processor to run tasks.
-pub fn init_this_cpu() {
+pub(crate) fn init_this_cpu() {
     core_state::install(arch::this_cpu_index());
 }
 
@@ -69,14 +83,14 @@ pub fn init_this_cpu() {
 ///
 /// # Panics
 /// Panics if there is no such core.
-pub fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
+pub(crate) fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
     let core = core_state::core(cpu).expect("poller for a core that does not run");
     core.add_poller(poller);
     core.kick(cpu);
 }
 
 /// Wakes core `cpu` if it is halted, so that it looks for work.
-pub fn kick(cpu: usize) {
+pub(crate) fn kick(cpu: usize) {
     if let Some(core) = core_state::core(cpu) {
         core.kick(cpu);
     }
@@ -86,7 +100,7 @@ pub fn kick(cpu: usize) {
 ///
 /// # Panics
 /// Panics if there is no such core.
-pub fn spawn_on<F>(cpu: usize, name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
+pub(crate) fn spawn_on<F>(cpu: usize, name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -102,7 +116,7 @@ where
 }
 
 /// Starts a task on the core with the fewest tasks, the lowest index first.
-pub fn spawn<F>(name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
+pub(crate) fn spawn<F>(name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -132,8 +146,9 @@ impl<F: Future> Counted<F> {
 }
 
 /// Statistics of a core's main loop.
+#[cfg(feature = "selftest")]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     /// Iterations of the main loop.
     pub rounds: u64,
     /// The number of halts.
@@ -145,7 +160,8 @@ pub struct Stats {
 }
 
 /// Returns the statistics of core `cpu`.
-pub fn stats(cpu: usize) -> Option<Stats> {
+#[cfg(feature = "selftest")]
+pub(crate) fn stats(cpu: usize) -> Option<Stats> {
     let core = core_state::core(cpu)?;
     Some(Stats {
         rounds: core.rounds.load(Ordering::Relaxed),
@@ -156,21 +172,21 @@ pub fn stats(cpu: usize) -> Option<Stats> {
 }
 
 /// Returns the name of the task that this processor runs, if any.
-pub fn current_task() -> Option<&'static str> {
+pub(crate) fn current_task() -> Option<&'static str> {
     core_state::core(arch::this_cpu_index())?.current()
 }
 
 /// Makes the timer of this processor fire after `after`, unless it fires earlier. For self-tests that need
 /// many interrupts.
 #[cfg(feature = "selftest")]
-pub fn tick_after(after: Duration) {
+pub(crate) fn tick_after(after: Duration) {
     if let Some(core) = core_state::core(arch::this_cpu_index()) {
         core.tick_at(time::now() + after);
     }
 }
 
 /// Runs at the end of each interrupt, with interrupts off and on the interrupt stack.
-pub fn on_interrupt(timer: bool) {
+pub(crate) fn on_interrupt(timer: bool) {
     let Some(core) = core_state::core(arch::this_cpu_index()) else { return };
     if timer {
         core.timer_fired();

@@ -11,23 +11,23 @@ use super::core_state;
 use crate::{arch, time};
 
 /// A core's sleeping tasks, ordered by wake-up time.
-pub struct Timers {
+pub(super) struct Timers {
     wakers: BTreeMap<(Instant, u64), Waker>,
     next_id: u64,
 }
 
 impl Timers {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { wakers: BTreeMap::new(), next_id: 0 }
     }
 
     /// Returns the earliest wake-up time; [`Instant::MAX`] if there is none.
-    pub fn next(&self) -> Instant {
+    pub(super) fn next(&self) -> Instant {
         self.wakers.first_key_value().map_or(Instant::MAX, |((at, _), _)| *at)
     }
 
     /// Removes and returns a waker that is due at `now`.
-    pub fn pop_due(&mut self, now: Instant) -> Option<Waker> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Waker> {
         let entry = self.wakers.first_entry().filter(|e| e.key().0 <= now)?;
         Some(entry.remove())
     }
@@ -35,19 +35,19 @@ impl Timers {
 
 /// A future that completes once the clock has reached an instant.
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Sleep {
+pub(crate) struct Sleep {
     until: Instant,
     /// The position of the waker: core and id.
     registered: Option<(usize, u64)>,
 }
 
 /// Waits until `until`.
-pub fn sleep_until(until: Instant) -> Sleep {
+pub(crate) fn sleep_until(until: Instant) -> Sleep {
     Sleep { until, registered: None }
 }
 
 /// Waits for `duration`.
-pub fn sleep(duration: Duration) -> Sleep {
+pub(crate) fn sleep(duration: Duration) -> Sleep {
     sleep_until(time::now() + duration)
 }
 

@@ -14,7 +14,7 @@ const REGISTERS: usize = 0;
 const DOORBELLS: usize = 2;
 
 /// A card on the PCI bus.
-pub struct PciCard {
+pub(crate) struct PciCard {
     function: Function,
     /// The registers. A virtual function has none.
     registers: Option<Window>,
@@ -23,7 +23,7 @@ pub struct PciCard {
 
 impl PciCard {
     /// Maps a card's windows and lets the card access memory.
-    pub fn new(function: Function) -> Result<Self, BarError> {
+    pub(crate) fn new(function: Function) -> Result<Self, BarError> {
         let registers = match Window::map(&function, REGISTERS) {
             Err(BarError::Absent) => None,
             other => Some(other?),

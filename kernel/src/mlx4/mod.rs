@@ -22,7 +22,7 @@ use crate::{exec, time};
 use hardware::PciCard;
 
 /// A running card.
-pub type Card = Mlx4<PciCard, IrqRawMutex>;
+pub(crate) type Card = Mlx4<PciCard, IrqRawMutex>;
 
 const VENDOR: u16 = 0x15b3;
 /// PCI device ids of ConnectX-3 and ConnectX-3 Pro.
@@ -44,7 +44,7 @@ const EVENTS: usize = 64;
 
 /// The wanted card and port.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// The card's address. `None` selects the first on the bus, a physical function before a virtual one.
     pub address: Option<Address>,
     /// The port, from 1. `None` selects the first.
@@ -52,7 +52,7 @@ pub struct Choice {
 }
 
 /// The reason for which no card can be used.
-pub enum NoCard {
+pub(crate) enum NoCard {
     /// The machine has no card.
     Absent,
     /// The wanted address has no card; the list contains the machine's cards.
@@ -86,7 +86,7 @@ struct Times {
 
 /// A running card and its interrupt message.
 #[derive(Clone)]
-pub struct DrivenCard {
+pub(crate) struct DrivenCard {
     pub card: Arc<Card>,
     function: Function,
     message: Message,
@@ -94,13 +94,13 @@ pub struct DrivenCard {
 
 impl DrivenCard {
     /// Returns the card's address on the bus.
-    pub fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         self.function.address
     }
 
     /// Restarts the card whenever it has failed. Ends with the reason if the card cannot be used any more: it
     /// is lost, or its key has changed, and no other node knows the new key.
-    pub async fn watch(self) -> String {
+    pub(crate) async fn watch(self) -> String {
         let key = self.card.memory_key();
         loop {
             exec::sleep(HEALTH_INTERVAL).await;
@@ -138,7 +138,7 @@ impl DrivenCard {
 }
 
 /// Brings a card and its link up, and prints a description of all cards.
-pub async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
+pub(crate) async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
     let mut cards: Vec<Function> = pci::functions().into_iter().filter(is_card).collect();
     // Physical functions come before virtual ones, otherwise in the order of the bus.
     cards.sort_by_key(|card| card.id.1 == VIRTUAL);

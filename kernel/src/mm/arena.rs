@@ -15,7 +15,7 @@ use crate::sync::IrqMutex;
 const ALIGN: u64 = 2 << 20;
 
 /// The arena. Its RAM is never returned.
-pub struct Arena {
+pub(crate) struct Arena {
     base: u64,
     len: u64,
     runs: Arc<IrqMutex<Runs>>,
@@ -23,7 +23,7 @@ pub struct Arena {
 
 impl Arena {
     /// Takes a run of `len` bytes, rounded down to 2 MiB, for the arena. Returns `None` if none is free.
-    pub fn take(len: u64) -> Option<Self> {
+    pub(crate) fn take(len: u64) -> Option<Self> {
         let len = len - len % ALIGN;
         let base = lent::lend_unzeroed(len, ALIGN).filter(|_| len > 0)?.as_u64();
         Some(Self { base, len, runs: Arc::new(IrqMutex::new(Runs::new(len))) })

@@ -9,20 +9,20 @@ use x86_64::PhysAddr;
 use super::{frames, phys_to_virt};
 
 /// A contiguous run of frames. It is returned when dropped, so the device must have released it before.
-pub struct Dma {
+pub(crate) struct Dma {
     at: PhysAddr,
     bytes: u64,
 }
 
 impl Dma {
     /// Allocates at least `bytes` bytes, zeroed and aligned to 4096. Returns `None` if no such run is free.
-    pub fn zeroed(bytes: u64) -> Option<Self> {
+    pub(crate) fn zeroed(bytes: u64) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(super::PAGE)?;
         Some(Self { at: frames::alloc_zeroed(bytes)?, bytes })
     }
 
     /// Returns the physical address of the first byte.
-    pub fn addr(&self) -> PhysAddr {
+    pub(crate) fn addr(&self) -> PhysAddr {
         self.at
     }
 }

@@ -17,10 +17,12 @@ const MAX_RUN: u64 = 1 << 32;
 
 /// The state of the allocator; sizes in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     /// The RAM that the allocator manages.
+    #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     pub total: u64,
     /// The part that is free.
+    #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     pub free: u64,
     /// The longest free run.
     pub largest_free: u64,
@@ -182,17 +184,17 @@ fn managed(start: u64, end: u64) -> bool {
 }
 
 /// Returns whether `start..end` overlaps RAM of the memory map.
-pub fn overlaps_ram(start: u64, end: u64) -> bool {
+pub(crate) fn overlaps_ram(start: u64, end: u64) -> bool {
     RAM.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() < end && start < r.end.as_u64()))
 }
 
 /// Returns the number of frames for which the bitmaps have a bit.
-pub fn end() -> u64 {
+pub(crate) fn end() -> u64 {
     FRAMES.lock().taken.len() as u64 * 64
 }
 
 /// Returns the regions of RAM from which runs are allocated.
-pub fn ram() -> impl Iterator<Item = Region> {
+pub(crate) fn ram() -> impl Iterator<Item = Region> {
     MANAGED.get().into_iter().flat_map(Regions::iter)
 }
 
@@ -201,7 +203,7 @@ pub fn ram() -> impl Iterator<Item = Region> {
 /// # Safety
 /// The caller calls this once. `ram` is RAM, and only `reserved` in it is in use. RAM below 4 GiB is mapped
 /// in the direct map.
-pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone) {
+pub(crate) unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone) {
     let mut whole = Regions::new();
     let mut top = 0;
     for r in ram.iter() {
@@ -263,20 +265,20 @@ pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone
 
 /// Allocates `bytes` (rounded up to frames) contiguous bytes, aligned to 4096 and not zeroed. Returns `None`
 /// if no such run is free.
-pub fn alloc(bytes: u64) -> Option<PhysAddr> {
+pub(crate) fn alloc(bytes: u64) -> Option<PhysAddr> {
     alloc_within(bytes, PAGE, u64::MAX)
 }
 
 /// Allocates as [`alloc()`] does, aligned to `align` (a power of two) and wholly below the physical address
 /// `below`.
-pub fn alloc_within(bytes: u64, align: u64, below: u64) -> Option<PhysAddr> {
+pub(crate) fn alloc_within(bytes: u64, align: u64, below: u64) -> Option<PhysAddr> {
     let align = align.max(PAGE) / PAGE;
     let at = FRAMES.lock().alloc(bytes.div_ceil(PAGE), align, below / PAGE)?;
     Some(PhysAddr::new_truncate(at * PAGE))
 }
 
 /// Allocates as [`alloc()`] does, and zeroes the run.
-pub fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
+pub(crate) fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
     let at = alloc(bytes)?;
     // SAFETY: nothing else uses the run, and it is mapped in the direct map.
     unsafe { super::phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
@@ -287,7 +289,7 @@ pub fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
 ///
 /// # Panics
 /// If that run is not allocated.
-pub fn free(at: PhysAddr, bytes: u64) {
+pub(crate) fn free(at: PhysAddr, bytes: u64) {
     assert!(at.is_aligned(PAGE), "freed frame address {at:?} is not aligned");
     let result = FRAMES.lock().free(at.as_u64() / PAGE, bytes.div_ceil(PAGE));
     if let Err(why) = result {
@@ -297,7 +299,7 @@ pub fn free(at: PhysAddr, bytes: u64) {
 
 /// Allocates as [`alloc_within`] does, anywhere in `ranges` of physical addresses, each of which has whole
 /// frames.
-pub fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<PhysAddr> {
+pub(crate) fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<PhysAddr> {
     let align = align.max(PAGE) / PAGE;
     let frames = ranges.iter().map(|range| range.start / PAGE..range.end / PAGE);
     let at = FRAMES.lock().alloc_among(bytes.div_ceil(PAGE), align, frames)?;
@@ -305,13 +307,14 @@ pub fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<Phys
 }
 
 /// Returns the amount of free RAM. The time is proportional to the memory: not for the data path.
-pub fn stats() -> Stats {
+#[cfg(any(feature = "selftest", feature = "heap-linked-list"))]
+pub(crate) fn stats() -> Stats {
     count(ram().map(|r| r.start.as_u64() / PAGE..r.end.as_u64() / PAGE))
 }
 
 /// Counts the frames in `ranges` of physical addresses, and the free ones among them. The time is
 /// proportional to the memory: not for the data path.
-pub fn stats_among(ranges: &[Range<u64>]) -> Stats {
+pub(crate) fn stats_among(ranges: &[Range<u64>]) -> Stats {
     count(ranges.iter().map(|range| range.start / PAGE..range.end / PAGE))
 }
 
@@ -345,13 +348,13 @@ fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
 }
 
 /// Returns the total and the free bytes, in constant time (without the longest free run).
-pub fn totals() -> (u64, u64) {
+pub(crate) fn totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     (frames.total * PAGE, frames.free * PAGE)
 }
 
 /// Sets, once, the frames that can be lent. From now on the free ones among them are counted.
-pub fn set_lendable(ranges: &'static [Range<u64>]) {
+pub(crate) fn set_lendable(ranges: &'static [Range<u64>]) {
     let mut frames = FRAMES.lock();
     let mut free = 0;
     for range in ranges {
@@ -366,7 +369,7 @@ pub fn set_lendable(ranges: &'static [Range<u64>]) {
 }
 
 /// Returns the total and the free bytes that can be lent, in constant time (without the longest free run).
-pub fn lendable_totals() -> (u64, u64) {
+pub(crate) fn lendable_totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     let total: u64 = frames.lendable.iter().map(|range| range.end - range.start).sum();
     (total * PAGE, frames.lendable_free * PAGE)

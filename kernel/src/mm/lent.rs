@@ -28,7 +28,7 @@ struct Lent {
 static LENT: Once<Lent> = Once::new();
 
 /// Determines, once, where memory can be lent, when the page tables are final. Nothing is lent yet.
-pub fn init() {
+pub(crate) fn init() {
     let words = frames::end().div_ceil(64);
     let run = frames::alloc_zeroed(words * 8).expect("no room for the bitmap of lent frames");
     // SAFETY: that many zeroed words, aligned, in the direct map, are used by nothing else and never freed.
@@ -62,13 +62,13 @@ fn get() -> &'static Lent {
 
 /// Returns the memory that can be lent: whole pages of RAM of one size, without the first MiB, the image,
 /// page tables and the frame bitmaps.
-pub fn covered() -> &'static Coverage {
+pub(crate) fn covered() -> &'static Coverage {
     &get().coverage
 }
 
 /// Returns whether all of `len` bytes at physical address `addr` are lent, and `len` is not zero.
 #[inline]
-pub fn is_lent(addr: u64, len: u64) -> bool {
+pub(crate) fn is_lent(addr: u64, len: u64) -> bool {
     let Some(last) = len.checked_sub(1).and_then(|more| addr.checked_add(more)) else { return false };
     let (Some(lent), mut frame, end) = (LENT.get(), addr / PAGE, last / PAGE + 1) else { return false };
     while frame < end {
@@ -102,7 +102,7 @@ fn mark(addr: u64, bytes: u64, is_lent: bool) {
 }
 
 /// Lends a run of `bytes` bytes (rounded up to frames), zeroed. Returns `None` if none is free.
-pub fn lend(bytes: u64) -> Option<PhysAddr> {
+pub(crate) fn lend(bytes: u64) -> Option<PhysAddr> {
     let at = frames::alloc_among(bytes, PAGE, &covered().ranges)?;
     // SAFETY: the run is not lent yet, nothing else uses it, and it is mapped in the direct map.
     unsafe { phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
@@ -112,7 +112,7 @@ pub fn lend(bytes: u64) -> Option<PhysAddr> {
 
 /// Lends as [`lend`] does, aligned to `align` and not zeroed: for memory that is allocated, and zeroed, piece
 /// by piece.
-pub fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
+pub(crate) fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
     let at = frames::alloc_among(bytes, align, &covered().ranges)?;
     mark(at.as_u64(), bytes, true);
     Some(at)
@@ -122,7 +122,7 @@ pub fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
 ///
 /// # Panics
 /// If that run is not lent.
-pub fn take_back(at: PhysAddr, bytes: u64) {
+pub(crate) fn take_back(at: PhysAddr, bytes: u64) {
     assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are taken back but are not lent");
     mark(at.as_u64(), bytes, false);
     frames::free(at, bytes);

@@ -112,7 +112,7 @@ unsafe fn store(to: *mut u8, data: &[u8]) {
 }
 
 /// All lent memory. Addresses are physical.
-pub struct LentMemory;
+pub(crate) struct LentMemory;
 
 impl LentMemory {
     /// Returns a pointer to the bytes at `addr`, if all `len` of them are lent. There is no reference to

@@ -6,14 +6,15 @@
 //! | `DIRECT_MAP + physical` | all RAM; device registers that [`map_device`] added | RW-, but R-- for kernel text, read-only data and page tables |
 //! | `STACKS..` | stacks, each at the top of a slot whose rest is not mapped | RW- |
 
-pub mod arena;
-pub mod dma;
-pub mod frames;
-pub mod heap;
-pub mod lent;
-pub mod memory;
-pub mod paging;
-pub mod stacks;
+pub(crate) mod arena;
+pub(crate) mod dma;
+pub(crate) mod frames;
+pub(crate) mod heap;
+pub(crate) mod lent;
+pub(crate) mod memory;
+pub(crate) mod modules;
+pub(crate) mod paging;
+pub(crate) mod stacks;
 
 use x86_64::{PhysAddr, VirtAddr};
 
@@ -21,11 +22,11 @@ use crate::boot::{BootInfo, Region};
 use paging::Rights;
 
 /// The virtual address of physical address 0. The boot page tables in `boot/entry.s` rely on it too.
-pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+pub(crate) const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 /// The physical address space for which the direct map has room, in bytes.
-pub const DIRECT_MAP_BYTES: u64 = 64 << 40;
+pub(crate) const DIRECT_MAP_BYTES: u64 = 64 << 40;
 /// The size of a page and of a frame, in bytes.
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 unsafe extern "C" {
     static __image_start: u8;
@@ -36,7 +37,7 @@ unsafe extern "C" {
 
 /// The addresses (virtual = physical) at which the parts of the image begin and end.
 #[derive(Clone, Copy, Debug)]
-pub struct Image {
+pub(crate) struct Image {
     /// The start of the image and of the text.
     pub start: u64,
     /// The end of the text and start of read-only data.
@@ -48,7 +49,7 @@ pub struct Image {
 }
 
 /// Returns the addresses of the kernel image.
-pub fn image() -> Image {
+pub(crate) fn image() -> Image {
     Image {
         start: (&raw const __image_start) as u64,
         text_end: (&raw const __text_end) as u64,
@@ -59,13 +60,13 @@ pub fn image() -> Image {
 
 /// Returns the address of `phys` in the direct map.
 #[inline]
-pub fn phys_to_virt(phys: PhysAddr) -> *mut u8 {
+pub(crate) fn phys_to_virt(phys: PhysAddr) -> *mut u8 {
     (DIRECT_MAP + phys.as_u64()) as *mut u8
 }
 
 /// Returns the physical address behind a virtual one of this kernel: in the image, the direct map (which
 /// contains the heap and the frames) or a stack. Returns `None` if nothing is mapped there.
-pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
+pub(crate) fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
     let addr = virt as u64;
     if (DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES).contains(&addr) {
         return Some(PhysAddr::new_truncate(addr - DIRECT_MAP));
@@ -81,7 +82,7 @@ pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
 ///
 /// # Safety
 /// The boot processor calls this once, with the memory map of this machine.
-pub unsafe fn init_frames(boot: &BootInfo) {
+pub(crate) unsafe fn init_frames(boot: &BootInfo) {
     let image = image();
     let low = Region::new(0, 1 << 20);
     let kernel = Region::new(image.start, image.end - image.start);
@@ -93,7 +94,7 @@ pub unsafe fn init_frames(boot: &BootInfo) {
 ///
 /// # Safety
 /// The boot processor calls this once, after [`init_frames`].
-pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
+pub(crate) unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
     unsafe { paging::init(boot.ram.iter(), cpus as u64) };
     lent::init();
@@ -104,7 +105,7 @@ pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
 ///
 /// # Errors
 /// Fails if the range is beyond the direct map, or overlaps RAM.
-pub fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError> {
+pub(crate) fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError> {
     let start = phys.as_u64() & !(PAGE - 1);
     let end = phys.as_u64().checked_add(len).and_then(|e| e.checked_next_multiple_of(PAGE));
     let end = end.filter(|e| *e <= DIRECT_MAP_BYTES).ok_or(paging::MapError::OutOfRange)?;

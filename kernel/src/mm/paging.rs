@@ -33,16 +33,17 @@ const SPARE: u64 = 8;
 
 /// The access rights of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rights {
-    /// Read and execute.
+pub(crate) enum Rights {
+    /// Code can be read and executed.
     Text,
-    /// Read.
+    /// Data can be read.
     ReadOnly,
-    /// Read and write.
+    /// Data can be read and written.
     Data,
-    /// Read and write device registers: uncached.
+    /// Registers of a device can be read and written, uncached.
     Device,
-    /// Write to a device. The processor combines writes to longer ones (see [`cpu::init_memory_types`]).
+    /// Memory of a device can be written. The processor combines writes to longer ones (see
+    /// [`cpu::init_memory_types`]).
     Combining,
 }
 
@@ -61,7 +62,7 @@ impl Rights {
 
 /// The reason why a mapping was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapError {
+pub(crate) enum MapError {
     /// The range is beyond the direct map.
     OutOfRange,
     /// The range overlaps RAM.
@@ -102,7 +103,7 @@ static RUN: spin::Once<Region> = spin::Once::new();
 ///
 /// # Panics
 /// If called before [`init`].
-pub fn tables() -> Region {
+pub(crate) fn tables() -> Region {
     *RUN.get().expect("page tables before their memory was set aside")
 }
 
@@ -248,7 +249,7 @@ impl PageTables {
 /// # Safety
 /// The boot processor calls this once, after the frame allocator has started, with nothing in use outside of
 /// `ram` and the image.
-pub unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {
+pub(crate) unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {
     let image = image();
     let mut t = TABLES.lock();
     t.huge = cpu::bit(cpu::cpuid(0x8000_0001, 0).edx, 26);
@@ -286,19 +287,19 @@ unsafe fn load(root: PhysAddr) {
 }
 
 /// Returns the address of the root table, which is below 4 GiB.
-pub fn root() -> PhysAddr {
+pub(crate) fn root() -> PhysAddr {
     TABLES.lock().root
 }
 
 /// Maps `len` bytes (whole pages). An existing mapping with the same target and rights stays.
-pub fn map(virt: VirtAddr, phys: PhysAddr, len: u64, rights: Rights) -> Result<(), MapError> {
+pub(crate) fn map(virt: VirtAddr, phys: PhysAddr, len: u64, rights: Rights) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| t.map(virt.as_u64(), phys.as_u64(), len, rights))
 }
 
 /// Changes the rights of `len` mapped bytes (whole pages): on this processor at once, on others with their
 /// next flush.
-pub fn protect(virt: VirtAddr, len: u64, rights: Rights) -> Result<(), MapError> {
+pub(crate) fn protect(virt: VirtAddr, len: u64, rights: Rights) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| {
         t.reserve()?;
@@ -307,7 +308,7 @@ pub fn protect(virt: VirtAddr, len: u64, rights: Rights) -> Result<(), MapError>
 }
 
 /// Unmaps `len` bytes (whole pages): on this processor at once, on others with their next flush.
-pub fn unmap(virt: VirtAddr, len: u64) -> Result<(), MapError> {
+pub(crate) fn unmap(virt: VirtAddr, len: u64) -> Result<(), MapError> {
     let mut t = TABLES.lock();
     writing(|| {
         for at in (virt.as_u64()..virt.as_u64() + len).step_by(PAGE as usize) {
@@ -321,7 +322,7 @@ pub fn unmap(virt: VirtAddr, len: u64) -> Result<(), MapError> {
 }
 
 /// Returns the physical address to which `virt` maps. Takes no lock, so a fault handler may call it.
-pub fn translate(virt: VirtAddr) -> Option<PhysAddr> {
+pub(crate) fn translate(virt: VirtAddr) -> Option<PhysAddr> {
     let mut table = Cr3::read().0.start_address();
     for level in (0..4).rev() {
         let e = read(entry(table, virt.as_u64(), level));

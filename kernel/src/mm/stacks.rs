@@ -1,96 +1,20 @@
-//! Stacks: each at the top of a slot of address space whose rest is not mapped, so that an overflow is a page
-//! fault.
+//! Maps the stacks of processors.
 
-use core::fmt;
 use x86_64::VirtAddr;
 
-use super::{PAGE, frames, paging};
-
-/// The address of the first slot.
-const STACKS: u64 = 0xffff_c000_0000_0000;
-/// The address space of one slot, in bytes.
-const SLOT: u64 = 512 << 10;
-/// The number of slots of one processor: 4 MiB, so that processors share no page table.
-const SLOTS_PER_CPU: u64 = 8;
-
-/// The purpose of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Kind {
-    /// Tasks and the main loop.
-    Main = 0,
-    /// Interrupts, and pollers that run in them.
-    Interrupt = 1,
-    /// Exceptions, except for those below.
-    Exception = 2,
-    /// NMI and machine check.
-    Nmi = 3,
-    /// Double fault.
-    DoubleFault = 4,
-}
-
-impl Kind {
-    const ALL: [Self; 5] = [Self::Main, Self::Interrupt, Self::Exception, Self::Nmi, Self::DoubleFault];
-
-    /// Returns the number of usable bytes.
-    const fn bytes(self) -> u64 {
-        match self {
-            Self::Main => 256 << 10,
-            Self::Interrupt => 64 << 10,
-            Self::Exception => 32 << 10,
-            Self::Nmi | Self::DoubleFault => 16 << 10,
-        }
-    }
-}
-
-/// A stack, identified by its processor and kind.
-#[derive(Clone, Copy, Debug)]
-pub struct Stack {
-    /// The index of the processor.
-    pub cpu: u32,
-    /// The purpose of the stack.
-    pub kind: Kind,
-}
-
-impl Stack {
-    /// Returns the initial stack pointer: one past the last byte.
-    pub fn top(self) -> u64 {
-        STACKS + (u64::from(self.cpu) * SLOTS_PER_CPU + self.kind as u64 + 1) * SLOT
-    }
-
-    /// Returns the lowest usable address.
-    pub fn bottom(self) -> u64 {
-        self.top() - self.kind.bytes()
-    }
-
-    /// Returns the stack in whose slot `addr` lies, in the usable part or in the guard.
-    pub fn around(addr: u64) -> Option<Self> {
-        let slot = addr.checked_sub(STACKS)? / SLOT;
-        let cpu = u32::try_from(slot / SLOTS_PER_CPU).ok().filter(|c| *c < 4096)?;
-        Kind::ALL.get((slot % SLOTS_PER_CPU) as usize).map(|kind| Self { cpu, kind: *kind })
-    }
-
-    /// Returns whether `addr` lies in the guard below the stack.
-    pub fn guards(self, addr: u64) -> bool {
-        addr < self.bottom()
-    }
-
-    fn map(self) -> Result<(), paging::MapError> {
-        let bytes = self.kind.bytes();
-        let run = frames::alloc(bytes).ok_or(paging::MapError::OutOfMemory)?;
-        paging::map(VirtAddr::new_truncate(self.bottom()), run, bytes, paging::Rights::Data)
-    }
-}
-
-impl fmt::Display for Stack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} stack of cpu {} ({:#x}..{:#x})", self.kind, self.cpu, self.bottom(), self.top())
-    }
-}
+use super::{frames, paging};
+use crate::arch::stacks::{Kind, Stack};
 
 /// Maps all stacks of processor `cpu`.
-pub fn map_all(cpu: u32) -> Result<(), paging::MapError> {
-    Kind::ALL.iter().try_for_each(|kind| Stack { cpu, kind: *kind }.map())
+///
+/// # Errors
+/// Fails if there is not enough memory.
+pub(crate) fn map_all(cpu: u32) -> Result<(), paging::MapError> {
+    Kind::ALL.iter().try_for_each(|kind| map(Stack { cpu, kind: *kind }))
 }
 
-const _: () = assert!(Kind::Main.bytes() + PAGE <= SLOT);
+fn map(stack: Stack) -> Result<(), paging::MapError> {
+    let bytes = stack.kind.bytes();
+    let run = frames::alloc(bytes).ok_or(paging::MapError::OutOfMemory)?;
+    paging::map(VirtAddr::new_truncate(stack.bottom()), run, bytes, paging::Rights::Data)
+}

@@ -12,7 +12,7 @@ use crate::mlx4::Card;
 const TAG: usize = 4;
 
 /// Returns the card's port as a device, if it is on Ethernet.
-pub fn start(card: &Arc<Card>) -> Option<Nic> {
+pub(super) fn start(card: &Arc<Card>) -> Option<Nic> {
     let mtu = usize::from(card.frame_payload()?);
     let room = || vec![0; ETHERNET_HEADER + TAG + mtu].into_boxed_slice();
     Some(Nic {

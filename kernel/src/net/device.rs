@@ -20,7 +20,7 @@ const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
 /// Addresses that smoltcp has asked for and that have not been answered.
 #[derive(Default)]
-pub struct Queries {
+pub(super) struct Queries {
     waiting: Vec<Ipv4Addr, WAITING>,
 }
 
@@ -45,7 +45,7 @@ impl Queries {
     }
 
     /// Returns true if an answer is due. Cheap, for the poller.
-    pub fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
+    pub(super) fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
         let known =
             |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
         self.waiting.iter().any(known)
@@ -53,7 +53,7 @@ impl Queries {
 }
 
 /// A locked port, as smoltcp's device.
-pub struct PortDevice<'a> {
+pub(super) struct PortDevice<'a> {
     /// The port's locked state.
     pub inner: &'a mut Inner,
     /// Addresses for which smoltcp waits.
@@ -69,7 +69,7 @@ pub struct PortDevice<'a> {
 }
 
 /// A frame for smoltcp: received from the wire, or an answer to its ARP request.
-pub enum Rx<'a> {
+pub(super) enum Rx<'a> {
     /// A received frame, in place.
     Wire(HostFrames<'a>),
     /// A synthesised ARP answer, and its length.
@@ -77,7 +77,7 @@ pub enum Rx<'a> {
 }
 
 /// Room for a frame that smoltcp sends.
-pub struct Tx<'a> {
+pub(super) struct Tx<'a> {
     tx: &'a mut dyn Transmit,
     resolver: &'a mut neighbour::Resolver,
     queries: &'a mut Queries,

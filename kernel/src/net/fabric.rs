@@ -16,7 +16,7 @@ const BUFFERS: Buffers = Buffers { receive: 64 << 10, send: 64 << 10 };
 
 /// TCP on an Ethernet port. The port's TCP stack is created at the first use, because an unused stack would
 /// cost memory.
-pub struct FabricNetwork {
+pub(crate) struct FabricNetwork {
     net: &'static Net,
     port: &'static Port,
     at: At,
@@ -24,7 +24,7 @@ pub struct FabricNetwork {
 }
 
 /// The IPv4 address of TCP.
-pub enum At {
+pub(crate) enum At {
     /// The address of an RNIC, once it has one.
     Rnic(Arc<dyn Rnic>),
     /// The port's own address.
@@ -34,7 +34,7 @@ pub enum At {
 impl FabricNetwork {
     /// Returns TCP on `port` of `net`, in a network with `prefix` bits of prefix, all of which is on the
     /// fabric.
-    pub fn new(net: &'static Net, port: &'static Port, at: At, prefix: u8) -> Self {
+    pub(crate) fn new(net: &'static Net, port: &'static Port, at: At, prefix: u8) -> Self {
         Self { net, port, at, prefix }
     }
 

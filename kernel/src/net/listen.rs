@@ -10,7 +10,7 @@ use super::stack::{Buffers, Stack, TcpStream, socket};
 use crate::sync::IrqMutex;
 
 /// Listens on one port until it is dropped.
-pub struct TcpListener {
+pub(crate) struct TcpListener {
     stack: &'static Stack,
     port: u16,
     buffers: Buffers,
@@ -20,7 +20,7 @@ pub struct TcpListener {
 
 impl Stack {
     /// Listens on `port`. Accepted connections get buffers of the given sizes.
-    pub fn listen(&'static self, port: u16, buffers: Buffers) -> Result<TcpListener, NetworkError> {
+    pub(crate) fn listen(&'static self, port: u16, buffers: Buffers) -> Result<TcpListener, NetworkError> {
         let mut socket = socket(buffers);
         socket.listen(port).map_err(|_| NetworkError::NoAddress)?;
         let mut inner = self.inner.lock();
@@ -38,7 +38,7 @@ impl Stack {
 
 impl TcpListener {
     /// Returns the next connection, by `deadline`.
-    pub async fn accept(&self, deadline: Instant) -> Result<TcpStream, NetworkError> {
+    pub(crate) async fn accept(&self, deadline: Instant) -> Result<TcpStream, NetworkError> {
         let mut next = socket(self.buffers);
         next.listen(self.port).map_err(|_| NetworkError::NoAddress)?;
         let mut next = Some(next);

@@ -8,12 +8,12 @@
 mod card;
 mod device;
 #[cfg(feature = "perftest")]
-pub mod fabric;
+pub(crate) mod fabric;
 #[cfg(feature = "perftest")]
 mod listen;
 mod nic;
-pub mod port;
-pub mod stack;
+pub(crate) mod port;
+pub(crate) mod stack;
 mod virtio;
 
 use alloc::boxed::Box;
@@ -29,12 +29,11 @@ use platform::Instant;
 use spin::Once;
 
 use crate::arch::interrupts;
-use crate::boot::cmdline;
 use crate::exec::{self, Poller};
 use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
-use crate::{mm, random, time};
+use crate::{cmdline, mm, random};
 use nic::Nic;
 use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};
@@ -44,7 +43,7 @@ use virtio::Sizes;
 const SMALL: u64 = 96 << 20;
 
 /// The machine's network, for as long as the kernel lives.
-pub struct Net {
+pub(crate) struct Net {
     /// Ports of virtio devices, in the order of the bus.
     ports: Vec<&'static Port>,
     /// The port of the card that is the RNIC.
@@ -69,7 +68,7 @@ impl Net {
     ///
     /// # Errors
     /// A line for the user: there is no such port.
-    pub fn management(&self) -> Result<&'static Stack, String> {
+    pub(crate) fn management(&self) -> Result<&'static Stack, String> {
         let missing = || match wanted("mgmt") {
             Some(address) => format!("mgmt={address}: no network device has that address"),
             None => "no network device for the management network".into(),
@@ -79,7 +78,7 @@ impl Net {
 
     /// Adds the port of a card, if it is on Ethernet: it answers for its addresses, and becomes the
     /// management port if no other port is.
-    pub fn attach_card(&self, address: pci::Address, card: &Arc<Card>) -> Option<&'static Port> {
+    pub(crate) fn attach_card(&self, address: pci::Address, card: &Arc<Card>) -> Option<&'static Port> {
         let nic = card::start(card)?;
         let is_management = is_named("mgmt", address, &nic).unwrap_or(self.stack.get().is_none());
         let name = if is_management { "mgmt+rdma" } else { "rdma" };
@@ -126,7 +125,7 @@ fn start_stack(port: &'static Port, addressing: Addressing) -> &'static Stack {
 }
 
 /// Returns the value of `future`, or `None` if it is not ready by `deadline`.
-pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
+pub(crate) async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timeout = pin!(exec::sleep_until(deadline));
     poll_fn(|cx| {
@@ -144,7 +143,7 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
 /// # Errors
 /// A line for the user that says what is wrong on the command line. A device that does not start is reported
 /// on the console and skipped.
-pub fn init(stack: bool) -> Result<&'static Net, String> {
+pub(crate) fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
     let sizes =
         if mm::frames::totals().0 < SMALL { Sizes { rx: 128, tx: 64 } } else { Sizes { rx: 256, tx: 256 } };
@@ -280,9 +279,4 @@ impl Poller for NetPoller {
         // All ports must be armed, even if the first has frames already.
         self.own_ports().fold(false, |waits, port| port.arm() | waits)
     }
-}
-
-/// Returns the time in `ms` milliseconds from now.
-pub fn in_ms(ms: u64) -> Instant {
-    time::now() + core::time::Duration::from_millis(ms)
 }

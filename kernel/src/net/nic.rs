@@ -5,10 +5,10 @@ use alloc::boxed::Box;
 use verbs::MacAddr;
 
 /// The length of a frame's header, in bytes.
-pub const ETHERNET_HEADER: usize = 14;
+pub(super) const ETHERNET_HEADER: usize = 14;
 
 /// Receives frames from a device. Neither allocates nor waits.
-pub trait Receive: Send {
+pub(crate) trait Receive: Send {
     /// Returns the oldest frame that was not consumed yet.
     fn peek(&mut self) -> Option<&[u8]>;
     /// Consumes the frame that [`peek`](Self::peek) returns: its buffer goes back to the device.
@@ -21,11 +21,12 @@ pub trait Receive: Send {
     /// Turns interrupts off, because the device is polled.
     fn disarm(&mut self);
     /// Returns the number of received frames.
+    #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     fn frames(&self) -> u64;
 }
 
 /// Sends frames to a device. Neither allocates nor waits.
-pub trait Transmit: Send {
+pub(crate) trait Transmit: Send {
     /// Returns true if there is room for a frame.
     fn has_room(&mut self) -> bool;
     /// Returns a buffer for a frame of `len` bytes, or `None` if there is no room or the frame is too long
@@ -44,11 +45,12 @@ pub trait Transmit: Send {
     /// Turns interrupts off, because the device is polled.
     fn disarm(&mut self);
     /// Returns the number of sent frames.
+    #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     fn frames(&self) -> u64;
 }
 
 /// A running device.
-pub struct Nic {
+pub(crate) struct Nic {
     /// The device's Ethernet address.
     pub mac: MacAddr,
     /// The largest payload of a frame, in bytes.
@@ -62,12 +64,12 @@ pub struct Nic {
 impl Nic {
     /// Requests an interrupt at the next frame, or at the next free transmit buffer if one was missing.
     /// Returns `true` if there is one already; there may be no interrupt then.
-    pub fn arm(&mut self) -> bool {
+    pub(crate) fn arm(&mut self) -> bool {
         self.rx.arm() | self.tx.arm()
     }
 
     /// Turns interrupts off, because the device is polled.
-    pub fn disarm(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.rx.disarm();
         self.tx.disarm();
     }

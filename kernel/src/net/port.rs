@@ -65,7 +65,7 @@ impl DeferredFrames {
 }
 
 /// The part of a port that its lock protects.
-pub struct Inner {
+pub(crate) struct Inner {
     pub device: Nic,
     /// The addresses of neighbours on the port's network.
     pub resolver: Resolver,
@@ -75,7 +75,7 @@ pub struct Inner {
 }
 
 /// An Ethernet port. It is never freed.
-pub struct Port {
+pub(crate) struct Port {
     mac: MacAddr,
     mtu: usize,
     has_rnic: AtomicBool,
@@ -84,8 +84,9 @@ pub struct Port {
 }
 
 /// Counters of frames.
+#[cfg(feature = "selftest")]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     pub received: u64,
     pub sent: u64,
     /// Frames received and dropped, because nothing handles them or there was no room.
@@ -94,7 +95,7 @@ pub struct Counters {
 
 impl Port {
     /// Returns a port over a running device. This is the only allocation of a port.
-    pub fn new(device: Nic) -> Self {
+    pub(crate) fn new(device: Nic) -> Self {
         let (mac, mtu) = (device.mac, device.mtu);
         let deferred = DeferredFrames {
             bytes: Vec::new(),
@@ -110,17 +111,18 @@ impl Port {
     }
 
     /// Returns the port's Ethernet address.
-    pub fn mac(&self) -> MacAddr {
+    pub(crate) fn mac(&self) -> MacAddr {
         self.mac
     }
 
     /// Returns the largest payload of a frame, in bytes.
-    pub fn mtu(&self) -> usize {
+    pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
 
     /// Returns the number of frames so far.
-    pub fn counters(&self) -> Counters {
+    #[cfg(feature = "selftest")]
+    pub(crate) fn counters(&self) -> Counters {
         let inner = self.inner.lock();
         Counters {
             received: inner.device.rx.frames(),
@@ -130,7 +132,7 @@ impl Port {
     }
 
     /// Makes the host's stack handle frames of this port from now on.
-    pub fn attach_stack(&self) {
+    pub(crate) fn attach_stack(&self) {
         let mut inner = self.inner.lock();
         self.has_stack.store(true, Ordering::Relaxed);
         if self.has_rnic.load(Ordering::Relaxed) {
@@ -139,7 +141,7 @@ impl Port {
     }
 
     /// Makes the software RNIC handle RoCE frames of this port from now on.
-    pub fn attach_rnic(&'static self) -> RocePort {
+    pub(crate) fn attach_rnic(&'static self) -> RocePort {
         let mut inner = self.inner.lock();
         self.has_rnic.store(true, Ordering::Relaxed);
         if self.has_stack.load(Ordering::Relaxed) {
@@ -149,29 +151,29 @@ impl Port {
     }
 
     /// Runs `f` with the port locked.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
         f(&mut self.inner.lock())
     }
 
     /// Runs `f` with the port locked, unless the lock is held: for the last words of a processor that may
     /// hold it.
-    pub fn try_with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+    pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
         self.inner.try_lock().map(|mut inner| f(&mut inner))
     }
 
     /// Returns true if a software RNIC handles RoCE frames.
-    pub fn has_rnic(&self) -> bool {
+    pub(crate) fn has_rnic(&self) -> bool {
         self.has_rnic.load(Ordering::Relaxed)
     }
 
     /// Returns true if a stack handles the host's frames.
-    pub fn has_stack(&self) -> bool {
+    pub(crate) fn has_stack(&self) -> bool {
         self.has_stack.load(Ordering::Relaxed)
     }
 
     /// Runs the port's part of the poller: sends the resolver's frames, and consumes frames that nothing else
     /// handles. Bounded; neither allocates nor waits. Returns `true` if it did something.
-    pub fn service(&self, now: Instant) -> bool {
+    pub(crate) fn service(&self, now: Instant) -> bool {
         let mut inner = self.inner.lock();
         let mut busy = false;
         if !self.has_rnic() && !self.has_stack() {
@@ -184,28 +186,32 @@ impl Port {
     }
 
     /// Returns the time at which [`service`](Self::service) has work next, if no frame arrives before.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.inner.lock().resolver.next_deadline()
     }
 
     /// Requests an interrupt at the next frame. Returns `true` if frames are waiting already.
-    pub fn arm(&self) -> bool {
+    pub(crate) fn arm(&self) -> bool {
         self.inner.lock().device.arm()
     }
 
     /// Turns interrupts off.
-    pub fn disarm(&self) {
+    pub(crate) fn disarm(&self) {
         self.inner.lock().device.disarm();
     }
 
     /// Makes the port answer for `ip` from now on. Returns `false` if it has four addresses already.
-    pub fn add_address(&self, ip: IpAddr) -> bool {
+    pub(crate) fn add_address(&self, ip: IpAddr) -> bool {
         self.inner.lock().resolver.add_own(ip)
     }
 
     /// Returns the Ethernet address of `ip` on this port's network, or `None` if there is no answer by
     /// `deadline`. The port must be polled meanwhile.
-    pub async fn resolve(&self, ip: IpAddr, deadline: Instant) -> Option<MacAddr> {
+    #[cfg_attr(
+        not(any(feature = "perftest", feature = "selftest")),
+        expect(dead_code, reason = "only perftest and self-tests call it")
+    )]
+    pub(crate) async fn resolve(&self, ip: IpAddr, deadline: Instant) -> Option<MacAddr> {
         core::future::poll_fn(|cx| {
             let now = time::now();
             let mut inner = self.inner.lock();
@@ -242,7 +248,7 @@ impl Inner {
     }
 
     /// Sends the resolver's frames and notifies the device. Returns `true` if frames were sent.
-    pub fn service(&mut self, now: Instant) -> bool {
+    pub(crate) fn service(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while self.resolver.next_deadline().is_some_and(|at| at <= now) {
             let tx = &mut self.device.tx;
@@ -303,7 +309,7 @@ impl Inner {
 
     /// Returns true if a frame for the host's stack waits. Consumes the resolver's frames before it and,
     /// unless `rnic`, those for an absent RNIC. For the stack.
-    pub fn has_host_frame(&mut self, now: Instant, rnic: bool) -> bool {
+    pub(crate) fn has_host_frame(&mut self, now: Instant, rnic: bool) -> bool {
         if self.deferred.front().is_some() {
             return true;
         }
@@ -319,7 +325,7 @@ impl Inner {
     }
 
     /// Returns the parts that the stack needs at the same time.
-    pub fn split(&mut self) -> (HostFrames<'_>, &mut dyn Transmit, &mut Resolver) {
+    pub(crate) fn split(&mut self) -> (HostFrames<'_>, &mut dyn Transmit, &mut Resolver) {
         (
             HostFrames { rx: &mut *self.device.rx, deferred: &mut self.deferred },
             &mut *self.device.tx,
@@ -329,7 +335,7 @@ impl Inner {
 }
 
 /// The frames of the host's stack.
-pub struct HostFrames<'a> {
+pub(crate) struct HostFrames<'a> {
     rx: &'a mut dyn Receive,
     deferred: &'a mut DeferredFrames,
 }
@@ -337,7 +343,7 @@ pub struct HostFrames<'a> {
 impl HostFrames<'_> {
     /// Passes the oldest frame to `each`, in place; an empty one if none waits. Call only if
     /// [`has_host_frame`](Inner::has_host_frame) returned true: otherwise the waiting frame may be another's.
-    pub fn take<R>(self, each: impl FnOnce(&[u8]) -> R) -> R {
+    pub(crate) fn take<R>(self, each: impl FnOnce(&[u8]) -> R) -> R {
         if let Some(frame) = self.deferred.front() {
             let result = each(frame);
             self.deferred.pop();
@@ -350,7 +356,7 @@ impl HostFrames<'_> {
 }
 
 /// A port, as the software RNIC uses it.
-pub struct RocePort(&'static Port);
+pub(crate) struct RocePort(&'static Port);
 
 impl softroce::EthernetPort for RocePort {
     fn mac(&self) -> MacAddr {

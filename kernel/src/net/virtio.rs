@@ -29,13 +29,13 @@ const RX: u16 = 0;
 const TX: u16 = 1;
 
 /// Returns true if `function` is a network device that this driver supports.
-pub fn is_network(function: &Function) -> bool {
+pub(super) fn is_network(function: &Function) -> bool {
     function.id.0 == VENDOR && IDS.contains(&function.id.1)
 }
 
 /// The numbers of a device's buffers; each buffer holds one frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub(super) struct Sizes {
     /// Receive buffers, a power of two.
     pub rx: u16,
     /// Transmit buffers, a power of two.
@@ -231,7 +231,7 @@ impl Transmit for Transmitter {
 }
 
 /// Starts the device, which interrupts with `message` once it is armed.
-pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Nic, SetupError> {
+pub(super) fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Nic, SetupError> {
     let mut virtio = Device::negotiate(function, F_MAC, WANTED, Some(message))?;
     let (transport, features) = (&virtio.transport, virtio.features);
     let read_u16 = |offset| transport.read_config_space::<u16>(offset).map_err(|_| SetupError::Transport);

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use runtime::App;
 
 /// Returns all applications. perftest, if built in, needs more than LITE and is passed by the caller.
-pub fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
+pub(super) fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
     let mut apps: Vec<Box<dyn App>> = vec![
         #[cfg(feature = "wordcount")]
         Box::new(mapreduce::Job::<wordcount::WordCount>::default()),

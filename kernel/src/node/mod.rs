@@ -1,7 +1,7 @@
 //! A node of the cluster: connects one RNIC, the control connection, LITE and the applications.
 
 mod apps;
-pub mod control_link;
+pub(crate) mod control_link;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
@@ -20,12 +20,12 @@ use lite::Lite;
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
 use verbs::Rnic;
 
-use crate::boot::{chart, cmdline};
+use crate::boot::acpi;
 use crate::machine::Machine;
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
-use crate::{exec, io_addresses, mm};
+use crate::{chart, cmdline, exec, io_addresses, mm};
 use control_link::ManagerLink;
 use platform::Platform;
 use rnic::{NodeRnic, Wanted};
@@ -41,8 +41,8 @@ const LEAST: u64 = 8 << 20;
 
 /// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
 /// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.
-pub async fn run() {
-    if let Err(why) = io_addresses::check(&crate::hardware().iommus) {
+pub(crate) async fn run() {
+    if let Err(why) = io_addresses::check(&acpi::tables().iommus) {
         log::error!("this node does not start: {why}");
         power::exit(Code::Refused);
     }

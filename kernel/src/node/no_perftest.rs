@@ -5,16 +5,16 @@ use alloc::string::String;
 use runtime::App;
 
 use super::rnic::NodeRnic;
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::net::Net;
 
 /// Returns no application.
-pub fn application(_: &'static Net, _: &NodeRnic) -> Option<Box<dyn App>> {
+pub(super) fn application(_: &'static Net, _: &NodeRnic) -> Option<Box<dyn App>> {
     None
 }
 
 /// Returns the value of `perftest=`.
-pub fn words() -> Option<&'static str> {
+pub(super) fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
@@ -22,6 +22,6 @@ pub fn words() -> Option<&'static str> {
 ///
 /// # Errors
 /// Returned always: perftest is not in this image.
-pub async fn run(words: &str) -> Result<(), String> {
+pub(super) async fn run(words: &str) -> Result<(), String> {
     Err(alloc::format!("perftest={words}: this image is built without perftest"))
 }

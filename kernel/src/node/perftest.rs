@@ -13,7 +13,7 @@ use verbs::Gid;
 
 use super::remote_access;
 use super::rnic::{NodeRnic, Wanted};
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::machine::Machine;
 use crate::net::fabric::{At, FabricNetwork};
 use crate::net::port::Port;
@@ -31,19 +31,19 @@ fn on(net: &'static Net, rnic: &NodeRnic, port: &'static Port, at: At, prefix: u
 }
 
 /// Returns the application for a node that has joined, if its RNIC has a port for TCP.
-pub fn application(net: &'static Net, rnic: &NodeRnic) -> Option<Box<dyn App>> {
+pub(super) fn application(net: &'static Net, rnic: &NodeRnic) -> Option<Box<dyn App>> {
     let at = At::Rnic(rnic.rnic());
     Some(Box::new(perftest::Job(on(net, rnic, rnic.port()?, at, PREFIX))))
 }
 
 /// Returns the value of `perftest=`: the words of a command line, separated by commas.
-pub fn words() -> Option<&'static str> {
+pub(super) fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
 /// Serves clients one after the other for as long as the machine runs. If the words contain a server's
 /// address, it runs one test and ends the machine.
-pub async fn run(words: &str) -> Result<(), String> {
+pub(super) async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
     let wanted = Wanted::from_command_line()?;

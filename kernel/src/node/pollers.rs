@@ -9,12 +9,12 @@ use verbs::Rnic;
 use crate::exec::{self, Poller};
 
 /// Makes core 0 drive the RNIC, also from interrupts.
-pub fn register_rnic(rnic: Arc<dyn Rnic>) {
+pub(super) fn register_rnic(rnic: Arc<dyn Rnic>) {
     exec::register_poller(0, Box::new(RnicPoller(rnic)));
 }
 
 /// Makes core 0 drive LITE, in task context only.
-pub fn register_lite(lite: Lite) {
+pub(super) fn register_lite(lite: Lite) {
     exec::register_poller(0, Box::new(LitePoller(lite)));
 }
 

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use platform::Memory;
 
-use crate::boot::cmdline;
+use crate::cmdline;
 use crate::machine::{self, RemoteAccess};
 use crate::mm::arena::Arena;
 use crate::mm::{frames, lent};
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 ///
 /// # Errors
 /// A line for the user: `remote=` is malformed, or there is too little memory.
-pub fn set() -> Result<(), String> {
+pub(super) fn set() -> Result<(), String> {
     let text = cmdline::get("remote").unwrap_or("all");
     let covered = lent::covered();
     let (_, free) = frames::lendable_totals();

@@ -11,7 +11,6 @@ use softroce::SoftRoce;
 use verbs::{Gid, Rnic};
 
 use super::pollers;
-use crate::boot::cmdline;
 use crate::machine::{self, RemoteAccess};
 use crate::mlx4::{self, Choice, DrivenCard, NoCard};
 use crate::mm::memory::LentMemory;
@@ -19,11 +18,11 @@ use crate::net::Net;
 use crate::net::port::{Port, RocePort};
 use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
-use crate::{exec, random};
+use crate::{cmdline, exec, random};
 
 /// The value of `nic=`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub(super) enum Wanted {
     /// A card that starts, otherwise software.
     Auto,
     Mlx4(Choice),
@@ -33,7 +32,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Parses `nic=`.
-    pub fn from_command_line() -> Result<Self, String> {
+    pub(super) fn from_command_line() -> Result<Self, String> {
         let text = cmdline::get("nic").unwrap_or("auto");
         match text {
             "auto" => return Ok(Self::Auto),
@@ -63,7 +62,7 @@ impl Wanted {
 type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
 /// The RNIC of this node, before or after it gets its address.
-pub enum NodeRnic {
+pub(super) enum NodeRnic {
     /// A ConnectX-3, and its port if that is on Ethernet.
     Card(Box<DrivenCard>, Option<&'static Port>),
     /// The software RNIC, over an Ethernet port.
@@ -72,7 +71,7 @@ pub enum NodeRnic {
 
 impl NodeRnic {
     /// Starts the wanted RNIC, polled by core 0, and adds a card's port to the network.
-    pub async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
+    pub(super) async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
         let rnic = Self::find(wanted, net).await?;
         pollers::register_rnic(rnic.rnic());
         Ok(rnic)
@@ -115,7 +114,7 @@ impl NodeRnic {
 
     /// Watches a card's health from now on. If the card cannot be used any more, `farewell` runs with the
     /// reason before the machine ends.
-    pub fn watch<F>(&self, farewell: impl FnOnce(String) -> F + Send + 'static)
+    pub(super) fn watch<F>(&self, farewell: impl FnOnce(String) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
     {
@@ -130,7 +129,7 @@ impl NodeRnic {
         exec::spawn_on(0, "card", watch).detach();
     }
 
-    pub fn rnic(&self) -> Arc<dyn Rnic> {
+    pub(super) fn rnic(&self) -> Arc<dyn Rnic> {
         match self {
             Self::Card(driven, _) => driven.card.clone(),
             Self::Soft(soft, _) => soft.clone(),
@@ -138,7 +137,7 @@ impl NodeRnic {
     }
 
     /// Sets the RNIC's address. Call before queue pairs are connected.
-    pub fn set_gid(&self, gid: Gid) -> Result<(), String> {
+    pub(super) fn set_gid(&self, gid: Gid) -> Result<(), String> {
         let address = Ipv6Addr::from(gid.0).to_canonical();
         match self {
             Self::Card(driven, _) => {
@@ -154,7 +153,7 @@ impl NodeRnic {
     }
 
     /// Returns the Ethernet port that has the RNIC's address, also for IP. InfiniBand has none.
-    pub fn port(&self) -> Option<&'static Port> {
+    pub(super) fn port(&self) -> Option<&'static Port> {
         match self {
             Self::Card(_, port) => *port,
             Self::Soft(_, port) => Some(port),

@@ -42,7 +42,7 @@ struct Assign<'a> {
 }
 
 /// Assigns an address to every memory window, bridges included.
-pub fn all(functions: &mut [Function], windows: &[Region]) {
+pub(super) fn all(functions: &mut [Function], windows: &[Region]) {
     if windows.is_empty() {
         log::error!("pci: firmware has assigned no addresses to devices, and ACPI lists no windows for them");
         return;

@@ -12,7 +12,7 @@ static PORTS: IrqMutex<(Port<u32>, Port<u32>)> = IrqMutex::new((Port::new(0xcf8)
 
 /// An access path to the configuration space of some buses.
 #[derive(Clone, Copy, Debug)]
-pub enum Config {
+pub(crate) enum Config {
     /// Memory-mapped configuration space.
     Memory {
         /// The mapped address that bus 0 would have.
@@ -29,7 +29,7 @@ pub enum Config {
 
 impl Config {
     /// Maps `window`. If that fails, prints a line on the console and returns `None`.
-    pub fn memory(window: &EcamWindow) -> Option<Self> {
+    pub(crate) fn memory(window: &EcamWindow) -> Option<Self> {
         let EcamWindow { base, segment, first_bus, last_bus } = *window;
         let start = base + (u64::from(first_bus) << 20);
         let len = (u64::from(last_bus.checked_sub(first_bus)?) + 1) << 20;
@@ -46,7 +46,7 @@ impl Config {
     }
 
     /// Returns the ports, if something answers there.
-    pub fn ports() -> Option<Self> {
+    pub(crate) fn ports() -> Option<Self> {
         let mut ports = PORTS.lock();
         // SAFETY: 0xcf8 is the configuration address port; on a machine without it nothing listens there.
         let echoed = unsafe {
@@ -57,7 +57,7 @@ impl Config {
     }
 
     /// Returns the segment group and the buses that this path reaches.
-    pub fn buses(&self) -> (u16, core::ops::RangeInclusive<u8>) {
+    pub(crate) fn buses(&self) -> (u16, core::ops::RangeInclusive<u8>) {
         match *self {
             Self::Memory { segment, first_bus, last_bus, .. } => (segment, first_bus..=last_bus),
             Self::Ports => (0, 0..=255),
@@ -83,7 +83,7 @@ impl Config {
     }
 
     /// Reads the word at `offset` (rounded down to a multiple of 4). Returns all ones if nothing answers.
-    pub fn read(&self, a: Address, offset: u16) -> u32 {
+    pub(crate) fn read(&self, a: Address, offset: u16) -> u32 {
         if !self.reaches(a, offset) {
             return u32::MAX;
         }
@@ -103,7 +103,7 @@ impl Config {
     }
 
     /// Writes the word at `offset` (rounded down to a multiple of 4).
-    pub fn write(&self, a: Address, offset: u16, value: u32) {
+    pub(crate) fn write(&self, a: Address, offset: u16, value: u32) {
         if !self.reaches(a, offset) {
             return;
         }

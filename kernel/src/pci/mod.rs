@@ -16,16 +16,16 @@ use core::fmt;
 use core::str::FromStr;
 use x86_64::PhysAddr;
 
-use crate::Hardware;
+use crate::boot::acpi::Tables;
 use crate::mm;
 use crate::sync::IrqMutex;
-pub use config::Config;
-pub use msix::{Message, MsixError, MsixTable};
-pub use window::Window;
+pub(crate) use config::Config;
+pub(crate) use msix::{Message, MsixError, MsixTable};
+pub(crate) use window::Window;
 
 /// The address of a function: segment, bus, device, function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Address {
+pub(crate) struct Address {
     pub segment: u16,
     pub bus: u8,
     /// Device, 0 to 31.
@@ -72,7 +72,7 @@ impl fmt::Debug for Address {
 
 /// A base address register: a window of a function's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bar {
+pub(crate) enum Bar {
     /// In memory space.
     Memory {
         /// The address, if one is assigned.
@@ -93,7 +93,7 @@ pub enum Bar {
 
 /// A function on the bus.
 #[derive(Clone, Debug)]
-pub struct Function {
+pub(crate) struct Function {
     /// The function's address.
     pub address: Address,
     /// Vendor and device id.
@@ -111,7 +111,7 @@ pub struct Function {
 
 /// The reason for which a function's registers cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BarError {
+pub(crate) enum BarError {
     /// The function has no such register, or it is in port space.
     Absent,
     /// The window has no address.
@@ -131,11 +131,11 @@ impl fmt::Display for BarError {
 }
 
 /// Ids of capabilities that are used here.
-pub mod capability {
-    /// Vendor specific: virtio describes its structures there.
-    pub const VENDOR: u8 = 0x09;
-    /// MSI-X.
-    pub const MSIX: u8 = 0x11;
+pub(crate) mod capability {
+    /// A capability that the vendor defines; virtio describes its structures there.
+    pub(crate) const VENDOR: u8 = 0x09;
+    /// The capability MSI-X.
+    pub(crate) const MSIX: u8 = 0x11;
 }
 
 const COMMAND: u16 = 0x04;
@@ -145,24 +145,24 @@ const COMMAND_NO_INTX: u32 = 1 << 10;
 
 impl Function {
     /// Reads the configuration word at `offset`, a multiple of 4.
-    pub fn read(&self, offset: u16) -> u32 {
+    pub(crate) fn read(&self, offset: u16) -> u32 {
         self.config.read(self.address, offset)
     }
 
     /// Writes the configuration word at `offset`, a multiple of 4.
-    pub fn write(&self, offset: u16, value: u32) {
+    pub(crate) fn write(&self, offset: u16, value: u32) {
         self.config.write(self.address, offset, value);
     }
 
     /// Makes the function decode its memory windows and master the bus, with pin interrupts off.
-    pub fn enable(&self) {
+    pub(crate) fn enable(&self) {
         // The upper half is the status register: writing zeros does not change it.
         let command = self.read(COMMAND) & 0xffff;
         self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
     /// Returns the offsets of the capabilities with `id`, in the list's order.
-    pub fn capabilities(&self, id: u8) -> impl Iterator<Item = u16> + '_ {
+    pub(crate) fn capabilities(&self, id: u8) -> impl Iterator<Item = u16> + '_ {
         let has_list = self.read(COMMAND) & 1 << 20 != 0;
         let mut next = if has_list { self.read(0x34) as u8 & 0xfc } else { 0 };
         // 48 capabilities of 4 bytes fill the space after the header: a longer list is a loop.
@@ -179,7 +179,7 @@ impl Function {
     }
 
     /// Maps memory window `n` (0 to 5). Returns its address and its size in bytes.
-    pub fn map_bar(&self, n: usize) -> Result<(*mut u8, u64), BarError> {
+    pub(crate) fn map_bar(&self, n: usize) -> Result<(*mut u8, u64), BarError> {
         let Some(Bar::Memory { address, size, .. }) = self.bars.get(n).copied().flatten() else {
             return Err(BarError::Absent);
         };
@@ -189,7 +189,7 @@ impl Function {
     }
 
     /// Returns the function's name, for people.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         names::of(self.id, self.class)
     }
 
@@ -201,27 +201,27 @@ impl Function {
 static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
 
 /// Finds all functions and assigns addresses to windows that have none. Call once, at boot.
-pub fn init(hardware: &Hardware) {
-    let (mut functions, unassigned) = scan::all(&hardware.ecam);
+pub(crate) fn init(acpi: &Tables) {
+    let (mut functions, unassigned) = scan::all(&acpi.ecam);
     if unassigned {
-        assign::all(&mut functions, &hardware.pci_memory);
+        assign::all(&mut functions, &acpi.pci_memory);
     }
     *FUNCTIONS.lock() = functions;
 }
 
-pub fn functions() -> Vec<Function> {
+pub(crate) fn functions() -> Vec<Function> {
     FUNCTIONS.lock().clone()
 }
 
 /// Records that `driver` drives the function at `address`.
-pub fn claim(address: Address, driver: &'static str) {
+pub(crate) fn claim(address: Address, driver: &'static str) {
     if let Some(f) = FUNCTIONS.lock().iter_mut().find(|f| f.address == address) {
         f.driver = Some(driver);
     }
 }
 
 /// Prints the inventory: each function with its driver, and a warning for each without a driver.
-pub fn report() {
+pub(crate) fn report() {
     for f in functions() {
         let (vendor, device) = f.id;
         let (base, sub, interface) = f.class;

@@ -11,7 +11,7 @@ const ENTRY_MASKED: u32 = 1;
 
 /// The reason for which a function cannot interrupt by messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MsixError {
+pub(crate) enum MsixError {
     /// The function has no MSI-X.
     Absent,
     /// The table lies outside the function's registers.
@@ -32,16 +32,16 @@ impl fmt::Display for MsixError {
 
 /// A message that interrupts a processor: a write of `data` to `address` (Intel SDM volume 3, 11.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The address of the write.
+pub(crate) struct Message {
+    /// The address to which the device writes.
     pub address: u64,
-    /// The written value.
+    /// The value that the device writes.
     pub data: u32,
 }
 
 /// A function's table, all entries masked until set.
 #[derive(Debug)]
-pub struct MsixTable {
+pub(crate) struct MsixTable {
     base: *mut u32,
     /// The number of entries.
     len: u16,
@@ -52,7 +52,7 @@ unsafe impl Send for MsixTable {}
 
 impl MsixTable {
     /// Maps `function`'s table, masks every entry and turns MSI-X on.
-    pub fn enable(function: &Function) -> Result<Self, MsixError> {
+    pub(crate) fn enable(function: &Function) -> Result<Self, MsixError> {
         let at = function.capabilities(capability::MSIX).next().ok_or(MsixError::Absent)?;
         let control = function.read(at);
         let len = (control >> 16 & 0x7ff) as u16 + 1;
@@ -83,7 +83,7 @@ impl MsixTable {
     ///
     /// # Panics
     /// Panics if there is no such entry.
-    pub fn set(&mut self, entry: u16, message: Message) {
+    pub(crate) fn set(&mut self, entry: u16, message: Message) {
         self.put(entry, 3, ENTRY_MASKED);
         self.put(entry, 0, message.address as u32);
         self.put(entry, 1, (message.address >> 32) as u32);

@@ -54,7 +54,7 @@ const CLASSES: &[(u8, Option<u8>, &str)] = &[
 ];
 
 /// Returns the name of a function.
-pub fn of(id: (u16, u16), class: (u8, u8, u8)) -> &'static str {
+pub(super) fn of(id: (u16, u16), class: (u8, u8, u8)) -> &'static str {
     let known = KNOWN.iter().find(|(vendor, device, _)| (*vendor, *device) == id).map(|k| k.2);
     let matches =
         |c: &&(u8, Option<u8>, &'static str)| c.0 == class.0 && c.1.is_none_or(|sub| sub == class.1);

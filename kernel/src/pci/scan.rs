@@ -22,7 +22,7 @@ struct Scan {
 }
 
 /// Returns all functions, and true if firmware has assigned no addresses to their memory windows.
-pub fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
+pub(super) fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
     let mut configs: Vec<Config> = windows.iter().filter_map(Config::memory).collect();
     if configs.is_empty() {
         configs.extend(Config::ports());

@@ -12,7 +12,7 @@ use crate::mm::paging::{self, MapError, Rights};
 
 /// A mapped window. Reads outside of it return all ones and writes there do nothing, as on a bus where
 /// nothing answers.
-pub struct Window {
+pub(crate) struct Window {
     base: *mut u8,
     len: u64,
 }
@@ -25,14 +25,14 @@ unsafe impl Sync for Window {}
 
 impl Window {
     /// Maps memory window `n` of a function.
-    pub fn map(function: &Function, n: usize) -> Result<Self, BarError> {
+    pub(crate) fn map(function: &Function, n: usize) -> Result<Self, BarError> {
         let (base, len) = function.map_bar(n)?;
         Ok(Self { base, len })
     }
 
     /// Makes the processor combine writes at `offset` (whole pages) and beyond into long writes. No other
     /// processor may have accessed that part.
-    pub fn combine_from(&self, offset: u64) -> Result<(), BarError> {
+    pub(crate) fn combine_from(&self, offset: u64) -> Result<(), BarError> {
         let len = self.len.checked_sub(offset).filter(|len| *len > 0 && offset.is_multiple_of(PAGE));
         let len = len.ok_or(BarError::Map(MapError::OutOfRange))?;
         let at = VirtAddr::from_ptr(self.base) + offset;
@@ -42,7 +42,7 @@ impl Window {
     /// Copies words in memory order to `offset`, after all earlier stores to memory and before all later
     /// ones. Does nothing unless all words are inside the window.
     #[inline]
-    pub fn copy(&self, offset: u64, words: &[u64]) {
+    pub(crate) fn copy(&self, offset: u64, words: &[u64]) {
         let inside = offset.checked_add(size_of_val(words) as u64).is_some_and(|end| end <= self.len);
         let Some(at) = self.at::<u64>(offset).filter(|_| inside) else { return };
         cpu::store_fence();
@@ -55,7 +55,7 @@ impl Window {
     }
 
     /// Returns the length of the window, in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
@@ -70,7 +70,7 @@ impl Window {
 
     /// Reads the word at `offset`.
     #[inline]
-    pub fn read32(&self, offset: u64) -> u32 {
+    pub(crate) fn read32(&self, offset: u64) -> u32 {
         // SAFETY: `at` returns an aligned register of the window. A read does nothing to memory; the driver
         // knows its effect on the device.
         self.at::<u32>(offset).map_or(u32::MAX, |at| u32::from_be(unsafe { at.read_volatile() }))
@@ -78,7 +78,7 @@ impl Window {
 
     /// Writes the word at `offset`, after all earlier stores to memory.
     #[inline]
-    pub fn write32(&self, offset: u64, value: u32) {
+    pub(crate) fn write32(&self, offset: u64, value: u32) {
         fence(Ordering::Release);
         if let Some(at) = self.at::<u32>(offset) {
             // SAFETY: `at` returns an aligned register of the window. The driver is responsible for the
@@ -89,7 +89,7 @@ impl Window {
 
     /// Writes the double word at `offset` in one access, after all earlier stores to memory.
     #[inline]
-    pub fn write64(&self, offset: u64, value: u64) {
+    pub(crate) fn write64(&self, offset: u64, value: u64) {
         fence(Ordering::Release);
         if let Some(at) = self.at::<u64>(offset) {
             // SAFETY: as `write32`.

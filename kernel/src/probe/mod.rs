@@ -2,7 +2,7 @@
 //! each other, timers, and 64 KB over virtio with an interrupt for each answer, on either processor. The
 //! launcher boots this to find out whether KVM works.
 
-pub mod smp;
+pub(crate) mod smp;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -12,11 +12,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use crate::arch::{interrupts, percpu};
-use crate::boot::chart;
 use crate::pci::Message;
 use crate::power::{self, Code};
 use crate::virtio::rng::Source;
-use crate::{exec, time};
+use crate::{chart, exec, time};
 
 /// Bytes that must arrive over virtio, for each processor.
 const BYTES: usize = 64 << 10;
@@ -29,7 +28,7 @@ const SLEEPS: u32 = 20;
 const HELD: Duration = Duration::from_millis(5);
 
 /// The reason of a failure, or the figures of a success.
-pub type Outcome = Result<String, String>;
+pub(crate) type Outcome = Result<String, String>;
 
 /// Fails with the text unless the condition holds.
 macro_rules! ensure {
@@ -43,7 +42,7 @@ macro_rules! ensure {
 pub(crate) use ensure;
 
 /// Runs the probe that `probe=` names and ends the machine.
-pub async fn run(name: &str) {
+pub(crate) async fn run(name: &str) {
     chart::print();
     if name != "hypervisor" {
         log::error!("probe={name}: want hypervisor");
@@ -54,7 +53,7 @@ pub async fn run(name: &str) {
 
 /// Prints the outcome of a run of some kind (`probe`, or another key of the command line), and ends the
 /// machine.
-pub fn end(kind: &str, name: &str, outcome: Outcome) -> ! {
+pub(crate) fn end(kind: &str, name: &str, outcome: Outcome) -> ! {
     let code = match outcome {
         Ok(figures) if figures.is_empty() => {
             crate::println!("{kind} {name}: ok");

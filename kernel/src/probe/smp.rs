@@ -16,7 +16,7 @@ const ROUNDS: u64 = 2000;
 /// Increments under the lock by each processor.
 const INCREMENTS: u64 = 100_000;
 
-pub async fn run() -> Outcome {
+pub(crate) async fn run() -> Outcome {
     let cpus = percpu::count();
     locks(cpus).await?;
     clocks(cpus).await?;

@@ -1,4 +1,5 @@
-//! Fatal failures, for the tests of the last words.
+//! Self-tests that end the machine by a panic, a fault or an exhausted heap, to test what it prints and
+//! reports.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,12 +9,12 @@ use crate::arch::percpu;
 use crate::sync::IrqMutex;
 use crate::{exec, time};
 
-pub fn panic() -> Outcome {
+pub(super) fn panic() -> Outcome {
     panic!("asked for by selftest=panic")
 }
 
 /// Panics on the last processor while a task computes on the first, which must be stopped.
-pub async fn panic_elsewhere() -> Outcome {
+pub(super) async fn panic_elsewhere() -> Outcome {
     let last = percpu::count() - 1;
     exec::spawn_on(last, "elsewhere", async { panic!("asked for by selftest=panic2") }).detach();
     let end = time::now() + Duration::from_secs(5);
@@ -24,7 +25,7 @@ pub async fn panic_elsewhere() -> Outcome {
 }
 
 /// Waits for a lock that this processor holds. This ends in a panic that reports it.
-pub fn deadlock() -> Outcome {
+pub(super) fn deadlock() -> Outcome {
     // The default limit is too long for a test.
     crate::sync::set_spin_limit(1);
     let lock = IrqMutex::new(0);
@@ -34,14 +35,14 @@ pub fn deadlock() -> Outcome {
 }
 
 /// Writes to an unmapped address.
-pub fn fault() -> Outcome {
+pub(super) fn fault() -> Outcome {
     // SAFETY: none: this is meant to fault.
     unsafe { core::ptr::without_provenance_mut::<u64>(0xdead_0000).write_volatile(1) };
     Err("a write to an unmapped address went through".into())
 }
 
 /// Allocates until memory is exhausted.
-pub fn oom() -> Outcome {
+pub(super) fn oom() -> Outcome {
     let mut hoard: Vec<Vec<u8>> = Vec::new();
     loop {
         hoard.push(alloc::vec![1; 1 << 20]);
@@ -56,12 +57,12 @@ fn descend(depth: u64, data: &[u64; 64]) -> u64 {
 }
 
 /// Recurses without end.
-pub fn stack_overflow() -> Outcome {
+pub(super) fn stack_overflow() -> Outcome {
     Ok(alloc::format!("{}", descend(0, &[0; 64])))
 }
 
 /// Frees a run of frames twice.
-pub fn free_twice() -> Outcome {
+pub(super) fn free_twice() -> Outcome {
     let run = crate::mm::frames::alloc(8192).ok_or("no frames")?;
     crate::mm::frames::free(run, 8192);
     crate::mm::frames::free(run, 8192);

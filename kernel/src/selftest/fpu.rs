@@ -245,7 +245,7 @@ fn work(end: Instant, latest: Instant, least: u64) -> Result<u64, String> {
     Ok(rounds)
 }
 
-pub async fn run() -> Outcome {
+pub(super) async fn run() -> Outcome {
     ensure!(formats_right(), "formatting is wrong without interrupts");
     interrupts::TEST_HOOK.call_once(|| hook);
     let length = seconds(10);

@@ -8,11 +8,11 @@ use crate::mm::memory::LentMemory;
 use crate::mm::{self, frames, heap, paging};
 
 /// A small pseudo-random generator that is determined by its seed.
-pub struct Xorshift(pub u64);
+pub(super) struct Xorshift(pub u64);
 
 impl Xorshift {
     /// Returns the next number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -20,7 +20,7 @@ impl Xorshift {
     }
 }
 
-pub fn run() -> Outcome {
+pub(super) fn run() -> Outcome {
     let blocks = allocations()?;
     runs_of_frames()?;
     checked_memory()?;

@@ -4,8 +4,9 @@ use core::time::Duration;
 use iommu::{Kind, Unit};
 
 use super::{Outcome, ensure};
+use crate::boot::acpi;
 use crate::mm::{self, frames};
-use crate::{hardware, io_addresses, time};
+use crate::{io_addresses, time};
 
 /// Registers of Intel's units (VT-d specification 11.4) and their bits.
 const COMMAND: usize = 0x18;
@@ -17,12 +18,12 @@ const TRANSLATE: u32 = 1 << 31;
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn intel() -> Result<Unit, alloc::string::String> {
-    let unit = hardware().iommus.iter().copied().find(|unit| unit.kind == Kind::Intel);
+    let unit = acpi::tables().iommus.iter().copied().find(|unit| unit.kind == Kind::Intel);
     Ok(unit.ok_or("this machine has no IOMMU of Intel's")?)
 }
 
 /// Turns an IOMMU on with a root table that has no entries, so that no device can access memory.
-pub fn turn_on() -> Outcome {
+pub(super) fn turn_on() -> Outcome {
     let unit = intel()?;
     let registers = io_addresses::registers(unit)?;
     let table = frames::alloc_zeroed(mm::PAGE).ok_or("no frame")?;
@@ -48,8 +49,8 @@ fn command(registers: *mut u8, command: u32, bit: u32) -> Result<(), alloc::stri
 }
 
 /// Checks that the IOMMU is seen to be off, turns it on, and checks that it is seen to be on.
-pub fn run() -> Outcome {
-    let units = &hardware().iommus;
+pub(super) fn run() -> Outcome {
+    let units = &acpi::tables().iommus;
     intel()?;
     io_addresses::check(units)?;
     let unit = turn_on()?;

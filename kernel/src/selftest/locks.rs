@@ -11,7 +11,7 @@ use crate::{console, time};
 /// The longest time for an NMI to this processor.
 const LIMIT: Duration = Duration::from_secs(2);
 
-pub fn run() -> Outcome {
+pub(super) fn run() -> Outcome {
     nmi_while_the_console_is_taken()?;
     pauses_do_not_count()?;
     Ok("an NMI, and pauses".into())

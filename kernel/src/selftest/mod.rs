@@ -33,9 +33,9 @@ mod wx;
 use alloc::string::String;
 use core::time::Duration;
 
-use crate::boot::{chart, cmdline};
 use crate::power::{self, Code};
 use crate::probe::{self, Outcome, ensure};
+use crate::{chart, cmdline};
 
 /// Returns the duration of a test: `selftest_s`, or the default.
 fn seconds(default: u64) -> Duration {
@@ -43,7 +43,7 @@ fn seconds(default: u64) -> Duration {
 }
 
 /// Runs the test `name`, which ends the machine unless the test prepares a node's boot.
-pub async fn run(name: &str) {
+pub(crate) async fn run(name: &str) {
     chart::print();
     let outcome = match name {
         "boot" => Ok(String::new()),

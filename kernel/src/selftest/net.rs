@@ -16,14 +16,13 @@ use softroce::EthernetPort;
 use verbs::MacAddr;
 
 use super::Outcome;
-use crate::boot::{chart, cmdline};
 use crate::exec::{self, Poller};
+use crate::net;
 use crate::net::port::RocePort;
 use crate::net::stack::Buffers;
-use crate::net::{self, in_ms};
 use crate::node::control_link;
 use crate::sync::IrqMutex;
-use crate::time;
+use crate::{chart, cmdline, time};
 
 /// The Ethertype of RoCE v1: these frames take the RNIC's path.
 const ETHERTYPE: [u8; 2] = [0x89, 0x15];
@@ -34,6 +33,11 @@ const PINGS: u32 = 200;
 /// Frames of a burst: fewer than the transmit ring holds, so that one doorbell sends them all.
 const BURST: u32 = 48;
 const BURSTS: u32 = 50;
+
+/// Returns the time in `ms` milliseconds from now.
+fn in_ms(ms: u64) -> Instant {
+    time::now() + Duration::from_millis(ms)
+}
 
 struct Shared {
     port: RocePort,
@@ -135,7 +139,7 @@ async fn until(shared: &IrqMutex<Shared>, ms: u64, done: impl Fn(&Shared) -> boo
 
 /// Runs between two machines whose fabric addresses end in 0 and 1. The first sends requests; both end with
 /// success.
-pub async fn fabric() -> Outcome {
+pub(super) async fn fabric() -> Outcome {
     let port = net::init(false)?.fabric.ok_or("no fabric port")?;
     let me = port.mac().0[5];
     let ip = |d: u8| IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1 + d));
@@ -224,7 +228,7 @@ fn manager() -> Result<SocketAddrV4, String> {
 
 /// Reads everything that the server at `manager=` sends, then echoes small messages until the server closes
 /// the connection.
-pub async fn tcp() -> Outcome {
+pub(super) async fn tcp() -> Outcome {
     let stack = net::init(true)?.management()?;
     chart::mark("net");
     let config = net::with_deadline(in_ms(5000), stack.configured()).await.ok_or("no DHCP answer")?;
@@ -273,7 +277,7 @@ pub async fn tcp() -> Outcome {
 
 /// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0). With `app=hog` it computes
 /// meanwhile for 10 s at a time, twice its lease. With `app=panic` it dies at the first message.
-pub async fn join() -> Outcome {
+pub(super) async fn join() -> Outcome {
     let net = net::init(true)?;
     let stack = net.management()?;
     let fabric = net.fabric.ok_or("no fabric port")?;

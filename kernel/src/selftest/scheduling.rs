@@ -20,7 +20,7 @@ const IDLE_ROUNDS_PER_SECOND: u64 = 1_000;
 
 /// Sleeps, and counts the iterations of each core's main loop meanwhile. The time that processors were halted
 /// and the lateness of wake-ups are printed but not judged, because a busy host changes both.
-pub async fn idle() -> Outcome {
+pub(super) async fn idle() -> Outcome {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut late: Vec<u64> = Vec::new();
     for _ in 0..300 {
@@ -146,7 +146,7 @@ impl Poller for Watch {
 /// The test judges the number of polls, and the median time for which the task ran after a poll without
 /// another. Longer gaps are only printed: a busy host delays the virtual processor, or the thread of its
 /// timer.
-pub async fn progress() -> Outcome {
+pub(super) async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
     let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     exec::register_poller(

@@ -66,12 +66,12 @@ fn sealing(arithmetic: Arithmetic) -> Result<impl FnMut(u64), String> {
 }
 
 /// Measures the heap's allocator alone.
-pub fn heaps() -> Outcome {
+pub(super) fn heaps() -> Outcome {
     allocations();
     Ok(alloc::string::String::new())
 }
 
-pub async fn run() -> Outcome {
+pub(super) async fn run() -> Outcome {
     let source = alloc::vec![7u8; 1 << 16];
     let mut target = alloc::vec![0u8; 1 << 16];
     copies(&source, &mut target)?;

@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::{Outcome, ensure};
+use crate::arch::stacks::{Kind, Stack};
 use crate::arch::{cpu, percpu, probe};
 use crate::exec;
-use crate::mm::stacks::{Kind, Stack};
 use crate::mm::{self, DIRECT_MAP, paging};
 
 static mut DATA: [u8; 64] = [0xc3; 64];
@@ -78,7 +78,7 @@ fn check_all(cpu: usize) -> Outcome {
 }
 
 /// Checks all addresses on every processor.
-pub async fn run() -> Outcome {
+pub(super) async fn run() -> Outcome {
     let mut cases = String::new();
     for cpu in 0..percpu::count() {
         let result = exec::spawn_on(cpu, "wx", async move { check_all(cpu) }).await;

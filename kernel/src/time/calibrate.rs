@@ -185,7 +185,7 @@ fn kvm_clock() -> Option<u64> {
 }
 
 /// A running calibration.
-pub struct Calibration {
+pub(crate) struct Calibration {
     source: Source,
 }
 
@@ -196,7 +196,7 @@ enum Source {
 
 impl Calibration {
     /// Takes the first reading. Call after the page tables are final.
-    pub fn begin(acpi: &Tables) -> Self {
+    pub(crate) fn begin(acpi: &Tables) -> Self {
         let source = match reported() {
             Some((hertz, name)) => Source::Told(hertz, name),
             None => {
@@ -211,7 +211,7 @@ impl Calibration {
     ///
     /// A window in which the reference may have wrapped, because the host ran other work meanwhile, is
     /// repeated. If the reference does not advance, 2.5 GHz is assumed.
-    pub fn finish(self) -> (u64, &'static str) {
+    pub(crate) fn finish(self) -> (u64, &'static str) {
         let (reference, mut start) = match self.source {
             Source::Told(hertz, name) => return (hertz, name),
             Source::Measured(reference, start) => (reference, start),

@@ -1,6 +1,6 @@
 //! The clock: nanoseconds since the first instruction, from the time stamp counter.
 
-pub mod calibrate;
+pub(crate) mod calibrate;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Instant;
@@ -15,25 +15,25 @@ static NANOS_PER_TICK: AtomicU64 = AtomicU64::new((1 << 32) * 2 / 5);
 static HERTZ: AtomicU64 = AtomicU64::new(2_500_000_000);
 
 /// Sets the zero of the clock to the counter at the first instruction.
-pub fn start(tsc: u64) {
+pub(crate) fn start(tsc: u64) {
     ENTRY.store(tsc, Ordering::Relaxed);
 }
 
 /// Sets the counter's frequency.
-pub fn set_hertz(hertz: u64) {
+pub(crate) fn set_hertz(hertz: u64) {
     let per_tick = (1_000_000_000u128 << 32) / u128::from(hertz.max(1));
     HERTZ.store(hertz, Ordering::Relaxed);
     NANOS_PER_TICK.store(per_tick as u64, Ordering::Relaxed);
 }
 
 /// Returns the counter's frequency.
-pub fn hertz() -> u64 {
+pub(crate) fn hertz() -> u64 {
     HERTZ.load(Ordering::Relaxed)
 }
 
 /// Returns the instant at which the counter was `tsc`.
 #[inline]
-pub fn at_tsc(tsc: u64) -> Instant {
+pub(crate) fn at_tsc(tsc: u64) -> Instant {
     // Processors' counters may differ by a few ticks: a reading before the entry counts as the entry.
     let ticks = tsc.saturating_sub(ENTRY.load(Ordering::Relaxed));
     Instant::from_nanos(
@@ -43,7 +43,7 @@ pub fn at_tsc(tsc: u64) -> Instant {
 
 /// Returns the counter at `instant`, rounded up.
 #[inline]
-pub fn to_tsc(instant: Instant) -> u64 {
+pub(crate) fn to_tsc(instant: Instant) -> u64 {
     let ticks =
         (u128::from(instant.as_nanos()) << 32).div_ceil(u128::from(NANOS_PER_TICK.load(Ordering::Relaxed)));
     ENTRY.load(Ordering::Relaxed).saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
@@ -51,12 +51,12 @@ pub fn to_tsc(instant: Instant) -> u64 {
 
 /// Returns the present time.
 #[inline]
-pub fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     at_tsc(cpu::tsc())
 }
 
 /// Waits without yielding, for a few microseconds: for device resets and the start of processors.
-pub fn spin_for(duration: core::time::Duration) {
+pub(crate) fn spin_for(duration: core::time::Duration) {
     let end = now() + duration;
     while now() < end {
         core::hint::spin_loop();

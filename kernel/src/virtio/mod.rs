@@ -2,7 +2,7 @@
 //! that this crate does not provide, which are MSI-X vectors and doorbells that are looked up once. The rings
 //! are [`virtqueue`]'s.
 
-pub mod rng;
+pub(crate) mod rng;
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -17,7 +17,7 @@ use crate::mm::{self, frames};
 use crate::pci::{Bar, Function, Message, MsixError, MsixTable, capability};
 
 /// PCI vendor of all virtio devices.
-pub const VENDOR: u16 = 0x1af4;
+pub(crate) const VENDOR: u16 = 0x1af4;
 /// `VIRTIO_F_EVENT_IDX`: each side names the buffer at which it wants the next notification.
 const F_EVENT_IDX: u64 = 1 << 29;
 /// `VIRTIO_F_VERSION_1`, which every device must have.
@@ -36,7 +36,7 @@ const CFG_NOTIFY: u8 = 2;
 
 /// The reason for which a device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetupError {
+pub(crate) enum SetupError {
     /// The transport does not follow the specification.
     Transport,
     /// A required feature is not offered or not accepted.
@@ -75,14 +75,14 @@ impl fmt::Display for SetupError {
 
 /// Allocates `bytes` of zeroed, physically contiguous memory for a device, which are never freed. Returns the
 /// mapped address and the bus address.
-pub fn memory(bytes: u64) -> Result<(NonNull<u8>, u64), SetupError> {
+pub(crate) fn memory(bytes: u64) -> Result<(NonNull<u8>, u64), SetupError> {
     let run = frames::alloc_zeroed(bytes).ok_or(SetupError::Memory(bytes))?;
     let virt = NonNull::new(mm::phys_to_virt(run)).ok_or(SetupError::Memory(bytes))?;
     Ok((virt, run.as_u64()))
 }
 
 /// A queue's doorbell: a 16-bit register to which the queue's number is written.
-pub struct Doorbell {
+pub(crate) struct Doorbell {
     register: *mut u16,
     queue: u16,
 }
@@ -92,7 +92,7 @@ unsafe impl Send for Doorbell {}
 
 impl Doorbell {
     /// Rings the doorbell.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         // SAFETY: the register is in the mapped notification area, as `Registers::doorbell` has checked.
         unsafe { self.register.write_volatile(self.queue) };
@@ -100,7 +100,7 @@ impl Doorbell {
 }
 
 /// A device between negotiation and start.
-pub struct Device {
+pub(crate) struct Device {
     /// The transport, for access to the configuration space.
     pub transport: PciTransport,
     /// The features that both sides support.
@@ -111,7 +111,7 @@ pub struct Device {
 }
 
 /// Keeps a device running. Dropping it resets the device.
-pub struct Running {
+pub(crate) struct Running {
     _transport: PciTransport,
     _msix: Option<MsixTable>,
 }
@@ -119,7 +119,7 @@ pub struct Running {
 impl Device {
     /// Resets the device and negotiates features: those of `wanted` that it has, and all of `needed`. The
     /// device will interrupt with `message`, or not at all.
-    pub fn negotiate(
+    pub(crate) fn negotiate(
         function: &Function,
         needed: u64,
         wanted: u64,
@@ -170,7 +170,7 @@ impl Device {
     }
 
     /// Sets up queue `index` with `size` buffers.
-    pub fn queue(&mut self, index: u16, size: u16) -> Result<(Queue, Doorbell), SetupError> {
+    pub(crate) fn queue(&mut self, index: u16, size: u16) -> Result<(Queue, Doorbell), SetupError> {
         let Self { transport, registers, .. } = self;
         if transport.queue_used(index) || transport.max_queue_size(index) < u32::from(size) {
             return Err(SetupError::Queues);
@@ -188,7 +188,7 @@ impl Device {
     }
 
     /// Starts the device with its first `queues` queues.
-    pub fn start(mut self, queues: u16) -> Result<Running, SetupError> {
+    pub(crate) fn start(mut self, queues: u16) -> Result<Running, SetupError> {
         self.transport.set_status(self.status | DeviceStatus::DRIVER_OK);
         if self.msix.is_some() && late_vectors() {
             (0..queues).try_for_each(|index| self.registers.set_vector(index))?;

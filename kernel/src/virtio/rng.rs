@@ -22,7 +22,7 @@ const FREE: Duration = Duration::from_secs(2);
 
 /// Feeds the random generator from the entropy devices: before anything else if the processor has no source
 /// of its own, otherwise later, in a task.
-pub async fn init() {
+pub(crate) async fn init() {
     devices().for_each(|f| pci::claim(f.address, "virtio-rng"));
     if random::is_seeded() {
         exec::spawn_on(0, "virtio-rng", async {
@@ -71,7 +71,7 @@ async fn read(function: &Function) -> Result<(), SetupError> {
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// A running entropy device with one buffer.
-pub struct Source {
+pub(crate) struct Source {
     queue: Queue,
     doorbell: Doorbell,
     _running: Running,
@@ -86,7 +86,7 @@ impl Source {
     /// # Errors
     /// [`SetupError::InUse`] if another user has it for longer than [`FREE`]; otherwise a fault of the
     /// device.
-    pub async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
+    pub(crate) async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
         let Some(function) = devices().next() else { return Ok(None) };
         let until = time::now() + FREE;
         loop {
@@ -118,7 +118,7 @@ impl Source {
     }
 
     /// Passes the buffer to the device to fill. The device must not have it already.
-    pub fn ask(&mut self) {
+    pub(crate) fn ask(&mut self) {
         // The device has no buffer yet, so nothing can be waiting.
         let _ = self.queue.arm();
         self.queue.give(0);
@@ -128,12 +128,12 @@ impl Source {
     }
 
     /// Returns true if the device has returned the buffer.
-    pub fn answered(&self) -> bool {
+    pub(crate) fn answered(&self) -> bool {
         self.queue.has_used()
     }
 
     /// Returns the bytes that the device has written.
-    pub fn take(&mut self) -> Result<&[u8], SetupError> {
+    pub(crate) fn take(&mut self) -> Result<&[u8], SetupError> {
         let used = self.queue.take().map_err(|_| SetupError::Transport)?.ok_or(SetupError::Silent)?;
         let len = self.len.min(used.len) as usize;
         // SAFETY: the device has returned the buffer, which is zeroed memory of at least this length.

@@ -24,7 +24,7 @@ struct End {
 }
 
 /// Two ends of one queue pair.
-pub struct Bare<'a> {
+pub(crate) struct Bare<'a> {
     native: &'a Native,
     ends: [End; 2],
     /// Completions that the task has not seen.
@@ -34,7 +34,7 @@ pub struct Bare<'a> {
 
 impl<'a> Bare<'a> {
     /// Connects the first two nodes.
-    pub fn new(native: &'a Native) -> Self {
+    pub(crate) fn new(native: &'a Native) -> Self {
         let ends = [0, 1].map(|i| {
             let node = &native.nodes[i];
             let rnic = node.rnic.clone();
@@ -117,7 +117,7 @@ impl<'a> Bare<'a> {
     }
 
     /// `count` WRITEs of `data`, one after the other.
-    pub fn writes(&self, data: &[u8], count: u32) {
+    pub(crate) fn writes(&self, data: &[u8], count: u32) {
         let remote = self.target(1);
         let page = &self.ends[0].page;
         self.run(1, async {
@@ -135,7 +135,7 @@ impl<'a> Bare<'a> {
     }
 
     /// `count` READs into `data`.
-    pub fn reads(&self, data: &mut [u8], count: u32) {
+    pub(crate) fn reads(&self, data: &mut [u8], count: u32) {
         let remote = self.target(1);
         let page = &self.ends[0].page;
         let sges = [Sge { addr: page.addr(), len: data.len() as u32 }];
@@ -148,7 +148,7 @@ impl<'a> Bare<'a> {
     }
 
     /// `count` fetch-and-adds.
-    pub fn adds(&self, count: u32) {
+    pub(crate) fn adds(&self, count: u32) {
         let remote = self.target(1);
         let result = self.ends[0].page.addr();
         self.run(1, async {
@@ -159,7 +159,7 @@ impl<'a> Bare<'a> {
     }
 
     /// `count` messages of `data` there and back, each a WRITE with immediate.
-    pub fn round_trips(&self, data: &[u8], count: u32) {
+    pub(crate) fn round_trips(&self, data: &[u8], count: u32) {
         let (there, back) = (self.target(1), self.target(0));
         let receive = [RecvWr { id: WrId(0), scatter: &[] }];
         self.run(2, async {

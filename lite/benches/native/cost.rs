@@ -7,14 +7,14 @@ use lite::{Config, Lite, Lmr, NodeId, Permissions, RpcOptions};
 use serde_json::{Value, json};
 
 /// The setting in which the cost is measured.
-pub struct Bench {
+pub(crate) struct Bench {
     pub native: Native,
     far: Lmr,
     own: Lmr,
 }
 
 impl Bench {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let native = Native::new(&[16 << 20, 16 << 20], clock, &Config::default());
         let lite = native.nodes[0].lite.clone();
         let rights = Permissions::READ | Permissions::WRITE | Permissions::ATOMIC;
@@ -86,7 +86,7 @@ fn calls(bench: &Bench, data: &[u8], count: u32) {
 }
 
 /// Measures and prints all rows.
-pub fn measure(effort: Effort) -> Vec<Value> {
+pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     let bench = Bench::new();
     let bare = Bare::new(&bench.native);
     let n = effort.operations;
@@ -114,6 +114,6 @@ pub fn measure(effort: Effort) -> Vec<Value> {
 }
 
 /// Does `count` calls and nothing else, once the nodes are there.
-pub fn calls_only(count: u32) {
+pub(crate) fn calls_only(count: u32) {
     calls(&Bench::new(), &[7; 64], count);
 }

@@ -1,6 +1,6 @@
-//! The time that the machine needs to reach a cache line at random, by the number of instructions between
-//! two accesses: a shared cache keeps lines that are used again at once, and fewer of the others. LITE is
-//! not involved.
+//! Measures the machine without LITE: the time of an access to a random cache line, by the number of
+//! instructions between two accesses. A cache that processors share keeps the lines that are used again soon,
+//! and evicts others.
 
 use crate::scale::{Line, chain};
 use crate::{Effort, median};
@@ -34,7 +34,7 @@ fn step(lines: &[Line], work: u32, effort: Effort) -> f64 {
 }
 
 /// Measures and prints the table.
-pub fn measure(effort: Effort) -> Vec<Value> {
+pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     let (many, one) = (chain(LINES), chain(1));
     println!("one of {} KiB of lines at random, by what lies between two: medians, in ns", LINES / 16);
     println!("{:>14}{:>14}", "between", "a line");

@@ -32,10 +32,10 @@ const PASSES: u32 = 8;
 /// One cache line.
 #[repr(align(64))]
 #[derive(Clone, Default)]
-pub struct Line(pub u32);
+pub(crate) struct Line(pub u32);
 
 /// Cache lines each of which names the next, in a random order.
-pub fn chain(count: u32) -> Vec<Line> {
+pub(crate) fn chain(count: u32) -> Vec<Line> {
     let (mut order, mut place) = ((0..count).collect::<Vec<_>>(), 1);
     for i in (1..count).rev() {
         let j = next(&mut place, u64::from(i) + 1, true);
@@ -100,7 +100,7 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
 
 /// Does `count` operations on `regions` regions, in sequence or at random as the operation requires, and
 /// nothing else once they are there.
-pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
+pub(crate) fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
     if operation == "call" {
         crate::cost::calls_only(count);
         return Ok(());
@@ -167,7 +167,7 @@ fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> V
 }
 
 /// Measures and prints both tables.
-pub fn measure(effort: Effort) -> Vec<Value> {
+pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     let by_regions = REGIONS.map(|n| (u64::from(n), n, 64));
     let by_memory = MEMORY_MIB.map(|mib| (mib, 1, mib << 20));
     let mut rows = table("number of regions", "regions", effort, &by_regions);

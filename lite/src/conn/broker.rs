@@ -35,7 +35,7 @@ pub(crate) enum PeerLink {
     Idle,
     /// Queue pairs are being created for a request.
     Preparing { attempt: u64 },
-    /// A request follows once a permit is free here, and not before `from`.
+    /// This node wants a connection. It sends a request once one of its permits is free, not before `from`.
     Wanted { from: Instant, since: Instant },
     /// The peer has sent a request, and waits for a permit here.
     Asked { attempt: u64, end: End, since: Instant },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 6;
+pub(crate) const VERSION: u8 = 7;
 
 /// The memory in which a node receives RPC messages from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,13 +99,13 @@ mod tests {
         let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
         let bytes = proto::encode(&envelope);
         // Varints, little-endian.
-        let golden = [6, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
+        let golden = [7, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
         assert_eq!(bytes, golden);
         assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));
         assert!(proto::decode::<Envelope>(&golden[..18]).is_err());
         let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [6, 5, 5, 0xc8, 1]);
+        assert_eq!(proto::encode(&close), [7, 5, 5, 0xc8, 1]);
         let broken = Envelope { version: VERSION, attempt: 6, message: Message::Broken };
-        assert_eq!(proto::encode(&broken), [6, 6, 8]);
+        assert_eq!(proto::encode(&broken), [7, 6, 8]);
     }
 }

@@ -97,9 +97,10 @@ enum Brings {
 
 enum Stage {
     Wire(OpId),
-    /// Done at once.
+    /// The operation has ended without a work request.
     Done(Result<u64, Error>),
-    /// Read at once: its bytes are in several pieces, or in this node's own memory.
+    /// The read has ended without a work request, because the bytes are in several pieces or in this node's
+    /// memory.
     Read(Result<Vec<u8>, Error>),
 }
 
@@ -160,11 +161,11 @@ impl CompletionQueue {
     }
 
     /// Posts operations, from the first on, and returns the number of those posted: fewer than all if there
-    /// is no room until completions are taken. An operation that does not fit one work request, because
-    /// its bytes lie on several nodes, is posted while none is in flight or untaken that does. All are checked before any is posted: rights, bounds and
-    /// alignment as for [`Lmr::read`] and the others, and a length of at most the chunk (the largest buffer
-    /// of [`Config::bounce`](crate::Config::bounce)), or `TooLarge`. Each has the deadline of the [`Lite`]
-    /// that made the queue, from this call on.
+    /// is no room until completions are taken. An operation that does not fit one work request, because its
+    /// bytes lie on several nodes, is posted while none is in flight or untaken that does. All are checked
+    /// before any is posted: rights, bounds and alignment as for [`Lmr::read`] and the others, and a length
+    /// of at most the chunk (the largest buffer of [`Config::bounce`](crate::Config::bounce)), or
+    /// `TooLarge`. Each has the deadline of the [`Lite`] that made the queue, from this call on.
     ///
     /// Operations to one node are sent in order. They are not repeated on a new connection: an operation
     /// whose connection fails ends with [`Error::Unknown`] or [`Error::NodeDown`].

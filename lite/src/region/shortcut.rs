@@ -8,7 +8,7 @@ use platform::IoAddr;
 const PAGE_BITS: u32 = 12;
 const ADDR_BITS: u32 = u64::BITS - STAMP_BITS;
 
-/// Number and address in 8 bytes: together with the shared part a handle has 16 bytes.
+/// The number and the address of a handle, in 8 bytes. With its shared part, a handle has 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shortcut(u64);
 

@@ -31,8 +31,8 @@ const QUEUE: usize = 1024;
 /// A request of one node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Make a region; the requester becomes the master. `mapping` is the requester's number of its mapping,
-    /// here and below.
+    /// Makes a region, whose master is the requester. `mapping` is the number that the requester has given to
+    /// its mapping.
     Alloc { mapping: u64, plan: Plan, permissions: Permissions },
     /// Map a region.
     Map { mapping: u64, ask: MapAsk },
@@ -83,8 +83,9 @@ pub(crate) enum Ask {
     Borrow { mapping: u64, token: u64 },
     /// Copy between two regions that the requester has lent.
     Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
-    /// Wait at a barrier under the number `token` of the requester's choice.
-    BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
+    /// Wait at a barrier under the number `token` of the requester's choice. Numbers ascend; `oldest` is the
+    /// lowest one under which the requester waits at a barrier of this home.
+    BarrierEnter { name: String, group: Vec<NodeId>, token: u64, oldest: u64 },
     /// Stop waiting at a barrier: all others that wait there fail.
     BarrierLeave { name: String, token: u64 },
     /// Make a lock or event. `secret` is the requester's choice.
@@ -231,8 +232,8 @@ impl Node {
             Ask::Copy { from, to, len, patience_ns } => {
                 self.serve_copy(call, by, [from, to], len, patience_ns);
             }
-            Ask::BarrierEnter { name, group, token } => {
-                answer(call, self.enter_barrier(by, name, group, token));
+            Ask::BarrierEnter { name, group, token, oldest } => {
+                answer(call, self.enter_barrier(by, name, group, (token, oldest)));
             }
             Ask::BarrierLeave { name, token } => {
                 self.leave_barrier(by, &name, token);

@@ -4,6 +4,9 @@
 //! waiting nodes are released together, or all fail: when a node of the group leaves or dies, or when one
 //! of them stops waiting. Nodes outside of the group do not matter. A name can be used again after the
 //! barrier has opened or failed.
+//!
+//! A node that does not know whether the home has heard it comes again, under the same token. The home
+//! therefore remembers which comings have ended: one that arrives late, or a second time, counts for nothing.
 
 use super::LONGEST_NAME;
 use super::waiting::Outcome;
@@ -13,7 +16,7 @@ use crate::planted::{Bug, planted};
 use crate::rpc::{Answer, Ask, Undo};
 use crate::sometimes::sometimes;
 use crate::{Error, Lite};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,36 +27,84 @@ struct Meeting {
     here: Vec<(Life, u64)>,
 }
 
+/// The waits of one incarnation that have ended here and that it may begin again, because it does not know
+/// that they have begun.
+#[derive(Default)]
+struct Ended {
+    /// The incarnation has no wait at a barrier below this token any more.
+    oldest: u64,
+    /// The tokens that have ended, from `oldest` on.
+    tokens: BTreeSet<u64>,
+}
+
+impl Ended {
+    /// Takes note that no wait below `oldest` goes on; returns true if `token` has ended.
+    fn includes(&mut self, token: u64, oldest: u64) -> bool {
+        if oldest > self.oldest {
+            self.oldest = oldest;
+            self.tokens = self.tokens.split_off(&oldest);
+        }
+        token < self.oldest || self.tokens.contains(&token)
+    }
+
+    fn insert(&mut self, token: u64) {
+        if token >= self.oldest {
+            self.tokens.insert(token);
+        }
+    }
+}
+
 /// The barriers whose home this node is.
 #[derive(Default)]
-pub(crate) struct Barriers(BTreeMap<String, Meeting>);
+pub(crate) struct Barriers {
+    meetings: BTreeMap<String, Meeting>,
+    ended: BTreeMap<Life, Ended>,
+}
 
 impl Barriers {
     #[cfg(feature = "testing")]
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.meetings.len()
     }
 
     #[cfg(feature = "testing")]
     pub(super) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
-        self.0.values().flat_map(|meeting| &meeting.here).filter(|(by, _)| which(*by)).count()
+        let waiting = self.meetings.values().flat_map(|meeting| &meeting.here).map(|(by, _)| *by);
+        waiting.chain(self.ended.keys().copied()).filter(|by| which(*by)).count()
     }
 
-    /// Removes the barriers of a node that has left, and returns the waits to end.
-    pub(super) fn forget(&mut self, node: NodeId) -> Vec<(Life, u64)> {
-        let of_it = self.0.extract_if(.., |_, meeting| meeting.group.contains(&node));
-        of_it.flat_map(|(_, meeting)| meeting.here).collect()
+    /// Removes the barriers of an incarnation that has ended, and returns the waits to end.
+    pub(super) fn forget(&mut self, life: Life) -> Vec<(Life, u64)> {
+        let of_it = self.meetings.extract_if(.., |_, meeting| meeting.group.contains(&life.0));
+        let waits: Vec<_> = of_it.flat_map(|(_, meeting)| meeting.here).collect();
+        self.end(&waits);
+        self.ended.remove(&life);
+        waits
+    }
+
+    /// Removes a barrier, and returns the waits to end.
+    fn dissolve(&mut self, name: &str) -> Vec<(Life, u64)> {
+        let waits = self.meetings.remove(name).map(|meeting| meeting.here).unwrap_or_default();
+        self.end(&waits);
+        waits
+    }
+
+    fn end(&mut self, waits: &[(Life, u64)]) {
+        for (by, token) in waits {
+            self.ended.entry(*by).or_default().insert(*token);
+        }
     }
 }
 
 impl Node {
-    /// Serves, as a home, a node that comes to a barrier. `group` is ascending.
+    /// Serves, as a home, a node that comes to a barrier, perhaps again. `group` is ascending; `oldest` is
+    /// the lowest token under which the node waits at a barrier here.
     pub(crate) fn enter_barrier(
         self: &Arc<Self>,
         by: Life,
         name: String,
         group: Vec<NodeId>,
-        token: u64,
+        (token, oldest): (u64, u64),
     ) -> Result<Answer, Error> {
         let refuse = |why: &str| Err(Error::Refused(why.into()));
         if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
@@ -61,27 +112,35 @@ impl Node {
         }
         let mut objects = self.lock_for(&self.objects, by)?;
         let by = objects.life();
-        let barriers = &mut objects.barriers.0;
+        let barriers = &mut objects.barriers;
+        if barriers.ended.entry(by).or_default().includes(token, oldest) {
+            sometimes!("a node came again to a barrier that had ended for it");
+            return Ok(Answer::Queued);
+        }
         // The lock makes sure that the death of another node is seen here or ends the wait later.
         if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
             sometimes!("a node came to a barrier of a dead node");
-            let failed = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
+            let failed = barriers.dissolve(&name);
             drop(objects);
             self.tell_barrier(failed, &Err(Error::NodeDown(dead)));
             return Err(Error::NodeDown(dead));
         }
         let meeting = barriers
+            .meetings
             .entry(name.clone())
             .or_insert_with(|| Meeting { group: group.clone(), here: Vec::new() });
         if meeting.group != group {
             return refuse("another group waits at this barrier");
+        }
+        if meeting.here.contains(&(by, token)) {
+            return Ok(Answer::Queued);
         }
         if meeting.here.iter().any(|(life, _)| life.0 == by.0) {
             return refuse("this node waits at this barrier already");
         }
         meeting.here.push((by, token));
         if meeting.here.len() + usize::from(planted(Bug::PartialBarrier)) >= group.len() {
-            let released = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
+            let released = barriers.dissolve(&name);
             drop(objects);
             // The last node is told as well: its answer can be lost, and this message is repeated until it
             // is acknowledged.
@@ -92,16 +151,19 @@ impl Node {
 
     /// Serves, as a home, a node that stops waiting: all others fail, because the barrier cannot open.
     pub(crate) fn leave_barrier(self: &Arc<Self>, by: Life, name: &str, token: u64) {
-        let mut objects = self.objects.lock();
-        let barriers = &mut objects.barriers.0;
-        let waits = barriers.get(name).is_some_and(|meeting| meeting.here.contains(&(by, token)));
-        if waits {
+        // The waits of an incarnation that has ended are gone.
+        let Ok(mut objects) = self.lock_for(&self.objects, by) else { return };
+        let barriers = &mut objects.barriers;
+        let mut others = Vec::new();
+        if barriers.meetings.get(name).is_some_and(|meeting| meeting.here.contains(&(by, token))) {
             sometimes!("a barrier failed because one waited no longer");
+            others = barriers.dissolve(name);
+            others.retain(|one| *one != (by, token));
+        } else {
+            barriers.end(&[(by, token)]);
         }
-        let failed = if waits { barriers.remove(name) } else { None };
         drop(objects);
-        let others = failed.into_iter().flat_map(|meeting| meeting.here).filter(|one| *one != (by, token));
-        self.tell_barrier(others.collect(), &Err(Error::Deadline));
+        self.tell_barrier(others, &Err(Error::Deadline));
     }
 
     pub(crate) fn tell_barrier(self: &Arc<Self>, who: Vec<(Life, u64)>, outcome: &Result<Outcome, Error>) {
@@ -134,12 +196,12 @@ impl Lite {
             }
         };
         let life = node.life_of(home)?;
-        let waiting = node.begin_wait(life)?;
-        let token = waiting.token;
+        let waiting = node.begin_wait_at_barrier(life)?;
+        let (token, oldest) = (waiting.token, node.waits.oldest_at_barriers(life));
         let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
-        let ask = Ask::BarrierEnter { name: name.into(), group, token };
-        let result = match node.ask_node(life, &ask, deadline).await {
-            // If the answer is lost, this node may still be waiting at the home.
+        let ask = Ask::BarrierEnter { name: name.into(), group, token, oldest };
+        let result = match node.ask_until(life, &ask, deadline).await {
+            // Without an answer, this node may still be waiting at the home.
             Ok(Answer::Queued) | Err(Error::Unknown) => {
                 // After the deadline the barrier may have opened without this node's knowledge.
                 let ended = node.wait_until(&waiting, deadline).await;

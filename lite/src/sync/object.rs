@@ -264,7 +264,7 @@ impl Node {
                 State::Event { listeners, .. } => listeners.retain(|l| l.by != life),
             }
         }
-        let failed = objects.barriers.forget(life.0);
+        let failed = objects.barriers.forget(life);
         drop(objects);
         self.tell_granted(grants);
         self.tell_barrier(failed, &Err(Error::NodeDown(life.0)));

@@ -39,7 +39,7 @@ pub(crate) struct Grant {
     pub(crate) claim: Claim,
     /// True if the last exclusive holder died with the lock.
     pub(crate) after_death: bool,
-    /// The token, larger than those of all grants before.
+    /// The fencing token of this grant, which is larger than that of every earlier grant.
     pub(crate) token: FencingToken,
 }
 

@@ -30,6 +30,7 @@ pub(crate) enum Outcome {
 
 struct Wait {
     home: Life,
+    at_barrier: bool,
     ended: Option<Result<Outcome, Error>>,
     waker: Option<Waker>,
 }
@@ -70,6 +71,13 @@ impl Waits {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Returns the lowest token of a wait at a barrier of `home`, or 0 if there is none.
+    pub(super) fn oldest_at_barriers(&self, home: Life) -> u64 {
+        let table = self.table.lock();
+        let oldest = table.iter().find(|(_, wait)| wait.at_barrier && wait.home == home);
+        oldest.map_or(0, |(token, _)| *token)
     }
 
     /// Ends all waits at a home that has departed.
@@ -119,14 +127,24 @@ impl Waiting<'_> {
 }
 
 impl Node {
-    /// Begins a wait at `home`. Must be called before the home is asked, because the home may end the wait
-    /// at once. Fails with `NodeDown` if that incarnation has ended.
+    /// Begins a wait for a lock or event at `home`. Must be called before the home is asked, because the
+    /// home may end the wait at once. Fails with `NodeDown` if that incarnation has ended.
     pub(crate) fn begin_wait(&self, home: Life) -> Result<Waiting<'_>, Error> {
+        self.begin(home, false)
+    }
+
+    /// Begins a wait at a barrier of `home`, as [`begin_wait`](Self::begin_wait) does.
+    pub(crate) fn begin_wait_at_barrier(&self, home: Life) -> Result<Waiting<'_>, Error> {
+        self.begin(home, true)
+    }
+
+    fn begin(&self, home: Life, at_barrier: bool) -> Result<Waiting<'_>, Error> {
         let waits = &self.waits;
-        let token = waits.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut table = self.lock_for(&waits.table, home)?;
+        // Under the lock, so that a wait's token is above those of all waits before it.
+        let token = waits.last.fetch_add(1, Ordering::Relaxed) + 1;
         let home = table.life();
-        table.insert(token, Wait { home, ended: None, waker: None });
+        table.insert(token, Wait { home, at_barrier, ended: None, waker: None });
         drop(table);
         Ok(Waiting { waits, token })
     }
@@ -146,8 +164,8 @@ impl Node {
         }
     }
 
-    /// Ends, as a home, the wait `token` of a task of that incarnation; repeats the message until it is
-    /// acknowledged.
+    /// Ends the wait `token` of a task of that incarnation. This node is the home of the object, and
+    /// repeats the message until it is acknowledged.
     pub(crate) fn wake(self: &Arc<Self>, by: Life, token: u64, outcome: Result<Outcome, Error>) {
         if by == (self.me, self.incarnation) {
             return self.waits.end(by, token, outcome);

@@ -91,7 +91,7 @@ pub struct Host {
     dead: AtomicBool,
     /// The names of the tasks that do not run.
     held: Mutex<Vec<&'static str>>,
-    /// The rate by which its clock is fast, in millionths.
+    /// The rate by which the node's clock is fast, in millionths.
     drift: AtomicI64,
 }
 

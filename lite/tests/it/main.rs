@@ -5,6 +5,7 @@ mod allocations;
 mod connections;
 mod control;
 mod departed;
+mod departed_requests;
 mod given_up;
 mod hostile;
 #[cfg(debug_assertions)]

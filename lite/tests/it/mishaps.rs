@@ -476,3 +476,53 @@ fn without_the_manager_there_is_no_membership() {
         b.barrier("alone", &[b.node_id()]).await.unwrap();
     });
 }
+
+/// The connection breaks while a node comes to a barrier, before or after the home has noted it, as the
+/// first of the group or as the last: the barrier opens all the same, and once. The next barrier of that
+/// name waits for both nodes again.
+#[test]
+fn a_barrier_survives_a_connection() {
+    for (noted, last) in [(false, false), (false, true), (true, false), (true, true)] {
+        let case = format!("noted: {noted}, last: {last}");
+        let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
+        let (a, b) = (c.lite(1), c.lite(2));
+        let asker = b.clone();
+        c.world.run(LIMIT, async move { drop(asker.alloc(NodeId(1), 8, RW).await.unwrap()) });
+        let opened = Arc::new(AtomicU64::new(0));
+        let enter = |c: &Cluster, lite: &Lite| {
+            let (lite, opened) = (lite.with_deadline(Duration::from_secs(600)), opened.clone());
+            let place = usize::from(lite.node_id().0) - 1;
+            let task = async move {
+                lite.barrier("b", &[NodeId(1), NodeId(2)]).await.unwrap();
+                opened.fetch_add(1, Ordering::SeqCst);
+            };
+            c.nodes[place].1.platform().spawn("enter", Box::pin(task));
+        };
+        if last {
+            enter(&c, &a);
+            c.world.run_for(Duration::from_millis(1));
+        }
+        // The home hears the request or not; in neither case does its answer arrive.
+        c.fabric.cut(gid(2), !noted);
+        c.fabric.hold_between(gid(1), gid(2), noted);
+        enter(&c, &b);
+        c.world.run_for(Duration::from_millis(5));
+        c.fabric.cut(gid(2), true);
+        c.fabric.hold_between(gid(1), gid(2), false);
+        c.world.run_for(Duration::from_millis(5));
+        c.fabric.cut(gid(2), false);
+        c.world.run_for(Duration::from_secs(5));
+        if !last {
+            assert_eq!(opened.load(Ordering::SeqCst), 0, "{case}: one node is not there yet");
+            enter(&c, &a);
+            c.world.run_for(Duration::from_secs(5));
+        }
+        assert_eq!(opened.load(Ordering::SeqCst), 2, "{case}: the barrier is open");
+        enter(&c, &a);
+        c.world.run_for(Duration::from_secs(5));
+        assert_eq!(opened.load(Ordering::SeqCst), 2, "{case}: nothing of the former barrier is left");
+        enter(&c, &b);
+        c.world.run_for(Duration::from_secs(5));
+        assert_eq!(opened.load(Ordering::SeqCst), 4, "{case}: the next barrier opens");
+    }
+}

@@ -123,7 +123,8 @@ fn completions_come_for_all_that_was_posted() {
             assert_eq!(queue.post(&atomics[2..]).await, Ok(1));
             assert_eq!(queue.next(&mut word).await.unwrap().result, Ok(8));
             assert_eq!(u64::from_ne_bytes(word), 9);
-            // The same refusals on this and on other nodes; nothing is posted then.
+            // An access to this node's part and one to another node's part fail alike; nothing is posted for
+            // either.
             let at = |offset, kind| Op { tag: 1, lmr, offset, kind };
             for (bad, why) in [
                 (at(65_530, OpKind::Read(8)), Error::OutOfBounds),
@@ -149,7 +150,8 @@ fn completions_come_for_all_that_was_posted() {
     });
 }
 
-/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted later.
+/// A completion that is not taken keeps the only buffer. An operation on two nodes needs it, and is posted
+/// later.
 #[test]
 fn an_operation_does_not_wait_for_a_completion_of_its_own_queue() {
     let bounce = [(64, 1), (256, 1), (16384, 1)];

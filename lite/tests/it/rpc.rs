@@ -297,7 +297,8 @@ fn messages_come_once_and_in_order() {
     }
 }
 
-/// Reply and receive in one, by several tasks, until the function ends.
+/// Several tasks answer and receive calls at once until the function is unregistered, which waits for the
+/// calls in progress.
 #[test]
 fn unregister_waits_for_what_is_under_way() {
     let mut c = cluster(2, &Config::default());

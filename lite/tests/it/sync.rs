@@ -8,7 +8,8 @@ use std::time::Duration;
 use verbs::Gid;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// More than the calls that can be outstanding to one peer: waits must not use their slots.
+/// The number of tasks that wait at once. It exceeds the number of calls that can be outstanding to one peer,
+/// because a wait must not hold a slot of a call.
 const TASKS: u64 = 100;
 
 fn cluster(count: u8) -> Cluster {

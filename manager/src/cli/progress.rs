@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 
 /// The display of a job's progress, on standard error.
-pub struct Progress {
+pub(super) struct Progress {
     /// The bar, if standard error is a terminal.
     bar: Option<ProgressBar>,
     lines: Mutex<Lines>,
@@ -23,7 +23,7 @@ struct Lines {
 
 impl Progress {
     /// Makes a display for an input of `total` bytes.
-    pub fn new(total: u64) -> Self {
+    pub(super) fn new(total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
             let template = "{msg:24} {bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
@@ -36,7 +36,7 @@ impl Progress {
     }
 
     /// Shows an update.
-    pub fn show(&self, update: Update<'_>) {
+    pub(super) fn show(&self, update: Update<'_>) {
         match &self.bar {
             Some(bar) => Self::show_on_bar(bar, update),
             None => self.print(update),
@@ -78,7 +78,7 @@ impl Progress {
     }
 
     /// Removes the bar.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }

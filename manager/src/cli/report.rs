@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The names of nodes, by id.
-pub type Names = BTreeMap<NodeId, String>;
+pub(super) type Names = BTreeMap<NodeId, String>;
 
 /// Returns text in columns, with two spaces between them. The caller formats numbers.
 fn columns(rows: &[Vec<String>]) -> String {
@@ -26,7 +26,7 @@ fn columns(rows: &[Vec<String>]) -> String {
 }
 
 /// Returns the table of nodes, one per line.
-pub fn table(nodes: &[NodeStatus]) -> String {
+pub(super) fn table(nodes: &[NodeStatus]) -> String {
     let heads = ["id", "name", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(nodes.iter().map(|node| {
@@ -50,7 +50,7 @@ fn boot_ms(node: &NodeStatus) -> Option<f64> {
 }
 
 /// Returns the nodes as JSON.
-pub fn nodes_json(nodes: &[NodeStatus]) -> Value {
+pub(super) fn nodes_json(nodes: &[NodeStatus]) -> Value {
     let nodes: Vec<Value> = nodes
         .iter()
         .map(|node| {
@@ -87,7 +87,7 @@ fn names_of(job: &JobStatus, names: &Names) -> Vec<String> {
 
 /// Returns the table of jobs, one per line. For a job that is ending it lists the nodes that have not ended
 /// their part.
-pub fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
+pub(super) fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
     let heads = ["job", "application", "phase", "for", "age", "nodes"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(jobs.iter().map(|job| {
@@ -105,7 +105,7 @@ pub fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
 }
 
 /// Returns the jobs as JSON.
-pub fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
+pub(super) fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
     let jobs: Vec<Value> = jobs
         .iter()
         .map(|job| {
@@ -123,7 +123,7 @@ pub fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
 }
 
 /// Returns the summary of a job: totals, then counts and times of each node.
-pub fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
+pub(super) fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.3} s", duration.as_secs_f64());
     let mut text = String::new();
     let _ = writeln!(
@@ -172,7 +172,7 @@ pub fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
 
 /// Returns the summary of a job as JSON. The sums of the nodes' counts stand beside the other totals, by
 /// their own names.
-pub fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
+pub(super) fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
     let object = |pairs: &[(String, u64)]| {
         pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>()
     };

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP.
+//! Handles SIGINT, SIGTERM and SIGHUP.
 
 use std::future::Future;
 use std::io;
@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Returns a future that is done at the first SIGINT or SIGTERM after the call, and at the first SIGHUP
 /// unless the process was started with SIGHUP ignored, as by `nohup`.
-pub fn stopped() -> io::Result<impl Future<Output = ()>> {
+pub(super) fn stopped() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
@@ -37,7 +37,7 @@ fn hangup_is_ignored() -> bool {
 }
 
 /// From this call on, the signals of [`stopped`] remove a file and end the process with status 130.
-pub fn remove_when_stopped(file: &Path) -> io::Result<()> {
+pub(super) fn remove_when_stopped(file: &Path) -> io::Result<()> {
     let file: PathBuf = file.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The number of bytes to read at once.
 const READ: usize = 64 << 10;
 
-/// The longest silence that [`Sending::outlast`] accepts: Linux counts milliseconds in 31 bits.
+/// The longest time that [`Sending::outlast`] can set: Linux counts milliseconds in 31 bits.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
 
 /// A control connection. Two threads may use its two directions.
@@ -111,13 +111,14 @@ impl Sending {
         self.stream.set_write_timeout(Some(timeout)).map_err(ClientError::Lost)
     }
 
-    /// Keeps the connection while the manager or its host is silent, for at most `silence`, or for 24 days if
-    /// there is no limit. Otherwise a host that does not answer is given up after half a minute.
+    /// Keeps the connection for 24 days while the manager or its host is silent. A [`send`](Self::send) fails
+    /// if the manager receives nothing for `silence`, or for 24 days if there is no limit. Otherwise a host
+    /// that does not answer is given up after half a minute.
     pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
-        let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
-        self.limit(silence)?;
-        // This overrides the limits of unanswered keepalive probes and of retransmissions (RFC 5482).
-        SockRef::from(&self.stream).set_tcp_user_timeout(Some(silence)).map_err(ClientError::Lost)
+        self.limit(silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST))?;
+        // This overrides the limits of unanswered keepalive probes and of retransmissions (RFC 5482). A
+        // shorter time would also end the connection of a manager that receives slowly, but all the time.
+        SockRef::from(&self.stream).set_tcp_user_timeout(Some(LONGEST)).map_err(ClientError::Lost)
     }
 
     /// Ends this direction: the manager receives all that was sent, and then closes the other direction.

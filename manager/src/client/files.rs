@@ -112,7 +112,7 @@ impl Output {
         &self.temporary
     }
 
-    /// Appends bytes.
+    /// Appends bytes to the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.write_all(bytes).map_err(|source| ClientError::Output { path: self.path.clone(), source })?;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 /// A message to a node or to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// To a node.
+    /// A message to a node.
     ToNode(ToNode),
     /// To several nodes: an encoded [`ToNode`], stored once for all of them. Its [`bulk`](Self::bulk) is
     /// always zero.
     ToNodes(Arc<[u8]>),
-    /// To a client.
+    /// A message to a client.
     ToClient(ToClient),
 }
 

@@ -17,11 +17,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-/// The time for which a peer may leave sent data unacknowledged. The kernel measures it.
-const SILENCE: Duration = Duration::from_secs(30);
-
 /// The time for which the kernel's buffer may accept not a single byte. It accepts more only after much has
-/// gone to the peer, so a slow peer needs more than [`SILENCE`].
+/// gone to the peer, so it can take a slow peer a while.
 const STALL: Duration = Duration::from_secs(120);
 
 /// The time that a peer has to close after the last message to it.
@@ -128,6 +125,11 @@ async fn talk(
     }
 }
 
+/// Makes the kernel find a peer whose host does not answer: within half a minute if nothing waits to be sent,
+/// and otherwise when its retransmissions end. There is no `TCP_USER_TIMEOUT`: Linux counts all time in which
+/// a peer has less room than the next packet needs, and would end the connection of a peer that receives
+/// slowly but steadily. A node that is silent loses its lease, and [`STALL`] limits a peer that receives
+/// nothing.
 fn set_up(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
@@ -135,7 +137,6 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
         .with_interval(Duration::from_secs(5))
         .with_retries(3);
     socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(SILENCE))?;
     socket.set_tcp_notsent_lowat(UNSENT)
 }
 
@@ -188,11 +189,28 @@ async fn read(
             // The core has closed the connection. The writer ends it once its queue is empty.
             std::future::pending::<()>().await;
         }
-        buffer.resize(READ, 0);
-        match stream.read(&mut buffer).await {
-            Ok(0) => return "connection lost".into(),
-            Ok(count) => buffer.truncate(count),
+        // A connection that waits has no buffer: there may be thousands of them.
+        drop(std::mem::take(&mut buffer));
+        buffer = match read_some(stream).await {
+            Ok(bytes) if bytes.is_empty() => return "connection lost".into(),
+            Ok(bytes) => bytes,
             Err(error) => return format!("connection lost: {error}"),
+        };
+    }
+}
+
+/// Waits for bytes and reads up to [`READ`] of them; none at the end of the stream.
+async fn read_some(stream: &OwnedReadHalf) -> io::Result<Vec<u8>> {
+    loop {
+        stream.readable().await?;
+        let mut bytes = vec![0; READ];
+        match stream.try_read(&mut bytes) {
+            Ok(count) => {
+                bytes.truncate(count);
+                return Ok(bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
 }
@@ -205,9 +223,8 @@ async fn write(
     core: &mpsc::Sender<Incoming>,
     queue: &Queue,
 ) -> Result<(), String> {
-    let mut sealed = Vec::with_capacity(2 * BATCH);
     while let Some(messages) = queue.take(BATCH).await {
-        sealed.clear();
+        let mut sealed = Vec::new();
         for message in &messages {
             sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
         }

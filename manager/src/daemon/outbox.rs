@@ -16,6 +16,9 @@ const MAX_RELAYED: usize = 4 << 20;
 /// [`MAX_QUEUED`], so that relayed messages alone never cost the receiver its connection.
 const MAX_RELAYED_BY_ALL: usize = 8 << 20;
 
+/// The number of entries for which an empty queue keeps memory.
+const KEPT: usize = 16;
+
 /// The result of an attempt to queue a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
@@ -202,6 +205,11 @@ impl Lines {
             taken.push(entry.message);
         }
         self.bytes -= len;
+        if self.bytes == 0 {
+            // A new member of a large cluster gets thousands of messages at once, and few later.
+            self.control.shrink_to(KEPT);
+            self.bulk.shrink_to(KEPT);
+        }
         taken
     }
 

@@ -14,27 +14,27 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
 
 /// The directory of a test, which is removed at its end.
-pub struct Directory(pub PathBuf);
+pub(crate) struct Directory(pub PathBuf);
 
 impl Directory {
-    pub fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ferrolite-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
-    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, bytes).unwrap();
         path
     }
     /// Returns the names in the directory, sorted.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -50,7 +50,7 @@ impl Drop for Directory {
 }
 
 /// A running daemon, killed at the end of the test.
-pub struct Daemon {
+pub(crate) struct Daemon {
     pub child: Child,
     pub log: Box<dyn BufRead + Send>,
     pub address: String,
@@ -60,13 +60,13 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon. Unless `more` says otherwise, a lease outlasts any test, because nodes here send no
     /// heartbeats.
-    pub fn start(directory: &Directory, more: &[&str]) -> Self {
+    pub(crate) fn start(directory: &Directory, more: &[&str]) -> Self {
         Self::launch(Command::new(BINARY), directory, more)
     }
 
     /// Starts a daemon in a shell, after the command `first`, which sets limits or signals that the daemon
     /// inherits.
-    pub fn start_after(first: &str, directory: &Directory, more: &[&str]) -> Self {
+    pub(crate) fn start_after(first: &str, directory: &Directory, more: &[&str]) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{first}; exec \"$0\" \"$@\""), BINARY]);
         Self::launch(shell, directory, more)
@@ -91,7 +91,7 @@ impl Daemon {
     }
 
     /// Reads the log up to a line with `text`, and returns that line.
-    pub fn wait_log(&mut self, text: &str) -> String {
+    pub(crate) fn wait_log(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
             assert!(self.log.read_line(&mut line).unwrap() > 0, "the daemon ended without saying {text:?}");
@@ -102,7 +102,7 @@ impl Daemon {
     }
 
     /// Reads the rest of the log in a thread of its own, and returns its lines.
-    pub fn collect_log(&mut self) -> Lines {
+    pub(crate) fn collect_log(&mut self) -> Lines {
         let lines = Lines::default();
         let (into, log) = (lines.clone(), std::mem::replace(&mut self.log, Box::new(std::io::empty())));
         std::thread::spawn(move || {
@@ -111,36 +111,36 @@ impl Daemon {
         lines
     }
 
-    pub fn key(&self) -> ClusterKey {
+    pub(crate) fn key(&self) -> ClusterKey {
         key::load(&self.key_file).unwrap()
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::connect(&self.address, &self.key()).unwrap()
     }
 
-    pub fn command(&self, name: &str) -> Command {
+    pub(crate) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(BINARY);
         command.args([name, "--manager", &self.address, "--key-file"]).arg(&self.key_file);
         command
     }
 
-    pub fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         signal_to(self.child.id(), signal);
     }
 }
 
 /// The lines of a log, as they come.
 #[derive(Clone, Debug, Default)]
-pub struct Lines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    pub fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 
     /// Waits for a line with `text`, and returns it.
-    pub fn wait(&self, text: &str) -> String {
+    pub(crate) fn wait(&self, text: &str) -> String {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
             if let Some(line) = self.all().into_iter().find(|line| line.contains(text)) {
@@ -163,19 +163,19 @@ impl Drop for Daemon {
     }
 }
 
-pub fn error_line(ended: &Ended) -> String {
+pub(crate) fn error_line(ended: &Ended) -> String {
     assert!(!ended.status.success());
     let text = String::from_utf8(ended.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "one clear line: {text}");
     text.trim().into()
 }
 
-pub fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
+pub(crate) fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     join_through(&daemon.address, daemon, name)
 }
 
 /// Joins through a relay at `address` that passes all bytes on to the daemon.
-pub fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, Welcome) {
+pub(crate) fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     match try_join(address, daemon, name) {
         (connection, ToNode::Welcome(welcome)) => (connection, welcome),
         (_, other) => panic!("{other:?}"),
@@ -183,7 +183,7 @@ pub fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, 
 }
 
 /// Asks to join, and returns the connection and the answer.
-pub fn try_join(address: &str, daemon: &Daemon, name: &str) -> (Connection, ToNode) {
+pub(crate) fn try_join(address: &str, daemon: &Daemon, name: &str) -> (Connection, ToNode) {
     let mut connection = Connection::open(address, &daemon.key(), Role::Node).unwrap();
     let wish = Join { keep_id: true, ..support::join(name) };
     connection.sending.send(&Hello::Node(wish)).unwrap();
@@ -206,7 +206,7 @@ struct EchoNode {
     taken: u64,
 }
 
-pub fn echo_node(daemon: &Daemon, name: &str) -> JoinHandle<Result<(), ClientError>> {
+pub(crate) fn echo_node(daemon: &Daemon, name: &str) -> JoinHandle<Result<(), ClientError>> {
     let (connection, welcome) = join_as(daemon, name);
     let mut node = EchoNode {
         connection,
@@ -317,11 +317,11 @@ impl EchoNode {
 }
 
 /// Makes the credit message of a node that has received `taken`, in charges.
-pub fn credit(job: JobId, taken: u64) -> ToManager {
+pub(crate) fn credit(job: JobId, taken: u64) -> ToManager {
     ToManager::JobInputCredit { job, bytes: taken + ToNode::INPUT_WINDOW }
 }
 
-pub fn text(len: usize) -> Vec<u8> {
+pub(crate) fn text(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -470,7 +470,7 @@ fn a_job_goes_round() {
     assert_eq!(json["input_bytes"], 3_700_003);
     assert!(String::from_utf8(ended.stdout).unwrap().contains("bytes: 3700003"));
 
-    // The same with an empty file, on two nodes, over the existing output.
+    // A job with an empty input file runs on two nodes and replaces the existing output.
     let mut command = daemon.command("submit");
     command.args(["--app", "lines", "--nodes", "2", "--output"]).arg(&output).arg("--input").arg(&files[1]);
     assert!(command.output().unwrap().status.success());

@@ -14,7 +14,7 @@ const LAST: Duration = Duration::from_secs(60);
 
 /// The measurements of a member.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// The time that each acknowledgement took.
     pub acks: Vec<Duration>,
     /// The longest time from the sending of a heartbeat to the acknowledgement of a later one. If it is
@@ -25,14 +25,14 @@ pub struct Seen {
 }
 
 /// Members that send heartbeats until they are told to stop.
-pub struct Herd {
+pub(crate) struct Herd {
     stop: Arc<AtomicBool>,
     members: Vec<JoinHandle<Seen>>,
 }
 
 impl Herd {
     /// Starts `count` members that join and send a heartbeat every `every`.
-    pub fn start(daemon: &Daemon, count: usize, every: Duration) -> Self {
+    pub(crate) fn start(daemon: &Daemon, count: usize, every: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let connections: Vec<Connection> =
             (0..count).map(|index| join_as(daemon, &format!("member{index}")).0).collect();
@@ -44,14 +44,14 @@ impl Herd {
     }
 
     /// Stops the members after the acknowledgement of a last heartbeat, and returns their measurements.
-    pub fn stop(self) -> Vec<Seen> {
+    pub(crate) fn stop(self) -> Vec<Seen> {
         self.stop.store(true, Ordering::Relaxed);
         self.members.into_iter().map(|member| member.join().unwrap()).collect()
     }
 }
 
 /// Returns the 99th percentile of the acknowledgement times.
-pub fn percentile_99(seen: &[Seen]) -> Duration {
+pub(crate) fn percentile_99(seen: &[Seen]) -> Duration {
     let mut all: Vec<Duration> = seen.iter().flat_map(|seen| seen.acks.iter().copied()).collect();
     all.sort();
     all[all.len() * 99 / 100]
@@ -59,7 +59,7 @@ pub fn percentile_99(seen: &[Seen]) -> Duration {
 
 /// Asserts that no member was lost, by its own count or by the daemon's, and that each received its last
 /// acknowledgement.
-pub fn assert_none_lost(seen: &[Seen], lease: Duration) {
+pub(crate) fn assert_none_lost(seen: &[Seen], lease: Duration) {
     for (index, seen) in seen.iter().enumerate() {
         assert_eq!(seen.lost, None, "member{index}");
         assert!(seen.unheard < lease, "member{index} was not heard for {:?}", seen.unheard);

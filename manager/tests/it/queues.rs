@@ -14,13 +14,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bandwidth of a slow link, in bytes per second, and the number of bytes that it buffers.
-const RATE: u64 = 100_000;
+/// The number of bytes that a slow link buffers.
 const ON_THE_LINK: usize = 16 << 10;
 
-/// Makes a link to the daemon that passes [`RATE`] bytes per second to the node and buffers few. Returns the
+/// Makes a link to the daemon that passes `rate` bytes per second to the node and buffers few. Returns the
 /// address of its near end.
-fn slow_link(daemon: &Daemon) -> String {
+fn slow_link(daemon: &Daemon, rate: u64) -> String {
     let near = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = near.local_addr().unwrap().to_string();
     let far: SocketAddr = daemon.address.parse().unwrap();
@@ -35,12 +34,12 @@ fn slow_link(daemon: &Daemon) -> String {
             let _ = std::io::copy(&mut from, &mut to);
             let _ = to.shutdown(std::net::Shutdown::Write);
         });
-        throttle(manager, node);
+        throttle(manager, node, rate);
     });
     address
 }
 
-fn throttle(mut from: TcpStream, mut to: TcpStream) {
+fn throttle(mut from: TcpStream, mut to: TcpStream, rate: u64) {
     /// The delay that a link may make up for, because this process is not always woken in time.
     const LATE: Duration = Duration::from_millis(300);
     let mut buffer = [0; 2048];
@@ -52,42 +51,54 @@ fn throttle(mut from: TcpStream, mut to: TcpStream) {
         let now = Instant::now();
         // Unused time of an idle link is no credit for later.
         due = due.max(now.checked_sub(LATE).unwrap_or(now));
-        due += Duration::from_micros(count as u64 * 1_000_000 / RATE);
+        due += Duration::from_micros(count as u64 * 1_000_000 / rate);
         std::thread::sleep(due.saturating_duration_since(now));
     }
 }
 
-#[test]
-fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
-    const LEASE: Duration = Duration::from_secs(15);
+/// Runs a job on two nodes over links of `rate` bytes per second, with `share` bytes of input for each, and
+/// checks that each node has heard the manager within the lease.
+fn input_over_slow_links(test: &str, rate: u64, share: usize, lease: Duration) {
     const NODES: usize = 2;
-    /// The input of a node: half a minute's worth on a slow link.
-    const SHARE: usize = 3_000_000;
-    let directory = Directory::new("slow");
-    let lease = LEASE.as_millis().to_string();
-    let mut daemon = Daemon::start(&directory, &["--lease-ms", &lease]);
+    let directory = Directory::new(test);
+    let lease_ms = lease.as_millis().to_string();
+    let mut daemon = Daemon::start(&directory, &["--lease-ms", &lease_ms]);
     let log = daemon.collect_log();
     let nodes: Vec<Connection> = (0..NODES)
-        .map(|index| join_through(&slow_link(&daemon), &daemon, &format!("slow{index}")).0)
+        .map(|index| join_through(&slow_link(&daemon, rate), &daemon, &format!("slow{index}")).0)
         .collect();
     let client = daemon.client();
-    let input = directory.file("in", &vec![b'\n'; NODES * SHARE]);
+    let input = directory.file("in", &vec![b'\n'; NODES * share]);
     let input = Inputs::open(&[input]).unwrap();
     let mut output = Output::create(&directory.join("out")).unwrap();
     let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let nodes: Vec<_> =
-            nodes.into_iter().map(|node| scope.spawn(|| take_input(node, SHARE, &over))).collect();
+            nodes.into_iter().map(|node| scope.spawn(|| take_input(node, share, &over))).collect();
         let done = client.submit(&job, input, &mut output, &|_| {});
         over.store(true, Ordering::Relaxed);
         for node in nodes {
             let unheard = node.join().unwrap();
             println!("a node was not heard for {unheard:?} at most");
-            assert!(unheard < LEASE, "its lease was over: {unheard:?}");
+            assert!(unheard < lease, "its lease was over: {unheard:?}");
         }
         done.unwrap_or_else(|error| panic!("{error}; the daemon: {:#?}", log.all()));
     });
+}
+
+#[test]
+fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
+    // The input is half a minute's worth on such a link.
+    input_over_slow_links("slow", 100_000, 3_000_000, Duration::from_secs(15));
+}
+
+/// The link is so slow that the manager's kernel mostly waits for room for one more packet. Bytes pass all
+/// the time, so the node is not silent.
+#[test]
+fn a_node_over_a_very_slow_link_is_not_taken_for_a_silent_one() {
+    // The input is three quarters of a minute's worth.
+    input_over_slow_links("very-slow", 20_000, 900_000, Duration::from_secs(60));
 }
 
 /// The credit of a node beyond the input that has come: the maximum, so that the manager has the most to

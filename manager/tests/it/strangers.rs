@@ -23,7 +23,7 @@ const BEAT: Duration = Duration::from_millis(1600);
 const KEPT: usize = 300;
 
 /// Raises the limit of open files of this process to the maximum: strangers need many.
-fn raise_own_limit() {
+pub(crate) fn raise_own_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
@@ -258,7 +258,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
 }
 
 /// Sends a heartbeat and waits for its acknowledgement.
-pub fn acknowledged(node: &mut Connection, beat: u64) {
+pub(crate) fn acknowledged(node: &mut Connection, beat: u64) {
     node.sending.send(&ToManager::Heartbeat { seq: beat }).unwrap();
     loop {
         match node.receiving.receive(Some(Duration::from_secs(60))).unwrap() {

@@ -262,9 +262,9 @@ fn params() -> NoiseParams {
 /// The primitives for `snow`. The caller's bytes are the only randomness, and the caller chooses the
 /// implementation.
 struct Primitives {
-    /// The ephemeral key pair, if it was made in advance.
+    /// The ephemeral key pair, if it was made before the handshake.
     pair: Option<KeyPair>,
-    /// The bytes of which the ephemeral key pair is made otherwise.
+    /// The random bytes from which the ephemeral key pair is made if `pair` is `None`.
     random: Option<Zeroizing<[u8; 32]>>,
     arithmetic: Arithmetic,
 }

@@ -7,14 +7,11 @@
 //! not on the addresses in them. Therefore a gigabyte of regions costs this program only two megabytes of
 //! table.
 
-#[path = "../tests/it/common/mod.rs"]
-mod common;
-
 use anyhow::{Context, Result};
 use clap::Parser;
-use common::driver::{self, KEY, Node, PD, Queue, Sizes};
 use connectx3::device::cost::{CacheParameters, Costs, Parameters};
 use connectx3::device::{Card, Profile};
+use connectx3_testdriver::driver::{self, KEY, Node, PD, Queue, Sizes};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;

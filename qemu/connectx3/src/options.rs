@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_profile() {
-        let page = include_str!("../../../docs/connectx3.md");
+        let page = include_str!("../../../docs/reference/emulated-card.md");
         for (name, about) in Profile::described() {
             assert!(page.contains(&format!("| `{name}` | {about} |")), "{name}");
         }

@@ -1,5 +1,8 @@
 //! The emulated card over plain memory, with the parts of a machine that its driver needs, all in this
 //! process.
+//!
+//! # Neighbours
+//! [`connectx3`] is the card and [`mlx4`] the driver; `tests/sim` has clusters of such machines.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::unwrap_used, reason = "for tests, which may fail by panic")]
 
@@ -43,6 +46,8 @@ pub struct Bus {
     pub lies: AtomicU64,
     /// True while the card is a bus master and can access memory.
     masters: AtomicBool,
+    /// The number of bytes of shared memory that were allocated when the card last ceased to be a bus master.
+    pub in_use_at_cut_off: AtomicU64,
     /// The address at which the card last wrote the end of a queue's entry.
     pub published: AtomicU64,
     observer: Observer,
@@ -97,6 +102,7 @@ impl Machine {
             writes: AtomicU64::new(0),
             lies: AtomicU64::new(0),
             masters: AtomicBool::new(true),
+            in_use_at_cut_off: AtomicU64::new(0),
             published: AtomicU64::new(0),
             observer: Observer::new("card".to_owned(), watch),
         };
@@ -262,7 +268,11 @@ impl Hardware for Plug {
             if self.0.stubborn.load(Ordering::Relaxed) {
                 value |= BUS_MASTER;
             }
-            self.0.bus.masters.store(value & BUS_MASTER != 0, Ordering::Relaxed);
+            let bus = &self.0.bus;
+            let masters = value & BUS_MASTER != 0;
+            if bus.masters.swap(masters, Ordering::Relaxed) && !masters {
+                bus.in_use_at_cut_off.store(bus.shared.in_use(), Ordering::Relaxed);
+            }
         }
         self.0.config.lock().unwrap()[usize::from(offset) / 4] = value;
     }

@@ -15,11 +15,11 @@ use verbs::{
 };
 
 /// The length of memory, in bytes.
-pub const MEMORY: u64 = 4 << 20;
+pub(crate) const MEMORY: u64 = 4 << 20;
 const BASE: u64 = 0x5_0000_0000;
 const DEPTH: u32 = 256;
 /// The time limit for actions that take milliseconds, on a busy host.
-pub const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The longest sleep while waiting, so that messages of other threads are noticed.
 const NAP: Duration = Duration::from_millis(2);
 const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 9]);

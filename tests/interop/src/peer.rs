@@ -2,10 +2,10 @@
 
 use crate::host::{Host, SOON};
 use anyhow::{Context, Result, bail, ensure};
+use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
 use platform::IoAddr;
 use qemu::Qemu;
-use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::{Guest, GuestConfig, Image, Input, Network, RunError, Status, compile};
 use std::collections::BTreeMap;
 use std::io::{PipeWriter, Write};

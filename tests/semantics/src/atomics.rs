@@ -7,7 +7,7 @@ use lite::{Error, Placement};
 
 /// Atomics work at every offset that is a multiple of 8, including the last, with wrapping sums; nothing else
 /// changes.
-pub async fn at_every_aligned_offset(cx: &Context) -> Outcome {
+pub(crate) async fn at_every_aligned_offset(cx: &Context) -> Outcome {
     const LEN: u64 = 400;
     for (_, lmr) in cx.everywhere(LEN).await? {
         for at in (0..LEN).step_by(8) {
@@ -27,7 +27,7 @@ pub async fn at_every_aligned_offset(cx: &Context) -> Outcome {
 }
 
 /// Atomics at other offsets are refused.
-pub async fn other_offsets_are_refused(cx: &Context) -> Outcome {
+pub(crate) async fn other_offsets_are_refused(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(100).await? {
         for at in [1, 4, 7, 9, 63, 65, 91] {
             fails(lmr.fetch_add(at, 1).await, Error::Misaligned)?;
@@ -40,7 +40,7 @@ pub async fn other_offsets_are_refused(cx: &Context) -> Outcome {
 }
 
 /// Counts of all nodes add up, and no number comes twice.
-pub async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
+pub(crate) async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 50;
     let mut own = None;
     if cx.rank() == 0 {
@@ -77,7 +77,7 @@ pub async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
 }
 
 /// A test-and-set of a word by all nodes in parallel succeeds for exactly one of them.
-pub async fn one_is_the_first(cx: &Context) -> Outcome {
+pub(crate) async fn one_is_the_first(cx: &Context) -> Outcome {
     const WORDS: u64 = 20;
     let mut own = None;
     if cx.rank() == 0 {
@@ -108,7 +108,7 @@ pub async fn one_is_the_first(cx: &Context) -> Outcome {
 }
 
 /// An atomic and a read or write of the same word see each other's effects.
-pub async fn atomics_and_writes_see_each_other(cx: &Context) -> Outcome {
+pub(crate) async fn atomics_and_writes_see_each_other(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(64).await? {
         lmr.write(24, &1_000_000_007u64.to_ne_bytes()).await?;
         same(lmr.fetch_add(24, 1).await?, 1_000_000_007)?;

@@ -49,7 +49,7 @@ async fn asks(lite: &Lite, node: NodeId, function: FunctionId, request: &[u8]) -
 
 /// A request of any length up to the function's maximum arrives unchanged, and so does a reply of any length;
 /// from every node to every node, including itself.
-pub async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
+pub(crate) async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
     let work = async {
@@ -65,7 +65,7 @@ pub async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
 
 /// Any number of calls run in parallel, from all nodes to all, served by several tasks. Each gets its own
 /// reply and is served once.
-pub async fn any_number_at_once(cx: &Context) -> Outcome {
+pub(crate) async fn any_number_at_once(cx: &Context) -> Outcome {
     const CALLS: usize = 300;
     let server = cx.lite.register(cx.function(0), RpcOptions { queue: 1000, ..options() })?;
     cx.meet().await?;
@@ -83,7 +83,7 @@ pub async fn any_number_at_once(cx: &Context) -> Outcome {
 }
 
 /// Ids have 32 bits; those from `0xffff_0000` on are reserved for LITE. An id names one function of a node.
-pub async fn ids_have_32_bits(cx: &Context) -> Outcome {
+pub(crate) async fn ids_have_32_bits(cx: &Context) -> Outcome {
     let ids = [0, 1, 0x8000_0000, 0xfffe_ffff];
     let mut servers = Vec::new();
     for id in ids {
@@ -114,7 +114,7 @@ pub async fn ids_have_32_bits(cx: &Context) -> Outcome {
 
 /// A function does not exist before it is registered and after it has been unregistered. Its id is free
 /// immediately.
-pub async fn a_function_ends_when_it_is_unregistered(cx: &Context) -> Outcome {
+pub(crate) async fn a_function_ends_when_it_is_unregistered(cx: &Context) -> Outcome {
     let function = cx.function(0);
     for to in [cx.me(), cx.next()] {
         fails(cx.lite.call(to, function, b"early", 10).await, Error::NoSuchFunction)?;
@@ -145,7 +145,7 @@ pub async fn a_function_ends_when_it_is_unregistered(cx: &Context) -> Outcome {
 
 /// A call that waits in the queue of an ending function fails with an error, and the function waits for the
 /// calls that are being served.
-pub async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
+pub(crate) async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
     let (function, begun) = (cx.function(0), cx.name("begun"));
     if cx.rank() == 0 {
         let server = cx.lite.register(function, options())?;
@@ -182,7 +182,7 @@ pub async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
 
 /// A request longer than the function accepts, or a reply longer than the caller accepts, is refused, and
 /// both sides get an error.
-pub async fn too_long_is_refused_to_both(cx: &Context) -> Outcome {
+pub(crate) async fn too_long_is_refused_to_both(cx: &Context) -> Outcome {
     let function = cx.function(0);
     let server = cx.lite.register(function, RpcOptions { max_request: 1000, ..options() })?;
     cx.meet().await?;
@@ -210,7 +210,7 @@ pub async fn too_long_is_refused_to_both(cx: &Context) -> Outcome {
 }
 
 /// `call_into` writes the reply to the start of a buffer and returns its length.
-pub async fn a_reply_into_a_buffer(cx: &Context) -> Outcome {
+pub(crate) async fn a_reply_into_a_buffer(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
     let work = async {
@@ -230,7 +230,7 @@ pub async fn a_reply_into_a_buffer(cx: &Context) -> Outcome {
 }
 
 /// A handler that drops a call refuses it.
-pub async fn a_call_that_is_dropped_is_refused(cx: &Context) -> Outcome {
+pub(crate) async fn a_call_that_is_dropped_is_refused(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
     let caller = cx.node(cx.rank() + cx.count() - 1);
@@ -248,7 +248,7 @@ pub async fn a_call_that_is_dropped_is_refused(cx: &Context) -> Outcome {
 }
 
 /// A handler knows the caller, the caller's incarnation, and whether the caller waits for a reply.
-pub async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
+pub(crate) async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
     let work = async {
@@ -276,7 +276,7 @@ pub async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
 }
 
 /// A server replies and receives the next call in one step.
-pub async fn reply_and_receive(cx: &Context) -> Outcome {
+pub(crate) async fn reply_and_receive(cx: &Context) -> Outcome {
     const CALLS: u32 = 20;
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
@@ -304,7 +304,7 @@ pub async fn reply_and_receive(cx: &Context) -> Outcome {
 }
 
 /// A handler may make calls before it replies, also to its caller.
-pub async fn handlers_call_on(cx: &Context) -> Outcome {
+pub(crate) async fn handlers_call_on(cx: &Context) -> Outcome {
     const HOPS: u8 = 7;
     let function = cx.function(0);
     let server = cx.lite.register(function, options())?;
@@ -338,7 +338,7 @@ pub async fn handlers_call_on(cx: &Context) -> Outcome {
 }
 
 /// A call ends by its deadline, whether its handler replies or not. A reply that comes too late is no error.
-pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
+pub(crate) async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     fails(server.receive_within(BRIEF).await, Error::Deadline)?;
     cx.meet().await?;
@@ -370,7 +370,7 @@ pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
 
 /// Callers of a function whose queue is full wait for room until their deadlines. A call that found no room
 /// was not served.
-pub async fn a_full_queue_makes_callers_wait(cx: &Context) -> Outcome {
+pub(crate) async fn a_full_queue_makes_callers_wait(cx: &Context) -> Outcome {
     const CALLS: u8 = 6;
     let function = cx.function(0);
     if cx.rank() > 0 {
@@ -392,7 +392,7 @@ pub async fn a_full_queue_makes_callers_wait(cx: &Context) -> Outcome {
 }
 
 /// A call to many nodes has a result for each of them: the reply, or the node's own error.
-pub async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
+pub(crate) async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
     let (everywhere, here) = (cx.function(0), cx.function(1));
     let server = cx.lite.register(everywhere, options())?;
     let only = if cx.rank() == 1 { Some(cx.lite.register(here, options())?) } else { None };
@@ -432,7 +432,7 @@ pub async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
 }
 
 /// Calls and one-sided operations work in parallel, also inside handlers.
-pub async fn handlers_use_memory(cx: &Context) -> Outcome {
+pub(crate) async fn handlers_use_memory(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     let lmr = cx.lite.alloc(cx.next(), 50_000, RW).await?;
     cx.meet().await?;

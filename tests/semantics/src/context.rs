@@ -10,16 +10,16 @@ use core::time::Duration;
 use lite::{FunctionId, Lite, Lmr, NodeId, Permissions, Placement};
 
 /// The time limit of an operation unless a case has another: far longer than any operation takes.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// The time limit of operations that are expected to reach their deadline.
-pub const BRIEF: Duration = Duration::from_millis(50);
+pub(crate) const BRIEF: Duration = Duration::from_millis(50);
 
 /// The rights to read and write.
-pub const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
+pub(crate) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 /// The rights to all operations on the bytes.
-pub const USE: Permissions = RW.union(Permissions::ATOMIC);
+pub(crate) const USE: Permissions = RW.union(Permissions::ATOMIC);
 /// The rights to all operations on the bytes, and to map the region by name.
-pub const SHARED: Permissions = USE.union(Permissions::SHARE);
+pub(crate) const SHARED: Permissions = USE.union(Permissions::SHARE);
 
 /// The number of functions that each case has.
 const FUNCTIONS: u32 = 16;
@@ -137,12 +137,12 @@ impl Context {
 }
 
 /// Returns bytes that depend on their position and the seed.
-pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) + seed.wrapping_mul(7) + i / 251) as u8).collect()
 }
 
 /// Returns all bytes of a region.
-pub async fn all_of(lmr: &Lmr) -> Result<Vec<u8>, Failure> {
+pub(crate) async fn all_of(lmr: &Lmr) -> Result<Vec<u8>, Failure> {
     let mut bytes = alloc::vec![0; usize::try_from(lmr.len()).unwrap_or(0)];
     lmr.read(0, &mut bytes).await?;
     Ok(bytes)

@@ -52,19 +52,19 @@ impl From<Error> for Failure {
 
 /// Fails unless `condition` holds.
 #[track_caller]
-pub fn ensure(condition: bool, what: &str) -> Outcome {
+pub(crate) fn ensure(condition: bool, what: &str) -> Outcome {
     if condition { Ok(()) } else { Err(Failure::new(what)) }
 }
 
 /// Fails unless both are equal.
 #[track_caller]
-pub fn same<T: PartialEq<U> + Debug, U: Debug>(got: T, want: U) -> Outcome {
+pub(crate) fn same<T: PartialEq<U> + Debug, U: Debug>(got: T, want: U) -> Outcome {
     if got == want { Ok(()) } else { Err(Failure::new(format!("got {got:?}, not {want:?}"))) }
 }
 
 /// Fails unless both are the same bytes; reports the position of the first difference.
 #[track_caller]
-pub fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
+pub(crate) fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
     if got == want {
         return Ok(());
     }
@@ -77,7 +77,7 @@ pub fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
 
 /// Fails unless `result` is the error `want`.
 #[track_caller]
-pub fn fails<T>(result: Result<T, Error>, want: Error) -> Outcome {
+pub(crate) fn fails<T>(result: Result<T, Error>, want: Error) -> Outcome {
     match result {
         Err(error) if error == want => Ok(()),
         Err(error) => Err(Failure::new(format!("`{error}`, not `{want}`"))),
@@ -87,7 +87,7 @@ pub fn fails<T>(result: Result<T, Error>, want: Error) -> Outcome {
 
 /// Fails unless `result` is [`Error::Refused`], with any reason.
 #[track_caller]
-pub fn refused<T>(result: Result<T, Error>) -> Outcome {
+pub(crate) fn refused<T>(result: Result<T, Error>) -> Outcome {
     match result {
         Err(Error::Refused(_)) => Ok(()),
         Err(error) => Err(Failure::new(format!("`{error}`, not refused"))),

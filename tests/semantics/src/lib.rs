@@ -8,6 +8,10 @@
 //!
 //! A case that fails on one node does not delay the others for long: every wait has a deadline, and a
 //! [`Session`] informs the others.
+//!
+//! # Neighbours
+//! [`lite`] is under test, [`runtime`] starts the suite on appliances, and `tests/sim` is the simulated
+//! cluster.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -11,7 +11,7 @@ use lite::{App, Error, Limits, Priority, RpcOptions, Scheme, TraceEvent, Work};
 
 /// An application allocates as much memory as its limit allows, in all its regions together; freed memory can
 /// be allocated again.
-pub async fn memory_is_limited(cx: &Context) -> Outcome {
+pub(crate) async fn memory_is_limited(cx: &Context) -> Outcome {
     let app = App::new("memory", Limits { memory: Some(10_000), ..Limits::default() });
     let lite = cx.lite.for_app(&app);
     let one = lite.alloc(cx.next(), 6_000, USE).await?;
@@ -33,7 +33,7 @@ pub async fn memory_is_limited(cx: &Context) -> Outcome {
 }
 
 /// An application's work is counted: operations, calls and their bytes.
-pub async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
+pub(crate) async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
     let app = App::new("counted", Limits::default());
     same(app.name(), "counted")?;
     let lite = cx.lite.for_app(&app);
@@ -63,7 +63,7 @@ pub async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
 }
 
 /// Operations beyond the limit of operations in flight wait for their turn; none is lost.
-pub async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
+pub(crate) async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
     let app = App::new("narrow", Limits { outstanding: Some(2), ..Limits::default() });
     let lmr = cx.lite.for_app(&app).alloc(cx.next(), 30_000, USE).await?;
     let data: Vec<_> = (0..20).map(|i| pattern(1_500, i)).collect();
@@ -82,7 +82,7 @@ pub async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
 
 /// Bytes beyond an application's rate wait; those that would exceed their deadline are refused and not
 /// transferred.
-pub async fn bandwidth_is_limited(cx: &Context) -> Outcome {
+pub(crate) async fn bandwidth_is_limited(cx: &Context) -> Outcome {
     let limits = Limits { bytes_per_second: Some(1_000_000), burst: 10_000, ..Limits::default() };
     let app = App::new("slow", limits);
     let lmr = cx.lite.for_app(&app).alloc(cx.next(), 10_000, USE).await?;
@@ -105,7 +105,7 @@ pub async fn bandwidth_is_limited(cx: &Context) -> Outcome {
 
 /// A priority scheme can be set at run time. It changes the order and time of operations, and none of their
 /// results.
-pub async fn priorities_change_no_result(cx: &Context) -> Outcome {
+pub(crate) async fn priorities_change_no_result(cx: &Context) -> Outcome {
     for scheme in [Scheme::HwSep, Scheme::SW_PRI, Scheme::None] {
         cx.lite.configure_qos(scheme);
         let lmr = cx.lite.alloc(cx.next(), 90_000, USE).await?;
@@ -129,7 +129,7 @@ pub async fn priorities_change_no_result(cx: &Context) -> Outcome {
 }
 
 /// A node's counters count each kind of operation that the node begins.
-pub async fn counters_count_each_kind(cx: &Context) -> Outcome {
+pub(crate) async fn counters_count_each_kind(cx: &Context) -> Outcome {
     let count = |wanted: &str| {
         let mut value = 0;
         cx.lite.counters(&mut |(name, count)| value += if name == wanted { count } else { 0 });
@@ -163,7 +163,7 @@ pub async fn counters_count_each_kind(cx: &Context) -> Outcome {
 
 /// While tracing is on, there is an event for the start and for the end of each work request, in order of
 /// time; while it is off, there is none.
-pub async fn a_trace_tells_what_is_done(cx: &Context) -> Outcome {
+pub(crate) async fn a_trace_tells_what_is_done(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 10_000, USE).await?;
     cx.lite.set_tracing(true);
     lmr.write(0, &[1; 777]).await?;

@@ -9,7 +9,7 @@ use lite::{App, Limits};
 
 /// Every node lists the same members by id, including itself, each in the same incarnation and with a GID of
 /// its own.
-pub async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
+pub(crate) async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
     ensure(cx.lite.is_member(), "this node is a member")?;
     same(cx.lite.node_id(), cx.me())?;
     let members = cx.lite.members();
@@ -37,7 +37,7 @@ pub async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
 }
 
 /// A watcher waits while no node joins or leaves, and the members stay the same.
-pub async fn a_watcher_waits_for_changes(cx: &Context) -> Outcome {
+pub(crate) async fn a_watcher_waits_for_changes(cx: &Context) -> Outcome {
     let before = cx.lite.members();
     let mut watcher = cx.lite.watch();
     match select(pin!(watcher.next()), pin!(cx.lite.sleep(BRIEF))).await {
@@ -47,7 +47,7 @@ pub async fn a_watcher_waits_for_changes(cx: &Context) -> Outcome {
 }
 
 /// Handles of one LITE belong to one node, with any deadline, priority and application.
-pub async fn handles_are_of_one_node(cx: &Context) -> Outcome {
+pub(crate) async fn handles_are_of_one_node(cx: &Context) -> Outcome {
     let app = App::new("one", Limits::default());
     let other = cx.lite.with_deadline(BRIEF).with_priority(lite::Priority::Low).for_app(&app);
     same((other.node_id(), other.incarnation()), (cx.me(), cx.lite.incarnation()))?;

@@ -18,7 +18,7 @@ async fn next(mailbox: &Mailbox) -> Result<Message, Error> {
 
 /// Messages of a sender arrive once and in order, whatever others send in the meantime, and identify their
 /// sender.
-pub async fn once_and_in_order(cx: &Context) -> Outcome {
+pub(crate) async fn once_and_in_order(cx: &Context) -> Outcome {
     const MESSAGES: u32 = 60;
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     cx.meet().await?;
@@ -50,7 +50,7 @@ pub async fn once_and_in_order(cx: &Context) -> Outcome {
 }
 
 /// A message has any length up to the mailbox's maximum; longer ones are refused.
-pub async fn of_any_length(cx: &Context) -> Outcome {
+pub(crate) async fn of_any_length(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     cx.meet().await?;
     for to in [cx.next(), cx.me()] {
@@ -70,7 +70,7 @@ pub async fn of_any_length(cx: &Context) -> Outcome {
 }
 
 /// A message has been delivered when the call returns, whether a task has received it yet or not.
-pub async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
+pub(crate) async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     cx.meet().await?;
     for i in 0..10u8 {
@@ -84,7 +84,7 @@ pub async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
 }
 
 /// A mailbox accepts no calls; a function accepts messages, and their replies are discarded.
-pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
+pub(crate) async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     let server = cx.lite.register(cx.function(1), options())?;
     cx.meet().await?;
@@ -101,7 +101,7 @@ pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
 }
 
 /// Nothing can be sent to a mailbox that is not open or is closed; a new one with the same id is empty.
-pub async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
+pub(crate) async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
     let port = cx.function(0);
     for to in [cx.next(), cx.me()] {
         fails(cx.lite.send(to, port, b"early").await, Error::NoSuchFunction)?;
@@ -124,7 +124,7 @@ pub async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
 }
 
 /// Senders wait while a mailbox is full; a sender that gives up has sent nothing.
-pub async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
+pub(crate) async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), RpcOptions { queue: 4, ..options() })?;
     cx.meet().await?;
     for to in [cx.next(), cx.me()] {

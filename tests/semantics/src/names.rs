@@ -7,7 +7,7 @@ use core::time::Duration;
 use lite::{Error, Permissions};
 
 /// Every node can map a region that another has published, and sees its bytes.
-pub async fn a_published_region_is_mapped_everywhere(cx: &Context) -> Outcome {
+pub(crate) async fn a_published_region_is_mapped_everywhere(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 100, SHARED).await?;
     lmr.write(92, &(cx.rank() as u64).to_ne_bytes()).await?;
     lmr.publish(&cx.name_of("of", cx.rank())).await?;
@@ -28,7 +28,7 @@ pub async fn a_published_region_is_mapped_everywhere(cx: &Context) -> Outcome {
 }
 
 /// A name stands for one object at a time, of any kind; when it is released, it can be used again.
-pub async fn a_name_is_taken_once(cx: &Context) -> Outcome {
+pub(crate) async fn a_name_is_taken_once(cx: &Context) -> Outcome {
     let name = cx.name("name");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.me(), 8, SHARED).await?;
@@ -59,7 +59,7 @@ pub async fn a_name_is_taken_once(cx: &Context) -> Outcome {
 }
 
 /// An unknown name is not found by any call.
-pub async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
+pub(crate) async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
     let name = cx.name_of("unknown", cx.rank());
     fails(cx.lite.map(&name, RW).await, Error::NoSuchName)?;
     fails(cx.lite.map_secret(&name, RW, b"x").await, Error::NoSuchName)?;
@@ -70,7 +70,7 @@ pub async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
 }
 
 /// `map_wait` waits until the name exists, up to its deadline.
-pub async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
+pub(crate) async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
     let name = cx.name("late");
     let early = cx.lite.with_deadline(BRIEF).map_wait(&name, RW).await;
     ensure(matches!(early, Err(Error::NoSuchName | Error::Deadline)), "the name does not exist yet")?;
@@ -88,7 +88,7 @@ pub async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
 }
 
 /// A name can be opened only as the kind of object for which it stands.
-pub async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
+pub(crate) async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
     let name = |what| cx.name_of(what, cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 9, SHARED).await?;
     lmr.publish(&name("region")).await?;
@@ -110,7 +110,7 @@ pub async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
 }
 
 /// A name is any text that is neither empty nor too long.
-pub async fn a_name_is_any_text(cx: &Context) -> Outcome {
+pub(crate) async fn a_name_is_any_text(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 8, SHARED).await?;
     let long = cx.name_of("", cx.rank()) + &String::from_iter(core::iter::repeat_n('x', 180));
     let texts =

@@ -13,7 +13,7 @@ const LENGTHS: [usize; 17] =
     [0, 1, 7, 8, 63, 64, 65, 255, 257, 1023, 4095, 4096, 4097, 65_535, 65_536, 65_537, 200_001];
 
 /// Bytes written with any length at any offset are read back, and their neighbours do not change.
-pub async fn any_length_at_any_offset(cx: &Context) -> Outcome {
+pub(crate) async fn any_length_at_any_offset(cx: &Context) -> Outcome {
     const LEN: u64 = 200_100;
     for (what, lmr) in cx.everywhere(LEN).await? {
         for (i, len) in LENGTHS.into_iter().enumerate() {
@@ -37,7 +37,7 @@ pub async fn any_length_at_any_offset(cx: &Context) -> Outcome {
 
 /// A region on this node behaves like one on another node: the same operations have the same results and
 /// errors and leave the same bytes.
-pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
+pub(crate) async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
     const LEN: usize = 70_000;
     let (mut results, mut contents) = (Vec::new(), Vec::new());
     for node in [cx.me(), cx.next(), cx.after_next()] {
@@ -71,7 +71,7 @@ pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
 }
 
 /// All nodes read the bytes that one node has written, from the moment the write returns.
-pub async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
+pub(crate) async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
     let mut own = None;
     if cx.rank() == 0 {
         let nodes = cx.nodes().to_vec();
@@ -96,7 +96,7 @@ pub async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
 }
 
 /// memset accepts any byte, offset and length.
-pub async fn memset_takes_any_byte_and_range(cx: &Context) -> Outcome {
+pub(crate) async fn memset_takes_any_byte_and_range(cx: &Context) -> Outcome {
     const LEN: usize = 150_000;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
         let mut model = vec![0; LEN];
@@ -124,7 +124,7 @@ fn bytes_moved(lite: &Lite) -> u64 {
 }
 
 /// memcpy and memmove copy from any region to any other, on any nodes.
-pub async fn copies_go_between_any_two_regions(cx: &Context) -> Outcome {
+pub(crate) async fn copies_go_between_any_two_regions(cx: &Context) -> Outcome {
     const LEN: usize = 80_000;
     let sources = cx.everywhere(LEN as u64).await?;
     for (i, (_, source)) in sources.iter().enumerate() {
@@ -155,7 +155,7 @@ pub async fn copies_go_between_any_two_regions(cx: &Context) -> Outcome {
 }
 
 /// A copy between two other nodes does not pass through the requesting node.
-pub async fn a_copy_does_not_pass_through_who_asks(cx: &Context) -> Outcome {
+pub(crate) async fn a_copy_does_not_pass_through_who_asks(cx: &Context) -> Outcome {
     const LEN: u64 = 50_000;
     if cx.rank() == 0 {
         for (from, to) in [(1, 2), (1, 1)] {
@@ -178,7 +178,7 @@ pub async fn a_copy_does_not_pass_through_who_asks(cx: &Context) -> Outcome {
 
 /// memmove within a region works like C's: after overlapping ranges were copied, the target has the source's
 /// old bytes. memcpy refuses overlapping ranges.
-pub async fn memmove_overlaps_as_in_c(cx: &Context) -> Outcome {
+pub(crate) async fn memmove_overlaps_as_in_c(cx: &Context) -> Outcome {
     const LEN: usize = 150_000;
     for (what, lmr) in cx.everywhere(LEN as u64).await? {
         let mut model = pattern(LEN, 2);
@@ -217,7 +217,7 @@ async fn fails_or_apart(lmr: &Lmr, from: usize, to: usize, len: usize) -> Outcom
 }
 
 /// Two handles that were mapped separately refer to the same region, so ranges through them can overlap.
-pub async fn overlap_is_of_regions_not_of_handles(cx: &Context) -> Outcome {
+pub(crate) async fn overlap_is_of_regions_not_of_handles(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 1000, SHARED).await?;
     lmr.publish(&name).await?;
@@ -235,7 +235,7 @@ pub async fn overlap_is_of_regions_not_of_handles(cx: &Context) -> Outcome {
 }
 
 /// Operations of many tasks on one region in parallel do not disturb each other.
-pub async fn many_operations_at_once(cx: &Context) -> Outcome {
+pub(crate) async fn many_operations_at_once(cx: &Context) -> Outcome {
     const TASKS: usize = 24;
     let lmr =
         cx.lite.alloc(Placement::Striped { nodes: cx.nodes().to_vec(), stripe: 4096 }, 480_000, RW).await?;
@@ -259,7 +259,7 @@ pub async fn many_operations_at_once(cx: &Context) -> Outcome {
 }
 
 /// The deadline of a handle applies to its operations: after it nothing is done.
-pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
+pub(crate) async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 1 << 20, RW).await?;
     lmr.write(0, &[1; 8]).await?;
     let late = lmr.with_deadline(core::time::Duration::ZERO);
@@ -276,7 +276,7 @@ pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
 }
 
 /// Requests to a node that does not exist are refused immediately.
-pub async fn a_node_that_is_not_there_is_named(cx: &Context) -> Outcome {
+pub(crate) async fn a_node_that_is_not_there_is_named(cx: &Context) -> Outcome {
     let nobody = NodeId(4000);
     fails(cx.lite.alloc(nobody, 8, RW).await, Error::NoSuchNode)?;
     fails(cx.lite.call(nobody, 1, b"", 0).await, Error::NoSuchNode)?;

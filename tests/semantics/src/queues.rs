@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use lite::{Completed, CompletionQueue, Error, Lmr, Op, OpKind};
 
 /// Each posted operation ends once, with its tag and its result, on any node.
-pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
+pub(crate) async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
     const OPS: usize = 90;
     let regions = cx.everywhere(200_000).await?;
     let region = |i: usize| {
@@ -50,7 +50,7 @@ pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
 }
 
 /// Atomics end with the previous value.
-pub async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
+pub(crate) async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(4);
     for (_, lmr) in cx.everywhere(64).await? {
         let kinds = [
@@ -70,7 +70,7 @@ pub async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
 }
 
 /// A queue accepts as many operations as it has room for, and returns their number.
-pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
+pub(crate) async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(3);
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 64, RW).await?;
@@ -91,7 +91,7 @@ pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
 }
 
 /// An invalid operation is refused, and none of those posted with it is performed.
-pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
+pub(crate) async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
     const LEN: u64 = 1 << 20;
     let queue = cx.lite.completion_queue(16);
     for node in [cx.me(), cx.next()] {
@@ -126,7 +126,7 @@ pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
 }
 
 /// Only the data of a read into a buffer that is too short is lost.
-pub async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
+pub(crate) async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(4);
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 64, RW).await?;
@@ -142,7 +142,7 @@ pub async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
 }
 
 /// Operations of one queue on one node are performed in the order of posting.
-pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
+pub(crate) async fn to_one_node_in_order(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 64, USE).await?;
     let queue = cx.lite.completion_queue(64);
     for round in 0..10u64 {
@@ -167,7 +167,7 @@ pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
 
 /// Operations posted before a fence take effect before those posted after it, on any nodes: a node that sees
 /// the flag on one node sees all the data on the others.
-pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
+pub(crate) async fn a_fence_comes_between(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 8;
     /// The length of one write in bytes, and the number of writes to each node: more than is in flight at a
     /// time.
@@ -240,7 +240,7 @@ async fn post_all(queue: &CompletionQueue, ops: &[Op<'_>]) -> Outcome {
 }
 
 /// A dropped queue abandons its operations in flight, which use no slots of others.
-pub async fn a_queue_may_be_dropped(cx: &Context) -> Outcome {
+pub(crate) async fn a_queue_may_be_dropped(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 4096, USE).await?;
     for _ in 0..200 {
         let queue = cx.lite.completion_queue(16);

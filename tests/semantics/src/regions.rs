@@ -9,7 +9,7 @@ use core::time::Duration;
 use lite::{Error, Lmr, NodeId, Permissions, Placement};
 
 /// New memory is zero, for any placement and length.
-pub async fn new_memory_is_zero(cx: &Context) -> Outcome {
+pub(crate) async fn new_memory_is_zero(cx: &Context) -> Outcome {
     for len in [64, 1000, 4097, 300_001] {
         for (what, lmr) in cx.everywhere(len).await? {
             same(lmr.len(), len)?;
@@ -26,7 +26,7 @@ pub async fn new_memory_is_zero(cx: &Context) -> Outcome {
 
 /// With any placement, a region is an array of bytes: bytes written at an offset are read there, and nothing
 /// else changes.
-pub async fn a_region_is_a_flat_array(cx: &Context) -> Outcome {
+pub(crate) async fn a_region_is_a_flat_array(cx: &Context) -> Outcome {
     const LEN: usize = 100_003;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
         let mut model = vec![0; LEN];
@@ -52,7 +52,7 @@ pub async fn a_region_is_a_flat_array(cx: &Context) -> Outcome {
 
 /// A region reports the placement of its bytes: its owner, which is the node of its first byte, and all its
 /// shares.
-pub async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
+pub(crate) async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
     const LEN: u64 = 30_000;
     let [here, there, third] = [cx.me(), cx.next(), cx.after_next()];
     let one = cx.lite.alloc(there, LEN, RW).await?;
@@ -74,7 +74,7 @@ pub async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
 
 /// The last byte is in bounds, the next one is not; an offset whose end overflows is out of bounds; for zero
 /// bytes, any offset up to the end is in bounds.
-pub async fn bounds_are_exact(cx: &Context) -> Outcome {
+pub(crate) async fn bounds_are_exact(cx: &Context) -> Outcome {
     const LEN: u64 = 1000;
     for (_, lmr) in cx.everywhere(LEN).await? {
         let before = pattern(LEN as usize, 1);
@@ -126,7 +126,7 @@ pub async fn bounds_are_exact(cx: &Context) -> Outcome {
 }
 
 /// A region may be empty: it has a name and an end like any other.
-pub async fn a_region_may_be_empty(cx: &Context) -> Outcome {
+pub(crate) async fn a_region_may_be_empty(cx: &Context) -> Outcome {
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 0, SHARED).await?;
         ensure(lmr.is_empty(), "a region of no bytes is empty")?;
@@ -153,7 +153,7 @@ const EDGES: [(u64, usize); 6] = [
 
 /// A region may be larger than 4 MB, 64 MB and 128 MB, on one node and on several, and is still an array of
 /// bytes.
-pub async fn a_region_may_be_larger_than_128_mb(cx: &Context) -> Outcome {
+pub(crate) async fn a_region_may_be_larger_than_128_mb(cx: &Context) -> Outcome {
     const LEN: u64 = (130 << 20) + 77;
     if cx.rank() == 0 {
         for placement in
@@ -190,7 +190,7 @@ pub async fn a_region_may_be_larger_than_128_mb(cx: &Context) -> Outcome {
 
 /// A placement that is impossible is refused with the amount of free memory: more than the memory, or parts
 /// that form no region.
-pub async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
+pub(crate) async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
     const HUGE: u64 = 1 << 40;
     let all = || cx.nodes().to_vec();
     for placement in [
@@ -226,7 +226,7 @@ pub async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
 }
 
 /// Memory that an application has filled becomes a region, in place and with its contents.
-pub async fn memory_of_ones_own_becomes_a_region(cx: &Context) -> Outcome {
+pub(crate) async fn memory_of_ones_own_becomes_a_region(cx: &Context) -> Outcome {
     const LEN: u64 = 50_001;
     let memory = cx.lite.local_memory(LEN).await?;
     same(memory.len(), LEN)?;
@@ -270,7 +270,7 @@ async fn work(cx: &Context, lmr: &Lmr, stop: &Lmr) -> Result<u64, Failure> {
 
 /// A region moves to another node, to several and back while others read, write and count in it without
 /// noticing.
-pub async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
+pub(crate) async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
     let (region, flag) = (cx.name("moving"), cx.name("stop"));
     let mut mine = None;
     if cx.rank() == 0 {
@@ -323,7 +323,7 @@ pub async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
 
 /// A freed region no longer exists for any node that maps it, and neither do its names, from the moment the
 /// call returns.
-pub async fn freed_is_freed_for_all(cx: &Context) -> Outcome {
+pub(crate) async fn freed_is_freed_for_all(cx: &Context) -> Outcome {
     let (one, two) = (cx.name("one"), cx.name("two"));
     let mut master = None;
     if cx.rank() == 0 {
@@ -377,7 +377,7 @@ async fn has_free(cx: &Context, enough: impl Fn(u64) -> bool) -> Outcome {
 }
 
 /// A dropped handle is unmapped, and memory without mappings and without a name becomes free.
-pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
+pub(crate) async fn dropped_means_unmapped(cx: &Context) -> Outcome {
     const LEN: u64 = 8 << 20;
     // Memory that other parts of a node allocate and free in the meantime.
     const SLACK: u64 = 2 << 20;
@@ -424,7 +424,7 @@ pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
 }
 
 /// Regions that many nodes allocate on one node in parallel do not overlap.
-pub async fn regions_are_apart(cx: &Context) -> Outcome {
+pub(crate) async fn regions_are_apart(cx: &Context) -> Outcome {
     let mut mine: Vec<(Lmr, u8)> = Vec::new();
     for i in 0..20u8 {
         let lmr = cx.lite.alloc(cx.node(0), 100 + 1000 * u64::from(i), USE).await?;

@@ -52,7 +52,7 @@ async fn each_operation(cx: &Context, lmr: &Lmr, has: Permissions) -> Outcome {
 }
 
 /// READ, WRITE and ATOMIC: a handle's operations succeed where it has the right, and the others are refused.
-pub async fn each_operation_needs_its_right(cx: &Context) -> Outcome {
+pub(crate) async fn each_operation_needs_its_right(cx: &Context) -> Outcome {
     let name = |kind| cx.name_of(kind, cx.rank());
     for (what, lmr) in cx.everywhere(64).await? {
         lmr.publish(&name(what)).await?;
@@ -67,7 +67,7 @@ pub async fn each_operation_needs_its_right(cx: &Context) -> Outcome {
 }
 
 /// Without ADMIN, a handle cannot change the region.
-pub async fn what_changes_a_region_needs_admin(cx: &Context) -> Outcome {
+pub(crate) async fn what_changes_a_region_needs_admin(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 64, SHARED).await?;
     lmr.publish(&name).await?;
@@ -88,7 +88,7 @@ pub async fn what_changes_a_region_needs_admin(cx: &Context) -> Outcome {
 }
 
 /// A node maps a region with at most the granted rights; ADMIN must be granted explicitly.
-pub async fn a_map_gets_no_more_than_is_granted(cx: &Context) -> Outcome {
+pub(crate) async fn a_map_gets_no_more_than_is_granted(cx: &Context) -> Outcome {
     let name = |rank| cx.name_of("region", rank);
     let lmr = cx.lite.alloc(cx.me(), 64, READ | ATOMIC | SHARE).await?;
     lmr.publish(&name(cx.rank())).await?;
@@ -104,7 +104,7 @@ pub async fn a_map_gets_no_more_than_is_granted(cx: &Context) -> Outcome {
 
 /// The node that allocates a region has all rights on it, whatever it grants to others. If SHARE is granted
 /// to no node, the region has no name.
-pub async fn the_master_has_all_rights(cx: &Context) -> Outcome {
+pub(crate) async fn the_master_has_all_rights(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 64, Permissions::empty()).await?;
     same(lmr.permissions(), Permissions::all())?;
@@ -118,7 +118,7 @@ pub async fn the_master_has_all_rights(cx: &Context) -> Outcome {
 }
 
 /// Only a node with SHARE can map by name.
-pub async fn mapping_by_name_needs_share(cx: &Context) -> Outcome {
+pub(crate) async fn mapping_by_name_needs_share(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(1), 64, RW).await?;
@@ -141,7 +141,7 @@ pub async fn mapping_by_name_needs_share(cx: &Context) -> Outcome {
 
 /// Rights can be granted at run time, to one node or to all. They apply to later mappings; existing handles
 /// keep their rights.
-pub async fn what_is_granted_counts_from_then_on(cx: &Context) -> Outcome {
+pub(crate) async fn what_is_granted_counts_from_then_on(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(2), 64, READ | SHARE).await?;
@@ -176,7 +176,7 @@ pub async fn what_is_granted_counts_from_then_on(cx: &Context) -> Outcome {
 
 /// From the return of `revoke` on, no operation that needs the right takes effect through any handle of the
 /// node, and the node cannot map with it. The bytes stay as they were at that moment.
-pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
+pub(crate) async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
     const LEN: usize = 60_000;
     let name = cx.name("region");
     if cx.rank() == 0 {
@@ -223,7 +223,7 @@ pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
 
 /// A right that is revoked from one node stays with the others, and a right that is granted again can be used
 /// in new mappings.
-pub async fn revoking_concerns_whom_it_names(cx: &Context) -> Outcome {
+pub(crate) async fn revoking_concerns_whom_it_names(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(0), 64, SHARED).await?;
@@ -252,7 +252,7 @@ pub async fn revoking_concerns_whom_it_names(cx: &Context) -> Outcome {
 }
 
 /// A region with a secret can be mapped only with the secret.
-pub async fn a_secret_must_be_given(cx: &Context) -> Outcome {
+pub(crate) async fn a_secret_must_be_given(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(1), 64, SHARED).await?;
@@ -290,7 +290,7 @@ pub async fn a_secret_must_be_given(cx: &Context) -> Outcome {
 }
 
 /// ADMIN can be granted: its holder can do everything that the master can.
-pub async fn admin_is_granted_like_other_rights(cx: &Context) -> Outcome {
+pub(crate) async fn admin_is_granted_like_other_rights(cx: &Context) -> Outcome {
     let (name, by_other) = (cx.name("region"), cx.name("by another"));
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(2), 64, SHARED).await?;
@@ -319,7 +319,7 @@ pub async fn admin_is_granted_like_other_rights(cx: &Context) -> Outcome {
 
 /// A region has one master, which may hand over its role. The former master keeps its handle until that is
 /// revoked.
-pub async fn the_master_hands_over(cx: &Context) -> Outcome {
+pub(crate) async fn the_master_hands_over(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
         let lmr = cx.lite.alloc(cx.node(2), 64, READ | SHARE).await?;

@@ -18,7 +18,7 @@ async fn step(word: &Lmr, change: impl Fn(u64) -> u64) -> Result<u64, Error> {
 }
 
 /// A lock has one holder: tasks of all nodes work under it one after the other.
-pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
+pub(crate) async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
     const TASKS: usize = 3;
     const ROUNDS: u64 = 6;
     let mut own = None;
@@ -54,7 +54,7 @@ pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
 }
 
 /// Shared holders of a lock hold it in parallel, and never together with an exclusive holder.
-pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
+pub(crate) async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     let name = cx.name("lock");
     let own = if cx.rank() == 0 { Some(cx.lite.create_lock(cx.node(0), &name).await?) } else { None };
     cx.meet().await?;
@@ -92,7 +92,7 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
 
 /// A lock is granted in the order in which requests arrive at its home; requests of one node's tasks arrive
 /// in the order in which they were made.
-pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
+pub(crate) async fn a_lock_is_fair(cx: &Context) -> Outcome {
     const TASKS: usize = 6;
     let mut own = None;
     if cx.rank() == 0 {
@@ -123,7 +123,7 @@ pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
 }
 
 /// A destroyed lock no longer exists for any node, including waiting ones; its name is free.
-pub async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
+pub(crate) async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
     let name = cx.name("lock");
     let own = if cx.rank() == 0 { Some(cx.lite.create_lock(cx.node(2), &name).await?) } else { None };
     cx.meet().await?;
@@ -151,7 +151,7 @@ pub async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
 }
 
 /// No node leaves a barrier before all have arrived, however often it is used.
-pub async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outcome {
+pub(crate) async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 15;
     let name = cx.name("counter");
     let own = if cx.rank() == 0 { Some(cx.lite.create_counter(cx.node(1), &name).await?) } else { None };
@@ -177,7 +177,7 @@ pub async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outco
 
 /// Any subset of the nodes is a group, in any order of naming, and a node can wait at many barriers in
 /// parallel.
-pub async fn barriers_are_of_any_group(cx: &Context) -> Outcome {
+pub(crate) async fn barriers_are_of_any_group(cx: &Context) -> Outcome {
     let nodes = cx.nodes();
     let mut pairs = Vec::new();
     for i in 0..cx.count() {
@@ -201,7 +201,7 @@ pub async fn barriers_are_of_any_group(cx: &Context) -> Outcome {
 }
 
 /// A node outside of the group, a node that names another group, and a second task of a node are refused.
-pub async fn a_barrier_is_for_its_group(cx: &Context) -> Outcome {
+pub(crate) async fn a_barrier_is_for_its_group(cx: &Context) -> Outcome {
     refused(cx.lite.barrier(&cx.name("none"), &[]).await)?;
     refused(cx.lite.barrier(&cx.name("others"), &[cx.next(), cx.after_next()]).await)?;
     cx.meet().await?;
@@ -231,7 +231,7 @@ pub async fn a_barrier_is_for_its_group(cx: &Context) -> Outcome {
 }
 
 /// If one node stops waiting, all waiting nodes get an error; afterwards the barrier can be used again.
-pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
+pub(crate) async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
     let name = cx.name("barrier");
     cx.meet().await?;
     match cx.rank() {
@@ -253,7 +253,7 @@ pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
 }
 
 /// A counter can be used from every node, and each count is a different number.
-pub async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
+pub(crate) async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 20;
     let name = cx.name("counter");
     let own = if cx.rank() == 0 { Some(cx.lite.create_counter(cx.node(2), &name).await?) } else { None };
@@ -287,7 +287,7 @@ pub async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
 }
 
 /// An event wakes all waiting tasks, and a task that comes late misses nothing.
-pub async fn events_wake_all_who_wait(cx: &Context) -> Outcome {
+pub(crate) async fn events_wake_all_who_wait(cx: &Context) -> Outcome {
     let name = cx.name("event");
     let own = if cx.rank() == 0 { Some(cx.lite.create_event(cx.node(1), &name).await?) } else { None };
     cx.meet().await?;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use lite::Error;
 
 /// Pieces of any number and length, more than are in flight at a time, are written and read in one call each.
-pub async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
+pub(crate) async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
     const LEN: usize = 400_000;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
         let data: Vec<_> = (0..20).map(|i| pattern([0, 1, 64, 300, 5_000, 19_000][i % 6], i)).collect();
@@ -33,7 +33,7 @@ pub async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
 }
 
 /// A call without pieces does nothing, and pieces of zero length do nothing.
-pub async fn nothing_is_nothing(cx: &Context) -> Outcome {
+pub(crate) async fn nothing_is_nothing(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(64).await? {
         lmr.read_vectored(&mut []).await?;
         lmr.write_vectored(&[]).await?;
@@ -46,7 +46,7 @@ pub async fn nothing_is_nothing(cx: &Context) -> Outcome {
 }
 
 /// All pieces are checked before any transfer: if one is out of bounds, none is transferred.
-pub async fn nothing_is_done_if_one_is_wrong(cx: &Context) -> Outcome {
+pub(crate) async fn nothing_is_done_if_one_is_wrong(cx: &Context) -> Outcome {
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 1000, RW).await?;
         let good = [(0, &[0xff; 8][..]); 30];

@@ -298,12 +298,12 @@ impl Cluster {
         self.wire.part(self.nodes[i - 1].mac, self.nodes[j - 1].mac, apart);
     }
 
-    /// Delays all frames from node `from` to node `to`, or no longer.
+    /// Delays all frames from node `from` to node `to` by a time; `None` ends the delay.
     pub fn slow(&self, from: usize, to: usize, by: Option<Duration>) {
         self.wire.slow(self.nodes[from - 1].mac, self.nodes[to - 1].mac, by);
     }
 
-    /// Drops all frames from node `from` to node `to`, or no longer.
+    /// Drops all frames from node `from` to node `to` if `deaf` is true; stops that otherwise.
     pub fn deafen(&self, from: usize, to: usize, deaf: bool) {
         self.wire.deafen(self.nodes[from - 1].mac, self.nodes[to - 1].mac, deaf);
     }

@@ -3,6 +3,10 @@
 //!
 //! The seed decides the order of tasks, every frame passes the fault model, and the trace of all frames
 //! and control messages has a hash: the same seed gives the same hash.
+//!
+//! # Neighbours
+//! [`lite`], [`manager`](::manager) and [`softroce`] are the real crates; `semantics` runs its cases on such
+//! a cluster.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -29,7 +29,7 @@ struct State {
     inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
     /// Pairs of ports: frames from the first to the second are dropped.
     unheard: BTreeSet<([u8; 6], [u8; 6])>,
-    /// Pairs of ports: frames from the first to the second take so much longer.
+    /// Pairs of ports, each with the additional delay of frames from the first to the second.
     slow: BTreeMap<([u8; 6], [u8; 6]), Duration>,
     /// The present delay, and the frames that are delayed.
     late: Option<Late>,

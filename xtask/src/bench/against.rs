@@ -7,13 +7,14 @@ use super::lite;
 use super::stats::{median, median_of};
 use super::table::{Table, maybe, number};
 use super::target::{self, Bound, Target};
-use crate::perftest::cell::{Cell, Direction, Figure};
-use crate::perftest::lab::Lab as AppliancePair;
-use crate::run::{self, Programs};
-use crate::{interrupt, ui};
+use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::appliances::Programs;
+use lab::perftest::cell::{Cell, Direction, Figure};
+use lab::perftest::lab::Lab as AppliancePair;
+use lab::{interrupt, ui};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -38,7 +39,7 @@ const CELLS: [(&str, u32, u32); 9] = [
 
 /// The other programs, the number of rounds, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Directory with the other kernel (`ferrolite`) and manager (`ferrolite-manager`), as built in a
     /// checkout of that commit
     #[arg(value_name = "DIR")]
@@ -88,7 +89,7 @@ struct Figures {
 }
 
 /// Measures both sides in turn.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let other = Programs::of(&options.dir);
     for file in [&other.kernel, &other.manager] {
         ensure!(
@@ -98,7 +99,7 @@ pub fn bench(options: &Options) -> Result<()> {
         );
     }
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
     let mut rounds = Vec::new();

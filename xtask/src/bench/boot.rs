@@ -5,10 +5,10 @@ use super::lab::Lab;
 use super::stats::{median, median_of};
 use super::table::{Table, maybe};
 use super::target::{Bound, Target};
-use crate::run::Manager;
-use crate::{interrupt, run, ui};
 use anyhow::{Context, Result, bail};
-use qemu::fabric::{Fabric, FabricConfig};
+use fabric::{Fabric, FabricConfig};
+use lab::manager::Manager;
+use lab::{appliances, interrupt, ui};
 use qemu::vm::{Accel, Event, EventKind, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -29,7 +29,7 @@ const MACHINES: [(Machine, u32); 4] =
 
 /// Medians over the boots of one machine, in milliseconds.
 #[derive(Debug, Serialize)]
-pub struct Boot {
+pub(super) struct Boot {
     machine: String,
     cpus: u32,
     boots: usize,
@@ -78,7 +78,7 @@ fn stamp(line: &str) -> Option<f64> {
 }
 
 /// Boots each machine `runs` times, all in turn.
-pub fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
+pub(super) fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
     let mut manager = lab.manager()?;
     let mut charts: [Vec<Chart>; MACHINES.len()] = Default::default();
     for run in 0..runs {
@@ -138,7 +138,10 @@ fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Ch
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event { kind: EventKind::Line(line), at, .. }) => chart.line(&line, at.as_secs_f64() * 1000.0),
             Ok(Event { kind: EventKind::Exited(exit), .. }) => {
-                bail!("the node ended ({exit}): {}", run::reason(&vm.tail()).unwrap_or("it said nothing"))
+                bail!(
+                    "the node ended ({exit}): {}",
+                    appliances::reason(&vm.tail()).unwrap_or("it said nothing")
+                )
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => bail!("the node did not join within {} s", LIMIT.as_secs()),
@@ -171,7 +174,7 @@ fn summary(machine: Machine, cpus: u32, charts: &[Chart]) -> Boot {
 }
 
 /// Returns the table of stages, with a column per machine.
-pub fn table(boots: &[Boot]) -> Table {
+pub(super) fn table(boots: &[Boot]) -> Table {
     let heads = boots.iter().map(|b| format!("{}, {} cpu", b.machine, b.cpus));
     let mut table = Table::new(
         "Boot chart",
@@ -194,7 +197,7 @@ pub fn table(boots: &[Boot]) -> Table {
 }
 
 /// Returns the targets, which exist for microvm only.
-pub fn targets(boots: &[Boot]) -> Vec<Target> {
+pub(super) fn targets(boots: &[Boot]) -> Vec<Target> {
     let microvm = boots.iter().filter(|b| b.machine == Machine::Microvm.to_string());
     microvm
         .map(|b| {

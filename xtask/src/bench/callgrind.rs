@@ -5,14 +5,14 @@ use std::collections::HashMap;
 
 /// A function, and the program or library that contains it. In a library without symbols, names are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Site {
+pub(super) struct Site {
     pub object: String,
     pub function: String,
 }
 
 /// The calls of one function by another, with all functions that were called in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Calls {
+pub(super) struct Calls {
     pub caller: Site,
     pub callee: Site,
     pub count: u64,
@@ -20,7 +20,7 @@ pub struct Calls {
 }
 
 /// Returns all calls of a profile. Lines that do not belong to the format are skipped.
-pub fn calls(profile: &str) -> Vec<Calls> {
+pub(super) fn calls(profile: &str) -> Vec<Calls> {
     let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
     let (mut here, mut there) = (Site::default(), Site::default());
     let (mut calls, mut count) = (Vec::new(), None);

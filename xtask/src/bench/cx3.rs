@@ -8,10 +8,11 @@ use super::pairs::Line;
 use super::softroce::Rxe;
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use crate::cx3::lab::Wire;
-use crate::cx3::{Lab, Plan, Tools, image};
-use crate::{interrupt, run, ui};
+use crate::output;
 use anyhow::{Result, anyhow};
+use lab::cx3::lab::Wire;
+use lab::cx3::{Lab, Plan, Tools, image};
+use lab::{interrupt, ui};
 use qemu::linux::Release;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -40,9 +41,9 @@ struct Figures {
 }
 
 /// Measures both sides in turn, each time in machines that are booted for it.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let tools = Tools::to_measure()?.map_err(|why| anyhow!("{why}"))?;
     let image = ui::step("the image of the Linux guests", || image(Release::Host, &[]))?;

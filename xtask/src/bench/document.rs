@@ -8,7 +8,7 @@ const BEGIN: &str = "<!-- bench -->\n";
 const END: &str = "<!-- /bench -->";
 
 /// A page with a section for tables between two marks.
-pub struct Page {
+pub(super) struct Page {
     path: PathBuf,
     before: String,
     after: String,
@@ -16,7 +16,7 @@ pub struct Page {
 
 impl Page {
     /// Reads a page. An absent file is created; a file without the marks is not overwritten.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == ErrorKind::NotFound => format!("{BEGIN}{END}\n"),
@@ -29,7 +29,7 @@ impl Page {
     }
 
     /// Replaces the section by `text`, which must end with a newline.
-    pub fn write(&self, text: &str) -> Result<()> {
+    pub(super) fn write(&self, text: &str) -> Result<()> {
         let Self { path, before, after } = self;
         std::fs::write(path, format!("{before}{BEGIN}{text}{END}{after}"))
             .with_context(|| format!("cannot write {}", path.display()))

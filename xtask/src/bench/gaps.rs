@@ -1,17 +1,17 @@
 //! Records failed measurements, which do not prevent the others.
 
-use crate::{interrupt, ui};
 use anyhow::Result;
+use lab::{interrupt, ui};
 use serde::Serialize;
 
 /// Failed measurements, with reasons.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub struct Gaps(Vec<String>);
+pub(super) struct Gaps(Vec<String>);
 
 impl Gaps {
     /// Attempts a measurement of the side to which the appliance is compared. Only an interrupt is an error.
-    pub fn attempt<T>(&mut self, step: &str, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    pub(super) fn attempt<T>(&mut self, step: &str, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         interrupt::check()?;
         match ui::step(step, work) {
             Ok(measured) => Ok(Some(measured)),
@@ -26,7 +26,7 @@ impl Gaps {
     }
 
     /// Returns all failures.
-    pub fn all(&self) -> &[String] {
+    pub(super) fn all(&self) -> &[String] {
         &self.0
     }
 }

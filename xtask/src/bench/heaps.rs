@@ -5,17 +5,18 @@ use super::host::Host;
 use super::stats::median_of;
 use super::steps::{Step, appliance};
 use super::table::{Table, maybe};
-use crate::image::{self, Contents, Heap};
-use crate::{interrupt, run, setup, ui};
+use crate::output;
 use anyhow::Result;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::image::{self, Contents, Heap};
+use lab::{interrupt, setup, ui};
 use serde::Serialize;
 use std::path::PathBuf;
 
 /// The number of runs, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Number of measurements by each kernel, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
@@ -41,9 +42,9 @@ struct Figures {
 }
 
 /// Builds both kernels and runs their measurements in turn.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(false)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let qemu = setup::qemu()?;
     let kernel = |heap| Ok::<_, anyhow::Error>(image::build_of(&Contents { heap, ..Contents::tests() })?.elf);

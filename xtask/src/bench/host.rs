@@ -1,7 +1,7 @@
 //! The measuring machine, and its load.
 
-use crate::{paths, tool};
 use anyhow::{Context, Result, bail};
+use lab::{paths, tool};
 use serde::Serialize;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ const BUSY: f64 = 0.4;
 
 /// The machine and the conditions under which the figures were measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Host {
+pub(super) struct Host {
     /// Load averages at the start, before anything is built: over 1, 5 and 15 minutes.
     load: [f64; 3],
     /// The number of processors.
@@ -40,7 +40,7 @@ impl Host {
     }
 
     /// Examines the machine before a measurement. Warns if it is too busy, or fails if `strict`.
-    pub fn ready(strict: bool) -> Result<Self> {
+    pub(super) fn ready(strict: bool) -> Result<Self> {
         let host = Self::look()?;
         match host.busy() {
             Some(busy) if strict => bail!("{busy}"),
@@ -62,7 +62,7 @@ impl Host {
     }
 
     /// Returns a sentence with all properties, for the head of a report.
-    pub fn sentence(&self, runs: u32) -> String {
+    pub(super) fn sentence(&self, runs: u32) -> String {
         let [one, five, fifteen] = self.load;
         format!(
             "Commit {}, {} processors ({}), QEMU with {}, medians of {runs} runs, load at the start \

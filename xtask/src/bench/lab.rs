@@ -1,11 +1,11 @@
 //! The common part of all measurements: the programs under test, built once, and jobs on clusters of their
 //! own.
 
-use crate::cargo::Profile;
-use crate::run::Programs;
-use crate::run::manager::{self, Manager};
-use crate::{image, paths, setup, tool};
 use anyhow::{Context, Result};
+use lab::appliances::Programs;
+use lab::cargo::Profile;
+use lab::manager::{self, Manager};
+use lab::{image, paths, setup, tool};
 use qemu::Qemu;
 use qemu::linux::Image as LinuxImage;
 use qemu::linux::baseline::build_rate;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The programs under test, and a directory for files.
-pub struct Lab {
+pub(super) struct Lab {
     pub qemu: Qemu,
     /// Copies of the programs, so that later builds do not influence the figures.
     pub programs: Programs,
@@ -29,14 +29,14 @@ pub struct Lab {
 }
 
 /// The parts of a Linux guest.
-pub struct Linux {
+pub(super) struct Linux {
     pub image: LinuxImage,
     /// The word count as a single process.
     pub rate: PathBuf,
 }
 
 /// The results of a job.
-pub struct Job {
+pub(super) struct Job {
     /// The figures of `cargo xtask run --json`.
     pub figures: Value,
     pub output: Vec<u8>,
@@ -44,7 +44,7 @@ pub struct Job {
 
 impl Lab {
     /// Builds the programs.
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let qemu = setup::qemu()?;
         let image = image::build()?;
         let manager = manager::build(Profile::Release)?;
@@ -57,18 +57,18 @@ impl Lab {
     }
 
     /// Returns the directory for files of the measurements. Its path is short, because of sockets.
-    pub fn dir(&self) -> &Path {
+    pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Starts a new daemon.
-    pub fn manager(&self) -> Result<Manager> {
+    pub(super) fn manager(&self) -> Result<Manager> {
         Manager::start(&self.programs.manager, 0, self.dir())
     }
 
     /// Returns the Linux guest for comparisons: packages of the host's Debian, and our word count built for
     /// it.
-    pub fn linux(&self) -> Result<Linux> {
+    pub(super) fn linux(&self) -> Result<Linux> {
         let cache = paths::target().join("linux-guest");
         let image = LinuxImage::build(&cache)?;
         let rate = build_rate(&paths::root(), &cache.join("rate"))?;
@@ -77,12 +77,12 @@ impl Lab {
 
     /// Runs one job on a cluster that is booted for it, as users run it. `args` are further options of
     /// `cargo xtask run`.
-    pub fn job(&self, args: &[&str], input: &Path) -> Result<Job> {
+    pub(super) fn job(&self, args: &[&str], input: &Path) -> Result<Job> {
         self.job_of(&self.programs, args, input)
     }
 
     /// Runs a job as [`job`](Self::job) does, with programs that are in one directory.
-    pub fn job_of(&self, programs: &Programs, args: &[&str], input: &Path) -> Result<Job> {
+    pub(super) fn job_of(&self, programs: &Programs, args: &[&str], input: &Path) -> Result<Job> {
         let [json, output] = ["run.json", "run.out"].map(|name| self.dir().join(name));
         let mut command = Command::new("/proc/self/exe");
         let dir = programs.kernel.parent().context("the kernel is in no directory")?;

@@ -2,16 +2,16 @@
 
 use super::pairs::Line;
 use super::target::{Bound, Target};
-use crate::ui;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::ui;
 use qemu::linux::perftest;
 use std::path::PathBuf;
 
 /// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Number of measurements of each side, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     pub runs: u32,
@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 /// The figures in order: name and unit.
-pub const FIGURES: [(&str, &str); 6] = [
+pub(super) const FIGURES: [(&str, &str); 6] = [
     ("8 B write, p50", "us"),
     ("8 B read, p50", "us"),
     ("8 B send, p50", "us"),
@@ -39,14 +39,14 @@ pub const FIGURES: [(&str, &str); 6] = [
 const RATES: usize = 4;
 
 /// One run of one side, in the order of [`FIGURES`]. A figure that could not be measured is absent.
-pub type Sample = [Option<f64>; FIGURES.len()];
+pub(super) type Sample = [Option<f64>; FIGURES.len()];
 
 /// Small messages over which a rate is measured, for each operation of a latency.
-pub const RATE_FACTOR: u32 = 5;
+pub(super) const RATE_FACTOR: u32 = 5;
 
 /// Measures all figures. `run` runs a program with options and returns the client's output. A figure that
 /// fails is absent, and the reason is printed.
-pub fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
+pub(super) fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
     let mut figure =
         |name: &str, program: &str, options: &str, read: fn(&str) -> Result<f64>| match run(program, options)
             .and_then(|printed| read(&printed))
@@ -75,8 +75,9 @@ pub fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String
     ]
 }
 
-/// Returns the better value of each figure: the wire that is fast for us need not be fast for Linux.
-pub fn better(a: &Sample, b: &Sample) -> Sample {
+/// Returns the better value of each figure of two networks: Linux may be fast on another network than
+/// appliances are.
+pub(super) fn better(a: &Sample, b: &Sample) -> Sample {
     let mut best = *a;
     for (n, (best, other)) in best.iter_mut().zip(b).enumerate() {
         let pick = if n < RATES { f64::min } else { f64::max };
@@ -89,7 +90,7 @@ pub fn better(a: &Sample, b: &Sample) -> Sample {
 }
 
 /// Returns a line per figure, of runs that followed each other.
-pub fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
+pub(super) fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
     let column = |runs: &[Sample], n: usize| runs.iter().map(|run| run[n]).collect::<Vec<_>>();
     let line = |(n, (what, unit)): (usize, (&'static str, &'static str))| {
         Line::new(what, unit, &column(ours, n), &column(theirs, n))
@@ -98,7 +99,7 @@ pub fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
 }
 
 /// Returns the targets for our share of rdma_rxe's figures, where there is a bound.
-pub fn targets(lines: &[Line], bounds: [Option<Bound>; FIGURES.len()]) -> Vec<Target> {
+pub(super) fn targets(lines: &[Line], bounds: [Option<Bound>; FIGURES.len()]) -> Vec<Target> {
     let bounded = lines.iter().zip(bounds).filter_map(|(line, bound)| Some((line, bound?)));
     bounded
         .map(|(line, bound)| {

@@ -3,16 +3,16 @@
 use super::lab::Lab;
 use super::stats::median_of;
 use super::table::{Table, maybe};
-use crate::run::Programs;
 use anyhow::{Context, Result, ensure};
+use lab::appliances::Programs;
 use serde::Serialize;
 
 /// The 8-byte write ping-pong.
-pub const PING_PONG: &str = "write_ping_pong";
+pub(super) const PING_PONG: &str = "write_ping_pong";
 
 /// The figures of one operation with one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     pub what: String,
     /// Payload bytes.
     pub bytes: u64,
@@ -27,12 +27,12 @@ pub struct Row {
 }
 
 /// Runs the application once in two fresh machines.
-pub fn run(lab: &Lab, samples: u32) -> Result<Vec<Row>> {
+pub(super) fn run(lab: &Lab, samples: u32) -> Result<Vec<Row>> {
     run_of(lab, &lab.programs, samples)
 }
 
 /// Runs the application as [`run`] does, with programs that are in one directory.
-pub fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec<Row>> {
+pub(super) fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec<Row>> {
     let empty = lab.dir().join("empty");
     std::fs::write(&empty, "")?;
     let samples = samples.to_string();
@@ -65,7 +65,7 @@ fn row(line: &str) -> Option<Row> {
 }
 
 /// Returns the median of each figure over some runs.
-pub fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
+pub(super) fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
     let first = runs.first().map(Vec::as_slice).unwrap_or_default();
     first
         .iter()
@@ -84,12 +84,12 @@ pub fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
 }
 
 /// Returns the row of one operation and size.
-pub fn find<'a>(rows: &'a [Row], what: &str, bytes: u64) -> Option<&'a Row> {
+pub(super) fn find<'a>(rows: &'a [Row], what: &str, bytes: u64) -> Option<&'a Row> {
     rows.iter().find(|row| row.what == what && row.bytes == bytes)
 }
 
 /// Returns a table with a line per size, and one for the ping-pong.
-pub fn table(rows: &[Row]) -> Table {
+pub(super) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(
         "LITE between two nodes",
         "q35, 1 processor each; latency of the whole operation in us, but half a round trip for the ping-pong; a call \

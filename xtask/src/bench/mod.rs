@@ -28,9 +28,10 @@ mod table;
 mod target;
 mod words;
 
-pub use table::Table;
+pub(crate) use table::Table;
 
-use crate::{interrupt, run};
+use crate::output;
+use ::lab::interrupt;
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -46,7 +47,7 @@ use tempfile::NamedTempFile;
 /// `cargo xtask bench` and its optional command.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Bench {
+pub(crate) struct Bench {
     #[command(subcommand)]
     separate: Option<Separate>,
     #[command(flatten)]
@@ -179,7 +180,7 @@ struct Figures {
 }
 
 /// Measures the selected parts.
-pub fn bench(bench: &Bench) -> Result<()> {
+pub(crate) fn bench(bench: &Bench) -> Result<()> {
     match &bench.separate {
         Some(Separate::Lite(options)) => native::bench(options),
         Some(Separate::Softroce(options)) => softroce::bench(options),
@@ -208,7 +209,7 @@ fn all(options: &Options) -> Result<()> {
     let plan = Plan::new(options)?;
     let host = Host::ready(options.strict)?;
     let page = options.markdown.as_deref().map(Page::open).transpose()?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
     let figures = measure(&plan, host, &lab, options.quick)?;

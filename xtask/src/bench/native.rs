@@ -6,9 +6,10 @@ use super::host::Host;
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::{interrupt, run};
+use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
+use lab::interrupt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +19,7 @@ const COUNTED: u32 = 2000;
 
 /// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Few repetitions: only shows that everything works
     #[arg(long)]
     quick: bool,
@@ -89,9 +90,9 @@ struct Figures {
 }
 
 /// Runs all measurements.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let file = dir.path().join("lite.json");

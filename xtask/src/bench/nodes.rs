@@ -1,8 +1,9 @@
 //! `cargo xtask bench nodes`: measures how LITE scales with the number of nodes, in a simulated cluster.
 
-use crate::{paths, run, tool};
+use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
+use lab::{paths, tool};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The size of the simulation, and the destination of its figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Nodes that join, connect on demand, call each other and leave
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(2..=4095))]
     nodes: u16,
@@ -28,8 +29,8 @@ pub struct Options {
 }
 
 /// Runs the cluster and prints its figures.
-pub fn bench(options: &Options) -> Result<()> {
-    let json = options.json.as_deref().map(|path| run::beside("nodes", path)).transpose()?;
+pub(super) fn bench(options: &Options) -> Result<()> {
+    let json = options.json.as_deref().map(|path| output::beside("nodes", path)).transpose()?;
     let Options { nodes, calls, seed, .. } = options;
     let mut cargo = Command::new("cargo");
     cargo.args(["run", "--quiet", "--release", "--package", "sim", "--example", "scale", "--"]);

@@ -6,12 +6,12 @@ use serde::Serialize;
 
 /// One figure of both sides.
 #[derive(Debug, Serialize)]
-pub struct Line {
+pub(super) struct Line {
     pub what: &'static str,
     pub unit: &'static str,
     /// The appliance's median.
     pub ours: Option<f64>,
-    /// Linux rdma_rxe's.
+    /// The median of Linux with rdma_rxe.
     pub rxe: Option<f64>,
     /// Our share of rxe's figure: the median over pairs of consecutive runs.
     pub ratio: Option<f64>,
@@ -21,7 +21,12 @@ pub struct Line {
 
 impl Line {
     /// Compares consecutive runs. Missing figures are skipped.
-    pub fn new(what: &'static str, unit: &'static str, ours: &[Option<f64>], rxe: &[Option<f64>]) -> Self {
+    pub(super) fn new(
+        what: &'static str,
+        unit: &'static str,
+        ours: &[Option<f64>],
+        rxe: &[Option<f64>],
+    ) -> Self {
         let pairs = ours.iter().zip(rxe).filter_map(|(ours, rxe)| ours.zip(*rxe));
         let ratios: Vec<f64> = pairs.map(|(ours, rxe)| ours / rxe).collect();
         let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
@@ -29,13 +34,13 @@ impl Line {
     }
 
     /// Returns a row of a table: name, ours, rxe's, unit, ratio, the ratios' spread.
-    pub fn cells(&self) -> [String; 6] {
+    pub(super) fn cells(&self) -> [String; 6] {
         let (what, unit) = (self.what.to_owned(), self.unit.to_owned());
         [what, maybe(self.ours), maybe(self.rxe), unit, maybe(self.ratio), self.spread()]
     }
 
     /// Returns the least and the greatest ratio.
-    pub fn spread(&self) -> String {
+    pub(super) fn spread(&self) -> String {
         let least = self.ratios.iter().copied().reduce(f64::min);
         let greatest = self.ratios.iter().copied().reduce(f64::max);
         least.zip(greatest).map_or_else(|| "-".to_owned(), |(a, b)| format!("{} to {}", number(a), number(b)))

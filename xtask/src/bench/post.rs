@@ -7,11 +7,12 @@ use super::host::Host;
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::cx3::lab::address;
-use crate::cx3::{Lab, Plan, Tools};
-use crate::{interrupt, paths, run, ui};
+use crate::output;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
+use lab::cx3::lab::address;
+use lab::cx3::{Lab, Plan, Tools};
+use lab::{interrupt, paths, ui};
 use qemu::cx3::CardConfig;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 /// The destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -84,9 +85,9 @@ struct Figures {
 }
 
 /// Runs all measurements.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let program = ui::step("the benchmark of the driver", || program::build("mlx4", "post"))?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;

@@ -1,7 +1,7 @@
 //! Benchmarks that are programs of their own, built by `cargo bench`.
 
-use crate::{paths, tool};
 use anyhow::{Context, Result};
+use lab::{paths, tool};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Returns the file for the programs' output.
-pub fn log() -> Result<PathBuf> {
+pub(super) fn log() -> Result<PathBuf> {
     Ok(paths::state()?.join("bench.log"))
 }
 
 /// Builds a benchmark of a package. Returns the program.
-pub fn build(package: &str, bench: &str) -> Result<PathBuf> {
+pub(super) fn build(package: &str, bench: &str) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["bench", "--quiet", "--package", package, "--bench", bench, "--no-run"]);
     cargo.args(["--message-format", "json"]);
@@ -23,7 +23,7 @@ pub fn build(package: &str, bench: &str) -> Result<PathBuf> {
 }
 
 /// Runs a command in the repository, which must succeed. Returns its output.
-pub fn run(command: &mut Command) -> Result<String> {
+pub(super) fn run(command: &mut Command) -> Result<String> {
     tool::run_ok(command.current_dir(paths::root()), &log()?, LIMIT)
 }
 

@@ -1,4 +1,5 @@
-//! Compares LITE with Linux `rdma_rxe` between two machines like ours, over a fabric like ours.
+//! Compares LITE between two appliances with Linux's `rdma_rxe` between two Linux machines of the same
+//! kind, over the same kind of fabric.
 
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
@@ -6,8 +7,8 @@ use super::lite::{self, PING_PONG, Row};
 use super::pairs::Line;
 use super::table::Table;
 use super::target::{Bound, Target};
-use crate::{interrupt, ui};
 use anyhow::Result;
+use lab::{interrupt, ui};
 use qemu::linux::baseline::{RxePair, Wire};
 use serde::Serialize;
 
@@ -34,13 +35,13 @@ type Ours = (&'static str, u64, fn(&Row) -> Option<f64>);
 
 /// Medians of both sides.
 #[derive(Debug, Serialize)]
-pub struct Rxe {
+pub(super) struct Rxe {
     lines: Vec<Line>,
 }
 
 /// Measures LITE and, if there is a Linux guest, rxe, in turn: each time in two machines that are booted for
 /// it, while nothing else runs. Failures on Linux are recorded in `gaps` and do not affect LITE's figures.
-pub fn measure(
+pub(super) fn measure(
     lab: &Lab,
     linux: Option<&Linux>,
     runs: u32,
@@ -93,7 +94,7 @@ fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
 
 impl Rxe {
     /// Returns the table of both sides.
-    pub fn table(&self) -> Table {
+    pub(super) fn table(&self) -> Table {
         let mut table = Table::new(
             "LITE beside Linux rdma_rxe",
             "both between two q35 machines with 1 processor, path MTU 4096, in turn; LITE shares memory with the fabric, \
@@ -107,7 +108,7 @@ impl Rxe {
     }
 
     /// Returns the target, which exists for the ping-pong only.
-    pub fn target(&self) -> Target {
+    pub(super) fn target(&self) -> Target {
         let ratio = self.lines.first().and_then(|line| line.ratio);
         Target::new("8 B write ping-pong, share of rdma_rxe's", ratio, "", Bound::AtMost(TARGET))
     }

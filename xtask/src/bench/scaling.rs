@@ -4,9 +4,10 @@
 
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use crate::{interrupt, paths, run, tool, ui};
+use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
+use lab::{interrupt, paths, tool, ui};
 use plotters::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ const SIZES: [u32; 2] = [64, 1024];
 
 /// The simulation's parameters, and the destination of its figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// WRITEs of each point
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     writes: u32,
@@ -102,13 +103,13 @@ fn of_size(points: &[Point], size: u32) -> impl DoubleEndedIterator<Item = &Poin
 }
 
 /// Simulates, prints tables and draws the chart.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let svg = match &options.svg {
         Some(path) => path.clone(),
         None => paths::state()?.join("scaling.svg"),
     };
-    let (file, svg) = run::beside("figure", &svg)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let (file, svg) = output::beside("figure", &svg)?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let mut output: Output = ui::step("WRITEs between two emulated cards, in virtual time", || {
         simulate(options, ["connectx3", "scaling"]).context("the simulation of verbs")

@@ -3,8 +3,8 @@
 use super::lab::Lab;
 use super::table::Table;
 use super::target::{Bound, Target};
-use crate::{image, interrupt, ui};
 use anyhow::Result;
+use lab::{image, interrupt, ui};
 use serde::Serialize;
 
 /// Memory sizes to try, in MiB, smallest first.
@@ -16,9 +16,9 @@ const TIMEOUT_S: &str = "30";
 /// A text with a known count, and the number of its repetitions.
 const TEXT: (&str, usize) = ("one two two three three three\n", 1000);
 
-/// The sizes of a node.
+/// The length of a node's image, and the least memory in which a node runs.
 #[derive(Debug, Serialize)]
-pub struct Size {
+pub(super) struct Size {
     /// The length of the image without symbols, in bytes.
     image_bytes: u64,
     /// The length of the small text that is counted, in bytes.
@@ -31,7 +31,7 @@ pub struct Size {
 }
 
 /// Reads the image's size and tries memory sizes.
-pub fn measure(lab: &Lab) -> Result<Size> {
+pub(super) fn measure(lab: &Lab) -> Result<Size> {
     let (text, expected) = known();
     let input = lab.dir().join("small");
     std::fs::write(&input, &text)?;
@@ -77,7 +77,7 @@ fn known() -> (String, String) {
 
 impl Size {
     /// Returns the table of both figures.
-    pub fn table(&self) -> Table {
+    pub(super) fn table(&self) -> Table {
         let tried = TRIED_MIB.map(|mib| mib.to_string()).join(", ");
         let why =
             self.too_small.iter().map(|(mib, why)| format!("; with {mib} MiB: {why}")).collect::<String>();
@@ -94,7 +94,7 @@ impl Size {
     }
 
     /// Returns the targets of both figures.
-    pub fn targets(&self) -> Vec<Target> {
+    pub(super) fn targets(&self) -> Vec<Target> {
         let budget = Bound::AtMost(image::BUDGET as f64 / 1e6);
         let image = self.image_bytes as f64 / 1e6;
         let memory = self.memory_floor_mib.map(f64::from);

@@ -8,10 +8,11 @@ use super::linux_pair::{self, Options, RATE_FACTOR, Sample};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::perftest::cell::{Cell, Direction, Figure};
-use crate::perftest::lab::Lab as AppliancePair;
-use crate::{interrupt, paths, run, tool, ui};
+use crate::output;
 use anyhow::{Context, Result};
+use lab::perftest::cell::{Cell, Direction, Figure};
+use lab::perftest::lab::Lab as AppliancePair;
+use lab::{interrupt, paths, tool, ui};
 use qemu::Qemu;
 use qemu::linux::Image;
 use qemu::linux::baseline::{RxePair, Wire};
@@ -59,13 +60,13 @@ fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
 }
 
 /// Measures Linux by perftest.
-pub fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
+pub(super) fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
     let mut pair = RxePair::boot(qemu, image, wire)?;
     Ok(linux_pair::measure(iterations, |program, options| pair.perftest(program, options, TEST)))
 }
 
 /// Linux's figures over both wires; the better one of each counts.
-pub struct Rxe {
+pub(super) struct Rxe {
     pub better: Sample,
     /// The figures over shared memory, and over a stream.
     pub by_wire: [Sample; 2],
@@ -73,7 +74,13 @@ pub struct Rxe {
 
 impl Rxe {
     /// Measures in machines that are booted for it. `of` names the run, for the progress line.
-    pub fn measure(qemu: &Qemu, image: &Image, iterations: u32, of: &str, gaps: &mut Gaps) -> Result<Self> {
+    pub(super) fn measure(
+        qemu: &Qemu,
+        image: &Image,
+        iterations: u32,
+        of: &str,
+        gaps: &mut Gaps,
+    ) -> Result<Self> {
         let mut measure = |wire, by| {
             let step = format!("rdma_rxe by {by}: {of}");
             Ok::<_, anyhow::Error>(
@@ -177,9 +184,9 @@ struct Figures {
 }
 
 /// Measures both sides in turn, then the transport alone.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
     let image =

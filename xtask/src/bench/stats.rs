@@ -1,7 +1,7 @@
-//! Medians.
+//! Medians of measurements.
 
 /// Returns the middle value, or the mean of the two middle ones; `None` if there are no values.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.get(values.len() / 2)?;
     let lower = values.get((values.len() - 1) / 2)?;
@@ -9,7 +9,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// Returns the median of one figure over several measurements, or `None` if one of them lacks it.
-pub fn median_of<T>(all: &[T], figure: impl Fn(&T) -> Option<f64>) -> Option<f64> {
+pub(super) fn median_of<T>(all: &[T], figure: impl Fn(&T) -> Option<f64>) -> Option<f64> {
     median(all.iter().map(figure).collect::<Option<_>>()?)
 }
 

@@ -2,9 +2,9 @@
 
 use super::lab::Lab;
 use super::table::{Table, number};
-use crate::run::{SUCCESS, reason};
-use crate::{image, interrupt, paths, tool, ui};
 use anyhow::{Context, Result, bail, ensure};
+use lab::appliances::{SUCCESS, reason};
+use lab::{image, interrupt, paths, tool, ui};
 use qemu::Qemu;
 use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
+pub(super) struct Step {
     /// The environment in which the step was measured.
     pub place: &'static str,
     pub what: String,
@@ -35,11 +35,16 @@ struct Source {
 
 const SOURCES: [Source; 2] = [
     Source { place: "softroce, both ends, native", package: "softroce", example: "native_speed", read: rate },
-    Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
+    Source {
+        place: "fabric, half a round trip, native",
+        package: "fabric",
+        example: "fabric_speed",
+        read: fabric,
+    },
 ];
 
 /// Measures all steps once. The programs repeat steps by themselves and print the best or the median.
-pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
+pub(super) fn measure(lab: &Lab) -> Result<Vec<Step>> {
     let mut steps = ui::step("what basic things cost in the appliance", || {
         appliance(&lab.qemu, &image::build_for_tests()?.elf, "speed")
     })?;
@@ -52,7 +57,7 @@ pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
 }
 
 /// Runs the kernel's own measurement, a self-test, in a machine of one processor.
-pub fn appliance(qemu: &Qemu, kernel: &Path, selftest: &str) -> Result<Vec<Step>> {
+pub(super) fn appliance(qemu: &Qemu, kernel: &Path, selftest: &str) -> Result<Vec<Step>> {
     printed(qemu, kernel, selftest).with_context(|| format!("selftest={selftest}"))
 }
 
@@ -137,7 +142,7 @@ fn words(text: &str) -> String {
 }
 
 /// Returns a table with a line per step.
-pub fn table(steps: &[Step]) -> Table {
+pub(super) fn table(steps: &[Step]) -> Table {
     let mut table = Table::new(
         "Steps of the data path",
         "the appliance by its self-test `speed` on q35 with 1 processor; native figures by the examples \

@@ -12,11 +12,12 @@ use super::stats::{median, median_of};
 use super::table::{Table, maybe, number};
 use super::target::{self, Bound, Target};
 use super::words::{Run, long_text};
-use crate::run::{self, Programs, SUCCESS, reason};
-use crate::{image, interrupt, ui};
+use crate::output;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::appliances::{Programs, SUCCESS, reason};
+use lab::{image, interrupt, ui};
 use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
 use std::io::{Read, Write};
@@ -39,7 +40,7 @@ const PERIOD: usize = 251;
 
 /// The input, the number of rounds, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Number of measurements of each side, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
@@ -81,9 +82,9 @@ struct Figures {
 }
 
 /// Measures all sides in turn.
-pub fn bench(options: &Options) -> Result<()> {
+pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
     let input = long_text(&lab, options.megabytes * 1_000_000)?;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// A table with a title and a remark.
-pub struct Table {
+pub(crate) struct Table {
     pub title: &'static str,
     /// An explanation of the columns; may be empty.
     pub remark: String,
@@ -14,17 +14,17 @@ pub struct Table {
 
 impl Table {
     /// Returns an empty table.
-    pub fn new(title: &'static str, remark: impl Into<String>, heads: &[&str]) -> Self {
+    pub(crate) fn new(title: &'static str, remark: impl Into<String>, heads: &[&str]) -> Self {
         let heads = heads.iter().map(ToString::to_string).collect();
         Self { title, remark: remark.into(), heads, rows: Vec::new() }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
 
     /// Returns the table as text with aligned columns.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
         for row in self.all() {
             text.push_str("  ");
@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Returns the table as a section of a Markdown page.
-    pub fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> String {
         let mut text = format!("### {}\n\n", self.title);
         for (n, row) in self.all().enumerate() {
             let _ = writeln!(text, "| {} |", row.join(" | "));
@@ -72,7 +72,7 @@ impl Table {
 }
 
 /// Formats a number with three significant digits.
-pub fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
@@ -81,7 +81,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// Formats a number with three significant digits, or `-` if it is absent.
-pub fn maybe(value: Option<f64>) -> String {
+pub(super) fn maybe(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A figure and its bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Target {
+pub(super) struct Target {
     pub name: String,
     /// The measured figure. If the measurement failed, it is absent, and the target is not met.
     pub figure: Option<f64>,
@@ -18,13 +18,18 @@ pub struct Target {
 /// The good side of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bound {
+pub(super) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Target {
-    pub fn new(name: impl Into<String>, figure: Option<f64>, unit: &'static str, bound: Bound) -> Self {
+    pub(super) fn new(
+        name: impl Into<String>,
+        figure: Option<f64>,
+        unit: &'static str,
+        bound: Bound,
+    ) -> Self {
         let met = figure.is_some_and(|figure| match bound {
             Bound::AtMost(limit) => figure <= limit,
             Bound::AtLeast(limit) => figure >= limit,
@@ -34,7 +39,7 @@ impl Target {
 }
 
 /// Returns the table of all targets and failed measurements.
-pub fn table(targets: &[Target], gaps: &[String]) -> Table {
+pub(super) fn table(targets: &[Target], gaps: &[String]) -> Table {
     let mut table = Table::new("Targets", gaps.join("; "), &["figure", "measured", "target", "verdict"]);
     for target in targets {
         let unit = if target.unit.is_empty() { String::new() } else { format!(" {}", target.unit) };
@@ -51,7 +56,7 @@ pub fn table(targets: &[Target], gaps: &[String]) -> Table {
 }
 
 /// Fails, if `strict`, when a target is missed or a measurement failed.
-pub fn judge(strict: bool, targets: &[Target], gaps: &[String]) -> Result<()> {
+pub(super) fn judge(strict: bool, targets: &[Target], gaps: &[String]) -> Result<()> {
     let missed = targets.iter().filter(|target| !target.met).map(|target| &target.name);
     let missed: Vec<_> = missed.chain(gaps).map(String::as_str).collect();
     ensure!(!strict || missed.is_empty(), "not met: {}", missed.join("; "));

@@ -5,8 +5,8 @@ use super::lab::{Lab, Linux};
 use super::stats::median_of;
 use super::table::{Table, maybe};
 use super::target::{Bound, Target};
-use crate::{interrupt, text, ui};
 use anyhow::{Context, Result, ensure};
+use lab::{interrupt, text, ui};
 use qemu::linux::baseline::WordCountGuest;
 use serde::Serialize;
 use serde_json::Value;
@@ -25,9 +25,9 @@ const ROUNDS: u32 = 3;
 /// The time limit of these rounds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Medians of both sides.
+/// The medians of the word count on an appliance and on Linux.
 #[derive(Debug, Serialize)]
-pub struct Words {
+pub(super) struct Words {
     input_bytes: u64,
     distinct: u64,
     /// Seconds of each phase on the appliance.
@@ -46,12 +46,13 @@ pub struct Words {
     linux_mb_s: Option<f64>,
     /// The node's time relative to the process's.
     time_ratio: Option<f64>,
-    /// Quoted, not measured.
+    /// The lowest and the highest throughput that is published for Phoenix, in MB/s. It is quoted, not
+    /// measured.
     phoenix_quoted_mb_s: (f64, f64),
 }
 
 /// The figures of one job on the appliance.
-pub struct Run {
+pub(super) struct Run {
     input_bytes: u64,
     distinct: u64,
     phases_s: [f64; PHASES.len()],
@@ -64,7 +65,7 @@ pub struct Run {
 
 impl Run {
     /// Parses the figures of `cargo xtask run --json` with one node.
-    pub fn read(figures: &Value) -> Option<Self> {
+    pub(super) fn read(figures: &Value) -> Option<Self> {
         let whole = |name: &str| figures.get(name)?.as_u64();
         let seconds = |name: &str| figures.get(name)?.as_f64();
         let times = figures.pointer("/reports/0/times_us")?;
@@ -88,7 +89,13 @@ impl Run {
 }
 
 /// Counts a text of at least `bytes` on both sides, in turn, each time in a machine that is booted for it.
-pub fn measure(lab: &Lab, linux: Option<&Linux>, runs: u32, bytes: u64, gaps: &mut Gaps) -> Result<Words> {
+pub(super) fn measure(
+    lab: &Lab,
+    linux: Option<&Linux>,
+    runs: u32,
+    bytes: u64,
+    gaps: &mut Gaps,
+) -> Result<Words> {
     let input = long_text(lab, bytes)?;
     let mut node: Vec<Run> = Vec::new();
     let mut process = Vec::new();
@@ -148,7 +155,7 @@ fn summary(input_bytes: u64, distinct: u64, node: &[Run], linux: &[f64]) -> Word
 
 impl Words {
     /// Returns the table of both sides and of the quoted figures.
-    pub fn table(&self) -> Table {
+    pub(super) fn table(&self) -> Table {
         let phases: Vec<_> =
             self.phases_s.iter().map(|(name, s)| format!("{name} {} s", maybe(*s))).collect();
         let mut table = Table::new(
@@ -189,7 +196,7 @@ impl Words {
 
     /// Returns the targets: at least as fast as Phoenix at its fastest and, if that was measured, hardly
     /// slower than the same code as a process.
-    pub fn targets(&self) -> Vec<Target> {
+    pub(super) fn targets(&self) -> Vec<Target> {
         let mut targets = vec![Target::new(
             "word count on one node",
             self.node_mb_s,
@@ -205,7 +212,7 @@ impl Words {
 }
 
 /// Returns the default text, repeated until it is long enough.
-pub fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
+pub(super) fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
     let path = lab.dir().join("text");
     std::fs::write(&path, repeated(&text::default()?.path, bytes)?)?;
     Ok(path)

@@ -5,7 +5,7 @@ use anyhow::Result;
 use std::path::Path;
 
 /// A comment: consecutive lines with the same mark.
-pub struct Comment {
+pub(super) struct Comment {
     /// The number of its first line, from 1.
     pub line: usize,
     pub is_doc: bool,
@@ -14,7 +14,7 @@ pub struct Comment {
 }
 
 /// A file as the lint sees it.
-pub struct Source<'a> {
+pub(super) struct Source<'a> {
     lines: Vec<&'a str>,
     pub comments: Vec<Comment>,
     /// The first line, the number of lines and the name of each function.
@@ -22,14 +22,14 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub fn parse(text: &'a str) -> Self {
+    pub(super) fn parse(text: &'a str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         Self { comments: comments(&lines), functions: functions(&lines), lines }
     }
 
     /// Returns the numbers, from 1, of comments' lines with more than `limit` characters, without those of
     /// tables.
-    pub fn wide_comments(&self, limit: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn wide_comments(&self, limit: usize) -> impl Iterator<Item = usize> {
         let wide = move |line: &&str| {
             split(line).is_some_and(|(_, text)| !text.starts_with('|')) && line.chars().count() > limit
         };
@@ -105,7 +105,7 @@ fn functions<'a>(lines: &[&'a str]) -> Vec<(usize, usize, &'a str)> {
 
 /// Calls `call` for every Rust file below a directory, with its path and text. Leaves out `target` and hidden
 /// folders.
-pub fn each(dir: &Path, call: &mut dyn FnMut(&Path, &str)) -> Result<()> {
+pub(crate) fn each(dir: &Path, call: &mut dyn FnMut(&Path, &str)) -> Result<()> {
     let mut entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {

@@ -2,13 +2,14 @@
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use lab::peer::Plan;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The peer's properties, and the commands to run in it.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Opens a shell in the peer; without a terminal, runs the commands on standard input. Ctrl-] or `exit`
     /// ends shell and peer
     #[arg(long, conflicts_with = "run")]
@@ -47,9 +48,23 @@ pub struct Options {
     pub json: Option<PathBuf>,
 }
 
+impl Options {
+    /// Returns the plan of the peer.
+    pub(crate) fn plan(&self) -> Plan {
+        Plan {
+            fabric: self.fabric.clone(),
+            address: self.ip.map(|Address { ip, prefix }| (ip, prefix)),
+            mtu: self.mtu,
+            cpus: self.cpus,
+            memory_mib: self.memory,
+            files: self.copy.iter().map(|copied| (copied.guest.clone(), copied.host.clone())).collect(),
+        }
+    }
+}
+
 /// An address and the length of its network's prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub(crate) struct Address {
     pub ip: Ipv4Addr,
     pub prefix: u8,
 }
@@ -71,7 +86,7 @@ impl FromStr for Address {
 
 /// A file of the host and its path in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub(crate) struct Copied {
     pub host: PathBuf,
     pub guest: String,
 }

@@ -1,52 +1,29 @@
 //! `cargo xtask run`: a cluster of appliances in QEMU that runs one job.
 
-mod cluster;
-pub mod manager;
 mod options;
 mod report;
-mod subnet;
 
-pub use cluster::{card_of, reason};
-pub use manager::Manager;
-pub use options::{Options, RdmaNic};
-pub use subnet::start_opensm;
+pub(crate) use options::Options;
 
-use crate::cargo::Profile;
-use crate::cx3::Tools;
-use crate::image::Contents;
-use crate::{image, interrupt, paths, setup, text, ui};
+use crate::output::beside;
 use anyhow::{Context, Result, anyhow, bail};
-use cluster::Cluster;
+use lab::appliances::{self, Appliances, Plan, Programs};
+use lab::cargo::Profile;
+use lab::cx3::Tools;
+use lab::image::{self, Contents};
+use lab::manager::{self, Manager};
+use lab::{interrupt, paths, setup, text, ui};
 use qemu::Qemu;
-use qemu::accel::{Choice, Probe};
-use qemu::vm::{Accel, Exit};
+use qemu::accel::Choice;
+use qemu::vm::Accel;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use tempfile::{NamedTempFile, TempDir};
-
-/// The exit status of the kernel after a success.
-pub const SUCCESS: Exit = Exit::Guest(16);
-
-/// The programs of a cluster.
-#[derive(Clone, Debug)]
-pub struct Programs {
-    /// The appliance's kernel, with symbols.
-    pub kernel: PathBuf,
-    /// The manager: daemon and client.
-    pub manager: PathBuf,
-}
-
-impl Programs {
-    /// Returns the programs in a directory, by the names that their builds give them.
-    pub fn of(dir: &Path) -> Self {
-        Self { kernel: dir.join("ferrolite"), manager: dir.join("ferrolite-manager") }
-    }
-}
+use tempfile::TempDir;
 
 /// Runs a job. After a failure, no process keeps running and no output file exists.
-pub fn run(options: &Options) -> Result<()> {
-    options.check()?;
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let plan = options.plan()?;
     let options = &with_input(options)?;
     let input_bytes = options.input_bytes()?;
     let output = options.output.as_deref().map(|path| beside("output", path)).transpose()?;
@@ -54,7 +31,7 @@ pub fn run(options: &Options) -> Result<()> {
     let consoles = options.console.clone().map(paths::made).transpose()?;
     interrupt::watch()?;
 
-    let Prepared { qemu, cx3, programs } = prepare(options)?;
+    let Prepared { qemu, cx3, programs } = prepare(options, &plan)?;
     let accel = accel(&qemu, options, &programs.kernel)?;
     interrupt::check()?;
 
@@ -63,22 +40,22 @@ pub fn run(options: &Options) -> Result<()> {
     let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
     let deadline = Instant::now() + Duration::from_secs(options.timeout);
     let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
-    let cluster = Cluster {
+    let appliances = Appliances {
         qemu: &qemu,
         cx3: cx3.as_deref(),
         kernel: &programs.kernel,
         accel,
         memory_mb: options.memory_mb(input_bytes),
-        options,
+        plan: &plan,
         consoles: consoles.as_deref(),
         work: work.path(),
     };
-    let mut running = cluster.start(&manager)?;
+    let mut running = appliances.start(&manager)?;
     let [members, result, figures] = ["members", "result", "figures"].map(|name| work.path().join(name));
     let left = deadline.saturating_duration_since(Instant::now());
     let joining = manager.wait_nodes(options.nodes, left, &members)?;
     running.supervise(joining, &mut manager, deadline)?;
-    let job = manager.submit(options, &result, &figures)?;
+    let job = manager.submit(&options.job(), &result, &figures)?;
     running.supervise(job, &mut manager, deadline)?;
     let fabric = running.stop()?;
 
@@ -106,7 +83,7 @@ struct Prepared {
 
 /// Builds or fetches the prerequisites: the kernel, QEMU and the programs of the host. They are built in
 /// parallel, because each build leaves a processor idle for part of its time. Each prints its duration.
-fn prepare(options: &Options) -> Result<Prepared> {
+fn prepare(options: &Options, plan: &Plan) -> Result<Prepared> {
     // This check comes before minutes of compiling.
     setup::check_qemu_available()?;
     let contents = Contents::with(options.apps.clone().unwrap_or_default());
@@ -121,7 +98,7 @@ fn prepare(options: &Options) -> Result<Prepared> {
             .then(|| scope.spawn(|| ui::stage("the kernel's image", || Ok(image::build_of(&contents)?.elf))));
         let manager =
             build.then(|| scope.spawn(|| ui::stage("the manager", || manager::build(Profile::Dev))));
-        let (qemu, cx3) = if options.cards().next().is_some() {
+        let (qemu, cx3) = if plan.cards().next().is_some() {
             let tools = ui::stage("the emulated ConnectX-3", || {
                 Tools::get()?.map_err(|why| anyhow!("--nic {}: {why}", options.nics()))
             })?;
@@ -151,38 +128,10 @@ fn with_input(options: &Options) -> Result<Options> {
     Ok(options)
 }
 
-/// Creates a temporary file beside the target. It is created before the work, so that a target that cannot be
-/// written is found early, and renamed at the end, so that the target is complete or absent.
-pub fn beside(what: &str, path: &Path) -> Result<(NamedTempFile, PathBuf)> {
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let context = || format!("cannot write the {what} {}", path.display());
-    if path.is_dir() {
-        return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).with_context(context);
-    }
-    let file = tempfile::Builder::new().prefix(".ferrolite-").permissions(mode(0o644)).tempfile_in(dir);
-    Ok((file.with_context(context)?, path.to_owned()))
-}
-
-fn mode(bits: u32) -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(bits)
-}
-
 /// Returns the accelerator of the guests.
 fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
     match options.accel {
         Choice::Only(accel) => Ok(accel),
-        Choice::Auto => decide(qemu, options.machine, kernel),
+        Choice::Auto => appliances::decide(qemu, options.machine, kernel),
     }
-}
-
-/// Returns the accelerator that the probe finds to work here.
-pub fn decide(qemu: &Qemu, machine: qemu::vm::Machine, kernel: &Path) -> Result<Accel> {
-    let cache = paths::state()?.join(format!("accel-{machine}.json"));
-    let probe = Probe { kernel, cmdline: "probe=hypervisor", success: &SUCCESS, machine, cache: &cache };
-    if let Some(verdict) = probe.known() {
-        return Ok(verdict.accel);
-    }
-    let verdict = ui::step("choosing between KVM and TCG", || probe.decide(qemu))?;
-    eprintln!("  {}: {}", verdict.accel, verdict.reason);
-    Ok(verdict.accel)
 }

@@ -1,111 +1,21 @@
 //! The options of `cargo xtask run`.
 
-use crate::image::Apps;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use connectx3::device::{LinkType, Profile};
+use lab::appliances::{CardKey, Plan, RdmaNic};
+use lab::image::Apps;
+use lab::manager::Job;
 use netfault::Faults;
 use platform::TimeLimit;
 use qemu::accel::Choice;
 use qemu::vm::Machine;
-use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
-use std::str::FromStr;
-use verbs::MacAddr;
-
-/// The RDMA device of an appliance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RdmaNic {
-    /// RoCE v2 and v1 in software over virtio-net.
-    SoftRoce,
-    /// An emulated ConnectX-3 of a profile, for which QEMU must have vfio-user devices.
-    Card(&'static str),
-}
-
-impl RdmaNic {
-    /// The usual card.
-    pub const USUAL: Self = Self::Card(Profile::NAMES[0]);
-    pub const VIRTUAL: Self = Self::Card("vf");
-    /// An InfiniBand card.
-    pub const INFINIBAND: Self = Self::Card("ib");
-
-    /// Returns the profile of the device's card.
-    pub const fn profile(&self) -> Option<&'static str> {
-        match self {
-            Self::SoftRoce => None,
-            Self::Card(profile) => Some(profile),
-        }
-    }
-
-    /// Returns true if the device has an InfiniBand port.
-    pub fn is_infiniband(&self) -> bool {
-        let profile = self.profile().and_then(|name| Profile::named(name, MacAddr([0; 6])));
-        let link = profile.and_then(|profile| Some(profile.ports.first()?.links.suggested()));
-        link == Some(LinkType::InfiniBand)
-    }
-
-    /// Returns the driver's name on the kernel's command line.
-    pub const fn driver(&self) -> &'static str {
-        match self {
-            Self::SoftRoce => "softroce",
-            Self::Card(_) => "mlx4",
-        }
-    }
-}
-
-impl fmt::Display for RdmaNic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SoftRoce => f.write_str("softroce"),
-            card if *card == Self::USUAL => f.write_str("cx3"),
-            card if *card == Self::VIRTUAL => f.write_str("cx3-vf"),
-            Self::Card(profile) => write!(f, "cx3:{profile}"),
-        }
-    }
-}
-
-impl FromStr for RdmaNic {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "softroce" => return Ok(Self::SoftRoce),
-            "cx3" => return Ok(Self::USUAL),
-            "cx3-vf" => return Ok(Self::VIRTUAL),
-            _ => {}
-        }
-        let profile = text.strip_prefix("cx3:").and_then(|name| Profile::NAMES.iter().find(|p| **p == name));
-        profile.map(|profile| Self::Card(profile)).ok_or_else(|| {
-            format!("want softroce, cx3, cx3-vf or cx3:PROFILE, of {}", Profile::NAMES.join(", "))
-        })
-    }
-}
-
-/// An option of an appliance's card for `cx3`, in addition to the profile.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardKey {
-    pub node: u16,
-    /// The option, as `key=value`.
-    pub key: String,
-}
-
-impl FromStr for CardKey {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once(':').and_then(|(node, key)| Some((node.parse().ok()?, key)));
-        let (node, key) = parts.ok_or("want N:KEY=VALUE, as in 1:fails=500")?;
-        // Checked here, because otherwise the program that serves the card would fail later.
-        connectx3::options::card(&format!("card,{key}"), 0).map_err(|error| format!("{error:#}"))?;
-        Ok(Self { node, key: key.to_owned() })
-    }
-}
 
 /// The job, the machines, and the destinations of results.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Number of appliances, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u16>::new().range(1..=16))]
     pub nodes: u16,
@@ -137,14 +47,14 @@ pub struct Options {
     /// File for the figures of the run, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf
-    /// (a virtual function of one), or cx3:PROFILE (a card of docs/connectx3.md); several, as in
-    /// cx3,softroce, are assigned to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is
-    /// the subnet manager
+    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3
+    /// Pro), cx3-vf (a virtual function of one), or cx3:PROFILE (a card of
+    /// docs/reference/emulated-card.md); several, as in cx3,softroce, are assigned to the
+    /// appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is the subnet manager
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
     /// Further option of an appliance's emulated card, as NODE:KEY=VALUE with nodes from 0, as in
-    /// 1:fails=500; repeatable; docs/connectx3.md lists the options
+    /// 1:fails=500; repeatable; docs/reference/emulated-card.md lists the options
     #[arg(long = "card", value_name = "N:KEY=VALUE")]
     pub card_keys: Vec<CardKey>,
     /// Connects the appliances by the RDMA device alone: the control connection uses it too, with DHCP and
@@ -195,44 +105,42 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the RDMA device of the appliance `index`.
-    pub fn nic(&self, index: u16) -> &RdmaNic {
-        self.nic.iter().cycle().nth(index.into()).unwrap_or(&RdmaNic::SoftRoce)
-    }
-
-    /// Returns the appliances that have a card, each with its profile.
-    pub fn cards(&self) -> impl Iterator<Item = (u16, &'static str)> {
-        (0..self.nodes).filter_map(|index| Some((index, self.nic(index).profile()?)))
-    }
-
-    /// Returns true if there are InfiniBand ports, which need a subnet manager.
-    pub fn has_infiniband(&self) -> bool {
-        (0..self.nodes).any(|index| self.nic(index).is_infiniband())
-    }
-
-    /// Returns the further options of an appliance's card.
-    pub fn card_keys(&self, index: u16) -> impl Iterator<Item = String> {
-        self.card_keys.iter().filter(move |card| card.node == index).map(|card| card.key.clone())
-    }
-
-    /// Fails if options contradict each other.
-    pub fn check(&self) -> Result<()> {
-        if self.one_nic && self.has_infiniband() {
+    /// Returns the plan of the appliances. Fails if options contradict each other.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let plan = Plan {
+            nodes: self.nodes,
+            cpus: self.cpus,
+            machine: self.machine,
+            nics: self.nic.clone(),
+            card_keys: self.card_keys.clone(),
+            one_nic: self.one_nic,
+            remote: self.remote.clone(),
+            faults: self.fabric,
+            seed: self.seed,
+            fabric_socket: self.fabric_socket.clone(),
+            pcap: self.pcap.clone(),
+        };
+        if plan.one_nic && plan.has_infiniband() {
             bail!("--one-nic: an InfiniBand port carries no control connection");
         }
-        match self.card_keys.iter().find(|card| self.cards().all(|(index, _)| index != card.node)) {
-            Some(CardKey { node, key }) => bail!("--card {node}:{key}: appliance {node} has no card"),
-            None => Ok(()),
+        if let Some(CardKey { node, key }) = plan.key_without_card() {
+            bail!("--card {node}:{key}: appliance {node} has no card");
         }
+        Ok(plan)
+    }
+
+    /// Returns the job.
+    pub(crate) fn job(&self) -> Job<'_> {
+        Job { app: &self.app, nodes: self.nodes, inputs: &self.input, args: &self.args, time: self.time }
     }
 
     /// Returns the RDMA devices as they were given.
-    pub fn nics(&self) -> String {
+    pub(crate) fn nics(&self) -> String {
         self.nic.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// Returns the length of the input in bytes. An error names the file that cannot be read.
-    pub fn input_bytes(&self) -> Result<u64> {
+    pub(crate) fn input_bytes(&self) -> Result<u64> {
         let mut total = 0;
         for path in &self.input {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -246,7 +154,7 @@ impl Options {
     }
 
     /// Returns the memory of each node in MiB. The host allocates only memory that a machine touches.
-    pub fn memory_mb(&self, input_bytes: u64) -> u32 {
+    pub(crate) fn memory_mb(&self, input_bytes: u64) -> u32 {
         self.memory.unwrap_or_else(|| default_memory_mb(self.nodes, input_bytes))
     }
 }
@@ -261,7 +169,7 @@ fn default_memory_mb(nodes: u16, input_bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{CardKey, RdmaNic, default_memory_mb};
+    use super::default_memory_mb;
 
     #[test]
     fn memory_for_the_share_and_for_one_long_record() {
@@ -285,31 +193,6 @@ mod tests {
         for time in ["banana", "5"] {
             let refused = parse(time).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(refused.contains("want a time as in 90s"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn nics_have_one_name_each() {
-        for (text, driver) in
-            [("softroce", "softroce"), ("cx3", "mlx4"), ("cx3-vf", "mlx4"), ("cx3:blueflame", "mlx4")]
-        {
-            let nic: RdmaNic = text.parse().unwrap();
-            assert_eq!((nic.to_string().as_str(), nic.driver()), (text, driver));
-            assert!(!nic.is_infiniband());
-        }
-        assert_eq!("cx3:pro".parse::<RdmaNic>(), "cx3".parse());
-        assert!("cx3:ib".parse::<RdmaNic>().is_ok_and(|nic| nic.is_infiniband()));
-        for wrong in ["", "cx4", "cx3:", "cx3:none", "cx3-"] {
-            assert!(wrong.parse::<RdmaNic>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn keys_of_cards_are_those_that_cx3_takes() {
-        let key = "2:fails=500".parse::<CardKey>();
-        assert_eq!(key, Ok(CardKey { node: 2, key: "fails=500".into() }));
-        for wrong in ["", "fails=500", "x:fails=500", "1:fails=0", "1:colour=red"] {
-            assert!(wrong.parse::<CardKey>().is_err(), "{wrong}");
         }
     }
 }

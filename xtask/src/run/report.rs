@@ -1,9 +1,9 @@
 //! The result of a run, for people and for programs.
 
 use super::Options;
-use crate::ui;
 use anyhow::{Context, Result};
-use qemu::fabric::FabricCounters;
+use fabric::FabricCounters;
+use lab::ui;
 use qemu::vm::Accel;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -45,13 +45,13 @@ const SHOWN: usize = 10;
 const SHOWN_WIDTH: usize = 100;
 
 /// The figures of a run: the manager's, and those that the launcher adds.
-pub struct Report {
+pub(super) struct Report {
     figures: Map<String, Value>,
 }
 
 impl Report {
     /// Reads the manager's figures of the job and of the members, and adds the launcher's.
-    pub fn read(
+    pub(super) fn read(
         figures: &Path,
         members: &Path,
         options: &Options,
@@ -85,14 +85,14 @@ impl Report {
     }
 
     /// Returns all figures as one JSON object.
-    pub fn json(&self) -> String {
+    pub(super) fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
         text.push('\n');
         text
     }
 
     /// Prints the first lines of the result, a summary of each node, and the times.
-    pub fn print(&self, result: &Path) -> Result<()> {
+    pub(super) fn print(&self, result: &Path) -> Result<()> {
         let result = BufReader::new(File::open(result).context("the manager wrote no result")?);
         println!();
         for line in result.split(b'\n').take(SHOWN) {

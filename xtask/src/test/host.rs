@@ -1,16 +1,13 @@
 //! The tests of the host workspace's crates, run by cargo and counted one by one; and the simulation's fresh
 //! seeds.
 
-use super::cases::{Case, Outcome, Tally};
-use crate::cargo::{self, LIBIBVERBS};
-use crate::{paths, tool};
 use anyhow::Result;
+use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
+use end_to_end::runner::{Case, Outcome};
+use lab::cargo::{self, LIBIBVERBS};
+use lab::{paths, tool};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-/// The longest silence of a test. The runner names a test when it ends, and once it has run for a minute.
-const SILENCE: Duration = Duration::from_secs(900);
 
 /// Arguments that select all crates, also those that need a library of the host.
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", LIBIBVERBS];
@@ -19,7 +16,7 @@ const WORKSPACE: [&str; 3] = ["--workspace", "--features", LIBIBVERBS];
 /// functions, all kinds.
 const CARDS: [&str; 4] = ["cx3", "cx3:cx3", "cx3-vf", "cx3,cx3:large-entries,cx3-vf,softroce"];
 
-pub fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let on_cards = |nics: &'static str| {
         Case::new(format!("sim::every-test-on {nics}"), move |log| every_test_on(nics, log)).full_if(true)
     };
@@ -51,62 +48,4 @@ fn every_test_on(nics: &str, log: &Path) -> Result<Outcome> {
     let mut command = cargo::host("test");
     command.args(["--no-fail-fast", "--package", "sim", "--package", "semantics"]);
     many(command.env("FERROLITE_SIM_NIC", nics), log)
-}
-
-/// Runs `cargo test` with these arguments, as one test that consists of many.
-pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
-    many(cargo::host("test").arg("--no-fail-fast").args(args), log)
-}
-
-fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
-    let done = tool::run(cargo, log, SILENCE)?;
-    let mut tally = tally(&done.output);
-    let failure = (!done.status.success()).then(|| reason(&done.output));
-    if failure.is_some() && tally.failed == 0 {
-        // The build failed, or a test program died.
-        tally.failed = 1;
-    }
-    Ok(Outcome::Many { tally, failure })
-}
-
-/// Adds up lines such as `test result: ok. 11 passed; 0 failed; 2 ignored; ...`.
-fn tally(output: &str) -> Tally {
-    let mut tally = Tally::default();
-    for line in output.lines().filter(|l| l.starts_with("test result: ")) {
-        let count = |what: &str| {
-            let words: Vec<_> = line.split([' ', ';']).collect();
-            let at = words.iter().position(|w| *w == what).and_then(|at| words.get(at.checked_sub(1)?));
-            at.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
-        };
-        tally.passed += count("passed");
-        tally.failed += count("failed");
-        tally.skipped += count("ignored");
-    }
-    tally
-}
-
-/// Returns the names of the failed tests, or the first error of the build.
-fn reason(output: &str) -> String {
-    let failed: Vec<_> =
-        output.lines().filter_map(|l| l.strip_prefix("test ")?.strip_suffix(" ... FAILED")).collect();
-    if failed.is_empty() {
-        output.lines().find(|l| l.starts_with("error")).unwrap_or("cargo test failed").to_owned()
-    } else {
-        failed.join(", ")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adds_up_and_names_failures() {
-        let output = "test a ... ok\ntest b::c ... FAILED\n\
-            test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\
-            test result: ok. 10 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
-        assert_eq!(tally(output), Tally { passed: 13, failed: 1, skipped: 2 });
-        assert_eq!(reason(output), "b::c");
-        assert_eq!(reason("warning: x\nerror[E1]: no\nerror: could not"), "error[E1]: no");
-    }
 }

@@ -1,19 +1,18 @@
 //! Formatting, Clippy, documentation, and builds.
 
-use super::cases::{Case, Lane, Outcome};
-use super::end_to_end::xtask;
-use crate::cargo::{self, LIBIBVERBS, Profile};
-use crate::image::{self, Apps, Contents};
-use crate::language::{Report, each_source};
-use crate::run::manager;
-use crate::{paths, tool};
+use crate::documents;
+use crate::language::{self, Report, each_source};
 use anyhow::{Context, Result, ensure};
+use end_to_end::runner::{Case, Lane, Outcome};
+use lab::cargo::{self, LIBIBVERBS};
+use lab::{image, paths, tool};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 /// The longest silence of a compiler.
-pub const SILENCE: Duration = Duration::from_secs(600);
+pub(super) const SILENCE: Duration = Duration::from_secs(600);
 
 /// The two workspaces, which no single cargo invocation may mix.
 #[derive(Clone, Copy)]
@@ -45,7 +44,7 @@ impl Workspace {
     }
 }
 
-pub fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for workspace in [Workspace::Host, Workspace::Kernel] {
         let name = workspace.name();
@@ -74,7 +73,14 @@ pub fn cases() -> Vec<Case> {
         cases.push(doc.compiles(workspace.lane()));
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
-    cases.push(Case::new("lint::language", language));
+    cases.push(Case::new("lint::language", language_budgets));
+    cases
+        .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases
+        .push(Case::new("lint::layers", |_| language::layers("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::types", |_| language::types("", &mut io::sink()).map(|()| Outcome::Passed)));
+    cases.push(Case::new("lint::documents", documents));
+    cases.push(Case::new("lint::kernel-has-the-lints-of-the-workspace", kernel_lints));
     // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -87,10 +93,41 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Checks that the counts of `docs/style.md` are within their budgets.
-fn language(_log: &Path) -> Result<Outcome> {
+fn language_budgets(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
     Ok(Outcome::Passed)
+}
+
+/// Checks the links of all documents, the lengths of pages, and the list of tests.
+fn documents(_log: &Path) -> Result<Outcome> {
+    let cases: Vec<String> = super::all(true).into_iter().map(|case| case.name).collect();
+    let faults = documents::faults(&cases)?;
+    ensure!(faults.is_empty(), "{}", faults.join("; "));
+    Ok(Outcome::Passed)
+}
+
+/// Checks that the kernel, a workspace of its own, has the lints of the host workspace.
+fn kernel_lints(_log: &Path) -> Result<Outcome> {
+    let read = |path: &str| std::fs::read_to_string(paths::root().join(path));
+    let (host, kernel) = (read("Cargo.toml")?, read("kernel/Cargo.toml")?);
+    for tool in ["rust", "clippy"] {
+        let wanted = section(&host, &format!("[workspace.lints.{tool}]"));
+        let found = section(&kernel, &format!("[lints.{tool}]"));
+        ensure!(!wanted.is_empty(), "Cargo.toml has no lints of {tool}");
+        ensure!(
+            found == wanted,
+            "kernel/Cargo.toml has the lints {found:?} of {tool}, the workspace {wanted:?}"
+        );
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Returns the settings below a heading of a manifest.
+fn section<'a>(manifest: &'a str, heading: &str) -> Vec<&'a str> {
+    let below = manifest.lines().skip_while(|line| *line != heading).skip(1);
+    let settings = below.take_while(|line| !line.starts_with('['));
+    settings.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
 /// Checks that a library without a test program (`test = false`) has no test in `src/`, because such a test
@@ -115,60 +152,6 @@ fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
         }
     }
     ensure!(left_out.is_empty(), "tests that never run: {}", left_out.join(", "));
-    Ok(Outcome::Passed)
-}
-
-/// Builds the programs and images that the tests need, as users build them. Each build checks that the image
-/// contains no `syscall`.
-pub fn builds() -> Vec<Case> {
-    let image = |contents: Contents| {
-        move |log: &Path| {
-            let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
-            image::check_size(image.stripped_bytes, image.budget).map(|()| Outcome::Passed)
-        }
-    };
-    vec![
-        Case::new("build::host", host).compiles(Lane::Host),
-        Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
-        Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
-            .compiles(Lane::Kernel),
-        Case::new("build::tests-image-has-self-tests-and-no-other-has", self_tests).compiles(Lane::Kernel),
-        Case::new("build::too-large-an-image-is-built-with-a-warning", too_large).in_lane(Lane::Kernel),
-        Case::new("build::manager", manager).compiles(Lane::Host),
-    ]
-}
-
-/// Compiles all programs, tests and examples of the host workspace.
-fn host(log: &Path) -> Result<Outcome> {
-    check(cargo::host("test").args(["--workspace", "--features", LIBIBVERBS, "--no-run"]), log)
-}
-
-/// Builds the image that tests boot, whose size does not matter. Checks that it contains the self-tests and
-/// that the shipped images do not; the former shows that they would be found.
-fn self_tests(log: &Path) -> Result<Outcome> {
-    let has = |contents: Contents| {
-        let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
-        image::has_self_tests(&image.elf)
-    };
-    ensure!(has(Contents::tests())?, "no self-test is found in the image for tests");
-    for contents in [Contents::default(), Contents::with(Apps::core())] {
-        let name = contents.name();
-        ensure!(!has(contents)?, "the image of {name} has self-tests");
-    }
-    Ok(Outcome::Passed)
-}
-
-/// Builds the manager as `cargo xtask run` does.
-fn manager(_log: &Path) -> Result<Outcome> {
-    manager::build(Profile::Dev).map(|_| Outcome::Passed)
-}
-
-/// Checks that an image which exceeds its budget (as any image exceeds one byte) is built with a warning:
-/// only tests fail for its size.
-fn too_large(log: &Path) -> Result<Outcome> {
-    let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, SILENCE)?;
-    let warns = said.lines().any(|line| line.starts_with("warning: the image has "));
-    ensure!(warns && image::check_size(image::build()?.stripped_bytes, 1).is_err(), "no warning: {said}");
     Ok(Outcome::Passed)
 }
 

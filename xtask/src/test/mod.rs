@@ -1,36 +1,19 @@
-//! `cargo xtask test`: every check of the repository as a list of cases.
+//! `cargo xtask test`: every check of the repository as a list of cases. The checks of the sources are here,
+//! the tests that run programs are in `tests/end-to-end`.
 
-mod boot;
-mod capture;
-mod cases;
-mod cluster;
-mod cx3;
-mod end_to_end;
 mod host;
-mod inputs;
-mod lab;
 mod lint;
-mod linux;
-mod linux_node;
-mod linux_peer;
-mod misuse;
-mod nodes;
-mod perftest;
-mod schedule;
-mod semantics;
-mod timings;
 mod tools;
 
-use crate::{interrupt, paths, setup, ui};
-use anyhow::{Context as _, Result, bail};
-use cases::{Case, Tally};
+use anyhow::{Result, bail};
 use clap::Args;
-use std::path::PathBuf;
+use end_to_end::runner::{self, Case, Tally};
+use lab::ui;
 use std::process::ExitCode;
 
 /// The selection of tests.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Runs only tests whose name contains one of these [default: all]
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
@@ -53,7 +36,7 @@ pub struct Options {
 }
 
 /// Runs the tests. The last printed line is `N passed, N failed`, with `, N skipped` if tests were skipped.
-pub fn test(options: &Options) -> ExitCode {
+pub(crate) fn test(options: &Options) -> ExitCode {
     match try_test(options) {
         Ok(Some(tally)) => {
             println!("{tally}");
@@ -69,12 +52,14 @@ pub fn test(options: &Options) -> ExitCode {
 }
 
 fn try_test(options: &Options) -> Result<Option<Tally>> {
-    let mut cases = all(options.full)?;
-    cases.retain(
-        |case| {
-            if options.cx3 { case.name.starts_with(cx3::GROUP) } else { options.full || !case.full }
-        },
-    );
+    let mut cases = all(options.full);
+    cases.retain(|case| {
+        if options.cx3 {
+            case.name.starts_with(end_to_end::EMULATED_CARDS)
+        } else {
+            options.full || !case.full
+        }
+    });
     let matches = |case: &Case, filter: &String| case.name.contains(filter);
     if let Some(filter) = options.filter.iter().find(|f| !cases.iter().any(|case| matches(case, f))) {
         bail!(
@@ -86,14 +71,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
         cases.iter().for_each(|case| println!("{}", case.name));
         return Ok(None);
     }
-    interrupt::watch()?;
-    setup::qemu()?;
-    setup::components()?;
-    setup::bindings()?;
-    inputs::clear()?;
-    let jobs = options.jobs.map_or_else(schedule::default_jobs, usize::from);
-    let (tally, timings) = schedule::run(cases, jobs, &fresh_logs()?)?;
-    inputs::clear()?;
+    let (tally, timings) = runner::run(cases, options.jobs.map(usize::from))?;
     if options.timings {
         println!("{timings}");
     }
@@ -101,31 +79,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
 }
 
 /// Returns all tests. Cheap tests, and those that find most bugs, come first.
-fn all(full: bool) -> Result<Vec<Case>> {
-    let groups = [
-        lint::cases(),
-        lint::builds(),
-        host::cases(),
-        tools::cases(full),
-        boot::cases(),
-        cluster::cases(),
-        semantics::cases(),
-        nodes::cases(),
-        misuse::cases(),
-        linux::cases(),
-        linux_node::cases(),
-        linux_peer::cases(),
-        perftest::cases(),
-        cx3::cases(),
-        end_to_end::cases(),
-    ];
-    Ok(groups.into_iter().flatten().collect())
-}
-
-fn fresh_logs() -> Result<PathBuf> {
-    let dir = paths::state()?.join("test-logs");
-    match std::fs::remove_dir_all(&dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("cannot remove old logs")?,
-        _ => paths::made(dir),
-    }
+fn all(full: bool) -> Vec<Case> {
+    let of_sources = [lint::cases(), end_to_end::builds(), host::cases(), tools::cases(full)];
+    of_sources.into_iter().flatten().chain(end_to_end::cases()).collect()
 }

@@ -1,11 +1,13 @@
-//! Tests by tools that are not part of the stable toolchain: fuzzing by `cargo fuzz`, and Miri.
+//! Tests by tools that are not part of the stable toolchain: fuzzing by `cargo fuzz`, Miri, spelling by
+//! `typos`, and licences by `cargo deny`.
 //!
-//! Both run code that `cargo test` runs too. If a tool is missing, its tests are reported as skipped.
+//! Fuzzing and Miri run code that `cargo test` runs too. If a tool is missing, its tests are reported as
+//! skipped.
 //! `--full` first tries to install it; the quick set uses only tools that are installed.
 
-use super::cases::{Case, Lane, Outcome};
-use crate::{paths, tool};
 use anyhow::{Context, Result, bail, ensure};
+use end_to_end::runner::{Case, Lane, Outcome};
+use lab::{cargo, paths, tool};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,11 +36,13 @@ const TARGETS: [Target; 7] = [
     Target { name: "manager", seeds: decisions },
 ];
 
-pub fn cases(full: bool) -> Vec<Case> {
+pub(super) fn cases(full: bool) -> Vec<Case> {
     let mut cases: Vec<_> = TARGETS
         .into_iter()
         .map(|target| Case::new(format!("fuzz::{}", target.name), move |log| fuzz(&target, full, log)))
         .collect();
+    cases.push(Case::new("lint::typos", move |log| typos(full, log)));
+    cases.push(Case::new("lint::dependencies", move |log| deny(full, log)));
     cases.push(Case::new("miri::roce", move |log| miri_of_transport(full, log)));
     cases.push(Case::new("miri::connectx3", move |log| miri_of_card(full, log)));
     cases.push(Case::new("miri::mlx4", move |log| miri_of_driver(full, log)));
@@ -47,7 +51,7 @@ pub fn cases(full: bool) -> Vec<Case> {
 
 /// Fuzzes one target for [`FUZZING`]. Each run starts from the same inputs.
 fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
-    let Some(path) = path_with_cargo_fuzz(install, log)? else {
+    let Some(path) = path_with("cargo-fuzz", "cargo-fuzz", install, log)? else {
         return Ok(Outcome::Skipped("there is no cargo-fuzz; --full installs it".into()));
     };
     let work = fresh(paths::state()?.join("fuzz").join(target.name))?;
@@ -72,18 +76,18 @@ fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Returns the search path with cargo-fuzz in it, which is installed if allowed; `None` if it is not
-/// available.
-fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
+/// Returns the search path with a tool in it, which is installed from its package if allowed; `None` if it is
+/// not available.
+fn path_with(program: &str, package: &str, install: bool, log: &Path) -> Result<Option<OsString>> {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
-    if tool::exists("cargo-fuzz") {
+    if tool::exists(program) {
         return Ok(Some(inherited));
     }
     let own = paths::state()?.join("tools");
-    let there = own.join("bin/cargo-fuzz");
+    let there = own.join("bin").join(program);
     if install && !there.is_file() {
         let mut command = Command::new("cargo");
-        command.args(["install", "--quiet", "--locked", "cargo-fuzz", "--root"]).arg(&own);
+        command.args(["install", "--quiet", "--locked", package, "--root"]).arg(&own);
         // The attempt is in the log. An unreachable registry is not a failure of the tests.
         tool::run(&mut command, log, SILENCE)?;
     }
@@ -92,6 +96,29 @@ fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
     }
     let dirs = std::iter::once(own.join("bin")).chain(std::env::split_paths(&inherited));
     Ok(Some(std::env::join_paths(dirs)?))
+}
+
+/// Looks for misspelt words in all files, by `typos` with `_typos.toml`.
+fn typos(install: bool, log: &Path) -> Result<Outcome> {
+    let Some(path) = path_with("typos", "typos-cli", install, log)? else {
+        return Ok(Outcome::Skipped("there is no typos; --full installs it".into()));
+    };
+    let mut command = Command::new("typos");
+    command.args(["--format", "brief", "--hidden"]).current_dir(paths::root()).env("PATH", path);
+    tool::run_ok(&mut command, log, SILENCE)?;
+    Ok(Outcome::Passed)
+}
+
+/// Checks licences, duplicates and sources of all dependencies, by `cargo deny` with `deny.toml`. Advisories
+/// need a database from the network, so they are left to a call by hand.
+fn deny(install: bool, log: &Path) -> Result<Outcome> {
+    let Some(path) = path_with("cargo-deny", "cargo-deny", install, log)? else {
+        return Ok(Outcome::Skipped("there is no cargo-deny; --full installs it".into()));
+    };
+    let mut command = cargo::host("deny");
+    command.args(["--offline", "check", "licenses", "bans", "sources"]).env("PATH", path);
+    tool::run_ok(&mut command, log, SILENCE)?;
+    Ok(Outcome::Passed)
 }
 
 /// Returns the frames of all captures.
@@ -136,7 +163,9 @@ fn miri_of_transport(install: bool, log: &Path) -> Result<Outcome> {
     let tests = ["icrc::", "replay::", "parse::", "transports::"];
     miri(["--package", "roce", "--lib"], install, log)?;
     miri(
-        ["--package", "roce", "--package", "hostile", "--test", "it", "--"].into_iter().chain(tests),
+        ["--package", "roce", "--package", "hostile-transport", "--test", "it", "--"]
+            .into_iter()
+            .chain(tests),
         install,
         log,
     )

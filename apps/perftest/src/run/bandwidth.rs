@@ -14,7 +14,7 @@ const PEAK_MAX: u64 = 20_000;
 
 /// The directions in which this side takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// True if this side posts operations.
     pub sends: bool,
     /// True if this side receives SENDs. The first receives are posted already.
@@ -35,7 +35,7 @@ pub struct Sent {
 }
 
 /// Sends and receives all messages of one size.
-pub async fn bandwidth(
+pub(crate) async fn bandwidth(
     session: &Session<'_>,
     slots: &Slots,
     flow: Flow,

@@ -19,7 +19,7 @@ fn times(n: u32) -> Result<Vec<Instant>, Error> {
 }
 
 /// Runs READs or atomics, each posted when the one before has completed. Returns the times of posting.
-pub async fn one_way(
+pub(crate) async fn one_way(
     session: &Session<'_>,
     slots: &Slots,
     fetched: &mut Fetched,
@@ -43,7 +43,7 @@ pub async fn one_way(
 
 /// Runs WRITEs in both directions: each side waits until the last byte of its buffer equals the number of the
 /// peer's write. The server begins.
-pub async fn write_ping_pong(
+pub(crate) async fn write_ping_pong(
     session: &Session<'_>,
     exchange: &Exchange,
     slots: &Slots,
@@ -102,7 +102,7 @@ async fn write_completes(
 }
 
 /// Runs SENDs in both directions. The client begins. The first receives are posted already.
-pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<Instant>, Error> {
+pub(crate) async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<Instant>, Error> {
     let n = session.options.iterations;
     let mut posted = times(n)?;
     let (mut received, mut sent) = (0u32, 0u32);

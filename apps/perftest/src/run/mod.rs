@@ -3,5 +3,5 @@
 mod bandwidth;
 mod latency;
 
-pub use bandwidth::{Flow, Sent, bandwidth};
-pub use latency::{one_way, send_ping_pong, write_ping_pong};
+pub(crate) use bandwidth::{Flow, Sent, bandwidth};
+pub(crate) use latency::{one_way, send_ping_pong, write_ping_pong};

@@ -12,7 +12,7 @@ use verbs::{
 const GUARD: u64 = 64;
 const MARK: u8 = 0xee;
 
-pub fn attributes(lab: &Lab) {
+pub(crate) fn attributes(lab: &Lab) {
     let is = lab.rnic.attributes();
     assert_eq!((is.driver, is.links, is.port_state), ("ibverbs", &[LinkKind::RoceV2][..], PortState::Active));
     assert!(is.port.gid != Gid([0; 16]) && is.port.mac.0 != [0; 6] && is.port.lid == 0, "{is:?}");
@@ -24,7 +24,7 @@ pub fn attributes(lab: &Lab) {
 }
 
 /// Does each verb, with messages from zero bytes to more than many packets, and compares every byte.
-pub fn all_verbs(lab: &Lab) {
+pub(crate) fn all_verbs(lab: &Lab) {
     let pair = lab.pair();
     let mtu = lab.rnic.attributes().max_mtu.bytes();
     const MOST: u64 = 1 << 20;
@@ -108,7 +108,7 @@ fn atomics(lab: &Lab, pair: &Pair<'_>) {
 }
 
 /// A node reaches its own memory atomically.
-pub fn self_connected(lab: &Lab) {
+pub(crate) fn self_connected(lab: &Lab) {
     let cq = lab.cq(2 * DEPTH);
     let qp = lab.qp(cq, cq);
     lab.rnic.connect_qp(qp, &lab.connect(qp, 5, 5)).unwrap();
@@ -127,7 +127,7 @@ pub fn self_connected(lab: &Lab) {
     lab.arena.free(words, 16);
 }
 
-pub fn lists(lab: &Lab) {
+pub(crate) fn lists(lab: &Lab) {
     let pair = lab.pair();
     let (near, far) = (lab.alloc(65_536), lab.alloc(65_536));
     lab.put(near, &pattern(65_536, 3));
@@ -153,7 +153,7 @@ pub fn lists(lab: &Lab) {
     lab.arena.free(far, 65_536);
 }
 
-pub fn inline(lab: &Lab) {
+pub(crate) fn inline(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
     let most = lab.rnic.attributes().max_inline as usize;
@@ -173,7 +173,7 @@ pub fn inline(lab: &Lab) {
 }
 
 /// Writes one number each to separate words. Only every tenth and the last are signaled.
-pub fn unsignaled(lab: &Lab) {
+pub(crate) fn unsignaled(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
     // Three rounds, so that the rings wrap, with more work than one call's chain, and not a multiple of it.
@@ -201,7 +201,7 @@ pub fn unsignaled(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-pub fn full_queues(lab: &Lab) {
+pub(crate) fn full_queues(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
     let list = [Sge { addr: far, len: 8 }];
@@ -223,7 +223,7 @@ pub fn full_queues(lab: &Lab) {
 }
 
 /// An idle thread sleeps on the descriptors. Only a completion wakes it.
-pub fn events(lab: &Lab) {
+pub(crate) fn events(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
     let wait = |limit: Timespec| {
@@ -262,7 +262,7 @@ pub fn events(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-pub fn counters(lab: &Lab) {
+pub(crate) fn counters(lab: &Lab) {
     let read = || {
         let mut sent = None;
         lab.rnic.counters(&mut |(name, count)| {

@@ -10,7 +10,7 @@ use verbs::{
 
 const FLUSHED: Status = Status::WorkRequestFlushed;
 
-pub fn wrong_state(lab: &Lab) {
+pub(crate) fn wrong_state(lab: &Lab) {
     let cq = lab.cq(4 * DEPTH);
     let qp = lab.qp(cq, cq);
     let work = SendWr {
@@ -52,7 +52,7 @@ pub fn wrong_state(lab: &Lab) {
     lab.rnic.destroy_qp(qp).unwrap();
 }
 
-pub fn local_protection(lab: &Lab) {
+pub(crate) fn local_protection(lab: &Lab) {
     let pair = lab.pair();
     let (base, len) = lab.arena.range();
     let list = [Sge { addr: IoAddr(base.0 + len - 4), len: 8 }];
@@ -80,7 +80,7 @@ pub fn local_protection(lab: &Lab) {
 
 /// The first failure reports the reason. Later work, the receives of both sides, and work posted afterwards
 /// are flushed.
-pub fn wrong_key(lab: &Lab) {
+pub(crate) fn wrong_key(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
     let list = [Sge { addr: far, len: 8 }];
@@ -117,7 +117,7 @@ pub fn wrong_key(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-pub fn remote_range(lab: &Lab) {
+pub(crate) fn remote_range(lab: &Lab) {
     let (base, len) = lab.arena.range();
     let near = lab.alloc(4096);
     for addr in [IoAddr(base.0 + len - 4), IoAddr(base.0 - 4), IoAddr(base.0 + len), IoAddr(u64::MAX - 3)] {
@@ -138,7 +138,7 @@ pub fn remote_range(lab: &Lab) {
     lab.arena.free(near, 4096);
 }
 
-pub fn too_long(lab: &Lab) {
+pub(crate) fn too_long(lab: &Lab) {
     let pair = lab.pair();
     let (near, far) = (lab.alloc(4096), lab.alloc(4096));
     lab.arena.fill(far, 4096, 0xee).unwrap();
@@ -158,7 +158,7 @@ pub fn too_long(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-pub fn no_receive(lab: &Lab) {
+pub(crate) fn no_receive(lab: &Lab) {
     // With a limit the sender gives up; without one it waits for the receive.
     let pair = lab.pair_with(|connect| connect.rnr_retries = 1);
     pair.send(1, SendOp::Send { data: Payload::Inline(&[1]), imm: None }).unwrap();
@@ -175,7 +175,7 @@ pub fn no_receive(lab: &Lab) {
     lab.arena.free(far, 8);
 }
 
-pub fn no_peer(lab: &Lab) {
+pub(crate) fn no_peer(lab: &Lab) {
     let pair = lab.pair_with(|connect| {
         (connect.ack_timeout, connect.retries) = (Duration::from_millis(1), 2);
     });
@@ -191,7 +191,7 @@ pub fn no_peer(lab: &Lab) {
 
 /// After the return of `destroy_qp`, all work has completed and nothing changes memory. The work here cannot
 /// have completed before: it is behind a SEND without a receive.
-pub fn destroyed_waiting(lab: &Lab) {
+pub(crate) fn destroyed_waiting(lab: &Lab) {
     let far = lab.alloc(4096);
     for side in [0, 1] {
         let pair = lab.pair_with(quick);
@@ -219,7 +219,7 @@ pub fn destroyed_waiting(lab: &Lab) {
 }
 
 /// Destroys a queue pair in the middle of a stream of large writes, at any point of it.
-pub fn destroyed_streaming(lab: &Lab) {
+pub(crate) fn destroyed_streaming(lab: &Lab) {
     const LEN: usize = 256 << 10;
     const COUNT: u64 = 20;
     let (near, far) = (lab.alloc(LEN as u64), lab.alloc(LEN as u64));

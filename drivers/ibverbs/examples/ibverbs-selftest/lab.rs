@@ -10,18 +10,18 @@ use verbs::{
 };
 
 /// The maximum time of any completion.
-pub const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// The depth of each queue of a pair.
-pub const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
-pub struct Lab {
+pub(crate) struct Lab {
     pub rnic: Arc<IbvRnic>,
     pub arena: Arc<Arena>,
     started: std::time::Instant,
 }
 
 /// Two queue pairs that are connected to each other, or one to itself.
-pub struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     lab: &'a Lab,
     pub qps: [QpNum; 2],
     /// The completion queues of send work and of receive work, which both queue pairs use.
@@ -30,26 +30,26 @@ pub struct Pair<'a> {
 }
 
 impl Lab {
-    pub fn open(options: &Options) -> Result<Self, OpenError> {
+    pub(crate) fn open(options: &Options) -> Result<Self, OpenError> {
         let opened = ibverbs::open(options)?;
         Ok(Self { rnic: opened.rnic, arena: opened.arena, started: std::time::Instant::now() })
     }
 
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         Instant::ZERO + self.started.elapsed()
     }
 
-    pub fn cq(&self, depth: u32) -> CqId {
+    pub(crate) fn cq(&self, depth: u32) -> CqId {
         self.rnic.create_cq(CqOptions { depth }).unwrap()
     }
 
-    pub fn qp(&self, send_cq: CqId, recv_cq: CqId) -> QpNum {
+    pub(crate) fn qp(&self, send_cq: CqId, recv_cq: CqId) -> QpNum {
         let options = QpOptions { send_cq, recv_cq, send_depth: DEPTH, recv_depth: DEPTH };
         self.rnic.create_qp(options).unwrap()
     }
 
     /// Returns the parameters of a connection to `remote_qp` of this same port.
-    pub fn connect(&self, remote_qp: QpNum, send_psn: u32, recv_psn: u32) -> QpConnect {
+    pub(crate) fn connect(&self, remote_qp: QpNum, send_psn: u32, recv_psn: u32) -> QpConnect {
         let attributes = self.rnic.attributes();
         QpConnect {
             address: AddressVector {
@@ -72,7 +72,7 @@ impl Lab {
     }
 
     /// Makes a pair; `change` may change the parameters of either connection.
-    pub fn pair_with(&self, change: impl Fn(&mut QpConnect)) -> Pair<'_> {
+    pub(crate) fn pair_with(&self, change: impl Fn(&mut QpConnect)) -> Pair<'_> {
         let (send_cq, recv_cq) = (self.cq(4 * DEPTH), self.cq(4 * DEPTH));
         let qps = [self.qp(send_cq, recv_cq), self.qp(send_cq, recv_cq)];
         let [a, b] = qps;
@@ -84,35 +84,35 @@ impl Lab {
         Pair { lab: self, qps, send_cq, recv_cq }
     }
 
-    pub fn pair(&self) -> Pair<'_> {
+    pub(crate) fn pair(&self) -> Pair<'_> {
         self.pair_with(|_| ())
     }
 
-    pub fn alloc(&self, len: u64) -> IoAddr {
+    pub(crate) fn alloc(&self, len: u64) -> IoAddr {
         self.arena.alloc(len).expect("the arena is large enough")
     }
 
-    pub fn put(&self, at: IoAddr, data: &[u8]) {
+    pub(crate) fn put(&self, at: IoAddr, data: &[u8]) {
         self.arena.write(at, data).unwrap();
     }
 
-    pub fn get(&self, at: IoAddr, len: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, at: IoAddr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.arena.read(at, &mut bytes).unwrap();
         bytes
     }
 
-    pub fn word(&self, at: IoAddr) -> u64 {
+    pub(crate) fn word(&self, at: IoAddr) -> u64 {
         u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
     }
 
     /// Returns the remote address of this process's memory.
-    pub fn remote(&self, addr: IoAddr) -> RemoteAddr {
+    pub(crate) fn remote(&self, addr: IoAddr) -> RemoteAddr {
         RemoteAddr { addr, key: self.rnic.memory_key().rkey }
     }
 
     /// Waits for the next `count` completions of a queue, in order.
-    pub fn wait(&self, cq: CqId, count: usize) -> Vec<Completion> {
+    pub(crate) fn wait(&self, cq: CqId, count: usize) -> Vec<Completion> {
         let deadline = std::time::Instant::now() + LIMIT;
         let mut got = Vec::new();
         while got.len() < count {
@@ -126,7 +126,7 @@ impl Lab {
     }
 
     /// Returns the completions of a queue.
-    pub fn poll(&self, cq: CqId) -> Vec<Completion> {
+    pub(crate) fn poll(&self, cq: CqId) -> Vec<Completion> {
         // An odd number, less than the driver takes at once.
         let mut out = [Completion::BLANK; 7];
         let count = self.rnic.poll_cq(cq, &mut out);
@@ -135,11 +135,11 @@ impl Lab {
 }
 
 impl Pair<'_> {
-    pub fn send(&self, id: u64, op: SendOp<'_>) -> Result<(), VerbsError> {
+    pub(crate) fn send(&self, id: u64, op: SendOp<'_>) -> Result<(), VerbsError> {
         self.send_as(SendWr { id: WrId(id), op, signaled: true, solicited: false, fence: false })
     }
 
-    pub fn send_as(&self, work: SendWr<'_>) -> Result<(), VerbsError> {
+    pub(crate) fn send_as(&self, work: SendWr<'_>) -> Result<(), VerbsError> {
         self.lab.rnic.post_send(self.qps[0], &[work]).map_err(|(n, e)| {
             assert_eq!(n, 0);
             e
@@ -147,18 +147,18 @@ impl Pair<'_> {
     }
 
     /// Posts a receive at the far queue pair.
-    pub fn recv(&self, id: u64, scatter: &[Sge]) -> Result<(), VerbsError> {
+    pub(crate) fn recv(&self, id: u64, scatter: &[Sge]) -> Result<(), VerbsError> {
         let work = [RecvWr { id: WrId(id), scatter }];
         self.lab.rnic.post_recv(self.qps[1], &work).map_err(|(_, e)| e)
     }
 
     /// Waits for the next completions of send work. Returns identifiers, kinds and results.
-    pub fn sent(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
+    pub(crate) fn sent(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
         self.lab.wait(self.send_cq, count).iter().map(|c| (c.id.0, c.kind, c.status)).collect()
     }
 
     /// Waits for the next completions of receive work. Returns identifiers, kinds and results.
-    pub fn received(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
+    pub(crate) fn received(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
         self.lab.wait(self.recv_cq, count).iter().map(|c| (c.id.0, c.kind, c.status)).collect()
     }
 }
@@ -176,6 +176,6 @@ impl Drop for Pair<'_> {
 }
 
 /// Returns bytes that depend on their position and on `seed`.
-pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(7).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }

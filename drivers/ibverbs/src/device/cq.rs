@@ -15,7 +15,7 @@ const POLL_BATCH: usize = 32;
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct Cq {
+pub(super) struct Cq {
     raw: Arc<CompletionQueue>,
     depth: u32,
     /// The number of work requests that may still complete into it.
@@ -24,7 +24,7 @@ pub struct Cq {
 }
 
 /// The state behind the lock, which keeps completions in order.
-pub struct State {
+pub(super) struct State {
     /// Completions that were taken from the device but not by the caller. They are older than all that the
     /// device still has.
     taken: VecDeque<Completion>,
@@ -39,7 +39,7 @@ impl std::fmt::Debug for State {
 
 impl Cq {
     /// Makes a queue for `depth` completions.
-    pub fn new(channel: Arc<Channel>, depth: u32) -> io::Result<Self> {
+    pub(super) fn new(channel: Arc<Channel>, depth: u32) -> io::Result<Self> {
         let raw = CompletionQueue::new(channel, i32::try_from(depth).unwrap_or(i32::MAX))?;
         // SAFETY: numbers, and unions of numbers.
         let wcs = (0..POLL_BATCH).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
@@ -48,29 +48,29 @@ impl Cq {
     }
 
     /// Returns the device's queue.
-    pub fn raw(&self) -> &Arc<CompletionQueue> {
+    pub(super) fn raw(&self) -> &Arc<CompletionQueue> {
         &self.raw
     }
 
     /// Reserves room for a completion. Returns false if there is none.
-    pub fn reserve(&self) -> bool {
+    pub(super) fn reserve(&self) -> bool {
         let more = |n: u32| (n < self.depth).then_some(n + 1);
         self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Releases the room of work that has completed, or was not posted.
-    pub fn release(&self, count: u32) {
+    pub(super) fn release(&self, count: u32) {
         self.reserved.fetch_sub(count, Ordering::AcqRel);
     }
 
     /// Locks the queue, so that nobody else takes completions.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
     /// Moves up to `out.len()` completions to `out`, oldest first, and returns their number. `translate`
     /// interprets a completion of the device.
-    pub fn poll(
+    pub(super) fn poll(
         &self,
         out: &mut [Completion],
         translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>,
@@ -97,7 +97,7 @@ impl Cq {
     }
 
     /// Requests an event for the next completion. Returns true if one is already waiting.
-    pub fn arm(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) -> bool {
+    pub(super) fn arm(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) -> bool {
         // A queue that cannot be armed belongs to a device that has gone, which asynchronous events report.
         let _ = self.raw.arm();
         let mut state = lock(&self.state);
@@ -109,7 +109,7 @@ impl Cq {
     }
 
     /// Takes all completions that the device has now.
-    pub fn drain(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) {
+    pub(super) fn drain(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) {
         let mut state = lock(&self.state);
         // Other queue pairs may continue to complete work; the completions at the start are at most `depth`.
         let mut left = self.depth as usize + POLL_BATCH;
@@ -125,7 +125,7 @@ impl Cq {
 
 impl State {
     /// Appends a completion that the driver has made itself.
-    pub fn push(&mut self, completion: Completion) {
+    pub(super) fn push(&mut self, completion: Completion) {
         self.taken.push_back(completion);
     }
 

@@ -10,7 +10,7 @@ use verbs::{LinkKind, MacAddr, PathMtu, PortAddress, PortState, QpConnect};
 
 /// A port. Everything except its state, which the RNIC keeps, is as it was when the device was opened.
 #[derive(Debug)]
-pub struct Port {
+pub(super) struct Port {
     /// The port's number, from 1.
     pub number: u8,
     /// True for native InfiniBand.
@@ -31,18 +31,18 @@ pub struct Port {
 
 impl Port {
     /// Returns the address by which peers reach the port.
-    pub fn address(&self) -> PortAddress {
+    pub(super) fn address(&self) -> PortAddress {
         PortAddress { mac: self.mac, gid: self.source.gid, lid: self.lid }
     }
 
     /// Returns the frame formats of the port, best first.
-    pub fn links(&self) -> &'static [LinkKind] {
+    pub(super) fn links(&self) -> &'static [LinkKind] {
         if self.infiniband { &[LinkKind::InfiniBand] } else { self.source.links() }
     }
 
     /// Returns the path to a peer; `None` if the port does not support the frame format, or an argument is
     /// out of range.
-    pub fn path(&self, connect: &QpConnect) -> Option<ibv::ibv_ah_attr> {
+    pub(super) fn path(&self, connect: &QpConnect) -> Option<ibv::ibv_ah_attr> {
         let to = &connect.address;
         if to.service_level > 15 || !self.links().contains(&to.link) {
             return None;
@@ -65,12 +65,12 @@ impl Port {
 }
 
 /// Returns the path MTU that a port allows.
-pub fn mtu(attributes: &ibv::ibv_port_attr) -> PathMtu {
+pub(super) fn mtu(attributes: &ibv::ibv_port_attr) -> PathMtu {
     mtu_of(attributes.active_mtu).unwrap_or(PathMtu::B256)
 }
 
 /// Returns the state of a port from its attributes.
-pub fn state(attributes: &ibv::ibv_port_attr) -> PortState {
+pub(super) fn state(attributes: &ibv::ibv_port_attr) -> PortState {
     use ibv::ibv_port_state as states;
     match attributes.state {
         states::IBV_PORT_ACTIVE | states::IBV_PORT_ACTIVE_DEFER => PortState::Active,
@@ -80,6 +80,6 @@ pub fn state(attributes: &ibv::ibv_port_attr) -> PortState {
 }
 
 /// Queries the state of a port of the device.
-pub fn query_state(context: &Context, port: u8) -> io::Result<PortState> {
+pub(super) fn query_state(context: &Context, port: u8) -> io::Result<PortState> {
     context.port(port).map(|attributes| state(&attributes))
 }

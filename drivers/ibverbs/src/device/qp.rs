@@ -17,7 +17,7 @@ use verbs::{Completion, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, Ver
 
 /// A queue pair, until it is destroyed.
 #[derive(Debug)]
-pub struct Qp {
+pub(super) struct Qp {
     number: QpNum,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
@@ -40,7 +40,7 @@ struct Queue<T> {
 }
 
 /// Converts the error of a call about a queue pair.
-pub fn verbs_error(error: &io::Error) -> VerbsError {
+pub(super) fn verbs_error(error: &io::Error) -> VerbsError {
     use rustix::io::Errno;
     match Errno::from_io_error(error) {
         Some(Errno::NOMEM | Errno::AGAIN | Errno::NOBUFS) => VerbsError::NoResources,
@@ -60,7 +60,7 @@ fn no_attributes() -> ibv::ibv_qp_attr {
 
 impl Qp {
     /// Takes a new queue pair to INIT, where receives may be posted.
-    pub fn new(
+    pub(super) fn new(
         raw: QueuePair,
         (send_cq, send_depth): (Arc<Cq>, u32),
         (recv_cq, recv_depth): (Arc<Cq>, u32),
@@ -88,17 +88,17 @@ impl Qp {
     }
 
     /// Returns the queue pair's number.
-    pub fn number(&self) -> QpNum {
+    pub(super) fn number(&self) -> QpNum {
         self.number
     }
 
     /// Returns the completion queues of the send queue and of the receive queue.
-    pub fn cqs(&self) -> [&Arc<Cq>; 2] {
+    pub(super) fn cqs(&self) -> [&Arc<Cq>; 2] {
         [&self.send_cq, &self.recv_cq]
     }
 
     /// Takes the queue pair through RTR to RTS.
-    pub fn connect(&self, connect: &QpConnect, port: &Port) -> Result<(), VerbsError> {
+    pub(super) fn connect(&self, connect: &QpConnect, port: &Port) -> Result<(), VerbsError> {
         use ibv::ibv_qp_attr_mask as mask;
         let mut send = lock(&self.send);
         let raw = send.raw.clone().ok_or(VerbsError::NotFound)?;
@@ -147,7 +147,11 @@ impl Qp {
     }
 
     /// Posts send work, with the results of `Rnic::post_send`.
-    pub fn post_send(&self, work: &[SendWr<'_>], limits: &Limits<'_>) -> Result<(), (usize, VerbsError)> {
+    pub(super) fn post_send(
+        &self,
+        work: &[SendWr<'_>],
+        limits: &Limits<'_>,
+    ) -> Result<(), (usize, VerbsError)> {
         let mut queue = lock(&self.send);
         let raw = queue.raw.clone().ok_or((0, VerbsError::NotFound))?;
         if !queue.connected {
@@ -183,7 +187,11 @@ impl Qp {
     }
 
     /// Posts receive work, with the results of `Rnic::post_recv`.
-    pub fn post_recv(&self, work: &[RecvWr<'_>], limits: &Limits<'_>) -> Result<(), (usize, VerbsError)> {
+    pub(super) fn post_recv(
+        &self,
+        work: &[RecvWr<'_>],
+        limits: &Limits<'_>,
+    ) -> Result<(), (usize, VerbsError)> {
         let mut queue = lock(&self.recv);
         let raw = queue.raw.clone().ok_or((0, VerbsError::NotFound))?;
         let mut chain = RecvChain::new();
@@ -215,7 +223,7 @@ impl Qp {
     }
 
     /// Interprets a completion of the device. Returns `None` if its work is not outstanding.
-    pub fn translate(&self, wc: &ibv::ibv_wc) -> Option<Completion> {
+    pub(super) fn translate(&self, wc: &ibv::ibv_wc) -> Option<Completion> {
         let status = status_of(wc.status);
         let (is_recv, place) = index_of(wc.wr_id);
         // SAFETY: both fields of the union are the same four bytes.
@@ -248,7 +256,7 @@ impl Qp {
 
     /// Takes the device's queue pair from both queues, after which nothing can be posted. Returns `None` if
     /// another thread has taken it.
-    pub fn take(&self) -> Option<Arc<QueuePair>> {
+    pub(super) fn take(&self) -> Option<Arc<QueuePair>> {
         // The locks are held one after the other, so no lock order is needed.
         let raw = lock(&self.send).raw.take();
         lock(&self.recv).raw.take();
@@ -256,17 +264,17 @@ impl Qp {
     }
 
     /// Keeps a queue pair whose destruction has failed, for another attempt.
-    pub fn keep(&self, raw: QueuePair) {
+    pub(super) fn keep(&self, raw: QueuePair) {
         *lock(&self.undestroyed) = Some(raw);
     }
 
     /// Takes the queue pair whose destruction has failed.
-    pub fn take_undestroyed(&self) -> Option<QueuePair> {
+    pub(super) fn take_undestroyed(&self) -> Option<QueuePair> {
         lock(&self.undestroyed).take()
     }
 
     /// Completes the outstanding work as flushed, after the device has stopped completing work.
-    pub fn flush_all(&self) {
+    pub(super) fn flush_all(&self) {
         let flushed = |id, kind| Completion::new(id, self.number, Status::WorkRequestFlushed, kind);
         let mut cq = self.send_cq.lock();
         let mut queue = lock(&self.send);
@@ -348,7 +356,7 @@ fn reserve<T>(
 }
 
 /// Takes a queue pair to the error state, where all outstanding work completes as flushed.
-pub fn flush(raw: &QueuePair) {
+pub(super) fn flush(raw: &QueuePair) {
     let mut attributes = no_attributes();
     attributes.qp_state = ibv::ibv_qp_state::IBV_QPS_ERR;
     // The only call that is allowed in any state. A device that refuses it has gone, and completes nothing.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use verbs::RemoteKey;
 
 /// Converts the error number of a call, 0 for success.
-pub fn check(errno: i32) -> io::Result<()> {
+pub(super) fn check(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
@@ -30,7 +30,7 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// An open device.
 #[derive(Debug)]
-pub struct Context(NonNull<ibv::ibv_context>);
+pub(super) struct Context(NonNull<ibv::ibv_context>);
 
 // SAFETY: see the top of the file.
 unsafe impl Send for Context {}
@@ -39,7 +39,7 @@ unsafe impl Sync for Context {}
 
 /// An asynchronous event about the port or the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AsyncEvent {
+pub(super) enum AsyncEvent {
     /// The device has failed.
     DeviceFatal,
     /// A property of the port has changed.
@@ -53,7 +53,7 @@ impl Context {
     ///
     /// # Safety
     /// `device` must be one of a device list that has not been freed.
-    pub unsafe fn open(device: *mut ibv::ibv_device) -> io::Result<Self> {
+    pub(super) unsafe fn open(device: *mut ibv::ibv_device) -> io::Result<Self> {
         // SAFETY: the caller guarantees it.
         let context = Self(made(unsafe { ibv::ibv_open_device(device) })?);
         set_nonblocking(context.async_fd())?;
@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// Queries the limits of the device.
-    pub fn attributes(&self) -> io::Result<ibv::ibv_device_attr> {
+    pub(super) fn attributes(&self) -> io::Result<ibv::ibv_device_attr> {
         let mut attributes = MaybeUninit::zeroed();
         // SAFETY: the context is open, and the call fills its argument.
         check(unsafe { ibv::ibv_query_device(self.0.as_ptr(), attributes.as_mut_ptr()) })?;
@@ -70,7 +70,7 @@ impl Context {
     }
 
     /// Queries the attributes of a port.
-    pub fn port(&self, port: u8) -> io::Result<ibv::ibv_port_attr> {
+    pub(super) fn port(&self, port: u8) -> io::Result<ibv::ibv_port_attr> {
         let mut attributes = MaybeUninit::<ibv::ibv_port_attr>::zeroed();
         // SAFETY: the context is open, and the call fills its argument.
         check(unsafe { ibv::ibv_query_port(self.0.as_ptr(), port, attributes.as_mut_ptr()) })?;
@@ -79,13 +79,13 @@ impl Context {
     }
 
     /// Returns the descriptor that becomes readable with an asynchronous event.
-    pub fn async_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context.
         unsafe { BorrowedFd::borrow_raw(self.0.as_ref().async_fd) }
     }
 
     /// Takes an asynchronous event, if there is one.
-    pub fn take_event(&self) -> Option<AsyncEvent> {
+    pub(super) fn take_event(&self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<ibv::ibv_async_event>::zeroed();
         // SAFETY: the context is open, its descriptor does not block, and the call fills its argument.
         if unsafe { ibv::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) } != 0 {
@@ -120,7 +120,7 @@ impl Drop for Context {
 
 /// A protection domain.
 #[derive(Debug)]
-pub struct Domain {
+pub(super) struct Domain {
     raw: NonNull<ibv::ibv_pd>,
     _context: Arc<Context>,
 }
@@ -131,7 +131,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub fn new(context: Arc<Context>) -> io::Result<Self> {
+    pub(super) fn new(context: Arc<Context>) -> io::Result<Self> {
         // SAFETY: the context is open.
         let raw = made(unsafe { ibv::ibv_alloc_pd(context.0.as_ptr()) })?;
         Ok(Self { raw, _context: context })
@@ -147,7 +147,7 @@ impl Drop for Domain {
 
 /// The registered arena.
 #[derive(Debug)]
-pub struct Region {
+pub(super) struct Region {
     raw: NonNull<ibv::ibv_mr>,
     arena: Arc<Arena>,
     _domain: Arc<Domain>,
@@ -159,31 +159,31 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 /// All remote rights, and the local right to write.
-pub const ACCESS: u32 = ibv::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+pub(super) const ACCESS: u32 = ibv::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
     | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
 impl Region {
-    pub fn new(domain: Arc<Domain>, arena: Arc<Arena>) -> io::Result<Self> {
+    pub(super) fn new(domain: Arc<Domain>, arena: Arc<Arena>) -> io::Result<Self> {
         let (start, len) = arena.raw();
         // SAFETY: the mapping lives as long as this object, which holds it, and is accessed only by atomics.
         let raw = made(unsafe { ibv::ibv_reg_mr(domain.raw.as_ptr(), start, len, ACCESS as i32) })?;
         Ok(Self { raw, arena, _domain: domain })
     }
 
-    pub fn arena(&self) -> &Arc<Arena> {
+    pub(super) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
     /// Returns the key of local work requests.
-    pub fn lkey(&self) -> u32 {
+    pub(super) fn lkey(&self) -> u32 {
         // SAFETY: the region is registered; its keys do not change.
         unsafe { self.raw.as_ref() }.lkey
     }
 
     /// Returns the key of peers.
-    pub fn rkey(&self) -> RemoteKey {
+    pub(super) fn rkey(&self) -> RemoteKey {
         // SAFETY: as above.
         RemoteKey(unsafe { self.raw.as_ref() }.rkey)
     }
@@ -201,7 +201,7 @@ impl Drop for Region {
 
 /// A channel that announces completions by a file descriptor.
 #[derive(Debug)]
-pub struct Channel {
+pub(super) struct Channel {
     raw: NonNull<ibv::ibv_comp_channel>,
     context: Arc<Context>,
 }
@@ -212,7 +212,7 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl Channel {
-    pub fn new(context: Arc<Context>) -> io::Result<Self> {
+    pub(super) fn new(context: Arc<Context>) -> io::Result<Self> {
         // SAFETY: the context is open.
         let raw = made(unsafe { ibv::ibv_create_comp_channel(context.0.as_ptr()) })?;
         let channel = Self { raw, context };
@@ -221,13 +221,13 @@ impl Channel {
     }
 
     /// Returns the descriptor that becomes readable with an event.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd as RawFd) }
     }
 
     /// Takes all pending events. Returns true if there were any.
-    pub fn take_events(&self) -> bool {
+    pub(super) fn take_events(&self) -> bool {
         let mut any = false;
         loop {
             let (mut cq, mut own) = (ptr::null_mut(), ptr::null_mut());
@@ -252,7 +252,7 @@ impl Drop for Channel {
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct CompletionQueue {
+pub(super) struct CompletionQueue {
     raw: NonNull<ibv::ibv_cq>,
     _channel: Arc<Channel>,
 }
@@ -263,7 +263,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    pub fn new(channel: Arc<Channel>, depth: i32) -> io::Result<Self> {
+    pub(super) fn new(channel: Arc<Channel>, depth: i32) -> io::Result<Self> {
         let context = channel.context.0.as_ptr();
         // SAFETY: context and channel exist; the queue has no user context.
         let raw = unsafe { ibv::ibv_create_cq(context, depth, ptr::null_mut(), channel.raw.as_ptr(), 0) };
@@ -271,7 +271,7 @@ impl CompletionQueue {
     }
 
     /// Takes completions, oldest first, and returns their number.
-    pub fn poll(&self, out: &mut [ibv::ibv_wc]) -> usize {
+    pub(super) fn poll(&self, out: &mut [ibv::ibv_wc]) -> usize {
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue exists, and the call writes at most `room` entries.
         let taken = unsafe { ibv::ibv_poll_cq(self.raw.as_ptr(), room, out.as_mut_ptr()) };
@@ -279,7 +279,7 @@ impl CompletionQueue {
     }
 
     /// Requests an event for the next completion.
-    pub fn arm(&self) -> io::Result<()> {
+    pub(super) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue exists.
         check(unsafe { ibv::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
     }
@@ -294,7 +294,7 @@ impl Drop for CompletionQueue {
 
 /// A reliable connected queue pair.
 #[derive(Debug)]
-pub struct QueuePair {
+pub(super) struct QueuePair {
     raw: NonNull<ibv::ibv_qp>,
     queues: [Arc<CompletionQueue>; 2],
     domain: Arc<Domain>,
@@ -309,7 +309,7 @@ unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
     /// Makes a queue pair with queues of at least the sizes in `cap`.
-    pub fn new(
+    pub(super) fn new(
         domain: Arc<Domain>,
         send_cq: Arc<CompletionQueue>,
         recv_cq: Arc<CompletionQueue>,
@@ -333,7 +333,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// The device may continue to serve the queue pair, which is returned for another attempt.
-    pub fn destroy(mut self) -> Result<(), (Self, io::Error)> {
+    pub(super) fn destroy(mut self) -> Result<(), (Self, io::Error)> {
         // SAFETY: made once, not destroyed yet, and gone after this unless it fails, which changes nothing.
         match check(unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) }) {
             Ok(()) => {
@@ -345,18 +345,22 @@ impl QueuePair {
     }
 
     /// Forgets the queue pair, which the kernel has destroyed with its device.
-    pub fn forget(mut self) {
+    pub(super) fn forget(mut self) {
         self.destroyed = true;
     }
 
     /// Returns the queue pair's number.
-    pub fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> u32 {
         // SAFETY: the queue pair exists; its number does not change.
         unsafe { self.raw.as_ref() }.qp_num
     }
 
     /// Changes the attributes that `mask` names.
-    pub fn modify(&self, attributes: &mut ibv::ibv_qp_attr, mask: ibv::ibv_qp_attr_mask) -> io::Result<()> {
+    pub(super) fn modify(
+        &self,
+        attributes: &mut ibv::ibv_qp_attr,
+        mask: ibv::ibv_qp_attr_mask,
+    ) -> io::Result<()> {
         // SAFETY: the queue pair exists, and the attributes are only read.
         check(unsafe { ibv::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as i32) })
     }
@@ -366,7 +370,7 @@ impl QueuePair {
     /// # Safety
     /// `first` must be followed by `next` up to a null one, all in one array from `first` on, with lists of
     /// elements in memory that the device may access until the work completes.
-    pub unsafe fn post_send(&self, first: *mut ibv::ibv_send_wr) -> Result<(), (usize, io::Error)> {
+    pub(super) unsafe fn post_send(&self, first: *mut ibv::ibv_send_wr) -> Result<(), (usize, io::Error)> {
         let mut bad = ptr::null_mut();
         // SAFETY: the caller guarantees it.
         match check(unsafe { ibv::ibv_post_send(self.raw.as_ptr(), first, &mut bad) }) {
@@ -379,7 +383,7 @@ impl QueuePair {
     ///
     /// # Safety
     /// The requirements of `post_send`.
-    pub unsafe fn post_recv(&self, first: *mut ibv::ibv_recv_wr) -> Result<(), (usize, io::Error)> {
+    pub(super) unsafe fn post_recv(&self, first: *mut ibv::ibv_recv_wr) -> Result<(), (usize, io::Error)> {
         let mut bad = ptr::null_mut();
         // SAFETY: the caller guarantees it.
         match check(unsafe { ibv::ibv_post_recv(self.raw.as_ptr(), first, &mut bad) }) {

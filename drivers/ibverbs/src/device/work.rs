@@ -11,31 +11,31 @@ use std::ptr;
 use verbs::{Payload, RecvWr, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId};
 
 /// The maximum number of work requests posted in one call.
-pub const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 /// The maximum number of elements in a scatter or gather list, whatever the device supports.
-pub const MAX_SGE: usize = 8;
+pub(super) const MAX_SGE: usize = 8;
 
 /// Flag in the identifier of a receive work request; the other bits are its index in the ring.
 const RECV: u64 = 1 << 63;
 
 /// Returns the 64-bit identifier of a send work request, from its index in the ring.
-pub fn send_number(place: RingIndex) -> u64 {
+pub(super) fn send_number(place: RingIndex) -> u64 {
     place.0
 }
 
 /// Returns the 64-bit identifier of a receive work request, from its index in the ring.
-pub fn recv_number(place: RingIndex) -> u64 {
+pub(super) fn recv_number(place: RingIndex) -> u64 {
     place.0 | RECV
 }
 
 /// Returns true for a receive work request, and the index in its ring.
-pub fn index_of(number: u64) -> (bool, RingIndex) {
+pub(super) fn index_of(number: u64) -> (bool, RingIndex) {
     (number & RECV != 0, ring::RingIndex(number & !RECV))
 }
 
 /// The record of a posted send work request.
 #[derive(Clone, Copy, Debug)]
-pub struct SendRecord {
+pub(super) struct SendRecord {
     pub id: WrId,
     pub kind: WorkKind,
     /// The length of the message, in bytes.
@@ -50,7 +50,7 @@ impl Default for SendRecord {
 
 /// The limits that a work request is checked against.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits<'a> {
+pub(super) struct Limits<'a> {
     pub arena: &'a Arena,
     pub lkey: u32,
     pub max_sge: usize,
@@ -104,7 +104,7 @@ impl Lists {
 }
 
 /// Send work in libibverbs' form, for one call.
-pub struct SendChain {
+pub(super) struct SendChain {
     work: [MaybeUninit<ibv::ibv_send_wr>; BATCH],
     /// The index of the first element of each list.
     lists_at: [usize; BATCH],
@@ -113,21 +113,21 @@ pub struct SendChain {
 }
 
 impl SendChain {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let work = [const { MaybeUninit::uninit() }; BATCH];
         Self { work, lists_at: [0; BATCH], len: 0, lists: Lists::new() }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         (self.len, self.lists.used) = (0, 0);
     }
 
-    /// Appends `work`, and returns its record.
-    pub fn add(
+    /// Appends `work` to the list of requests to post. Returns the record that completes it.
+    pub(super) fn add(
         &mut self,
         work: &SendWr<'_>,
         place: RingIndex,
@@ -204,7 +204,7 @@ impl SendChain {
     ///
     /// # Safety
     /// The inline payloads of all requests added since the last `clear` must still be valid.
-    pub unsafe fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
+    pub(super) unsafe fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
         if self.len == 0 {
             return Ok(());
         }
@@ -275,7 +275,7 @@ fn with_imm(wr: &mut ibv::ibv_send_wr, imm: Option<u32>, without: u32, with: u32
 }
 
 /// Receive work in libibverbs' form, for one call.
-pub struct RecvChain {
+pub(super) struct RecvChain {
     work: [MaybeUninit<ibv::ibv_recv_wr>; BATCH],
     lists_at: [usize; BATCH],
     len: usize,
@@ -283,21 +283,21 @@ pub struct RecvChain {
 }
 
 impl RecvChain {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let work = [const { MaybeUninit::uninit() }; BATCH];
         Self { work, lists_at: [0; BATCH], len: 0, lists: Lists::new() }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         (self.len, self.lists.used) = (0, 0);
     }
 
     /// Appends `work`, and returns its identifier.
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         work: &RecvWr<'_>,
         place: RingIndex,
@@ -323,7 +323,7 @@ impl RecvChain {
     }
 
     /// Posts the chain. An error includes the number of requests posted.
-    pub fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
+    pub(super) fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
         if self.len == 0 {
             return Ok(());
         }
@@ -342,7 +342,7 @@ impl RecvChain {
 }
 
 /// Converts a status of libibverbs. Those without an equivalent become a local error of the queue pair.
-pub fn status_of(status: ibv::ibv_wc_status::Type) -> Status {
+pub(super) fn status_of(status: ibv::ibv_wc_status::Type) -> Status {
     use ibv::ibv_wc_status as s;
     match status {
         s::IBV_WC_SUCCESS => Status::Success,

@@ -1,6 +1,6 @@
 //! The command registers of a physical function (HCR).
 
-use super::{Command, Ended, POLL_TOKEN, TIME_LIMIT, poll_until};
+use super::request::{Command, CommandResult, POLL_TOKEN, TIME_LIMIT, poll_until};
 use crate::error::Error;
 use crate::hardware::Hardware;
 
@@ -12,6 +12,7 @@ const CONTROL: u32 = HCR + 0x18;
 const GO: u32 = 1 << 23;
 const TOGGLE: u32 = 1 << 21;
 
+/// The state of the registers between commands.
 pub(super) struct Registers {
     toggle: bool,
 }
@@ -28,7 +29,7 @@ impl Registers {
         hw: &impl Hardware,
         command: Command,
         output: u64,
-    ) -> Result<Ended, Error> {
+    ) -> Result<CommandResult, Error> {
         let Command { modifier, parameter, .. } = command;
         let toggle = if self.toggle { TOGGLE } else { 0 };
         let words = [
@@ -52,6 +53,6 @@ impl Registers {
             }
         })?;
         let output = u64::from(hw.register(OUT_PARAM)) << 32 | u64::from(hw.register(OUT_PARAM + 4));
-        Ok(Ended { code, output })
+        Ok(CommandResult { code, output })
     }
 }

@@ -3,7 +3,7 @@
 //! ICM addresses cost nothing; memory is lent only for entries in use. The range of queue pair numbers is
 //! therefore that of Linux, and the other tables are as small as a card was seen to accept.
 
-use crate::capabilities::{Capabilities, EqScheme};
+use crate::bringup::capabilities::{Capabilities, EqScheme};
 use crate::error::Error;
 use crate::icm::pages::PAGE;
 
@@ -13,6 +13,8 @@ pub(crate) const LOG_QPS: u32 = 18;
 pub(crate) const LOG_RDMARC: u32 = 4;
 /// log2 of the number of completion queues that a card accepted (stormnic, observed).
 pub(crate) const LOG_CQS: u32 = 8;
+/// The maximum number of completion queues. The firmware's reserved ones reduce it.
+pub(crate) const MAX_CQS: usize = 1 << LOG_CQS;
 /// log2 of the number of memory keys that a card accepted (stormnic, observed).
 pub(crate) const LOG_MPTS: u32 = 9;
 /// log2 of the number of page entries for queues: 512 MiB.
@@ -154,7 +156,7 @@ fn pack(tables: &mut [Table; TABLES]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capabilities::tests::pro;
+    use crate::bringup::capabilities::tests::pro;
 
     #[test]
     fn tables_are_aligned_and_do_not_overlap() {

@@ -4,7 +4,7 @@
 pub(crate) mod layout;
 pub(crate) mod pages;
 
-use crate::capabilities::Capabilities;
+use crate::bringup::capabilities::Capabilities;
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
@@ -88,25 +88,33 @@ impl PageRun {
     }
 }
 
+impl<B> Icm<B> {
+    /// Returns the amount of memory lent to the card for its tables, in bytes.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl<B: Block> Icm<B> {
     /// Tells the card the size of its tables, and lends it the memory of the entries that it needs at once.
     /// `key_pages` is the number of page entries of a key.
     pub(crate) fn new(
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
+        commands: &mut Commands<'_, impl Hardware<Block = B>>,
         card: &Capabilities,
         key_pages: u64,
     ) -> Result<Self, Error> {
         let layout = Layout::new(card, key_pages)?;
         let size = Command::new(Opcode::SetIcmSize).immediate(layout.total);
-        let auxiliary_pages = commands.exec(hw, size)?;
+        let auxiliary_pages = commands.exec(size)?;
         // A card needs a few bytes for each page of its tables; a larger value must be wrong.
         if auxiliary_pages == 0 || auxiliary_pages > layout.total / PAGE {
             return Err(Error::Nonsense("its tables need more memory than their size"));
         }
-        let auxiliary =
-            hw.allocate(auxiliary_pages * PAGE).ok_or(Error::NoMemory("the tables of the card's tables"))?;
-        lend(hw, commands, Opcode::MapIcmAux, None, auxiliary.addr(), auxiliary_pages)?;
+        let auxiliary = commands
+            .hw
+            .allocate(auxiliary_pages * PAGE)
+            .ok_or(Error::NoMemory("the tables of the card's tables"))?;
+        lend(commands, Opcode::MapIcmAux, None, auxiliary.addr(), auxiliary_pages)?;
         let mut icm = Self {
             layout,
             lent: core::array::from_fn(|_| Lent(BTreeMap::new())),
@@ -116,38 +124,31 @@ impl<B: Block> Icm<B> {
         };
         for object in [Object::Qp, Object::Srq, Object::Cq, Object::Eq, Object::Key] {
             for &table in object.tables() {
-                icm.fill(hw, commands, table, 0, icm.layout.table(table).reserved)?;
+                icm.fill(commands, table, 0, icm.layout.table(table).reserved)?;
             }
         }
-        icm.fill(hw, commands, TableId::Groups, 0, layout.table(TableId::Groups).count)?;
+        icm.fill(commands, TableId::Groups, 0, layout.table(TableId::Groups).count)?;
         // The firmware uses its page entries permanently.
         let reserved = layout.table(TableId::Mtt).reserved.max(1);
-        icm.fill(hw, commands, TableId::Mtt, 0, reserved)?;
+        icm.fill(commands, TableId::Mtt, 0, reserved)?;
         icm.page_entries.take(reserved << LOG_PAGE).ok_or(Error::Exhausted("page entries"))?;
         Ok(icm)
-    }
-
-    /// Returns the amount of memory lent to the card for its tables, in bytes.
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Ensures that there is memory for the entries of `count` objects from number `first` on.
     pub(crate) fn ensure_icm(
         &mut self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
+        commands: &mut Commands<'_, impl Hardware<Block = B>>,
         object: Object,
         first: u64,
         count: u64,
     ) -> Result<(), Error> {
-        object.tables().iter().try_for_each(|&table| self.fill(hw, commands, table, first, count))
+        object.tables().iter().try_for_each(|&table| self.fill(commands, table, first, count))
     }
 
     fn fill(
         &mut self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
+        commands: &mut Commands<'_, impl Hardware<Block = B>>,
         table: TableId,
         first: u64,
         count: u64,
@@ -166,8 +167,8 @@ impl<B: Block> Icm<B> {
             }
             let next = lent.range(page..end).next().map_or(end, |(&at, _)| at);
             let pages = next - page;
-            let block = hw.allocate(pages * PAGE).ok_or(Error::NoMemory("the card's tables"))?;
-            lend(hw, commands, Opcode::MapIcm, Some(base + page * PAGE), block.addr(), pages)?;
+            let block = commands.hw.allocate(pages * PAGE).ok_or(Error::NoMemory("the card's tables"))?;
+            lend(commands, Opcode::MapIcm, Some(base + page * PAGE), block.addr(), pages)?;
             lent.insert(page, block);
             self.bytes += pages * PAGE;
             page = next;
@@ -178,8 +179,7 @@ impl<B: Block> Icm<B> {
     /// Writes `count` page entries. `entry` returns each by its index from 0 on.
     pub(crate) fn map(
         &mut self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
+        commands: &mut Commands<'_, impl Hardware<Block = B>>,
         count: u64,
         entry: &dyn Fn(u64) -> u64,
     ) -> Result<PageRun, Error> {
@@ -187,7 +187,7 @@ impl<B: Block> Icm<B> {
         let (start, bytes) = self.page_entries.take(bytes).ok_or(Error::Exhausted("page entries"))?;
         let run = PageRun { first: start >> LOG_PAGE, bytes };
         let written = self
-            .fill(hw, commands, TableId::Mtt, run.first, bytes >> LOG_PAGE)
+            .fill(commands, TableId::Mtt, run.first, bytes >> LOG_PAGE)
             .and_then(|()| self.write_pages(run, entry));
         if written.is_err() {
             self.unmap(run);

@@ -2,8 +2,8 @@
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
-use crate::hardware::{Block, Hardware};
-use crate::layout::Mailbox;
+use crate::hardware::Hardware;
+use crate::mailbox::Mailbox;
 use platform::IoAddr;
 
 /// The size of a page in bytes, and its log2.
@@ -18,9 +18,8 @@ const MAX_ENTRIES: usize = 256;
 
 /// Lends `pages` pages from `addr` on to the card. `icm` is the ICM address at which they appear, for
 /// commands that have one.
-pub(crate) fn lend<B: Block>(
-    hw: &impl Hardware<Block = B>,
-    commands: &mut Commands<B>,
+pub(crate) fn lend(
+    commands: &mut Commands<'_, impl Hardware>,
     opcode: Opcode,
     icm: Option<u64>,
     addr: IoAddr,
@@ -31,7 +30,7 @@ pub(crate) fn lend<B: Block>(
     let mut flush = |mailbox: &mut Mailbox, entries: &mut usize| {
         let full = core::mem::replace(mailbox, Mailbox::new());
         let count = core::mem::take(entries) as u32;
-        commands.exec_in(hw, Command::new(opcode).of(count), &full)
+        commands.exec_in(Command::new(opcode).of(count), &full)
     };
     for (skip, order) in pieces(icm.unwrap_or(0), addr.0, pages) {
         if let Some(icm) = icm {

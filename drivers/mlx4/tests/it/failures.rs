@@ -59,7 +59,7 @@ fn a_card_may_die_at_any_moment() {
     }
 }
 
-/// The driver waits for a command that never completes no longer than its deadline.
+/// A command that never completes fails at its deadline, and ends the driver alone.
 #[test]
 fn a_command_that_does_not_end_ends_the_driver_only() {
     let (machine, driver) = node("pro", 1);
@@ -74,6 +74,18 @@ fn a_command_that_does_not_end_ends_the_driver_only() {
     assert_eq!(driver.create_cq(CqOptions { depth: 10 }), Err(VerbsError::DeviceFailed));
     assert_eq!(driver.attributes().port_state, PortState::Down);
     assert!(machine.bus.now() - begun < Duration::from_millis(1));
+}
+
+/// A card that does not complete a command cannot reach memory any more when the driver frees the memory of
+/// the object.
+#[test]
+fn a_card_that_does_not_complete_a_command_is_cut_off_before_its_memory_is_freed() {
+    let (machine, driver) = node("pro", 1);
+    let before = machine.bus.shared.in_use();
+    machine.deaf.store(true, Ordering::Relaxed);
+    assert_eq!(driver.create_cq(CqOptions { depth: 1000 }), Err(VerbsError::DeviceFailed));
+    assert!(machine.bus.in_use_at_cut_off.load(Ordering::Relaxed) > before);
+    assert_eq!(machine.bus.shared.in_use(), before);
 }
 
 #[test]

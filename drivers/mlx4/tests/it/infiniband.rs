@@ -3,10 +3,11 @@
 use crate::common;
 use crate::common::nodes::Nodes;
 use crate::common::pair::{End, Post, datagrams, every_verb, to};
-use crate::common::subnet::{ask, configure, smp, train};
+use crate::common::subnet::{ask, configure, train};
 use crate::common::wire::{Station, exchange};
 use crate::common::{DATA, Machine};
 use connectx3::device::Profile;
+use connectx3_testdriver::smp;
 use mlx4::{Config, Error, Layer};
 use platform::{Arena, IoAddr};
 use roce::wire::{Frame, Net};

@@ -1,5 +1,5 @@
 //! The driver's commands, compared with Linux's: each command, with its fields, and each doorbell occurs in a
-//! record of Linux, except those that docs/hardware.md lists as unproven, with their reasons.
+//! record of Linux, except those that docs/design/mlx4-unproven.md lists as unproven, with their reasons.
 
 use crate::common::DATA;
 use crate::common::nodes::{Nodes, on_every_card};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use verbs::{LinkKind, MacAddr};
 
-/// The fields of commands in which the driver differs from Linux, as listed in docs/hardware.md.
+/// The fields of commands in which the driver differs from Linux, as listed in docs/design/mlx4-unproven.md.
 const UNPROVEN: &[(&str, &[&str])] = &[
     ("INIT_HCA", &["log_cqs", "log_mpts", "log_srqs", "log_mcgs", "log_mcg_hash", "rdmarc_base"]),
     ("SW2HW_MPT", &["flags", "pd_flags"]),
@@ -143,17 +143,21 @@ fn the_driver_does_with_a_card_what_linux_does() {
         assert!(driver.transmit_frame(60, &mut |place| place.len()));
         compare(profile, link, nodes);
     }
-    assert!(strange.is_empty(), "neither in a record of Linux nor in docs/hardware.md: {strange:#?}");
+    assert!(
+        strange.is_empty(),
+        "neither in a record of Linux nor in docs/design/mlx4-unproven.md: {strange:#?}"
+    );
     // Each listed field is used, and is in the document.
-    let document =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md"));
+    let document = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/mlx4-unproven.md"),
+    );
     let document = document.unwrap();
     for (command, fields) in UNPROVEN {
         assert!(commands.contains(*command), "{command} is not given");
         for field in *fields {
             let row =
                 document.lines().any(|line| line.contains(command) && line.contains(&format!("`{field}`")));
-            assert!(row, "docs/hardware.md does not say that {command} differs in {field}");
+            assert!(row, "docs/design/mlx4-unproven.md does not say that {command} differs in {field}");
         }
     }
 }

@@ -11,7 +11,7 @@ use verbs::{
     Completion, CqOptions, LinkKind, Payload, QpOptions, RecvWr, Rnic, SendOp, SendWr, VerbsError, WrId,
 };
 
-/// The figures of docs/hardware.md, on each profile; printed with `--nocapture`.
+/// The figures of docs/design/mlx4.md, on each profile; printed with `--nocapture`.
 #[test]
 fn tables_take_memory_for_what_is_there() {
     const PEERS: u32 = 256;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::hint::black_box;
 
 /// Measures gigabytes per second by tables and by the transport's method, at several sizes.
-pub fn speeds(effort: Effort) -> Vec<Value> {
+pub(crate) fn speeds(effort: Effort) -> Vec<Value> {
     println!("ICRC, GB/s; the transport uses {:?} on this processor", Method::best());
     println!("{:>6} {:>9} {:>9}", "bytes", "table", "used");
     [16, 64, 128, 256, 512, 1024, 4096]
@@ -36,7 +36,7 @@ const FED_APART: (usize, usize) = (14 + 28, 28 + 12);
 
 /// Returns the nanoseconds of ICRC per operation, for frames of `lens` bytes at both ends in `operations`
 /// operations.
-pub fn of_frames(effort: Effort, lens: &[usize], operations: u64) -> f64 {
+pub(crate) fn of_frames(effort: Effort, lens: &[usize], operations: u64) -> f64 {
     let bytes = vec![0x5a; 5000];
     let (before, apart) = FED_APART;
     best(effort, || {

@@ -14,7 +14,7 @@ const BASE: IoAddr = IoAddr(1 << 20);
 
 /// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     Write,
     Read,
     Send,
@@ -22,7 +22,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Write => "WRITE",
             Self::Read => "READ",
@@ -34,14 +34,14 @@ impl Operation {
 
 /// The path of packets from one end to the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Via {
-    /// As parsed packets.
+pub(crate) enum Via {
+    /// Packets go to the other end as parsed structures.
     Packets,
-    /// As whole frames.
+    /// Packets go to the other end as frames, which it parses.
     Frames,
 }
 
-/// Counts completions.
+/// A sink that counts completions.
 #[derive(Default)]
 struct Done {
     sends: u64,
@@ -80,8 +80,8 @@ impl End {
     }
 }
 
-/// Two ends.
-pub struct Pair {
+/// Two connected queue pairs, each with its memory.
+pub(crate) struct Pair {
     ends: [End; 2],
     via: Via,
     round: u32,
@@ -91,7 +91,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(via: Via) -> Self {
+    pub(crate) fn new(via: Via) -> Self {
         let ends = [0u8, 1].map(|side| {
             let number = |side: u8| QpNum::new(0x100 + u32::from(side));
             let limits = Limits {
@@ -148,7 +148,7 @@ impl Pair {
     }
 
     /// Does `n` operations of `bytes` bytes at once, from posting to the last completion, and returns `n`.
-    pub fn run(&mut self, operation: Operation, bytes: u32, n: u32) -> u64 {
+    pub(crate) fn run(&mut self, operation: Operation, bytes: u32, n: u32) -> u64 {
         self.frame_lens.clear();
         let list = [Sge { addr: BASE, len: bytes }];
         let remote = RemoteAddr { addr: IoAddr(BASE.0 + 8192), key: KEY };

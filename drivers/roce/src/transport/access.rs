@@ -6,11 +6,11 @@ use verbs::RemoteKey;
 /// The access that a peer requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
-    /// Required for READ.
+    /// The right to read, which a READ needs.
     Read,
-    /// Required for WRITE.
+    /// The right to write, which a WRITE needs.
     Write,
-    /// Required for fetch-and-add and compare-and-swap.
+    /// The right to change a word atomically, which fetch-and-add and compare-and-swap need.
     Atomic,
 }
 

@@ -32,7 +32,7 @@ pub struct Limits {
 /// once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Not connected.
+    /// The queue pair is not connected.
     Init,
     /// Connected, responds to its peer, but does not send its own work yet.
     ReadyToReceive,
@@ -99,7 +99,7 @@ impl Tx {
 /// A reliable connected queue pair.
 pub struct ReliableQp {
     number: QpNum,
-    /// [`Service::Rc`] or [`Service::Xrc`].
+    /// The queue pair's service: [`Service::Rc`] or [`Service::Xrc`].
     service: Service,
     state: State,
     requester: Requester,

@@ -17,7 +17,7 @@ pub(super) struct Range {
     pub(super) key: RemoteKey,
     pub(super) addr: IoAddr,
     pub(super) len: u32,
-    /// The XRC shared receive queue in whose protection domain it is read.
+    /// The XRC shared receive queue in whose protection domain the memory is read.
     pub(super) srq: Option<u32>,
 }
 

@@ -77,7 +77,7 @@ enum Reply {
     },
     /// A NAK for the request at the expected PSN.
     Nak(Syndrome),
-    /// The fatal refusal.
+    /// A NAK for the request whose refusal ends the connection.
     Refused,
 }
 

@@ -20,7 +20,7 @@ const MAX_DOUBLINGS: u32 = 7;
 /// The event that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
-    /// Nothing yet.
+    /// No event is due.
     Nothing,
     /// One packet must be repeated.
     Probe,
@@ -30,7 +30,7 @@ pub(super) enum Due {
     GiveUp,
 }
 
-/// The two timers.
+/// The two timers of a requester: one for a probe, one for sending everything again.
 pub(super) struct Timers {
     ack_timeout: Duration,
     retries: u8,

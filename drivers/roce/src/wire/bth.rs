@@ -102,7 +102,7 @@ impl Operation {
 pub struct Opcode {
     /// The service.
     pub service: Service,
-    /// The operation, which the service must have.
+    /// The operation. The service must support it.
     pub operation: Operation,
 }
 

@@ -1,4 +1,4 @@
-//! Ethernet II.
+//! The header of an Ethernet II frame.
 
 use super::{Error, take};
 use verbs::MacAddr;
@@ -13,9 +13,9 @@ pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// An Ethernet II header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ethernet {
-    /// Destination address.
+    /// The Ethernet address of the receiver.
     pub dst: MacAddr,
-    /// Source address.
+    /// The Ethernet address of the sender.
     pub src: MacAddr,
     /// The type of the payload.
     pub ethertype: u16,

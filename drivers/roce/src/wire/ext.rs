@@ -234,7 +234,7 @@ pub(super) const MAX_LEN: usize = AtomicEth::LEN;
 /// The extended headers of a packet, as the operation code determines them (specification table 38).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ext {
-    /// No extended header.
+    /// The packet has no extended header.
     None,
     /// RETH: WRITE first and only, READ request.
     Reth(Reth),
@@ -246,11 +246,11 @@ pub enum Ext {
     Invalidate(RemoteKey),
     /// AETH: acknowledge, READ response except middle.
     Aeth(Aeth),
-    /// AtomicETH.
+    /// The header of an atomic (AtomicETH).
     Atomic(AtomicEth),
     /// AETH and AtomicAckETH, with the previous value.
     AtomicAck(Aeth, u64),
-    /// DETH: datagram.
+    /// The header of a datagram (DETH).
     Deth(Deth),
     /// DETH and immediate data.
     DethImm(Deth, u32),

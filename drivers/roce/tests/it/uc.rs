@@ -1,4 +1,5 @@
-//! Unreliable connections: we send and receive what Linux sent; the cost of a loss; dropped packets.
+//! Unreliable connections: the same packets as Linux's, sent and received; the cost of a loss; dropped
+//! packets.
 
 use crate::common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};

@@ -8,12 +8,12 @@ use linked_list_allocator::Heap;
 
 use crate::mm::{PAGE, frames, phys_to_virt};
 
-/// The free blocks.
-pub struct Blocks(Heap);
+/// The free blocks of the heap, kept by `linked_list_allocator`.
+pub(super) struct Blocks(Heap);
 
 impl Blocks {
     /// Returns an allocator without memory. The first allocation claims it.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(Heap::empty())
     }
 
@@ -31,7 +31,7 @@ impl Blocks {
     ///
     /// # Safety
     /// The layout's size is not zero.
-    pub unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+    pub(super) unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         if self.0.bottom().is_null() {
             self.claim()?;
         }
@@ -42,7 +42,7 @@ impl Blocks {
     ///
     /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
-    pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
+    pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { self.0.deallocate(block, layout) };
     }
@@ -51,7 +51,7 @@ impl Blocks {
     ///
     /// # Safety
     /// There is nothing to keep; the other allocator has conditions.
-    pub unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
+    pub(super) unsafe fn resize(&mut self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
         false
     }
 }

@@ -17,11 +17,11 @@ const MAX_GROWTH: u64 = 4 << 20;
 const OVERHEAD: u64 = 8192;
 
 /// The free and the used blocks.
-pub struct Blocks(Talc<Growth, DefaultBinning>);
+pub(super) struct Blocks(Talc<Growth, DefaultBinning>);
 
 impl Blocks {
     /// Returns an allocator without memory. The first allocation claims some.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(Talc::new(Growth { end: None }))
     }
 
@@ -29,7 +29,7 @@ impl Blocks {
     ///
     /// # Safety
     /// The layout's size is not zero.
-    pub unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+    pub(super) unsafe fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         // SAFETY: the caller's promise.
         unsafe { self.0.allocate(layout) }
     }
@@ -38,7 +38,7 @@ impl Blocks {
     ///
     /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout, and nothing uses it any more.
-    pub unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
+    pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { self.0.deallocate(block.as_ptr(), layout) };
     }
@@ -49,7 +49,7 @@ impl Blocks {
     /// # Safety
     /// [`allocate`](Self::allocate) returned the block for this layout; `size` is not zero, and no larger
     /// than a layout allows.
-    pub unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+    pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.0.try_realloc_in_place(block.as_ptr(), layout, size) }
     }

@@ -42,7 +42,7 @@ pub(super) struct Spare {
     pub(super) len: u64,
 }
 
-/// Random numbers, and numbers that make sense.
+/// A generator of random values, and of values that a node could have sent.
 pub(super) struct Dice {
     state: u64,
     me: Life,
@@ -311,7 +311,7 @@ impl Dice {
             24 => Ask::Copy { from: self.loan(), to: self.loan(), len, patience_ns: self.len() },
             25 => {
                 let group = (0..self.below(5)).map(|_| self.node()).collect();
-                Ask::BarrierEnter { name, group, token }
+                Ask::BarrierEnter { name, group, token, oldest: holding }
             }
             26 => Ask::BarrierLeave { name, token },
             27 => Ask::Create { kind: self.kind(), secret: token, name },

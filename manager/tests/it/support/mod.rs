@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
 
-pub struct Harness {
+pub(crate) struct Harness {
     pub core: Core,
     pub now: Instant,
     /// The messages that were sent and that no test has read yet.
@@ -27,11 +27,11 @@ pub struct Harness {
 }
 
 impl Harness {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Config::default(), Saved::default())
     }
 
-    pub fn with(config: Config, saved: Saved) -> Self {
+    pub(crate) fn with(config: Config, saved: Saved) -> Self {
         Self {
             core: Core::new(config, saved),
             now: Instant::ZERO,
@@ -46,7 +46,7 @@ impl Harness {
         }
     }
 
-    pub fn event(&mut self, event: Event<'_>) {
+    pub(crate) fn event(&mut self, event: Event<'_>) {
         let (mut bulks, mut saved) = (Vec::new(), Vec::new());
         for action in self.core.handle(self.now, event) {
             match action {
@@ -82,7 +82,7 @@ impl Harness {
     }
 
     /// Advances the time in steps that meet the core's own deadlines.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.core.next_deadline().filter(|&due| due <= end) {
             self.now = self.now.max(due);
@@ -92,23 +92,23 @@ impl Harness {
         self.now = end;
     }
 
-    pub fn open(&mut self) -> ConnId {
+    pub(crate) fn open(&mut self) -> ConnId {
         self.next += 1;
         let conn = ConnId(self.next);
         self.event(Event::Opened { conn, peer: "test" });
         conn
     }
 
-    pub fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
+    pub(crate) fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
         self.event(Event::Received { conn, bytes: &encode(message) });
     }
 
-    pub fn drop(&mut self, conn: ConnId) {
+    pub(crate) fn drop(&mut self, conn: ConnId) {
         self.event(Event::Closed { conn, reason: "connection lost" });
     }
 
     /// Returns the messages that a node has been sent since the last call.
-    pub fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
+    pub(crate) fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
         let take = |message| match message {
             Message::ToNode(message) => message,
             Message::ToNodes(bytes) => decode(&bytes).unwrap(),
@@ -118,7 +118,7 @@ impl Harness {
     }
 
     /// Returns the messages that a client has been sent since the last call.
-    pub fn client_heard(&mut self, conn: ConnId) -> Vec<ToClient> {
+    pub(crate) fn client_heard(&mut self, conn: ConnId) -> Vec<ToClient> {
         let take = |message| match message {
             Message::ToClient(message) => message,
             other => panic!("to a client: {other:?}"),
@@ -127,7 +127,7 @@ impl Harness {
     }
 
     /// Joins, and returns the connection and the first answer.
-    pub fn try_join(&mut self, join: Join) -> (ConnId, ToNode) {
+    pub(crate) fn try_join(&mut self, join: Join) -> (ConnId, ToNode) {
         let conn = self.open();
         self.say(conn, &Hello::Node(join));
         let mut answers = self.node_heard(conn);
@@ -135,12 +135,12 @@ impl Harness {
         (conn, answers.remove(0))
     }
 
-    pub fn join(&mut self, name: &str) -> (ConnId, Welcome) {
+    pub(crate) fn join(&mut self, name: &str) -> (ConnId, Welcome) {
         self.join_with(join(name))
     }
 
     /// Joins a node that wants the id that its name had.
-    pub fn join_keeping(&mut self, name: &str) -> (ConnId, Welcome) {
+    pub(crate) fn join_keeping(&mut self, name: &str) -> (ConnId, Welcome) {
         self.join_with(Join { keep_id: true, ..join(name) })
     }
 
@@ -151,7 +151,7 @@ impl Harness {
         }
     }
 
-    pub fn client(&mut self) -> ConnId {
+    pub(crate) fn client(&mut self) -> ConnId {
         let conn = self.open();
         self.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
         assert_eq!(self.client_heard(conn), [ToClient::Hello]);
@@ -159,7 +159,7 @@ impl Harness {
     }
 
     /// Returns the reason of the refusal in a client's last message before its connection was closed.
-    pub fn failure(&mut self, client: ConnId) -> String {
+    pub(crate) fn failure(&mut self, client: ConnId) -> String {
         assert!(self.closed.contains(&client));
         match self.client_heard(client).pop() {
             Some(ToClient::Failed { reason }) => reason,
@@ -169,7 +169,7 @@ impl Harness {
 }
 
 /// Makes a node's join message. The Ethernet address is derived from the name.
-pub fn join(name: &str) -> Join {
+pub(crate) fn join(name: &str) -> Join {
     let mut mac = [2u8, 0, 0, 0, 0, 0];
     for (i, byte) in name.bytes().enumerate() {
         let at = 1 + i % 5;
@@ -199,11 +199,11 @@ pub fn join(name: &str) -> Join {
 }
 
 /// An application whose records are lines.
-pub fn lines() -> AppManifest {
+pub(crate) fn lines() -> AppManifest {
     AppManifest { name: "lines".into(), about: "for tests".into(), cut: CutRule::after(|b| b == b'\n') }
 }
 
-pub fn submit(nodes: u16, lens: &[u64]) -> FromClient {
+pub(crate) fn submit(nodes: u16, lens: &[u64]) -> FromClient {
     let file = |(i, &len): (usize, &u64)| InputFile { name: format!("f{i}"), len };
     FromClient::Submit {
         app: "lines".into(),

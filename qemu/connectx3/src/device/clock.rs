@@ -4,11 +4,11 @@
 use platform::Instant;
 
 /// The clock's frequency in MHz, as QUERY_HCA reports it. Public logs of ConnectX-3 cards show 427 MHz.
-pub const MHZ: u16 = 427;
+pub(super) const MHZ: u16 = 427;
 
 /// Returns the value of the clock at a time, in cycles.
 #[must_use]
-pub fn cycles(now: Instant) -> u64 {
+pub(super) fn cycles(now: Instant) -> u64 {
     let nanos = (now - Instant::ZERO).as_nanos();
     (nanos * u128::from(MHZ) / 1000) as u64
 }
@@ -16,7 +16,7 @@ pub fn cycles(now: Instant) -> u64 {
 /// Returns the timestamp of a completion: bits 47 to 16, and bits 15 to 0. The lower half is never 0: Linux
 /// takes 0 for a carry that is still missing in the upper bits (`mlx4_en_get_cqe_ts`); rdma-core does not.
 #[must_use]
-pub fn stamp(now: Instant) -> (u32, u16) {
+pub(super) fn stamp(now: Instant) -> (u32, u16) {
     let cycles = cycles(now);
     ((cycles >> 16) as u32, (cycles as u16).max(1))
 }

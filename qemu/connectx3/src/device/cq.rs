@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The length of an entry, in bytes. In a queue with entries of twice the length, the entry is the second
 /// half.
-pub const CQE: usize = 32;
+pub(super) const CQE: usize = 32;
 const OWNER: u8 = 0x80;
 /// Flag of a context: entries have timestamps in place of the service level and VLAN.
 const STAMPED: u32 = 1 << (19 - 12);
@@ -25,7 +25,7 @@ const ERROR: u8 = 0x1e;
 
 /// A completion queue entry under construction (Linux `include/linux/mlx4/cq.h`).
 #[derive(Clone, Copy, Debug)]
-pub struct Cqe {
+pub(super) struct Cqe {
     bytes: [u8; CQE],
     /// True if the completion counts as solicited: errors, and receives whose sender requested an event.
     solicited: bool,
@@ -34,7 +34,7 @@ pub struct Cqe {
 impl Cqe {
     /// Creates the completion of a queue pair's work request. `wqe` is the request's index modulo 2^16.
     #[must_use]
-    pub fn new(qpn: u32, wqe: u16, send: bool, opcode: u8) -> Self {
+    pub(super) fn new(qpn: u32, wqe: u16, send: bool, opcode: u8) -> Self {
         let mut cqe = Self { bytes: [0; CQE], solicited: false };
         cqe.put(0x00, &(qpn & 0xff_ffff).to_be_bytes());
         cqe.put(0x18, &wqe.to_be_bytes());
@@ -44,7 +44,7 @@ impl Cqe {
 
     /// Creates the completion of a work request that has failed.
     #[must_use]
-    pub fn error(qpn: u32, wqe: u16, send: bool, syndrome: u8, vendor: u8) -> Self {
+    pub(super) fn error(qpn: u32, wqe: u16, send: bool, syndrome: u8, vendor: u8) -> Self {
         let mut cqe = Self::new(qpn, wqe, send, ERROR);
         cqe.put(0x1a, &[vendor, syndrome]);
         cqe.solicited = true;
@@ -60,14 +60,14 @@ impl Cqe {
 
     /// Writes bytes at an offset of the entry.
     #[must_use]
-    pub fn with(mut self, offset: usize, data: &[u8]) -> Self {
+    pub(super) fn with(mut self, offset: usize, data: &[u8]) -> Self {
         self.put(offset, data);
         self
     }
 
     /// Marks the completion as solicited by the sender.
     #[must_use]
-    pub const fn solicited(mut self, solicited: bool) -> Self {
+    pub(super) const fn solicited(mut self, solicited: bool) -> Self {
         self.solicited |= solicited;
         self
     }
@@ -177,7 +177,7 @@ impl Cq {
 
 /// All completion queues of a card.
 #[derive(Debug)]
-pub struct Cqs {
+pub(super) struct Cqs {
     queues: BTreeMap<u32, Cq>,
     /// The distance between entries, in bytes.
     stride: usize,
@@ -197,13 +197,13 @@ impl Default for Cqs {
 impl Cqs {
     /// Creates an empty set of queues, whose entries will be `stride` bytes apart.
     #[must_use]
-    pub const fn new(stride: usize) -> Self {
+    pub(super) const fn new(stride: usize) -> Self {
         Self { queues: BTreeMap::new(), stride, due: BTreeSet::new(), errors: BTreeMap::new(), overruns: 0 }
     }
 
     /// SW2HW_CQ: takes over a queue from the guest. `marked` is true if the guest has initialized the entries
     /// as not yet written.
-    pub fn create(
+    pub(super) fn create(
         &mut self,
         cqn: u32,
         context: &Mailbox,
@@ -235,7 +235,7 @@ impl Cqs {
     }
 
     /// HW2SW_CQ: returns a queue to the guest.
-    pub fn destroy(&mut self, cqn: u32) -> Result<(), Status> {
+    pub(super) fn destroy(&mut self, cqn: u32) -> Result<(), Status> {
         let queue = self.queues.remove(&cqn).ok_or(Status::BadResource)?;
         if let Some(due) = queue.moderation.due() {
             self.due.remove(&(due, cqn));
@@ -244,7 +244,7 @@ impl Cqs {
     }
 
     /// QUERY_CQ: writes the state of a queue to `out`.
-    pub fn query(&self, cqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+    pub(super) fn query(&self, cqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&cqn).ok_or(Status::BadResource)?;
         let status: u32 = if queue.failed { 9 } else { 0 };
         let state: u32 = match queue.armed {
@@ -268,7 +268,7 @@ impl Cqs {
     /// MODIFY_CQ, resize: directs completions to a new buffer. A special last entry in the old buffer says
     /// so. The entry has an index of its own, so the driver moves each entry before it into the new buffer at
     /// the next higher index (Linux `mlx4_ib_cq_resize_copy_cqes`).
-    pub fn resize(
+    pub(super) fn resize(
         &mut self,
         cqn: u32,
         context: &Mailbox,
@@ -290,7 +290,7 @@ impl Cqs {
 
     /// Posts a completion, and an event if the queue is armed for it. Returns `false` if the queue has
     /// failed; the caller must then fail the queue pair.
-    pub fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) -> bool {
+    pub(super) fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) -> bool {
         let Some(queue) = self.queues.get_mut(&cqn) else { return false };
         if queue.failed {
             return false;
@@ -328,7 +328,14 @@ impl Cqs {
     /// Handles the arm doorbell: the queue posts an event at the next completion past `consumer`. A
     /// completion that is already there triggers it too, because drivers do not check the queue again after
     /// arming it.
-    pub fn arm(&mut self, cqn: u32, consumer: u32, solicited_only: bool, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn arm(
+        &mut self,
+        cqn: u32,
+        consumer: u32,
+        solicited_only: bool,
+        eqs: &mut Eqs,
+        host: &dyn Host,
+    ) {
         let Some(queue) = self.queues.get_mut(&cqn) else { return };
         let beyond = |index: u32| {
             let ahead = index.wrapping_sub(consumer) & 0xff_ffff;
@@ -358,7 +365,7 @@ impl Cqs {
     }
 
     /// MODIFY_CQ, moderation: sets a queue's event moderation.
-    pub fn moderate(
+    pub(super) fn moderate(
         &mut self,
         cqn: u32,
         context: &Mailbox,
@@ -378,12 +385,12 @@ impl Cqs {
 
     /// Returns the time at which the next delayed event is due.
     #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
     /// Posts the delayed events that are due.
-    pub fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
         while let Some((due, cqn)) = self.due.pop_first() {
             if due > now {
                 self.due.insert((due, cqn));
@@ -399,7 +406,7 @@ impl Cqs {
 
     /// DIAG_RPRT: writes the counts of error entries to `out` (Linux `hw/mlx4/main.c`, `diag_basic`,
     /// `diag_device_only`).
-    pub fn report(&self, out: &mut Mailbox) {
+    pub(super) fn report(&self, out: &mut Mailbox) {
         const OVERRUNS: usize = 0x1a0;
         const SENT: bool = true;
         const RECEIVED: bool = false;

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 /// The length of an entry, in bytes. In a queue with entries of twice the length, the event is the second
 /// half.
-pub const EQE: usize = 32;
+pub(super) const EQE: usize = 32;
 const OWNER: u8 = 0x80;
 
 /// Types of events (Linux `include/linux/mlx4/device.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum EventType {
+pub(super) enum EventType {
     /// An armed completion queue has received a completion.
     Completion = 0x00,
     /// A queue pair in the state ready-to-receive has received its first packet.
@@ -49,7 +49,7 @@ pub enum EventType {
 
 /// An event queue entry under construction.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub(super) struct Event {
     kind: EventType,
     entry: [u8; EQE],
 }
@@ -57,7 +57,7 @@ pub struct Event {
 impl Event {
     /// Creates an event of a type and subtype.
     #[must_use]
-    pub fn new(kind: EventType, subtype: u8) -> Self {
+    pub(super) fn new(kind: EventType, subtype: u8) -> Self {
         let mut entry = [0; EQE];
         entry[1] = kind as u8;
         entry[3] = subtype;
@@ -66,7 +66,7 @@ impl Event {
 
     /// Sets the 32-bit field at an offset of the entry.
     #[must_use]
-    pub fn with(mut self, offset: usize, value: u32) -> Self {
+    pub(super) fn with(mut self, offset: usize, value: u32) -> Self {
         if let Some(place) = self.entry.get_mut(offset..offset + 4) {
             place.copy_from_slice(&value.to_be_bytes());
         }
@@ -75,7 +75,7 @@ impl Event {
 
     /// Creates the event that reports the end of a command.
     #[must_use]
-    pub fn command(token: u16, status: u8, out: u64) -> Self {
+    pub(super) fn command(token: u16, status: u8, out: u64) -> Self {
         let mut event = Self::new(EventType::Command, 0);
         event.entry[6..8].copy_from_slice(&token.to_be_bytes());
         event.entry[15] = status;
@@ -122,7 +122,7 @@ impl Eq {
 
 /// All event queues of a card, and the routes of events to them.
 #[derive(Debug)]
-pub struct Eqs {
+pub(super) struct Eqs {
     /// The distance between entries, in bytes.
     stride: usize,
     queues: BTreeMap<u32, Eq>,
@@ -139,18 +139,18 @@ impl Default for Eqs {
 impl Eqs {
     /// Creates an empty set of queues, whose entries will be `stride` bytes apart.
     #[must_use]
-    pub const fn new(stride: usize) -> Self {
+    pub(super) const fn new(stride: usize) -> Self {
         Self { stride, queues: BTreeMap::new(), routes: BTreeMap::new() }
     }
 
     /// Returns the time at which the next delayed interrupt is due.
     #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.queues.values().filter_map(|queue| queue.moderation.due()).min()
     }
 
     /// Raises the delayed interrupts that are due.
-    pub fn progress(&mut self, now: Instant, host: &dyn Host) {
+    pub(super) fn progress(&mut self, now: Instant, host: &dyn Host) {
         for queue in self.queues.values_mut() {
             if queue.moderation.due().is_some_and(|due| due <= now) {
                 queue.interrupt(host);
@@ -159,7 +159,7 @@ impl Eqs {
     }
 
     /// SW2HW_EQ: takes over a queue from the guest.
-    pub fn create(
+    pub(super) fn create(
         &mut self,
         eqn: u32,
         context: &Mailbox,
@@ -201,13 +201,13 @@ impl Eqs {
     }
 
     /// HW2SW_EQ: returns a queue to the guest.
-    pub fn destroy(&mut self, eqn: u32) -> Result<(), Status> {
+    pub(super) fn destroy(&mut self, eqn: u32) -> Result<(), Status> {
         self.routes.retain(|_, to| *to != eqn);
         self.queues.remove(&eqn).map(drop).ok_or(Status::BadResource)
     }
 
     /// QUERY_EQ: writes the state of a queue to `out`.
-    pub fn query(&self, eqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+    pub(super) fn query(&self, eqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&eqn).ok_or(Status::BadResource)?;
         let status: u32 = if queue.overflowed { 9 } else { 0 };
         let state: u32 = if queue.always_armed {
@@ -228,7 +228,7 @@ impl Eqs {
     }
 
     /// MAP_EQ: routes the events of `mask` to a queue or, if `unmap` is set, removes those routes.
-    pub fn route(&mut self, eqn: u32, mask: u64, unmap: bool) -> Result<(), Status> {
+    pub(super) fn route(&mut self, eqn: u32, mask: u64, unmap: bool) -> Result<(), Status> {
         if unmap {
             self.routes.retain(|&kind, to| mask >> kind & 1 == 0 || *to != eqn);
             return Ok(());
@@ -244,7 +244,7 @@ impl Eqs {
 
     /// MAP_EQ as a master records it. The queue need not exist; `unmap` removes the routes of `mask` from
     /// every queue.
-    pub fn route_any(&mut self, eqn: u32, mask: u64, unmap: bool) {
+    pub(super) fn route_any(&mut self, eqn: u32, mask: u64, unmap: bool) {
         for kind in (0..64).filter(|kind| mask >> kind & 1 != 0) {
             if unmap {
                 self.routes.remove(&kind);
@@ -256,13 +256,13 @@ impl Eqs {
 
     /// Returns whether events of a type are routed to an existing queue.
     #[must_use]
-    pub fn routed(&self, kind: EventType) -> bool {
+    pub(super) fn routed(&self, kind: EventType) -> bool {
         self.routes.get(&(kind as u8)).is_some_and(|eqn| self.queues.contains_key(eqn))
     }
 
     /// Posts an event to the queue to which its type is routed. Without a route the event is lost, as on the
     /// card.
-    pub fn post(&mut self, event: &Event, host: &dyn Host) {
+    pub(super) fn post(&mut self, event: &Event, host: &dyn Host) {
         match self.routes.get(&(event.kind as u8)) {
             Some(&eqn) => self.post_to(eqn, event, host),
             None => log::debug!("{:?} is routed to no event queue", event.kind),
@@ -270,7 +270,7 @@ impl Eqs {
     }
 
     /// Posts an event to a queue.
-    pub fn post_to(&mut self, eqn: u32, event: &Event, host: &dyn Host) {
+    pub(super) fn post_to(&mut self, eqn: u32, event: &Event, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&eqn) else { return };
         let entries = 1u32 << queue.log_entries;
         if queue.producer.wrapping_sub(queue.consumer) & 0xff_ffff >= entries {
@@ -296,7 +296,7 @@ impl Eqs {
     /// Handles the doorbell of a queue: the guest has consumed entries up to `consumer` and, if `arm` is set,
     /// wants an interrupt. Unconsumed entries then raise one at once, because drivers do not check the queue
     /// again after arming it.
-    pub fn doorbell(&mut self, eqn: u32, consumer: u32, arm: bool, host: &dyn Host) {
+    pub(super) fn doorbell(&mut self, eqn: u32, consumer: u32, arm: bool, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&eqn) else { return };
         queue.consumer = consumer & 0xff_ffff;
         if arm {

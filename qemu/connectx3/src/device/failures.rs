@@ -4,11 +4,11 @@
 //! No doorbell announces a posted receive. To flush the receives posted to a queue pair in the error state,
 //! for which drivers wait when they drain it, the card polls its doorbell record.
 
-use super::Card;
+use super::ctx::Ctx;
 use super::eq::{Event, EventType};
-use super::host::Host;
-use super::qp::connected::Completed;
+use super::qp::completed::Completed;
 use super::qp::{Qp, State, flush};
+use super::queues::Queues;
 use core::time::Duration;
 use platform::Instant;
 use roce::transport::Counters;
@@ -21,7 +21,7 @@ const LATE: Duration = Duration::from_millis(128);
 
 /// Queue pairs in the error state, to which receives may still be posted.
 #[derive(Debug)]
-pub struct Failed {
+pub(super) struct Failed {
     qps: BTreeSet<u32>,
     due: Instant,
     wait: Duration,
@@ -46,14 +46,14 @@ impl Failed {
     }
 
     /// Returns the time of the next poll.
-    pub const fn due(&self) -> Instant {
+    pub(super) const fn due(&self) -> Instant {
         self.due
     }
 }
 
 /// The state of a queue pair before something happened to it.
 #[derive(Clone, Copy)]
-pub struct Before {
+pub(super) struct Before {
     state: State,
     access_errors: u64,
     invalid_requests: u64,
@@ -61,23 +61,23 @@ pub struct Before {
 
 impl Before {
     /// Records the present state.
-    pub const fn of(qp: &Qp, counters: &Counters) -> Self {
+    pub(super) const fn of(qp: &Qp, counters: &Counters) -> Self {
         let Counters { access_errors, invalid_requests, .. } = *counters;
         Self { state: qp.state, access_errors, invalid_requests }
     }
 
     /// Returns whether the queue pair has just failed.
-    pub fn has_failed(self, qp: &Qp) -> bool {
+    pub(super) fn has_failed(self, qp: &Qp) -> bool {
         qp.state == State::Error && self.state != State::Error
     }
 
     /// Returns whether the card owned the send ring.
-    pub const fn could_send(self) -> bool {
+    pub(super) const fn could_send(self) -> bool {
         matches!(self.state, State::ReadyToSend | State::SendQueueDrained | State::SendQueueError)
     }
 
     /// Returns the event that reports the failure, if no completion does.
-    pub fn event(self, qp: &Qp, counters: &Counters, completed: &Completed) -> Option<EventType> {
+    pub(super) fn event(self, qp: &Qp, counters: &Counters, completed: &Completed) -> Option<EventType> {
         let told = completed.list.iter().any(|(completion, send)| {
             !send && !matches!(completion.status, verbs::Status::Success | verbs::Status::WorkRequestFlushed)
         });
@@ -93,43 +93,38 @@ impl Before {
     }
 }
 
-impl Card {
-    /// Posts an event that names a queue pair.
-    pub(super) fn qp_event(&mut self, kind: EventType, qpn: u32, host: &dyn Host) {
-        self.eqs.post(&Event::new(kind, 0).with(0x04, qpn), host);
-    }
-
+impl Queues {
     /// 2ERR_QP: flushes all work requests.
-    pub(super) fn fail_qp(&mut self, qpn: u32, host: &dyn Host) {
-        self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
+    pub(super) fn fail_qp(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+        self.with_qp(qpn, Completed::default(), ctx, |qp, _, env, _| {
             qp.transport.fail(env);
             qp.state = State::Error;
         });
     }
 
     /// Fails a queue pair whose completion queue has failed.
-    pub(super) fn lose_completions(&mut self, qpn: u32, host: &dyn Host) {
+    pub(super) fn lose_completions(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         let alive = |qp: &&mut Qp| qp.state != State::Error;
         if let Some(qp) = self.qps.get_mut(qpn).filter(alive) {
             qp.fatal = true;
-            self.fail_qp(qpn, host);
+            self.fail_qp(qpn, ctx);
         }
     }
 
     /// Starts to flush the work requests that are posted to a failed queue pair.
-    pub(super) fn watch_failed(&mut self, qpn: u32, host: &dyn Host) {
-        self.failed.watch(qpn, host.now());
+    pub(super) fn watch_failed(&mut self, qpn: u32, ctx: &Ctx<'_>) {
+        self.failed.watch(qpn, ctx.host.now());
     }
 
     /// Flushes the receives posted to queue pairs in the error state, if a poll is due.
-    pub(super) fn end_late_receives(&mut self, host: &dyn Host) {
-        let now = host.now();
+    pub(super) fn end_late_receives(&mut self, ctx: &mut Ctx<'_>) {
+        let now = ctx.host.now();
         if now < self.failed.due {
             return;
         }
         let mut any = false;
         for qpn in std::mem::take(&mut self.failed.qps) {
-            let found = self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| {
+            let found = self.with_qp(qpn, Completed::default(), ctx, |qp, keyed, env, _| {
                 (qp.state == State::Error).then(|| flush::receives(qp, keyed.host, env))
             });
             if let Some(Some(found)) = found {
@@ -142,10 +137,15 @@ impl Card {
     }
 
     /// Posts the event that a send queue has drained, if it has.
-    pub(super) fn report_drained(&mut self, qpn: u32, host: &dyn Host) {
+    pub(super) fn report_drained(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         if qp.state == State::SendQueueDrained && qp.sends_idle() && qp.draining.take() == Some(true) {
-            self.qp_event(EventType::SendQueueDrained, qpn, host);
+            qp_event(EventType::SendQueueDrained, qpn, ctx);
         }
     }
+}
+
+/// Posts an event that names a queue pair.
+pub(super) fn qp_event(kind: EventType, qpn: u32, ctx: &mut Ctx<'_>) {
+    ctx.eqs.post(&Event::new(kind, 0).with(0x04, qpn), ctx.host);
 }

@@ -3,6 +3,7 @@
 
 use super::ethernet::headers::{Headers, Transport, Version, be16};
 use super::hcr::Status;
+use super::layout::flow_rule;
 use super::mailbox::{MAILBOX, Mailbox};
 use super::steering::BLOCK_LOOPBACK;
 use std::sync::Arc;
@@ -150,18 +151,18 @@ impl Rule {
 
 /// A card's rules, in order of evaluation.
 #[derive(Debug, Default)]
-pub struct Rules {
+pub(super) struct Rules {
     rules: Vec<Rule>,
     last_id: u64,
 }
 
 impl Rules {
     /// Adds the rule in a mailbox's first `words` 32-bit words, and returns the rule's id.
-    pub fn attach(&mut self, mailbox: &Mailbox, words: u32) -> Result<u64, Status> {
-        const LAST_IN_FIRST: u8 = 1 << 0;
-        const RECEIVES_OWN_FRAMES: u8 = 1 << 3;
+    pub(super) fn attach(&mut self, mailbox: &Mailbox, words: u32) -> Result<u64, Status> {
+        const LAST_IN_FIRST: u32 = 1 << 0;
+        const RECEIVES_OWN_FRAMES: u32 = 1 << 3;
         let len = (words as usize).saturating_mul(4).min(MAILBOX);
-        let kind = match mailbox.u8(2) {
+        let kind = match mailbox.field(flow_rule::KIND) {
             0 => Kind::Regular,
             1 => Kind::Default,
             3 => Kind::MulticastDefault,
@@ -180,14 +181,14 @@ impl Rules {
         self.last_id += 1;
         let rule = Rule {
             id: self.last_id,
-            priority: mailbox.u16(0),
+            priority: mailbox.field(flow_rule::PRIORITY) as u16,
             kind,
-            port: usize::from(mailbox.u8(7)).checked_sub(1).ok_or(Status::BadParameter)?,
-            qpn: mailbox.u32(8) & 0xff_ffff,
-            receives_own_frames: mailbox.u8(3) & RECEIVES_OWN_FRAMES != 0,
+            port: (mailbox.field(flow_rule::PORT) as usize).checked_sub(1).ok_or(Status::BadParameter)?,
+            qpn: mailbox.field(flow_rule::QPN),
+            receives_own_frames: mailbox.field(flow_rule::FLAGS) & RECEIVES_OWN_FRAMES != 0,
             specs,
         };
-        let before = mailbox.u8(3) & LAST_IN_FIRST != 0;
+        let before = mailbox.field(flow_rule::FLAGS) & LAST_IN_FIRST != 0;
         let place = self.rules.partition_point(|other| {
             other.priority < rule.priority || (!before && other.priority == rule.priority)
         });
@@ -196,7 +197,7 @@ impl Rules {
     }
 
     /// Removes a rule.
-    pub fn detach(&mut self, id: u64) -> Result<(), Status> {
+    pub(super) fn detach(&mut self, id: u64) -> Result<(), Status> {
         let place = self.rules.iter().position(|rule| rule.id == id).ok_or(Status::BadResource)?;
         self.rules.remove(place);
         Ok(())
@@ -205,7 +206,7 @@ impl Rules {
     /// Returns whether any rule matches a frame. The sender `from` is a queue pair of the card, or `None` for
     /// the wire.
     #[must_use]
-    pub fn describe(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> bool {
+    pub(super) fn describe(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> bool {
         self.rules.iter().any(|rule| rule.concerns(port, from) && rule.describes(frame, headers))
     }
 
@@ -213,7 +214,7 @@ impl Rules {
     /// multicast those of all matching rules of the same priority, and without a match those of the default
     /// rules.
     #[must_use]
-    pub fn find(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> Arc<[u32]> {
+    pub(super) fn find(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> Arc<[u32]> {
         let multicast = frame.first().is_some_and(|first| first & 1 != 0);
         let of_port = || self.rules.iter().filter(|rule| rule.concerns(port, from));
         let describes = |rule: &&Rule| rule.describes(frame, headers);
@@ -228,7 +229,7 @@ impl Rules {
 
     /// Returns the queue pairs of a RoCE group, in the format of a multicast table entry.
     #[must_use]
-    pub fn group(&self, port: usize, gid: &[u8; 16]) -> Vec<u32> {
+    pub(super) fn group(&self, port: usize, gid: &[u8; 16]) -> Vec<u32> {
         let is_of = |rule: &&Rule| {
             let mut specs = rule.specs.iter();
             rule.port == port

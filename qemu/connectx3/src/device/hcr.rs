@@ -4,11 +4,11 @@
 use super::mailbox::Mailbox;
 
 /// The offset of the block in BAR 0.
-pub const HCR: u64 = 0x80680;
+pub(super) const HCR: u64 = 0x80680;
 /// The number of 32-bit words in the block.
 const WORDS: usize = 7;
 /// The offset of the first byte after the block.
-pub const HCR_END: u64 = HCR + 4 * WORDS as u64;
+pub(super) const HCR_END: u64 = HCR + 4 * WORDS as u64;
 
 const GO: u32 = 1 << 23;
 const EVENT: u32 = 1 << 22;
@@ -84,18 +84,18 @@ pub enum Status {
 
 /// The registers.
 #[derive(Debug, Default)]
-pub struct Hcr {
+pub(super) struct Hcr {
     words: [u32; WORDS],
 }
 
 impl Hcr {
     /// Reads a register. `offset` is relative to the block.
-    pub fn read(&self, offset: u64) -> u32 {
+    pub(super) fn read(&self, offset: u64) -> u32 {
         self.words.get(offset as usize / 4).copied().unwrap_or(0)
     }
 
     /// Writes a register. A write of the last one with GO set issues a command, which is returned.
-    pub fn write(&mut self, offset: u64, value: u32) -> Option<Command> {
+    pub(super) fn write(&mut self, offset: u64, value: u32) -> Option<Command> {
         let index = offset as usize / 4;
         *self.words.get_mut(index)? = value;
         if index != WORDS - 1 || value & GO == 0 {
@@ -116,7 +116,7 @@ impl Hcr {
 
     /// Completes the command: clears GO, keeps the toggle, and writes the status to the top byte. `immediate`
     /// is the output of a command without an output mailbox.
-    pub fn finish(&mut self, status: u8, immediate: Option<u64>) {
+    pub(super) fn finish(&mut self, status: u8, immediate: Option<u64>) {
         let [_, _, _, out_high, out_low, _, control] = &mut self.words;
         if let Some(value) = immediate {
             *out_high = (value >> 32) as u32;

@@ -40,7 +40,7 @@ pub trait Host: Sync {
 }
 
 /// Reads a big-endian 32-bit word.
-pub fn read_be32(host: &dyn Host, addr: u64) -> Result<u32, DmaError> {
+pub(super) fn read_be32(host: &dyn Host, addr: u64) -> Result<u32, DmaError> {
     let mut bytes = [0; 4];
     host.read(addr, &mut bytes)?;
     Ok(u32::from_be_bytes(bytes))

@@ -7,12 +7,12 @@ use super::queue_memory::Allowance;
 use std::collections::BTreeMap;
 
 /// The page size of ICM, in bytes.
-pub const ICM_PAGE: u64 = 4096;
+pub(super) const ICM_PAGE: u64 = 4096;
 
 /// An access to an unmapped ICM address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} bytes at ICM address {virt:#x}: not mapped")]
-pub struct IcmFault {
+pub(super) struct IcmFault {
     /// The first ICM address of the access.
     pub virt: u64,
     /// The length of the access, in bytes.
@@ -21,7 +21,7 @@ pub struct IcmFault {
 
 /// The memory that holds the card's tables.
 #[derive(Debug)]
-pub enum Icm {
+pub(super) enum Icm {
     /// Pages of the guest.
     Guest(Chunks),
     /// Memory of the card.
@@ -30,7 +30,7 @@ pub enum Icm {
 
 impl Icm {
     /// Reads from a table. The range must be in one mapped chunk, as entries of tables are.
-    pub fn read(&self, host: &dyn Host, virt: u64, buf: &mut [u8]) -> Result<(), IcmFault> {
+    pub(super) fn read(&self, host: &dyn Host, virt: u64, buf: &mut [u8]) -> Result<(), IcmFault> {
         let fault = IcmFault { virt, len: buf.len() };
         match self {
             Self::Guest(chunks) => {
@@ -42,7 +42,7 @@ impl Icm {
     }
 
     /// Writes to a table.
-    pub fn write(&mut self, host: &dyn Host, virt: u64, data: &[u8]) -> Result<(), IcmFault> {
+    pub(super) fn write(&mut self, host: &dyn Host, virt: u64, data: &[u8]) -> Result<(), IcmFault> {
         let fault = IcmFault { virt, len: data.len() };
         match self {
             Self::Guest(chunks) => {
@@ -54,7 +54,7 @@ impl Icm {
     }
 
     /// Returns the card's memory, if the tables are there.
-    pub const fn card(&mut self) -> Option<&mut CardMemory> {
+    pub(super) const fn card(&mut self) -> Option<&mut CardMemory> {
         match self {
             Self::Card(memory) => Some(memory),
             Self::Guest(_) => None,
@@ -62,7 +62,7 @@ impl Icm {
     }
 
     /// Returns the guest's pages, if the tables are there.
-    pub const fn guest(&mut self) -> Option<&mut Chunks> {
+    pub(super) const fn guest(&mut self) -> Option<&mut Chunks> {
         match self {
             Self::Guest(chunks) => Some(chunks),
             Self::Card(_) => None,
@@ -72,7 +72,7 @@ impl Icm {
 
 impl Icm {
     /// Returns the limit on the process's memory for queues in these tables.
-    pub const fn allowance(&self) -> &Allowance {
+    pub(super) const fn allowance(&self) -> &Allowance {
         match self {
             Self::Guest(chunks) => &chunks.allowance,
             Self::Card(memory) => &memory.allowance,
@@ -88,7 +88,7 @@ impl Default for Icm {
 
 /// Memory of the card. Pages are allocated when they are written; others read as zero.
 #[derive(Debug)]
-pub struct CardMemory {
+pub(super) struct CardMemory {
     pages: BTreeMap<u64, Box<[u8; ICM_PAGE as usize]>>,
     len: u64,
     allowance: Allowance,
@@ -100,12 +100,12 @@ type Piece = (u64, usize, usize, usize);
 impl CardMemory {
     /// Creates memory of `len` bytes, all zero.
     #[must_use]
-    pub fn new(len: u64) -> Self {
+    pub(super) fn new(len: u64) -> Self {
         Self { pages: BTreeMap::new(), len, allowance: Allowance::default() }
     }
 
     /// Sets the whole pages of a range to zero.
-    pub fn clear(&mut self, virt: u64, len: u64) {
+    pub(super) fn clear(&mut self, virt: u64, len: u64) {
         let (first, end) = (virt.div_ceil(ICM_PAGE), (virt + len) / ICM_PAGE);
         self.pages.retain(|page, _| !(first..end).contains(page));
     }
@@ -146,7 +146,7 @@ impl CardMemory {
 
 /// The mapped chunks. The guest maps and unmaps chunks as its tables grow and shrink.
 #[derive(Debug, Default)]
-pub struct Chunks {
+pub(super) struct Chunks {
     /// The bus address and length in bytes of each chunk, by its first ICM address. Chunks do not overlap.
     chunks: BTreeMap<u64, (u64, u64)>,
     allowance: Allowance,
@@ -157,7 +157,7 @@ const MAX_CHUNKS: usize = 1 << 18;
 
 impl Chunks {
     /// Maps `1 << log_size` bytes at `virt` to `bus`. Returns `false` if the range is invalid.
-    pub fn map(&mut self, virt: u64, bus: u64, log_size: u8) -> bool {
+    pub(super) fn map(&mut self, virt: u64, bus: u64, log_size: u8) -> bool {
         let Some(len) = 1u64.checked_shl(u32::from(log_size)) else { return false };
         let Some(end) = virt.checked_add(len) else { return false };
         if !virt.is_multiple_of(len) || !bus.is_multiple_of(ICM_PAGE) || bus.checked_add(len).is_none() {
@@ -172,7 +172,7 @@ impl Chunks {
     }
 
     /// Unmaps the range from `start` to `end`. A chunk that extends beyond the range keeps the rest.
-    pub fn unmap(&mut self, start: u64, end: u64) {
+    pub(super) fn unmap(&mut self, start: u64, end: u64) {
         // The first chunk that may overlap the range begins before it.
         let first = self.chunks.range(..start).next_back().map_or(start, |(&at, _)| at);
         let touched: Vec<_> = self
@@ -193,7 +193,7 @@ impl Chunks {
     }
 
     /// Unmaps all chunks.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.chunks.clear();
     }
 

@@ -1,7 +1,7 @@
 //! A command's mailbox: 4096 bytes of big-endian fields.
 
 /// The length of a mailbox, in bytes.
-pub const MAILBOX: usize = 4096;
+pub(super) const MAILBOX: usize = 4096;
 
 /// A mailbox. Offsets are constants of a command's layout. Beyond the end, reads return zero and writes have
 /// no effect.

@@ -8,7 +8,7 @@ use platform::Instant;
 
 /// The moderation of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moderation {
+pub(super) struct Moderation {
     /// The longest delay of an entry's report; zero disables moderation.
     period: Duration,
     /// The number of entries at which the delay ends.
@@ -21,23 +21,23 @@ impl Moderation {
     /// Creates the moderation from the fields of a context or of MODIFY_CQ. Without a period nothing is
     /// delayed, because nothing would end the delay.
     #[must_use]
-    pub const fn new(period_us: u16, count: u16) -> Self {
+    pub(super) const fn new(period_us: u16, count: u16) -> Self {
         Self { period: Duration::from_micros(period_us as u64), count, waiting: 0, due: None }
     }
 
     /// Parses the settings in a context, which are at the same offsets for event and completion queues.
-    pub fn parse(context: &Mailbox) -> Self {
+    pub(super) fn parse(context: &Mailbox) -> Self {
         Self::new(context.field(cq_context::PERIOD) as u16, context.field(cq_context::COUNT) as u16)
     }
 
     /// Writes the settings to a context.
-    pub fn put(&self, out: &mut Mailbox) {
+    pub(super) fn put(&self, out: &mut Mailbox) {
         out.set(cq_context::PERIOD, self.period.as_micros() as u32);
         out.set(cq_context::COUNT, self.count.into());
     }
 
     /// Records an entry. Returns whether to report immediately. Calls `now` only if moderation is enabled.
-    pub fn occurred(&mut self, now: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn occurred(&mut self, now: impl FnOnce() -> Instant) -> bool {
         if self.period.is_zero() {
             return true;
         }
@@ -54,17 +54,17 @@ impl Moderation {
 
     /// Returns the time at which the delayed entries are due.
     #[must_use]
-    pub const fn due(&self) -> Option<Instant> {
+    pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
     /// Records that the entries were reported.
-    pub const fn set_reported(&mut self) {
+    pub(super) const fn set_reported(&mut self) {
         (self.waiting, self.due) = (0, None);
     }
 
     /// Replaces the settings. Returns whether entries are still waiting to be reported.
-    pub fn replace(&mut self, other: Self) -> bool {
+    pub(super) fn replace(&mut self, other: Self) -> bool {
         std::mem::replace(self, other).due.is_some()
     }
 }

@@ -4,7 +4,7 @@ use super::ethernet::filter::Filters;
 use super::ethernet::headers::{Headers, Length};
 use super::hcr::Status;
 use super::infiniband::IbPort;
-use super::layout::{query_port, set_port_general, set_port_queues};
+use super::layout::{query_port, set_port_general, set_port_part as part, set_port_queues};
 use super::mailbox::Mailbox;
 use super::profile::{LinkType, LinkTypes, PortProfile, Profile, limits};
 use super::statistics::{FCS, PortStatistics};
@@ -13,7 +13,7 @@ use platform::Instant;
 use verbs::{Gid, LinkKind, MacAddr};
 
 /// The number of rows in the GID and MAC tables.
-pub const ROWS: usize = 1 << limits::LOG_GIDS;
+pub(super) const ROWS: usize = 1 << limits::LOG_GIDS;
 /// The number of rows in the VLAN table.
 const VLAN_ROWS: usize = 1 << limits::LOG_VLANS;
 /// The largest Ethernet MTU in bytes (QUERY_PORT).
@@ -21,7 +21,7 @@ const MAX_MTU: u16 = 9600;
 
 /// A row of the GID table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GidRow {
+pub(super) struct GidRow {
     /// The GID.
     pub gid: Gid,
     /// The kind of frames with which the GID is used.
@@ -30,7 +30,7 @@ pub struct GidRow {
 
 /// A port.
 #[derive(Debug)]
-pub struct Port {
+pub(super) struct Port {
     mac: MacAddr,
     /// The link types that the port supports.
     links: LinkTypes,
@@ -66,7 +66,7 @@ pub struct Port {
 
 /// The queue pairs that receive frames when steering uses the MAC table (SET_PORT, RQP_CALC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueCalculation {
+pub(super) struct QueueCalculation {
     /// The queue pair of the first row of the MAC table.
     pub base_qpn: u32,
     /// The queue pair for unicast frames whose address is not in the table.
@@ -88,23 +88,10 @@ impl QueueCalculation {
     }
 }
 
-/// Subcommands of SET_PORT with op_mod 1.
-mod sub {
-    pub const GENERAL: u32 = 0x0;
-    pub const RQP_CALC: u32 = 0x1;
-    pub const MAC_TABLE: u32 = 0x2;
-    pub const VLAN_TABLE: u32 = 0x3;
-    pub const PRIO_MAP: u32 = 0x4;
-    pub const GID_TABLE: u32 = 0x5;
-    pub const PRIO2TC: u32 = 0x8;
-    pub const SCHEDULER: u32 = 0x9;
-    pub const ROCE_ADDR: u32 = 0xd;
-}
-
 impl Port {
     /// Creates all ports of a card in their state after a reset.
     #[must_use]
-    pub fn all(card: &Profile) -> Vec<Self> {
+    pub(super) fn all(card: &Profile) -> Vec<Self> {
         let ib = |index| IbPort::new(index as u8 + 1, card.guid(index));
         let ports = card.ports.iter().enumerate();
         ports.map(|(index, &port)| Self::new(port, card.link_delay, ib(index))).collect()
@@ -131,26 +118,32 @@ impl Port {
         }
     }
 
+    /// Returns whether the port is in InfiniBand mode.
+    #[must_use]
+    pub(super) fn is_infiniband(&self) -> bool {
+        self.link_type == LinkType::InfiniBand
+    }
+
     /// Returns the burnt-in address.
     #[must_use]
-    pub const fn mac(&self) -> MacAddr {
+    pub(super) const fn mac(&self) -> MacAddr {
         self.mac
     }
 
     /// Returns the VLAN id in a row of the table.
     #[must_use]
-    pub fn vlan(&self, row: usize) -> Option<u16> {
+    pub(super) fn vlan(&self, row: usize) -> Option<u16> {
         self.vlans.get(row).copied().flatten()
     }
 
     /// Returns whether an Ethernet address belongs to the port.
     #[must_use]
-    pub fn has_mac(&self, mac: [u8; 6]) -> bool {
+    pub(super) fn has_mac(&self, mac: [u8; 6]) -> bool {
         self.mac.0 == mac || self.macs.iter().flatten().any(|own| own.0 == mac)
     }
 
     /// Counts a frame from the cable, and returns whether the port accepts it.
-    pub fn receive(&mut self, frame: &[u8], headers: &Headers) -> bool {
+    pub(super) fn receive(&mut self, frame: &[u8], headers: &Headers) -> bool {
         self.statistics.received.count(frame, headers, self.max_frame);
         let fits = frame.len().saturating_add(FCS) <= self.max_frame;
         if !fits {
@@ -160,7 +153,7 @@ impl Port {
     }
 
     /// Counts a frame to the cable, and returns whether the port can send it.
-    pub fn send(&mut self, frame: &[u8]) -> bool {
+    pub(super) fn send(&mut self, frame: &[u8]) -> bool {
         let goes = self.open && self.link;
         if goes {
             let headers = Headers::parse(frame, Length::AsStated);
@@ -172,7 +165,7 @@ impl Port {
     }
 
     /// QUERY_PORT: writes the port's capabilities and state to `out`.
-    pub fn query(&self, out: &mut Mailbox) {
+    pub(super) fn query(&self, out: &mut Mailbox) {
         const PATH_MTU_4096: u32 = 5;
         const WIDTH_4X: u32 = 2;
         const SPEED_40G: u32 = 0x40;
@@ -198,7 +191,7 @@ impl Port {
     }
 
     /// Selects the link type, which the form of SET_PORT implies.
-    pub fn choose(&mut self, link: LinkType) -> Result<(), Status> {
+    pub(super) fn choose(&mut self, link: LinkType) -> Result<(), Status> {
         if !self.links.has(link) {
             return Err(Status::BadParameter);
         }
@@ -206,21 +199,21 @@ impl Port {
         Ok(())
     }
 
-    /// SET_PORT, Ethernet form. `part` is the subcommand.
-    pub fn set_ethernet(&mut self, part: u32, mailbox: &Mailbox) -> Result<(), Status> {
-        match part {
-            sub::MAC_TABLE => {
+    /// SET_PORT, Ethernet form. `what` is the subcommand.
+    pub(super) fn set_ethernet(&mut self, what: u32, mailbox: &Mailbox) -> Result<(), Status> {
+        match what {
+            part::MAC_TABLE => {
                 for (row, slot) in self.macs.iter_mut().enumerate() {
                     let [valid, _, mac @ ..] = mailbox.u64(row * 8).to_be_bytes();
                     *slot = (valid & 0x80 != 0).then_some(MacAddr(mac));
                 }
             }
-            sub::GID_TABLE => {
+            part::GID_TABLE => {
                 for row in 0..ROWS {
                     self.set_gid(row, mailbox, row * 16, LinkKind::RoceV1);
                 }
             }
-            sub::ROCE_ADDR => {
+            part::ROCE_ADDR => {
                 const VERSION_2: u8 = 2;
                 for row in 0..ROWS {
                     let link = if mailbox.u8(row * 32 + 0x1b) == VERSION_2 {
@@ -231,14 +224,14 @@ impl Port {
                     self.set_gid(row, mailbox, row * 32, link);
                 }
             }
-            sub::RQP_CALC => self.queues = QueueCalculation::parse(mailbox),
-            sub::GENERAL => {
+            part::RQP_CALC => self.queues = QueueCalculation::parse(mailbox),
+            part::GENERAL => {
                 const MTU_VALID: u32 = 1 << 0;
                 if mailbox.field(set_port_general::FLAGS) & MTU_VALID != 0 {
                     self.max_frame = mailbox.field(set_port_general::MTU) as usize;
                 }
             }
-            sub::VLAN_TABLE => {
+            part::VLAN_TABLE => {
                 const VALID: u32 = 1 << 31;
                 const NUMBER: u32 = 0xfff;
                 for (row, slot) in self.vlans.iter_mut().enumerate() {
@@ -247,7 +240,7 @@ impl Port {
                 }
             }
             // There is only one traffic class.
-            sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
+            part::PRIO_MAP | part::PRIO2TC | part::SCHEDULER => {}
             _ => return Err(Status::BadParameter),
         }
         Ok(())

@@ -259,6 +259,13 @@ impl Profile {
         }
     }
 
+    /// Returns the index of a port from its number in the low byte, which counts from 1.
+    #[must_use]
+    pub fn port_index(&self, number: u32) -> Option<usize> {
+        let index = (number & 0xff).checked_sub(1)? as usize;
+        (index < self.ports.len()).then_some(index)
+    }
+
     /// Returns the port's GUID, derived from its address as the firmware does: an EUI-64 without the inverted
     /// bit.
     #[must_use]
@@ -269,35 +276,36 @@ impl Profile {
 }
 
 /// Sizes and limits of tables, as log2 unless stated otherwise (QUERY_DEV_CAP).
-pub mod limits {
-    /// Entries of the tables of queue pairs, shared receive queues, completion queues and memory regions.
-    pub const LOG_OBJECTS: u8 = 24;
-    /// XRC domains.
-    pub const LOG_XRC_DOMAINS: u8 = 16;
-    /// Event queues.
-    pub const LOG_EQS: u8 = 9;
-    /// Work requests per queue.
-    pub const LOG_WQES: u8 = 14;
-    /// Entries per completion queue.
-    pub const LOG_CQES: u8 = 22;
-    /// READs and atomics in flight per queue pair as requester.
-    pub const LOG_RDMA: u8 = 4;
-    /// READs and atomics in progress per queue pair as responder.
-    pub const LOG_RDMA_RESPONDER: u8 = 4;
-    /// The length of a message in bytes.
-    pub const LOG_MESSAGE: u8 = 30;
-    /// GIDs per port.
-    pub const LOG_GIDS: u8 = 7;
-    /// MAC addresses per port.
-    pub const LOG_MACS: u8 = 7;
-    /// VLANs per port.
-    pub const LOG_VLANS: u8 = 7;
-    /// The length of the UAR pages in MiB.
-    pub const LOG_UAR_MIB: u8 = 3;
+pub(super) mod limits {
+    /// log2 of the number of entries in the tables of queue pairs, shared receive queues, completion queues
+    /// and memory regions.
+    pub(crate) const LOG_OBJECTS: u8 = 24;
+    /// log2 of the number of XRC domains.
+    pub(crate) const LOG_XRC_DOMAINS: u8 = 16;
+    /// log2 of the number of event queues.
+    pub(crate) const LOG_EQS: u8 = 9;
+    /// log2 of the number of work requests per queue.
+    pub(crate) const LOG_WQES: u8 = 14;
+    /// log2 of the number of entries per completion queue.
+    pub(crate) const LOG_CQES: u8 = 22;
+    /// log2 of the number of READs and atomics in flight per queue pair as requester.
+    pub(crate) const LOG_RDMA: u8 = 4;
+    /// log2 of the number of READs and atomics in progress per queue pair as responder.
+    pub(crate) const LOG_RDMA_RESPONDER: u8 = 4;
+    /// log2 of the maximum length of a message, in bytes.
+    pub(crate) const LOG_MESSAGE: u8 = 30;
+    /// log2 of the number of GIDs per port.
+    pub(crate) const LOG_GIDS: u8 = 7;
+    /// log2 of the number of MAC addresses per port.
+    pub(crate) const LOG_MACS: u8 = 7;
+    /// log2 of the number of VLANs per port.
+    pub(crate) const LOG_VLANS: u8 = 7;
+    /// log2 of the length of the UAR pages, in MiB.
+    pub(crate) const LOG_UAR_MIB: u8 = 3;
     /// The length of a BlueFlame register in bytes, including both halves.
-    pub const LOG_BLUE_FLAME: u8 = 9;
+    pub(crate) const LOG_BLUE_FLAME: u8 = 9;
     /// The maximum number of gather elements of a send work request (not a logarithm).
-    pub const SEND_SGES: u8 = 62;
+    pub(crate) const SEND_SGES: u8 = 62;
     /// The maximum number of scatter elements of a receive work request (not a logarithm).
-    pub const RECV_SGES: u8 = 32;
+    pub(crate) const RECV_SGES: u8 = 32;
 }

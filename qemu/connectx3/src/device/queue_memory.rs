@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The length of an MTT entry, in bytes.
-pub const MTT_ENTRY: u64 = 8;
+pub(super) const MTT_ENTRY: u64 = 8;
 /// The present bit of an MTT entry.
 const PRESENT: u64 = 1;
 
 /// The MTT table and its access to the guest's memory.
 #[derive(Clone, Copy)]
-pub struct MttTable<'a> {
+pub(super) struct MttTable<'a> {
     /// The memory of the card's tables.
     pub icm: &'a Icm,
     /// The table's ICM address (INIT_HCA).
@@ -25,7 +25,7 @@ pub struct MttTable<'a> {
 impl MttTable<'_> {
     /// Returns the bus address of the page in an entry. `mtt` is the byte offset of the first entry in the
     /// table.
-    pub fn page(&self, host: &dyn Host, mtt: u64, index: u64) -> Option<u64> {
+    pub(super) fn page(&self, host: &dyn Host, mtt: u64, index: u64) -> Option<u64> {
         let offset = mtt.checked_add(index.checked_mul(MTT_ENTRY)?)?;
         let mut entry = [0; MTT_ENTRY as usize];
         self.icm.read(host, self.base.checked_add(offset)?, &mut entry).ok()?;
@@ -39,7 +39,7 @@ impl MttTable<'_> {
 /// word, and the entries (iPXE `drivers/infiniband/hermon.c`, `hermon_alloc_mtt`). A virtual function's
 /// driver passes the index of the first entry instead, which its master handles (Linux `mlx4/mr.c`,
 /// `mlx4/resource_tracker.c`).
-pub fn write_mtt(
+pub(super) fn write_mtt(
     icm: &mut Icm,
     base: u64,
     mailbox: &Mailbox,
@@ -69,7 +69,7 @@ const ALLOWANCE: u64 = 512 << 20;
 
 /// The remaining memory limit of one card.
 #[derive(Clone, Debug)]
-pub struct Allowance(Arc<AtomicU64>);
+pub(super) struct Allowance(Arc<AtomicU64>);
 
 impl Default for Allowance {
     fn default() -> Self {
@@ -80,7 +80,7 @@ impl Default for Allowance {
 impl Allowance {
     /// Reserves bytes until the result is dropped. Returns `None` if too few are left.
     #[must_use]
-    pub fn take(&self, bytes: u64) -> Option<Held> {
+    pub(super) fn take(&self, bytes: u64) -> Option<Held> {
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         left.is_ok().then(|| Held { from: self.clone(), bytes })
     }
@@ -88,7 +88,7 @@ impl Allowance {
 
 /// A reserved part of the memory limit.
 #[derive(Debug)]
-pub struct Held {
+pub(super) struct Held {
     from: Allowance,
     bytes: u64,
 }
@@ -102,7 +102,7 @@ impl Drop for Held {
 /// A queue's buffer. Its pages are read from the MTT at creation; changed entries take effect only in a new
 /// queue or after a resize.
 #[derive(Debug)]
-pub struct QueueMemory {
+pub(super) struct QueueMemory {
     _held: Held,
     pages: Vec<u64>,
     log_page: u8,
@@ -114,7 +114,7 @@ pub struct QueueMemory {
 impl QueueMemory {
     /// Creates the buffer of `len` bytes at `offset` in the first of the pages from MTT entry `mtt` on.
     /// Returns `None` if an entry is not present.
-    pub fn new(
+    pub(super) fn new(
         table: MttTable<'_>,
         host: &dyn Host,
         mtt: u64,
@@ -157,7 +157,7 @@ impl QueueMemory {
     }
 
     /// Fills entries of `stride` bytes with zeros, except for their last byte, which marks the owner.
-    pub fn mark(
+    pub(super) fn mark(
         &self,
         host: &dyn Host,
         entries: Range<u64>,
@@ -179,19 +179,19 @@ impl QueueMemory {
     }
 
     /// Reads from the queue.
-    pub fn read(&self, host: &dyn Host, at: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+    pub(super) fn read(&self, host: &dyn Host, at: u64, buf: &mut [u8]) -> Result<(), DmaError> {
         let len = buf.len();
         self.each(at, len, |bus, from, n| host.read(bus, &mut buf[from..from + n]))
     }
 
     /// Writes to the queue.
-    pub fn write(&self, host: &dyn Host, at: u64, data: &[u8]) -> Result<(), DmaError> {
+    pub(super) fn write(&self, host: &dyn Host, at: u64, data: &[u8]) -> Result<(), DmaError> {
         self.each(at, data.len(), |bus, from, n| host.write(bus, &data[from..from + n]))
     }
 
     /// Writes an entry whose last byte marks the owner: its last eight bytes are written after the rest.
     /// Entries do not cross pages.
-    pub fn publish(&self, host: &dyn Host, at: u64, entry: &[u8]) -> Result<(), DmaError> {
+    pub(super) fn publish(&self, host: &dyn Host, at: u64, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { addr: at, len: entry.len() };
         let (front, last) = entry.split_last_chunk::<8>().ok_or(error)?;
         self.write(host, at, front)?;

@@ -1,16 +1,13 @@
 //! Special queue pairs, which carry management datagrams. The guest builds their sends including the headers,
 //! and the card inserts the checks. Their receive side is that of a datagram queue pair.
 
-use super::Card;
-use super::host::Host;
-use super::infiniband::packets::special_frame;
+use super::infiniband::route::special_frame;
 use super::memory::{Domain, Keyed};
 use super::port::Port;
-use super::qp::connected::{Completed, Shared};
+use super::qp::connected::Shared;
 use super::qp::datagram::Outgoing;
 use super::qp::wqe::{Control, Opcode, Segments};
 use super::qp::{Ended, Qp, Transport, flush, gather};
-
 use super::vlan;
 use roce::transport::Env;
 use roce::wire::Frame;
@@ -19,24 +16,14 @@ use verbs::{Completion, Status, WorkKind};
 /// The maximum length of a frame in bytes; a management datagram is one packet.
 const MAX_FRAME: usize = 4096 + 256;
 
-/// The maximum number of frames that a queue pair sends per turn.
-const TURN: usize = 64;
-
-impl Card {
-    /// Handles the send doorbell of a special queue pair.
-    pub(super) fn send_special(&mut self, qpn: u32, host: &dyn Host) {
-        let next = |card: &mut Self| card.with_qp(qpn, Completed::default(), host, next_frame);
-        for _ in 0..TURN {
-            let Some(Some(outgoing)) = next(self) else { return };
-            self.send_roce(qpn, outgoing);
-        }
-        self.pending.insert(qpn);
-    }
-}
-
 /// Returns the frame of the next work request in the send ring. Requests that fail before they become a frame
 /// complete with an error.
-fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>) -> Option<Outgoing> {
+pub(super) fn next_frame(
+    qp: &mut Qp,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+    shared: &mut Shared<'_>,
+) -> Option<Outgoing> {
     let (port, who) = (qp.context.port(), qp.context.domain());
     while qp.state.takes_sends() {
         if qp.transport.ended() != Ended::Nothing {
@@ -57,7 +44,7 @@ fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Sha
             datagram.fail_send(None, env);
         });
         let status = result.as_ref().err().copied().unwrap_or(Status::Success);
-        let id = super::qp::connected::name(index, control.code());
+        let id = super::qp::completed::name(index, control.code());
         let report = control.signaled() || status != Status::Success;
         env.completions.send_ended(&Completion::new(id, qp.number, status, WorkKind::Send), report);
         if let Ok(frame) = result {

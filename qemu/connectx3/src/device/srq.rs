@@ -44,18 +44,18 @@ impl Srq {
 
 /// All shared receive queues of a card.
 #[derive(Debug, Default)]
-pub struct Srqs {
+pub(super) struct Srqs {
     queues: BTreeMap<u32, Srq>,
     /// The protection domains of queues for XRC queue pairs, by XRC domain and number.
     domains: Arc<Domains>,
 }
 
 /// Protection domains of shared receive queues, by XRC domain and number.
-pub type Domains = BTreeMap<(u16, u32), u32>;
+pub(super) type Domains = BTreeMap<(u16, u32), u32>;
 
 impl Srqs {
     /// SW2HW_SRQ: takes over a queue from the guest.
-    pub fn create(
+    pub(super) fn create(
         &mut self,
         srqn: u32,
         context: &Mailbox,
@@ -92,7 +92,7 @@ impl Srqs {
     }
 
     /// HW2SW_SRQ: returns a queue to the guest.
-    pub fn destroy(&mut self, srqn: u32) -> Result<(), Status> {
+    pub(super) fn destroy(&mut self, srqn: u32) -> Result<(), Status> {
         let queue = self.queues.remove(&srqn).ok_or(Status::BadResource)?;
         Arc::make_mut(&mut self.domains).remove(&(queue.domain, srqn));
         Ok(())
@@ -100,24 +100,24 @@ impl Srqs {
 
     /// Returns the protection domains of all queues.
     #[must_use]
-    pub fn domains(&self) -> Arc<Domains> {
+    pub(super) fn domains(&self) -> Arc<Domains> {
         Arc::clone(&self.domains)
     }
 
     /// Returns whether a queue is in an XRC domain.
     #[must_use]
-    pub fn is_in(&self, srqn: u32, domain: u16) -> bool {
+    pub(super) fn is_in(&self, srqn: u32, domain: u16) -> bool {
         self.domains.contains_key(&(domain, srqn))
     }
 
     /// Returns the completion queue of a shared receive queue that XRC queue pairs use.
     #[must_use]
-    pub fn cqn(&self, srqn: u32) -> Option<u32> {
+    pub(super) fn cqn(&self, srqn: u32) -> Option<u32> {
         self.queues.get(&srqn).map(|queue| queue.cqn)
     }
 
     /// QUERY_SRQ: writes the state of a queue to `out`.
-    pub fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+    pub(super) fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&srqn).ok_or(Status::BadResource)?;
         out.set(srq_context::LOG_ENTRIES, queue.log_entries.into());
         out.set(srq_context::SRQN, srqn);
@@ -131,7 +131,13 @@ impl Srqs {
     }
 
     /// ARM_SRQ: requests an event when fewer than `limit` entries are left.
-    pub fn arm(&mut self, srqn: u32, limit: u16, eqs: &mut Eqs, host: &dyn Host) -> Result<(), Status> {
+    pub(super) fn arm(
+        &mut self,
+        srqn: u32,
+        limit: u16,
+        eqs: &mut Eqs,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
         let queue = self.queues.get_mut(&srqn).ok_or(Status::BadResource)?;
         queue.limit = limit;
         self.watch_limit(srqn, eqs, host);
@@ -140,7 +146,7 @@ impl Srqs {
 
     /// Fetches the next posted entry: returns its index and its protection domain, and writes its scatter
     /// list to `out`.
-    pub fn next(
+    pub(super) fn next(
         &mut self,
         srqn: u32,
         host: &dyn Host,
@@ -164,7 +170,7 @@ impl Srqs {
     }
 
     /// Returns an unused entry to its queue.
-    pub fn give_back(&mut self, srqn: u32, index: u16) {
+    pub(super) fn give_back(&mut self, srqn: u32, index: u16) {
         if let Some(queue) = self.queues.get_mut(&srqn) {
             queue.returned.push(index);
             queue.taken = queue.taken.wrapping_sub(1);
@@ -172,7 +178,7 @@ impl Srqs {
     }
 
     /// Posts the event for which a queue is armed, if it has fewer entries than its limit.
-    pub fn watch_limit(&mut self, srqn: u32, eqs: &mut Eqs, host: &dyn Host) {
+    pub(super) fn watch_limit(&mut self, srqn: u32, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&srqn) else { return };
         if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {
             queue.limit = 0;

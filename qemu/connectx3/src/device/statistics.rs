@@ -12,11 +12,20 @@ const BUCKETS: [usize; 8] = [64, 127, 255, 511, 1023, 1518, 1522, 1548];
 /// The number of buckets: those of [`BUCKETS`], one up to the MTU, and one beyond.
 const ALL_BUCKETS: usize = BUCKETS.len() + 2;
 /// The length of the frame check sequence, which counts on the wire, in bytes.
-pub const FCS: usize = 4;
+pub(super) const FCS: usize = 4;
+
+/// Counts of received frames that were dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    /// Frames that matched no steering entry.
+    pub rx_unsteered: u64,
+    /// Frames for which no receive buffer was posted.
+    pub rx_no_buffer: u64,
+}
 
 /// The counts of one direction of a port.
 #[derive(Clone, Debug, Default)]
-pub struct Direction {
+pub(super) struct Direction {
     by_size: [[u64; CLASSES]; ALL_BUCKETS],
     broadcast: [u64; CLASSES],
     multicast: [u64; CLASSES],
@@ -27,7 +36,7 @@ pub struct Direction {
 
 impl Direction {
     /// Counts a frame. `max` is the longest frame that the port accepts, including the check sequence.
-    pub fn count(&mut self, frame: &[u8], headers: &Headers, max: usize) {
+    pub(super) fn count(&mut self, frame: &[u8], headers: &Headers, max: usize) {
         let class = match headers.vlan {
             Some(vlan) if vlan.kind == VlanKind::Customer => usize::from(vlan.priority()),
             _ => UNTAGGED,
@@ -112,7 +121,7 @@ const SENT: Offsets = Offsets {
 
 /// The counts of a port.
 #[derive(Clone, Debug, Default)]
-pub struct PortStatistics {
+pub(super) struct PortStatistics {
     /// Frames from the cable.
     pub received: Direction,
     /// Frames to the cable.
@@ -127,7 +136,7 @@ pub struct PortStatistics {
 
 impl PortStatistics {
     /// DUMP_ETH_STATS: writes the counts to `out`.
-    pub fn dump(&self, out: &mut Mailbox) {
+    pub(super) fn dump(&self, out: &mut Mailbox) {
         self.received.put(out, &RECEIVED);
         self.sent.put(out, &SENT);
         const DROPPED: usize = 0xb98;
@@ -145,26 +154,26 @@ impl PortStatistics {
 
 /// The counts of a counter: frames of the queue pairs whose path names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InterfaceCounter {
+pub(super) struct InterfaceCounter {
     received: [u64; 2],
     sent: [u64; 2],
 }
 
 /// Counters by index.
 #[derive(Debug, Default)]
-pub struct InterfaceCounters(BTreeMap<u8, InterfaceCounter>);
+pub(super) struct InterfaceCounters(BTreeMap<u8, InterfaceCounter>);
 
 impl InterfaceCounters {
     /// The number of counters. Linux uses the last one for queue pairs without a counter of their own.
-    pub const COUNT: u32 = 128;
+    pub(super) const COUNT: u32 = 128;
 
     /// Counts a frame that a queue pair has received.
-    pub fn received(&mut self, index: u8, bytes: usize) {
+    pub(super) fn received(&mut self, index: u8, bytes: usize) {
         self.add(index, bytes, |counter| &mut counter.received);
     }
 
     /// Counts a frame that a queue pair has sent.
-    pub fn sent(&mut self, index: u8, bytes: usize) {
+    pub(super) fn sent(&mut self, index: u8, bytes: usize) {
         self.add(index, bytes, |counter| &mut counter.sent);
     }
 
@@ -177,7 +186,7 @@ impl InterfaceCounters {
     }
 
     /// QUERY_IF_STAT: writes the basic counts of a counter to `out`, and resets them if `reset` is set.
-    pub fn query(&mut self, index: u8, reset: bool, out: &mut Mailbox) {
+    pub(super) fn query(&mut self, index: u8, reset: bool, out: &mut Mailbox) {
         let InterfaceCounter { received, sent } = self.0.get(&index).copied().unwrap_or_default();
         out.put_u32(0x04, 1);
         for (place, value) in received.into_iter().chain(sent).enumerate() {

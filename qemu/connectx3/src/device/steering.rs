@@ -1,18 +1,17 @@
 //! The multicast group and steering table (MCG): destinations and their queue pairs.
 
-use super::Card;
-use super::command::Hca;
+use super::hca::Hca;
 use super::hcr::Status;
 use super::host::Host;
 use super::icm::Icm;
+use super::layout::mcg;
 use super::mailbox::{MAILBOX, Mailbox};
-use super::profile::Steering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs::Gid;
 
 /// The table in ICM.
-pub struct McgTable<'a> {
+pub(super) struct McgTable<'a> {
     /// The memory of the card's tables.
     pub icm: &'a Icm,
     /// The parameters of INIT_HCA, with the table's address.
@@ -33,7 +32,13 @@ fn locate(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
 }
 
 /// WRITE_MCG: writes an entry.
-pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
+pub(super) fn write(
+    hca: &Hca,
+    icm: &mut Icm,
+    index: u32,
+    entry: &Mailbox,
+    host: &dyn Host,
+) -> Result<(), Status> {
     let (virt, len) = locate(hca, index)?;
     hca.found.clear();
     icm.write(host, virt, &entry.bytes()[..len]).map_err(|_| Status::IcmError)
@@ -41,7 +46,7 @@ pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn H
 
 impl McgTable<'_> {
     /// READ_MCG: returns an entry.
-    pub fn read(&self, index: u32, host: &dyn Host) -> Result<Mailbox, Status> {
+    pub(super) fn read(&self, index: u32, host: &dyn Host) -> Result<Mailbox, Status> {
         let (virt, len) = locate(self.hca, index)?;
         let mut out = Mailbox::default();
         self.icm.read(host, virt, &mut out.bytes_mut()[..len]).map_err(|_| Status::IcmError)?;
@@ -50,7 +55,7 @@ impl McgTable<'_> {
 
     /// MGID_HASH: returns the index at which the chain of a GID begins.
     #[must_use]
-    pub fn hash(&self, gid: &[u8; 16]) -> u32 {
+    pub(super) fn hash(&self, gid: &[u8; 16]) -> u32 {
         let [_, log_hash, _] = self.hca.mcg_log;
         // FNV-1a. Any hash function is correct, as long as lookups use the same.
         let hash = gid
@@ -65,7 +70,7 @@ const LONGEST_CHAIN: u32 = 1024;
 
 /// The kind of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Steer {
+pub(super) enum Steer {
     /// A multicast group, or broadcast.
     Multicast = 0,
     /// A single address.
@@ -81,14 +86,14 @@ type Lookups = HashMap<(u32, Key), Arc<[u32]>>;
 /// A cache of lookups since the table was last written, so that a frame needs no walk through the machine's
 /// memory.
 #[derive(Debug, Default)]
-pub struct Found(Mutex<Lookups>);
+pub(super) struct Found(Mutex<Lookups>);
 
 impl Found {
     /// The maximum number of cached destinations. Any sender on the cable can invent new ones.
     const MAX: usize = 4096;
 
     /// Clears the cache after a write to the table.
-    pub fn clear(&self) {
+    pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -109,7 +114,7 @@ impl Found {
 impl McgTable<'_> {
     /// Returns the queue pairs of an Ethernet destination, each with its [`BLOCK_LOOPBACK`] flag.
     #[must_use]
-    pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
+    pub(super) fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
         const ETHERNET: u32 = 1;
         let mut key = [0; 16];
         key[5] = port as u8 + 1;
@@ -120,7 +125,7 @@ impl McgTable<'_> {
 
     /// Returns the queue pairs of an RDMA multicast group, each with its [`BLOCK_LOOPBACK`] flag.
     #[must_use]
-    fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
+    pub(super) fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
         const RDMA: u32 = 0;
         self.hca.found.get((RDMA, gid.0), || self.walk(&gid.0, RDMA, host))
     }
@@ -151,46 +156,23 @@ impl McgTable<'_> {
 }
 
 /// Flag of a member: it does not receive its own frames.
-pub const BLOCK_LOOPBACK: u32 = 1 << 30;
+pub(super) const BLOCK_LOOPBACK: u32 = 1 << 30;
 
 /// Returns the queue pair in an entry's word, if it receives frames of the sender: a queue pair of the card,
 /// or `None` for the wire.
 #[must_use]
-pub fn receiver(word: u32, from: Option<u32>) -> Option<u32> {
+pub(super) fn receiver(word: u32, from: Option<u32>) -> Option<u32> {
     let qpn = word & 0xff_ffff;
     (word & BLOCK_LOOPBACK == 0 || from != Some(qpn)).then_some(qpn)
 }
 
 /// Returns the queue pairs of an entry.
 #[must_use]
-pub fn members(entry: &Mailbox) -> Vec<u32> {
+pub(super) fn members(entry: &Mailbox) -> Vec<u32> {
     words(entry).map(|word| word & 0xff_ffff).collect()
 }
 
 fn words(entry: &Mailbox) -> impl Iterator<Item = u32> + '_ {
-    let count = (entry.u32(0x04) & 0xff_ffff).min((MAILBOX / 4 - 8) as u32) as usize;
+    let count = (entry.field(mcg::MEMBERS)).min((MAILBOX / 4 - 8) as u32) as usize;
     (0..count).map(|i| entry.u32(0x20 + 4 * i))
-}
-
-impl Card {
-    /// Returns the queue pairs that receive a frame to an RDMA multicast group at a port. `from` is a queue
-    /// pair of the card, or `None` for the wire.
-    pub(super) fn group_members(
-        &mut self,
-        port: usize,
-        gid: Gid,
-        from: Option<u32>,
-        host: &dyn Host,
-    ) -> Vec<u32> {
-        let Some(hca) = &self.hca else { return Vec::new() };
-        let members = match hca.steering {
-            Steering::Flows => self.flows.group(port, &gid.0).into(),
-            Steering::Groups | Steering::Table => McgTable { icm: &self.icm, hca }.group(gid, host),
-        };
-        let wants = |&word: &u32| {
-            let qpn = receiver(word, from)?;
-            (self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
-        };
-        members.iter().filter_map(wants).collect()
-    }
 }

@@ -8,7 +8,7 @@ const ETHERTYPE: [u8; 2] = [0x81, 0x00];
 const ADDRESSES: usize = 12;
 
 /// Inserts a tag with priority and VLAN `tci` into an untagged frame.
-pub fn insert(frame: &mut Vec<u8>, tci: u16) {
+pub(super) fn insert(frame: &mut Vec<u8>, tci: u16) {
     if frame.len() >= ADDRESSES {
         frame.splice(ADDRESSES..ADDRESSES, Vlan { kind: VlanKind::Customer, tci }.bytes());
     }
@@ -16,7 +16,7 @@ pub fn insert(frame: &mut Vec<u8>, tci: u16) {
 
 /// Removes the tag of a frame, if it has one. Returns the priority and VLAN, and the frame without the tag.
 #[must_use]
-pub fn strip(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
+pub(super) fn strip(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
     let (addresses, rest) = frame.split_at_checked(ADDRESSES)?;
     let ([a, b, high, low], after) = rest.split_first_chunk()?;
     ([*a, *b] == ETHERTYPE).then(|| (u16::from_be_bytes([*high, *low]), [addresses, after].concat()))

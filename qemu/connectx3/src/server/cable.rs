@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const QUEUE: usize = 4096;
 
 /// The other end of a port's cable.
-pub enum Cable {
+pub(super) enum Cable {
     /// Nothing: the cable is unplugged.
     Out,
     /// This port of the process's switch.
@@ -17,7 +17,7 @@ pub enum Cable {
 }
 
 /// A port of a fabric in another process.
-pub struct Outside {
+pub(super) struct Outside {
     /// The connection to the fabric.
     pub stream: FrameStream,
     /// Frames that the fabric has not accepted yet.
@@ -28,12 +28,12 @@ pub struct Outside {
 
 impl Outside {
     /// Creates a port on a connection.
-    pub fn new(stream: FrameStream) -> Self {
+    pub(super) fn new(stream: FrameStream) -> Self {
         Self { stream, waiting: VecDeque::new(), watched_for_room: false }
     }
 
     /// Queues a frame.
-    pub fn send(&mut self, frame: Vec<u8>) {
+    pub(super) fn send(&mut self, frame: Vec<u8>) {
         if self.waiting.len() < QUEUE {
             self.waiting.push_back(frame);
         }
@@ -41,7 +41,7 @@ impl Outside {
 
     /// Sends as many frames as the connection accepts. Returns whether the loop must start or stop to watch
     /// it for room, if that changes.
-    pub fn flush(&mut self) -> Option<bool> {
+    pub(super) fn flush(&mut self) -> Option<bool> {
         while self.waiting.front().is_some_and(|frame| self.stream.send(frame)) {
             self.waiting.pop_front();
         }

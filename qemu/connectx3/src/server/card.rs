@@ -40,7 +40,7 @@ pub struct Slot {
 }
 
 /// A card with its client and cables.
-pub struct ServedCard {
+pub(super) struct ServedCard {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
@@ -59,7 +59,12 @@ impl Drop for ServedCard {
 
 impl ServedCard {
     /// Creates the client's socket and connects to fabrics. `plug` returns a port's end of the switch.
-    pub fn new(slot: Slot, card: Card, watch: Watch, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
+    pub(super) fn new(
+        slot: Slot,
+        card: Card,
+        watch: Watch,
+        mut plug: impl FnMut(usize) -> usize,
+    ) -> Result<Self> {
         let name = slot.client.file_name().unwrap_or(slot.client.as_os_str()).to_string_lossy().into_owned();
         let ports = card.profile().ports.len();
         let mut plugs = slot.plugs.into_iter();
@@ -80,17 +85,17 @@ impl ServedCard {
     }
 
     /// Returns the card's observer.
-    pub const fn observer(&self) -> &Arc<Observer> {
+    pub(super) const fn observer(&self) -> &Arc<Observer> {
         &self.observer
     }
 
     /// Returns the socket to which clients connect.
-    pub const fn listener(&self) -> &UnixListener {
+    pub(super) const fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
     /// Returns the connections to fabrics, by port.
-    pub fn fabrics(&self) -> impl Iterator<Item = (usize, &FrameStream)> {
+    pub(super) fn fabrics(&self) -> impl Iterator<Item = (usize, &FrameStream)> {
         self.cables.iter().enumerate().filter_map(|(port, cable)| match cable {
             Cable::Fabric(outside) => Some((port, &outside.stream)),
             Cable::Out | Cable::Switch(_) => None,
@@ -98,13 +103,13 @@ impl ServedCard {
     }
 
     /// Returns a port's cable.
-    pub fn cable(&mut self, port: usize) -> Option<&mut Cable> {
+    pub(super) fn cable(&mut self, port: usize) -> Option<&mut Cable> {
         self.cables.get_mut(port)
     }
 
     /// Accepts a client, which then waits for [`admit`](Self::admit). A card has one client, and one more may
     /// wait; others are rejected by closing their connections.
-    pub fn accept(&mut self, index: usize) {
+    pub(super) fn accept(&mut self, index: usize) {
         let Ok((stream, _)) = self.listener.accept() else { return };
         if self.waiting.is_some() {
             log::warn!("card {index} is in use: a client is rejected");
@@ -119,7 +124,7 @@ impl ServedCard {
     /// The former client's last messages and its end may still be unread. Its socket may also outlive its
     /// process for a moment: QEMU watches sockets by io_uring, which releases them after the process has
     /// ended.
-    pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
+    pub(super) fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
         let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
             self.end_client();
@@ -136,7 +141,7 @@ impl ServedCard {
     }
 
     /// Answers the client. While the client does not read its replies, the loop watches its socket for room.
-    pub fn serve(&mut self, index: usize, poller: &OwnedFd, token: u64) -> Result<()> {
+    pub(super) fn serve(&mut self, index: usize, poller: &OwnedFd, token: u64) -> Result<()> {
         let Some(connection) = &mut self.client else { return Ok(()) };
         let wanted_room = connection.wants_room();
         if let Err(e) = connection.serve(&mut self.function) {
@@ -158,14 +163,14 @@ impl ServedCard {
     }
 
     /// Delivers a frame to a port. Without a client the frame is lost.
-    pub fn receive(&mut self, port: usize, frame: &[u8]) {
+    pub(super) fn receive(&mut self, port: usize, frame: &[u8]) {
         if let Some(connection) = &self.client {
             self.function.card().receive(port, frame, connection.client());
         }
     }
 
     /// Receives frames from a fabric. If the fabric has closed the connection, the cable is unplugged.
-    pub fn receive_from_fabric(&mut self, index: usize, port: usize, poller: &OwnedFd) {
+    pub(super) fn receive_from_fabric(&mut self, index: usize, port: usize, poller: &OwnedFd) {
         let Self { client, function, cables, .. } = self;
         let Some(cable) = cables.get_mut(port) else { return };
         let Cable::Fabric(outside) = cable else { return };
@@ -190,14 +195,14 @@ impl ServedCard {
 
     /// Returns the time in nanoseconds until the card needs [`progress`](Self::progress), or `None` if no
     /// timer runs.
-    pub fn nanoseconds_until_due(&mut self) -> Option<u64> {
+    pub(super) fn nanoseconds_until_due(&mut self) -> Option<u64> {
         let now = self.client.as_ref()?.client().now();
         let due = self.function.card().next_deadline()?.saturating_since(now);
         Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Runs the card's timers and returns the frames that it sends, with their ports.
-    pub fn progress(&mut self) -> Vec<(usize, Vec<u8>)> {
+    pub(super) fn progress(&mut self) -> Vec<(usize, Vec<u8>)> {
         if let Some(connection) = &self.client {
             self.function.card().progress(connection.client());
         }
@@ -205,7 +210,7 @@ impl ServedCard {
     }
 
     /// Sends frames to fabrics. While a fabric does not accept them, the loop watches its socket for room.
-    pub fn flush(&mut self, poller: &OwnedFd, token: impl Fn(usize) -> u64) -> Result<()> {
+    pub(super) fn flush(&mut self, poller: &OwnedFd, token: impl Fn(usize) -> u64) -> Result<()> {
         for (port, cable) in self.cables.iter_mut().enumerate() {
             if let Cable::Fabric(outside) = cable
                 && let Some(wants_room) = outside.flush()

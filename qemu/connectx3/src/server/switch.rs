@@ -35,7 +35,7 @@ pub struct Network {
 
 /// A port of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub(super) struct End {
     /// The index of the card.
     pub card: usize,
     /// The card's port, counted from 0.
@@ -43,7 +43,7 @@ pub struct End {
 }
 
 /// The switch.
-pub struct Switch {
+pub(super) struct Switch {
     network: Network,
     table: MacTable,
     ends: Vec<End>,
@@ -57,7 +57,7 @@ pub struct Switch {
 
 impl Switch {
     /// Creates a switch without ends.
-    pub fn new(network: Network) -> Self {
+    pub(super) fn new(network: Network) -> Self {
         Self {
             network,
             table: MacTable::default(),
@@ -69,7 +69,7 @@ impl Switch {
     }
 
     /// Connects a card's port and returns the index of its end.
-    pub fn plug(&mut self, card: usize, port: usize) -> usize {
+    pub(super) fn plug(&mut self, card: usize, port: usize) -> usize {
         let end = self.ends.len();
         self.ends.push(End { card, port });
         if let Some(faults) = self.network.faults {
@@ -79,7 +79,7 @@ impl Switch {
     }
 
     /// Accepts a frame from an end at the time `now`, in nanoseconds.
-    pub fn take(&mut self, from: usize, frame: Vec<u8>, now: u64) {
+    pub(super) fn take(&mut self, from: usize, frame: Vec<u8>, now: u64) {
         match self.links.get_mut(from) {
             Some(link) => link.push((), frame, now),
             None => self.forward(from, frame, now),
@@ -124,7 +124,7 @@ impl Switch {
     }
 
     /// Returns the next frame that is delivered by the time `now`, and its destination.
-    pub fn give(&mut self, now: u64) -> Option<(End, Vec<u8>)> {
+    pub(super) fn give(&mut self, now: u64) -> Option<(End, Vec<u8>)> {
         for from in 0..self.links.len() {
             while let Some(((), frame)) = self.links.get_mut(from)?.pop(now) {
                 self.forward(from, frame, now);
@@ -135,7 +135,7 @@ impl Switch {
     }
 
     /// Returns the time of the next delivery, in nanoseconds.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub(super) fn next_deadline(&self) -> Option<u64> {
         self.links.iter().filter_map(FaultQueue::next_deadline).min()
     }
 }

@@ -32,7 +32,7 @@ impl LinkState {
 /// The physical state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Physical {
+pub(super) enum Physical {
     /// The port searches for a partner.
     Polling = 2,
     /// The manager has disabled the port.
@@ -43,46 +43,46 @@ pub enum Physical {
 
 /// Offsets of fields. Where fields share a byte, the comment names them from the high bits to the low bits.
 mod at {
-    pub const M_KEY: usize = 0;
-    pub const GID_PREFIX: usize = 8;
-    pub const LID: usize = 16;
-    pub const MASTER_SM_LID: usize = 18;
-    pub const CAPABILITY_MASK: usize = 20;
-    pub const M_KEY_LEASE: usize = 26;
-    pub const WIDTH_ENABLED: usize = 29;
-    pub const WIDTH_SUPPORTED: usize = 30;
-    pub const WIDTH_ACTIVE: usize = 31;
+    pub(super) const M_KEY: usize = 0;
+    pub(super) const GID_PREFIX: usize = 8;
+    pub(super) const LID: usize = 16;
+    pub(super) const MASTER_SM_LID: usize = 18;
+    pub(super) const CAPABILITY_MASK: usize = 20;
+    pub(super) const M_KEY_LEASE: usize = 26;
+    pub(super) const WIDTH_ENABLED: usize = 29;
+    pub(super) const WIDTH_SUPPORTED: usize = 30;
+    pub(super) const WIDTH_ACTIVE: usize = 31;
     /// Supported speeds, then the logical state.
-    pub const STATE: usize = 32;
+    pub(super) const STATE: usize = 32;
     /// The physical state, then the state after a loss of the link.
-    pub const PHYSICAL: usize = 33;
+    pub(super) const PHYSICAL: usize = 33;
     /// Protection of the management key (2 bits), reserved (3), LMC (3).
-    pub const LMC: usize = 34;
+    pub(super) const LMC: usize = 34;
     /// Active speed, then the enabled speeds.
-    pub const SPEED: usize = 35;
+    pub(super) const SPEED: usize = 35;
     /// MTU to the partner, then the service level to the manager.
-    pub const NEIGHBOR_MTU: usize = 36;
+    pub(super) const NEIGHBOR_MTU: usize = 36;
     /// Supported virtual lanes, then the initialization type.
-    pub const VL_CAP: usize = 37;
-    pub const VL_HIGH_LIMIT: usize = 38;
+    pub(super) const VL_CAP: usize = 37;
+    pub(super) const VL_HIGH_LIMIT: usize = 38;
     /// The number of high-priority entries in the arbitration table. The next byte holds that of low-priority
     /// entries.
-    pub const VL_ARB_HIGH_CAP: usize = 39;
+    pub(super) const VL_ARB_HIGH_CAP: usize = 39;
     /// Reply to the initialization type, then the supported MTU.
-    pub const MTU_CAP: usize = 41;
-    pub const LIFETIME: usize = 42;
+    pub(super) const MTU_CAP: usize = 41;
+    pub(super) const LIFETIME: usize = 42;
     /// Virtual lanes in use, then the enforcement of partitions.
-    pub const OPERATIONAL_VLS: usize = 43;
-    pub const VIOLATIONS: usize = 44;
-    pub const GUID_CAP: usize = 50;
+    pub(super) const OPERATIONAL_VLS: usize = 43;
+    pub(super) const VIOLATIONS: usize = 44;
+    pub(super) const GUID_CAP: usize = 50;
     /// Request that clients register again (1 bit), reserved (2), subnet timeout (5).
-    pub const SUBNET_TIMEOUT: usize = 51;
-    pub const RESPONSE_TIME: usize = 52;
-    pub const ERROR_LIMITS: usize = 53;
+    pub(super) const SUBNET_TIMEOUT: usize = 51;
+    pub(super) const RESPONSE_TIME: usize = 52;
+    pub(super) const ERROR_LIMITS: usize = 53;
 }
 
 /// Offset of the number of the port at which the node received the request.
-pub const LOCAL_PORT: usize = 28;
+pub(super) const LOCAL_PORT: usize = 28;
 
 /// The fixed attributes of a port.
 #[derive(Clone, Copy, Debug)]
@@ -371,7 +371,7 @@ impl PortInfo {
 
 /// Returns whether a SET requests that clients register again.
 #[must_use]
-pub const fn asks_to_register(new: &[u8; 64]) -> bool {
+pub(super) const fn asks_to_register(new: &[u8; 64]) -> bool {
     new[at::SUBNET_TIMEOUT] & 0x80 != 0
 }
 

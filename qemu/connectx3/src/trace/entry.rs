@@ -2,6 +2,7 @@
 
 use super::layout::{self, Kind};
 use super::names::{self, Modifier};
+use crate::device::opcode as op;
 use crate::device::{Command, Doorbell, Mailbox, Observation, Register};
 use std::fmt;
 
@@ -54,7 +55,6 @@ impl Entry {
     }
 
     fn command(command: &Command, status: u8, input: impl FnOnce(u64) -> Option<Mailbox>) -> Self {
-        const MAP_EQ: u16 = 0x012;
         let known = names::command(command.opcode);
         let name = known.map_or_else(|| format!("{:#05x}", command.opcode), |known| known.name.to_owned());
         let mut entry = Self::new("command", name).key("op_mod", u32::from(command.op_mod));
@@ -74,7 +74,7 @@ impl Entry {
                 }
             }
         } else if command.in_param != 0 {
-            let kind = if command.opcode == MAP_EQ { Kind::Meant } else { Kind::Picked };
+            let kind = if command.opcode == op::MAP_EQ { Kind::Meant } else { Kind::Picked };
             entry.fields.push(("in_high".to_owned(), (command.in_param >> 32) as u32, kind));
             entry.fields.push(("in_low".to_owned(), command.in_param as u32, kind));
         }

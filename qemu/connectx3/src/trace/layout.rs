@@ -2,10 +2,12 @@
 //! is omitted.
 
 use crate::device::layout::{
-    Field, bits, config_dev, cq_context, eq_context, init_hca, set_port_general, set_port_queues,
-    srq_context, word,
+    Field, access_register, config_dev, cq_context, eq_context, flow_rule, init_hca, mad, mcg, mpt,
+    qp_context, set_port_general, set_port_infiniband, set_port_part as part, set_port_queues, srq_context,
+    update_qp,
 };
-use crate::device::{Command, Mailbox};
+use crate::device::opcode as op;
+use crate::device::{Command, Mailbox, Transition};
 
 /// A field with its name and its kind.
 #[derive(Clone, Copy)]
@@ -48,7 +50,7 @@ const LOOKED_AT: usize = 0x200;
 
 /// Returns the names and values of the nonzero fields of a mailbox.
 #[must_use]
-pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> {
+pub(super) fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> {
     let Some(layout) = layout(command, mailbox) else { return Vec::new() };
     let mut found = Vec::new();
     for word in (0..LOOKED_AT).step_by(4) {
@@ -70,52 +72,48 @@ pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> 
 
 /// Returns whether a command has an input mailbox.
 #[must_use]
-pub fn takes_mailbox(command: &Command) -> bool {
+pub(super) fn takes_mailbox(command: &Command) -> bool {
     layout(command, &Mailbox::default()).is_some()
 }
 
 /// Returns whether a mailbox holds a list of addresses or members instead of fields.
 const fn is_list(command: &Command) -> bool {
-    const SET_PORT: u16 = 0x00c;
-    const TABLES: [u32; 4] = [2, 3, 5, 0xd];
-    let part = command.in_mod >> 8 & 0xff;
-    let table = command.opcode == SET_PORT
-        && command.op_mod == 1
-        && (part == TABLES[0] || part == TABLES[1] || part == TABLES[2] || part == TABLES[3]);
-    table
-        || matches!(
-            command.opcode,
-            0xfff | 0xffa | 0xffc | 0x026 | 0x027 | 0x024 | 0x047 | 0x011 | 0x03b | 0x065
-        )
+    let is_table = matches!(
+        command.in_mod >> 8 & 0xff,
+        part::MAC_TABLE | part::VLAN_TABLE | part::GID_TABLE | part::ROCE_ADDR
+    );
+    match command.opcode {
+        op::SET_PORT => command.op_mod == 1 && is_table,
+        op::MAP_FA | op::MAP_ICM | op::MAP_ICM_AUX | op::WRITE_MTT => true,
+        op::WRITE_MCG | op::MGID_HASH | op::QP_FLOW_STEERING_ATTACH => true,
+        op::MAD_IFC | op::ACCESS_REG | op::SET_VLAN_FLTR => true,
+        _ => false,
+    }
 }
 
 /// Returns the layout of a command's input mailbox, or `None` if it has none.
 fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Named]> {
-    const SPREADS: u32 = 1 << 13;
+    if Transition::from_opcode(command.opcode).is_some_and(Transition::has_context) {
+        return Some(if mailbox.field(qp_context::SPREADS) == 0 { QP } else { QP_RSS });
+    }
     Some(match (command.opcode, command.op_mod) {
-        (0x007, _) => INIT_HCA,
-        (0x00c, 0) => SET_PORT_INFINIBAND,
-        (0x00c, 1) if command.in_mod >> 8 & 0xff == 0 => SET_PORT_GENERAL,
-        (0x00c, 1) if command.in_mod >> 8 & 0xff == 1 => SET_PORT_QUEUES,
-        (0x00d, _) => MPT,
-        (0x013, _) => EQ,
-        (0x016 | 0x02c, _) => CQ,
-        (0x019..=0x01d | 0x01f | 0x020 | 0x02d | 0x038, _) => {
-            if mailbox.u32(0x08) & SPREADS == 0 {
-                QP
-            } else {
-                QP_RSS
-            }
-        }
-        (0x035, _) => SRQ,
-        (0x03a, 0) => CONFIG_DEV,
-        (0x061, _) => UPDATE_QP,
-        (0x024, _) => MAD,
-        (0x026, _) => GROUP,
-        (0x03b, _) => REGISTER,
-        (0x065, _) => RULE,
-        (0x034, 0) => &[],
-        (0x00c | 0x011 | 0x027 | 0x047 | 0xffa | 0xffc | 0xfff, _) => &[],
+        (op::INIT_HCA, _) => INIT_HCA,
+        (op::SET_PORT, 0) => SET_PORT_INFINIBAND,
+        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == part::GENERAL => SET_PORT_GENERAL,
+        (op::SET_PORT, 1) if command.in_mod >> 8 & 0xff == part::RQP_CALC => SET_PORT_QUEUES,
+        (op::SW2HW_MPT, _) => MPT,
+        (op::SW2HW_EQ, _) => EQ,
+        (op::SW2HW_CQ | op::MODIFY_CQ, _) => CQ,
+        (op::SW2HW_SRQ, _) => SRQ,
+        (op::CONFIG_DEV, 0) => CONFIG_DEV,
+        (op::UPDATE_QP, _) => UPDATE_QP,
+        (op::MAD_IFC, _) => MAD,
+        (op::WRITE_MCG, _) => GROUP,
+        (op::ACCESS_REG, _) => REGISTER,
+        (op::QP_FLOW_STEERING_ATTACH, _) => RULE,
+        (op::MOD_STAT_CFG, 0) => &[],
+        (op::SET_PORT | op::WRITE_MTT | op::MGID_HASH | op::SET_VLAN_FLTR, _) => &[],
+        (op::MAP_ICM | op::MAP_ICM_AUX | op::MAP_FA, _) => &[],
         _ => return None,
     })
 }
@@ -171,10 +169,10 @@ const INIT_HCA: &[Named] = &[
 ];
 
 const SET_PORT_INFINIBAND: &[Named] = &[
-    v("set", word(0x00)),
-    v("capabilities", word(0x04)),
-    v("max_pkeys", bits(0x28, 31, 16)),
-    v("max_gids", bits(0x28, 15, 0)),
+    v("set", set_port_infiniband::SET),
+    v("capabilities", set_port_infiniband::CAPABILITIES),
+    v("max_pkeys", set_port_infiniband::MAX_PKEYS),
+    v("max_gids", set_port_infiniband::MAX_GIDS),
 ];
 
 const SET_PORT_GENERAL: &[Named] = &[
@@ -205,20 +203,20 @@ const SET_PORT_QUEUES: &[Named] = &[
 ];
 
 const MPT: &[Named] = &[
-    v("context_status", bits(0x00, 31, 28)),
-    k("flags", bits(0x00, 27, 0)),
-    p("key", word(0x08)),
-    v("pd_flags", bits(0x0c, 31, 24)),
-    p("pd", bits(0x0c, 23, 0)),
-    p("start_high", word(0x10)),
-    p("start", word(0x14)),
-    p("length_high", word(0x18)),
-    p("length", word(0x1c)),
-    p("mtt_high", word(0x2c)),
-    p("mtt", word(0x30)),
-    p("mtt_size", word(0x34)),
-    p("log_page", word(0x38)),
-    p("first_byte", word(0x3c)),
+    v("context_status", mpt::CONTEXT_STATUS),
+    k("flags", mpt::FLAGS),
+    p("key", mpt::KEY),
+    v("pd_flags", mpt::PD_FLAGS),
+    p("pd", mpt::PD),
+    p("start_high", mpt::START_HIGH),
+    p("start", mpt::START),
+    p("length_high", mpt::LENGTH_HIGH),
+    p("length", mpt::LENGTH),
+    p("mtt_high", mpt::MTT_HIGH),
+    p("mtt", mpt::MTT),
+    p("mtt_size", mpt::MTT_SIZE),
+    p("log_page", mpt::LOG_PAGE),
+    p("first_byte", mpt::FIRST_BYTE),
 ];
 
 const EQ: &[Named] = &[
@@ -277,133 +275,131 @@ const CONFIG_DEV: &[Named] = &[
 ];
 
 const UPDATE_QP: &[Named] = &[
-    v("qp_mask_high", word(0x00)),
-    v("qp_mask", word(0x04)),
-    v("path_mask_high", word(0x08)),
-    v("path_mask", word(0x0c)),
-    v("source_mac", bits(0x3c, 22, 16)),
-    v("keep_vlan", bits(0xe0, 30, 30)),
+    v("qp_mask_high", update_qp::QP_MASK_HIGH),
+    v("qp_mask", update_qp::QP_MASK),
+    v("path_mask_high", update_qp::PATH_MASK_HIGH),
+    v("path_mask", update_qp::PATH_MASK),
+    v("source_mac", update_qp::SOURCE_MAC),
+    v("keep_vlan", update_qp::KEEP_VLAN),
 ];
 
-const MAD: &[Named] =
-    &[k("class", bits(0x00, 23, 16)), k("method", bits(0x00, 7, 0)), k("attribute", bits(0x10, 31, 16))];
+const MAD: &[Named] = &[k("class", mad::CLASS), k("method", mad::METHOD), k("attribute", mad::ATTRIBUTE)];
 
-const GROUP: &[Named] =
-    &[p("next", word(0x00)), v("protocol", bits(0x04, 31, 30)), p("members", bits(0x04, 23, 0))];
+const GROUP: &[Named] = &[p("next", mcg::NEXT), v("protocol", mcg::PROTOCOL), p("members", mcg::MEMBERS)];
 
-const REGISTER: &[Named] = &[k("register", bits(0x04, 31, 16)), v("method", bits(0x04, 15, 8))];
+const REGISTER: &[Named] = &[k("register", access_register::REGISTER), v("method", access_register::METHOD)];
 
 const RULE: &[Named] = &[
-    v("priority", bits(0x00, 31, 16)),
-    k("type", bits(0x00, 15, 8)),
-    k("flags", bits(0x00, 7, 0)),
-    v("port", bits(0x04, 7, 0)),
-    p("qpn", bits(0x08, 23, 0)),
+    v("priority", flow_rule::PRIORITY),
+    k("type", flow_rule::KIND),
+    k("flags", flow_rule::FLAGS),
+    v("port", flow_rule::PORT),
+    p("qpn", flow_rule::QPN),
 ];
 
 /// Fields of a queue pair before its path.
 const QP_START: [Named; 16] = [
-    v("optional", word(0x00)),
-    v("state", bits(0x08, 31, 28)),
-    k("service", bits(0x08, 23, 16)),
-    k("spreads", bits(0x08, 13, 13)),
-    v("migration", bits(0x08, 12, 11)),
-    p("pd", bits(0x0c, 23, 0)),
-    v("mtu", bits(0x10, 31, 29)),
-    v("log_message", bits(0x10, 28, 24)),
-    v("log_receives", bits(0x10, 22, 19)),
-    v("receive_stride", bits(0x10, 18, 16)),
-    v("log_sends", bits(0x10, 14, 11)),
-    v("send_stride", bits(0x10, 10, 8)),
-    v("roce_mode", bits(0x10, 7, 6)),
-    v("reserved_lkey", bits(0x10, 4, 4)),
-    p("uar", bits(0x14, 23, 0)),
-    p("local_qpn", bits(0x18, 23, 0)),
+    v("optional", qp_context::OPTIONAL),
+    v("state", qp_context::STATE),
+    k("service", qp_context::SERVICE),
+    k("spreads", qp_context::SPREADS),
+    v("migration", qp_context::MIGRATION),
+    p("pd", qp_context::PD),
+    v("mtu", qp_context::MTU),
+    v("log_message", qp_context::LOG_MESSAGE),
+    v("log_receives", qp_context::LOG_RECEIVES),
+    v("receive_stride", qp_context::RECEIVE_STRIDE),
+    v("log_sends", qp_context::LOG_SENDS),
+    v("send_stride", qp_context::SEND_STRIDE),
+    v("roce_mode", qp_context::ROCE_MODE),
+    v("reserved_lkey", qp_context::RESERVED_LKEY),
+    p("uar", qp_context::UAR),
+    p("local_qpn", qp_context::LOCAL_QPN),
 ];
 
 /// Fields of the path that receive side scaling does not reuse.
 const QP_PATH: [Named; 16] = [
-    p("remote_qpn", bits(0x1c, 23, 0)),
-    v("path_flags", bits(0x20, 31, 24)),
-    v("path_control", bits(0x20, 23, 16)),
-    v("ignores_pkey", bits(0x20, 15, 8)),
-    v("pkey_index", bits(0x20, 7, 0)),
-    p("counter", bits(0x24, 31, 24)),
-    v("grh", bits(0x24, 23, 23)),
-    p("source_mac", bits(0x24, 22, 16)),
-    p("remote_lid", bits(0x24, 15, 0)),
-    v("ack_timeout", bits(0x28, 31, 27)),
-    v("link_type", bits(0x28, 26, 24)),
-    v("source_gid", bits(0x28, 23, 16)),
-    v("static_rate", bits(0x28, 15, 8)),
-    v("hop_limit", bits(0x28, 7, 0)),
-    v("traffic_class", bits(0x2c, 27, 20)),
-    p("flow_label", bits(0x2c, 19, 0)),
+    p("remote_qpn", qp_context::REMOTE_QPN),
+    v("path_flags", qp_context::PATH_FLAGS),
+    v("path_control", qp_context::PATH_CONTROL),
+    v("ignores_pkey", qp_context::IGNORES_PKEY),
+    v("pkey_index", qp_context::PKEY_INDEX),
+    p("counter", qp_context::COUNTER),
+    v("grh", qp_context::GRH),
+    p("source_mac", qp_context::SOURCE_MAC),
+    p("remote_lid", qp_context::REMOTE_LID),
+    v("ack_timeout", qp_context::ACK_TIMEOUT),
+    v("link_type", qp_context::LINK_TYPE),
+    v("source_gid", qp_context::SOURCE_GID),
+    v("static_rate", qp_context::STATIC_RATE),
+    v("hop_limit", qp_context::HOP_LIMIT),
+    v("traffic_class", qp_context::TRAFFIC_CLASS),
+    p("flow_label", qp_context::FLOW_LABEL),
 ];
 
 const QP_PEER: [Named; 9] = [
-    p("remote_gid_0", word(0x30)),
-    p("remote_gid_1", word(0x34)),
-    p("remote_gid_2", word(0x38)),
-    p("remote_gid_3", word(0x3c)),
-    v("sched_queue", bits(0x40, 31, 24)),
-    v("vlan_index", bits(0x40, 23, 16)),
-    v("forces", bits(0x40, 15, 0)),
-    p("remote_mac_high", bits(0x44, 15, 0)),
-    p("remote_mac", word(0x48)),
+    p("remote_gid_0", qp_context::REMOTE_GID_0),
+    p("remote_gid_1", qp_context::REMOTE_GID_1),
+    p("remote_gid_2", qp_context::REMOTE_GID_2),
+    p("remote_gid_3", qp_context::REMOTE_GID_3),
+    v("sched_queue", qp_context::SCHED_QUEUE),
+    v("vlan_index", qp_context::VLAN_INDEX),
+    v("forces", qp_context::FORCES),
+    p("remote_mac_high", qp_context::REMOTE_MAC_HIGH),
+    p("remote_mac", qp_context::REMOTE_MAC),
 ];
 
 const QP_SPREAD: [Named; 17] = [
-    v("sched_queue", bits(0x40, 31, 24)),
-    v("log_spread", bits(0x44, 31, 24)),
-    p("spread_base", bits(0x44, 23, 0)),
-    p("spread_default", bits(0x48, 23, 0)),
-    v("hash_function", bits(0x4c, 15, 8)),
-    v("hash_of", bits(0x4c, 7, 0)),
-    p("key_0", word(0x50)),
-    p("key_1", word(0x54)),
-    p("key_2", word(0x58)),
-    p("key_3", word(0x5c)),
-    p("key_4", word(0x60)),
-    p("key_5", word(0x64)),
-    p("key_6", word(0x68)),
-    p("key_7", word(0x6c)),
-    p("key_8", word(0x70)),
-    p("key_9", word(0x74)),
-    p("spread_base_udp", word(0x78)),
+    v("sched_queue", qp_context::SCHED_QUEUE),
+    v("log_spread", qp_context::LOG_SPREAD),
+    p("spread_base", qp_context::SPREAD_BASE),
+    p("spread_default", qp_context::SPREAD_DEFAULT),
+    v("hash_function", qp_context::HASH_FUNCTION),
+    v("hash_of", qp_context::HASH_OF),
+    p("key_0", qp_context::KEY_0),
+    p("key_1", qp_context::KEY_1),
+    p("key_2", qp_context::KEY_2),
+    p("key_3", qp_context::KEY_3),
+    p("key_4", qp_context::KEY_4),
+    p("key_5", qp_context::KEY_5),
+    p("key_6", qp_context::KEY_6),
+    p("key_7", qp_context::KEY_7),
+    p("key_8", qp_context::KEY_8),
+    p("key_9", qp_context::KEY_9),
+    p("spread_base_udp", qp_context::SPREAD_BASE_UDP),
 ];
 
 const QP_END: [Named; 30] = [
-    v("log_ack_requests", bits(0x78, 31, 28)),
-    v("requester_reads", bits(0x78, 23, 21)),
-    v("retries", bits(0x78, 18, 16)),
-    v("rnr_retries", bits(0x78, 15, 13)),
-    v("fast_register", bits(0x78, 11, 11)),
-    p("send_psn", bits(0x80, 23, 0)),
-    p("send_cqn", bits(0x84, 23, 0)),
-    p("udp_source", bits(0x88, 31, 16)),
-    v("responder_reads", bits(0x98, 23, 21)),
-    v("peer_reads", bits(0x98, 15, 15)),
-    v("peer_writes", bits(0x98, 14, 14)),
-    v("peer_atomics", bits(0x98, 13, 13)),
-    p("page_offset", bits(0x98, 11, 6)),
-    v("receives_from_srq", bits(0x98, 4, 4)),
-    v("physical_port", bits(0x98, 3, 3)),
-    v("rnr_timer", bits(0x9c, 28, 24)),
-    p("receive_psn", bits(0x9c, 23, 0)),
-    p("xrc_domain", bits(0xa0, 23, 0)),
-    p("receive_cqn", bits(0xa4, 23, 0)),
-    p("record_high", word(0xa8)),
-    p("record", word(0xac)),
-    v("q_key", word(0xb0)),
-    v("uses_srq", bits(0xb4, 24, 24)),
-    p("srqn", bits(0xb4, 23, 0)),
-    v("keep_vlan", bits(0xc8, 30, 30)),
-    v("keep_fcs", bits(0xc8, 29, 29)),
-    v("inline_receive", bits(0xc8, 25, 25)),
-    v("log_page", bits(0xd0, 29, 24)),
-    p("mtt_high", bits(0xd0, 7, 0)),
-    p("mtt", word(0xd4)),
+    v("log_ack_requests", qp_context::LOG_ACK_REQUESTS),
+    v("requester_reads", qp_context::REQUESTER_READS),
+    v("retries", qp_context::RETRIES),
+    v("rnr_retries", qp_context::RNR_RETRIES),
+    v("fast_register", qp_context::FAST_REGISTER),
+    p("send_psn", qp_context::SEND_PSN),
+    p("send_cqn", qp_context::SEND_CQN),
+    p("udp_source", qp_context::UDP_SOURCE),
+    v("responder_reads", qp_context::RESPONDER_READS),
+    v("peer_reads", qp_context::PEER_READS),
+    v("peer_writes", qp_context::PEER_WRITES),
+    v("peer_atomics", qp_context::PEER_ATOMICS),
+    p("page_offset", qp_context::PAGE_OFFSET),
+    v("receives_from_srq", qp_context::RECEIVES_FROM_SRQ),
+    v("physical_port", qp_context::PHYSICAL_PORT),
+    v("rnr_timer", qp_context::RNR_TIMER),
+    p("receive_psn", qp_context::RECEIVE_PSN),
+    p("xrc_domain", qp_context::XRC_DOMAIN),
+    p("receive_cqn", qp_context::RECEIVE_CQN),
+    p("record_high", qp_context::RECORD_HIGH),
+    p("record", qp_context::RECORD),
+    v("q_key", qp_context::Q_KEY),
+    v("uses_srq", qp_context::USES_SRQ),
+    p("srqn", qp_context::SRQN),
+    v("keep_vlan", qp_context::KEEP_VLAN),
+    v("keep_fcs", qp_context::KEEP_FCS),
+    v("inline_receive", qp_context::INLINE_RECEIVE),
+    v("log_page", qp_context::LOG_PAGE),
+    p("mtt_high", qp_context::MTT_HIGH),
+    p("mtt", qp_context::MTT),
 ];
 
 const QP: &[Named] = &joined::<71>([&QP_START, &QP_PATH, &QP_PEER, &QP_END]);

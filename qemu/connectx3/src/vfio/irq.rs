@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The VFIO index of INTx.
-pub const INTX: u32 = 0;
+pub(super) const INTX: u32 = 0;
 /// The VFIO index of MSI-X.
-pub const MSIX: u32 = 2;
+pub(super) const MSIX: u32 = 2;
 
 /// The number of vectors in the MSI-X table.
 pub const VECTORS: u32 = 128;

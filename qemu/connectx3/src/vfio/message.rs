@@ -1,13 +1,13 @@
 //! Messages: a header of 16 bytes and a body, all little-endian.
 
 /// The length of a header, in bytes.
-pub const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 /// The maximum length of an accepted message, in bytes. QEMU transfers at most 1 MiB of data in one.
-pub const MAX_MESSAGE: usize = (1 << 20) + 4096;
+pub(super) const MAX_MESSAGE: usize = (1 << 20) + 4096;
 
 /// The command of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
+pub(super) enum Command {
     Version,
     DmaMap,
     DmaUnmap,
@@ -42,7 +42,7 @@ impl Command {
 
 /// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub(super) struct Header {
     /// The number that links a reply to its request.
     pub id: u16,
     /// The command's code as received.
@@ -62,7 +62,7 @@ impl Header {
     const ERROR: u32 = 1 << 5;
 
     /// Parses a header.
-    pub fn parse(bytes: &[u8; HEADER]) -> Self {
+    pub(super) fn parse(bytes: &[u8; HEADER]) -> Self {
         let [id0, id1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
         Self {
@@ -75,12 +75,12 @@ impl Header {
     }
 
     /// Returns the command, if it is supported.
-    pub const fn command(&self) -> Option<Command> {
+    pub(super) const fn command(&self) -> Option<Command> {
         Command::from_code(self.code)
     }
 
     /// Returns the reply to this message: a body, or an error number.
-    pub fn reply(&self, result: &Result<Vec<u8>, Errno>) -> Vec<u8> {
+    pub(super) fn reply(&self, result: &Result<Vec<u8>, Errno>) -> Vec<u8> {
         let (flags, error, body) = match result {
             Ok(body) => (Self::TYPE_REPLY, 0, body.as_slice()),
             Err(Errno(errno)) => (Self::TYPE_REPLY | Self::ERROR, *errno, [].as_slice()),
@@ -108,7 +108,7 @@ impl Errno {
 }
 
 /// A body, read from front to back.
-pub struct Body<'a>(pub &'a [u8]);
+pub(super) struct Body<'a>(pub &'a [u8]);
 
 impl<'a> Body<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
@@ -117,19 +117,19 @@ impl<'a> Body<'a> {
         Ok(*front)
     }
     /// Removes and returns the next 16 bits.
-    pub fn u16(&mut self) -> Result<u16, Errno> {
+    pub(super) fn u16(&mut self) -> Result<u16, Errno> {
         self.take().map(u16::from_le_bytes)
     }
     /// Removes and returns the next 32 bits.
-    pub fn u32(&mut self) -> Result<u32, Errno> {
+    pub(super) fn u32(&mut self) -> Result<u32, Errno> {
         self.take().map(u32::from_le_bytes)
     }
     /// Removes and returns the next 64 bits.
-    pub fn u64(&mut self) -> Result<u64, Errno> {
+    pub(super) fn u64(&mut self) -> Result<u64, Errno> {
         self.take().map(u64::from_le_bytes)
     }
     /// Removes and returns the next `len` bytes.
-    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Errno> {
+    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Errno> {
         let (front, rest) = self.0.split_at_checked(len).ok_or(Errno::INVALID)?;
         self.0 = rest;
         Ok(front)

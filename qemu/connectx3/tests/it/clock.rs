@@ -1,7 +1,7 @@
 //! The card's clock, and completion queues whose entries contain timestamps.
 
-use crate::common::driver::{KEY, Node, Setup, Sizes, data, exchange, remote};
 use connectx3::device::{Card, Profile};
+use connectx3_testdriver::driver::{KEY, Node, Setup, Sizes, data, exchange, remote};
 use verbs::MacAddr;
 
 const WRITE: u32 = 0x08;

@@ -1,7 +1,7 @@
 //! Datagrams between two cards and within one: the data before them, their completions, groups, special queue
 //! pairs.
 
-use crate::common::driver::{Node, Queue, Setup, V1, V2, data, datagram, exchange};
+use connectx3_testdriver::driver::{Node, Queue, Setup, V1, V2, data, datagram, exchange};
 use roce::wire::{Ext, Frame, Net};
 use verbs::{Gid, MacAddr};
 

@@ -1,8 +1,8 @@
 //! Ethernet on two cards in plain memory: details that tests with Linux do not show.
 
-use crate::common::driver::{Node, Queue, Sizes, exchange};
-use crate::common::ethernet::{segment, tcp};
 use connectx3::device::{Card, Profile};
+use connectx3_testdriver::driver::{Node, Queue, Sizes, exchange};
+use connectx3_testdriver::ethernet::{segment, tcp};
 use verbs::MacAddr;
 
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -1,10 +1,9 @@
 //! The time of a card's notifications: moderation, interrupts, links, resets; also entries of 64 bytes, and
 //! BlueFlame.
 
-use crate::common;
-use crate::common::driver::{Node, Queue, Sizes, data, exchange, remote};
-use crate::common::ethernet::tcp;
 use connectx3::device::{Card, Profile};
+use connectx3_testdriver::driver::{Node, Queue, Sizes, data, exchange, remote};
+use connectx3_testdriver::ethernet::tcp;
 use std::sync::atomic::Ordering;
 use verbs::MacAddr;
 
@@ -130,7 +129,7 @@ fn a_work_request_written_to_blueflame_is_executed_once() {
     let _qb = b.connect(0x50, 0x91, &a, 0x48);
     let (from, to) = (a.alloc(64), b.alloc(64));
     a.machine.put(from, &[9; 64]);
-    let words = [remote(to, common::driver::KEY), data(from, 64)].concat();
+    let words = [remote(to, connectx3_testdriver::driver::KEY), data(from, 64)].concat();
     a.write_send(&mut qa, 0x08, 0, &words);
     // First the neighbour of the register's second word, then that word, then the rest.
     let bar = a.card.bar2_len() / 2 + 0x80_000 + 256;

@@ -1,7 +1,7 @@
 //! Failing, draining and querying queue pairs: completions, events, states.
 
-use crate::common::driver::{KEY, Node, Queue, Setup, data, exchange, remote};
-use crate::common::keys::{PAGE, SEND, WRITE, WRITE_IMM};
+use connectx3_testdriver::driver::{KEY, Node, Queue, Setup, data, exchange, remote};
+use connectx3_testdriver::keys::{PAGE, SEND, WRITE, WRITE_IMM};
 
 const QP_A: u32 = 0x51;
 const QP_B: u32 = 0x62;

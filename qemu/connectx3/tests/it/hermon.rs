@@ -1,7 +1,7 @@
 //! Operations that drivers of the Hermon family use and Linux does not: page table entries by command, small
 //! mailboxes, and commands without one (iPXE `drivers/infiniband/hermon.c`).
 
-use crate::common::driver::{KEY, Node};
+use connectx3_testdriver::driver::{KEY, Node};
 
 const WRITE_MTT: u32 = 0x011;
 /// The address of the driver's output mailbox, and the length of iPXE's.

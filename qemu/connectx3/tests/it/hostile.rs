@@ -1,6 +1,6 @@
 //! Findings of fuzzing (`fuzz/`), as commands that a driver never issues.
 
-use crate::common::driver::Node;
+use connectx3_testdriver::driver::Node;
 
 const MAP_FA: u32 = 0xfff;
 const NOP: u32 = 0x031;

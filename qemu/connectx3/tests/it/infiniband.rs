@@ -1,15 +1,14 @@
 //! Two cards with InfiniBand ports on a cable. Each is configured by datagrams that the firmware answers
 //! (MAD_IFC), as a subnet manager would do.
 
-use crate::common;
-use crate::common::driver::{Node, Queue, Setup, data, exchange, gid_words, remote};
-use crate::common::smp::{GET, NODE_INFO, PORT_INFO, SET, request, symbol_of};
+use connectx3_testdriver::driver::{Node, Queue, Setup, data, exchange, gid_words, remote};
+use connectx3_testdriver::smp::{GET, NODE_INFO, PORT_INFO, SET, request, symbol_of};
 use roce::wire::{Frame, Lrh, Net, Symbol};
 use verbs::{Gid, MacAddr};
 
 const WRITE: u32 = 0x08;
 const SEND: u32 = 0x0a;
-const KEY: u32 = common::driver::KEY;
+const KEY: u32 = connectx3_testdriver::driver::KEY;
 const QKEY: u32 = 0x1234;
 const GRH: u64 = 40;
 const P_KEY_TABLE: u16 = 0x16;
@@ -292,7 +291,7 @@ fn subnet_management_passes_before_there_are_lids() {
     let mut qb = b.connect_as(BASE, 0x92, &a, 0, setup);
     let buffer = b.alloc(0x1000);
     b.post_receive(&mut qb, buffer, 300);
-    let frame = common::smp::directed(&[1], GET, NODE_INFO, 0, &[]);
+    let frame = connectx3_testdriver::smp::directed(&[1], GET, NODE_INFO, 0, &[]);
     // The packet from the local route header to the end of the datagram, then room for the ICRC. The driver
     // fills in the lengths too.
     let packet = &frame[16..frame.len() - 6];

@@ -1,9 +1,8 @@
 //! The use of keys: regions, FAST_REG, LOCAL_INV, windows, and changes that Linux makes directly in the
 //! table.
 
-use crate::common;
-use crate::common::driver::{KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
-use crate::common::keys::{
+use connectx3_testdriver::driver::{KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
+use connectx3_testdriver::keys::{
     ALL, ATOMIC, BIND, LOCAL_READ, LOCAL_WRITE, PAGE, READ, REMOTE_READ, REMOTE_WRITE, SEND, SEND_INVALIDATE,
     WRITE, WindowBind, region,
 };
@@ -291,8 +290,10 @@ fn windows_open_a_part_of_a_region_and_close_it() {
 #[test]
 fn a_bound_window_that_the_guest_takes_back_releases_its_region() {
     let mut pair = Pair::new();
-    let lkey =
-        pair.b.register(common::keys::Region { rights: ALL | BIND, ..region(0x120, VA, 0x2000) }, pair.there);
+    let lkey = pair.b.register(
+        connectx3_testdriver::keys::Region { rights: ALL | BIND, ..region(0x120, VA, 0x2000) },
+        pair.there,
+    );
     let window = pair.b.window(0x140, PD, false);
     let bind = WindowBind {
         key: window | 7,
@@ -344,7 +345,7 @@ fn binds_that_make_no_sense_are_refused() {
     ];
     for (name, rights, pd, bind) in cases {
         let mut pair = Pair::new();
-        let given = common::keys::Region { rights, pd, ..region(0x120, VA, 0x2000) };
+        let given = connectx3_testdriver::keys::Region { rights, pd, ..region(0x120, VA, 0x2000) };
         pair.b.register(given, pair.there);
         pair.b.window(0x140, PD, true);
         pair.b.bind(&mut pair.qb, &bind);

@@ -1,9 +1,9 @@
 //! The committed records of Linux's use of a card (`linux-traces/`): each is parsed, and the device knows
 //! every command in it.
 
-use crate::common::driver::Node;
 use connectx3::device::Profile;
 use connectx3::trace::{Record, Value, names};
+use connectx3_testdriver::driver::Node;
 use std::collections::BTreeSet;
 use std::path::Path;
 

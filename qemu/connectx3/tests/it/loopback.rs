@@ -1,8 +1,8 @@
 //! Raw Ethernet frames between queue pairs of one port, and rules for groups that the driver has not joined.
 
-use crate::common::driver::{Node, Queue, Sizes};
-use crate::common::ethernet::tcp;
 use connectx3::device::{Card, Profile};
+use connectx3_testdriver::driver::{Node, Queue, Sizes};
+use connectx3_testdriver::ethernet::tcp;
 use verbs::MacAddr;
 
 const UNICAST: [u8; 6] = [2, 0, 0, 0, 0, 0x50];
@@ -71,7 +71,7 @@ fn a_frame_that_is_forced_inside_never_goes_to_the_cable() {
     node.steer(true, UNICAST, &[0x50]);
     let at = node.alloc(4096);
     node.machine.put(at, &frame(UNICAST));
-    node.write_request(&mut first, 0x0a, 0, FORCED, &crate::common::ethernet::segment(at, 84));
+    node.write_request(&mut first, 0x0a, 0, FORCED, &connectx3_testdriver::ethernet::segment(at, 84));
     node.ring(&first);
     node.card.progress(&node.machine);
     assert!(node.raw_completion(&mut second).is_some());

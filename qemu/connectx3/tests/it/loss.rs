@@ -1,7 +1,7 @@
 //! Every operation over an unreliable network, with verification of all data.
 
-use crate::common::driver::{KEY, Node, Queue, data_of, remote};
-use crate::common::keys::{COMPARE_SWAP, FETCH_ADD, READ, SEND, WRITE, WRITE_IMM, region};
+use connectx3_testdriver::driver::{KEY, Node, Queue, data_of, remote};
+use connectx3_testdriver::keys::{COMPARE_SWAP, FETCH_ADD, READ, SEND, WRITE, WRITE_IMM, region};
 use netfault::{FaultQueue, Faults};
 
 /// The length of a region in bytes. Operations use its parts one after another.

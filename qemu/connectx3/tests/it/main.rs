@@ -3,7 +3,6 @@
 
 mod client;
 mod clock;
-mod common;
 mod datagrams;
 mod ethernet;
 mod events;

@@ -1,8 +1,8 @@
 //! Refusals by keys, bounds, rights and protection domains. For each operation on each side the tests check
 //! the card's status, and that no byte changes on either side.
 
-use crate::common::driver::{Entry, KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
-use crate::common::keys::{
+use connectx3_testdriver::driver::{Entry, KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
+use connectx3_testdriver::keys::{
     ALL, ATOMIC, BIND, COMPARE_SWAP, FETCH_ADD, LOCAL_READ, LOCAL_WRITE, PAGE, READ, REMOTE_READ,
     REMOTE_WRITE, Region, SEND, WRITE, WRITE_IMM, WindowBind, region,
 };

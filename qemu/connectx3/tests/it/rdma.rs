@@ -1,6 +1,6 @@
 //! Two cards in one process, without QEMU: every operation of a reliable connection, and the card's refusals.
 
-use crate::common::driver::{Entry, KEY, Node, Queue, data, exchange, remote};
+use connectx3_testdriver::driver::{Entry, KEY, Node, Queue, data, exchange, remote};
 
 fn pair() -> ([Node; 2], [Queue; 2]) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));

@@ -1,8 +1,8 @@
 //! Virtual functions without QEMU: a slave starts through its channel, transfers data, and can use only its
 //! own resources.
 
-use crate::common::driver::{KEY, Node, Queue, data, exchange, remote};
-use crate::common::slave::{CQ, INTERNAL_ERROR, MAP, MPT, MTT, QP, RESERVE, RESERVE_AND_MAP};
+use connectx3_testdriver::driver::{KEY, Node, Queue, data, exchange, remote};
+use connectx3_testdriver::slave::{CQ, INTERNAL_ERROR, MAP, MPT, MTT, QP, RESERVE, RESERVE_AND_MAP};
 
 const WRITE: u32 = 0x08;
 const READ: u32 = 0x10;

@@ -1,10 +1,10 @@
 //! The InfiniBand switch, with a small subnet manager on its first cable and plain ends on the others.
 
-use crate::common::smp::{
+use connectx3::subnet::Switch;
+use connectx3_testdriver::smp::{
     GET, LINEAR_TABLE, MULTICAST_TABLE, NODE_INFO, PORT_INFO, SET, SWITCH_INFO, by_lid, datagram, directed,
     open, symbol, symbol_of,
 };
-use connectx3::subnet::Switch;
 use platform::Instant;
 use roce::wire::{Lrh, Symbol};
 

@@ -1,6 +1,6 @@
 //! Unreliable connections between two cards, and shared receive queues.
 
-use crate::common::driver::{KEY, Node, Queue, Setup, V2, data, datagram, exchange, remote};
+use connectx3_testdriver::driver::{KEY, Node, Queue, Setup, V2, data, datagram, exchange, remote};
 
 const WRITE: u32 = 0x08;
 const WRITE_IMM: u32 = 0x09;

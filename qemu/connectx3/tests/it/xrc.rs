@@ -2,7 +2,7 @@
 //! in the completion queue of that queue, and access memory of its protection domain. Queues that the sender
 //! may not name are refused.
 
-use crate::common::driver::{Entry, KEY, Node, PD, Queue, Setup, SharedQueue, data, exchange, remote};
+use connectx3_testdriver::driver::{Entry, KEY, Node, PD, Queue, Setup, SharedQueue, data, exchange, remote};
 
 const WRITE: u32 = 0x08;
 const WRITE_IMM: u32 = 0x09;

@@ -23,7 +23,7 @@ struct Pair {
     gids: [Gid; 2],
 }
 
-pub fn both_ways(linux: &mut Linux) -> Result<()> {
+pub(crate) fn both_ways(linux: &mut Linux) -> Result<()> {
     let mut peer = linux.session(Session::CLEAN)?;
     let host = &linux.host;
     let [gid_index, high, low] = linux.way_to_us();

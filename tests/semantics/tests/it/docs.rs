@@ -2,7 +2,10 @@
 
 use semantics::CASES;
 
-const DOCS: &str = include_str!("../../../../docs/lite.md");
+const DOCS: &str = concat!(
+    include_str!("../../../../docs/reference/lite-calls.md"),
+    include_str!("../../../../docs/reference/lite-defects.md")
+);
 
 #[test]
 fn cases_that_are_named_exist() {
@@ -12,10 +15,10 @@ fn cases_that_are_named_exist() {
         .filter(|word| word.split_once("::").is_some_and(|(subject, _)| subjects.contains(&subject)));
     let mut count = 0;
     for name in named {
-        assert!(CASES.iter().any(|case| case.name == name), "docs/lite.md names `{name}`");
+        assert!(CASES.iter().any(|case| case.name == name), "docs/reference names `{name}`");
         count += 1;
     }
-    assert!(count > 30, "docs/lite.md names {count} cases");
+    assert!(count > 30, "docs/reference names {count} cases");
 }
 
 #[test]

@@ -258,7 +258,7 @@ impl Platform for Machine {
 }
 
 /// Runs `future` on this thread by polling: nothing wakes it.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -268,7 +268,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-pub struct Node {
+pub(crate) struct Node {
     /// perftest on this node.
     pub perftest: Perftest,
     memory: Arc<Arena>,
@@ -278,18 +278,18 @@ pub struct Node {
 
 impl Node {
     /// Returns the number of free bytes of memory.
-    pub fn free(&self) -> u64 {
+    pub(crate) fn free(&self) -> u64 {
         self.memory.stats().free
     }
 
     /// Returns the node's TCP.
-    pub fn network(&self) -> &impl Network {
+    pub(crate) fn network(&self) -> &impl Network {
         &self.network
     }
 
     /// Advances the node's clock to the end of each of its waits, until `finished`. Returns the total
     /// advance.
-    pub fn until_it_gives_up(&self, finished: impl Fn() -> bool) -> Duration {
+    pub(crate) fn until_it_gives_up(&self, finished: impl Fn() -> bool) -> Duration {
         let (limit, mut waited) = (now() + LIMIT, Duration::ZERO);
         while !finished() {
             assert!(now() < limit, "it does not give up");
@@ -304,13 +304,13 @@ impl Node {
     }
 
     /// Returns the bytes that server and client have written since the last call.
-    pub fn said(&self) -> [Vec<u8>; 2] {
+    pub(crate) fn said(&self) -> [Vec<u8>; 2] {
         self.network.said.each_ref().map(|said| said.lock().unwrap().drain(..).collect())
     }
 }
 
 /// Returns server and client. One in `lose` frames is lost.
-pub fn pair(lose: u64) -> [Node; 2] {
+pub(crate) fn pair(lose: u64) -> [Node; 2] {
     let (a, b) = (Lane::default(), Lane::default());
     let network = Net::default();
     let node = |host: u8, receive: &Lane<Vec<u8>>, transmit: &Lane<Vec<u8>>| {
@@ -327,7 +327,7 @@ pub fn pair(lose: u64) -> [Node; 2] {
 }
 
 /// Runs one test on both nodes.
-pub fn both(nodes: &[Node; 2], command: &str) -> [Result<Report, Error>; 2] {
+pub(crate) fn both(nodes: &[Node; 2], command: &str) -> [Result<Report, Error>; 2] {
     let server = Options::parse(command.split(' ')).unwrap();
     let client = Options { server: Some(Ipv4Addr::new(10, 0, 0, 1)), ..server.clone() };
     let [first, second] = nodes;

@@ -65,7 +65,7 @@ impl Device for Wire {
 }
 
 /// The nodes of a cluster, and their world.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub world: World,
     /// Host and LITE of each node. The first node has id 1.
     pub nodes: Vec<(Arc<Host>, Lite)>,
@@ -75,7 +75,7 @@ pub struct Cluster {
 
 /// Makes a cluster whose first nodes have cards of the given profiles. With `with_soft`, a last node has no
 /// card. Each node has `memory` bytes.
-pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
+pub(crate) fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
     let mut world = World::new(1);
     let hub = Hub::new();
     let (mut machines, mut drivers, mut hosts) = (Vec::new(), Vec::new(), Vec::new());

@@ -7,14 +7,14 @@
     reason = "each test file uses a part, and a test may fail by panic"
 )]
 
-pub mod lite;
-pub mod nodes;
-pub mod pair;
-pub mod soft;
-pub mod subnet;
-pub mod wire;
+pub(crate) mod lite;
+pub(crate) mod nodes;
+pub(crate) mod pair;
+pub(crate) mod soft;
+pub(crate) mod subnet;
+pub(crate) mod wire;
 
-pub use cards::{DATA, Driver, Machine, REGISTERS, SHARED};
+pub(crate) use cards::{DATA, Driver, Machine, REGISTERS, SHARED};
 
 use connectx3::device::Profile;
 use mlx4::Config;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use verbs::{Gid, MacAddr, PortState, Rnic};
 
 /// Makes a machine whose driver has started, with the address and GID that end in `number`.
-pub fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
+pub(crate) fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
     let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
     let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA * u64::from(number)), 8 << 20)));
     let driver = machine.start(config).unwrap();
@@ -33,12 +33,12 @@ pub fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Drive
 }
 
 /// Makes a machine whose link is up too.
-pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
+pub(crate) fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
     node_with(profile, number, &Config::default())
 }
 
 /// Makes a machine with a configuration, whose link is up.
-pub fn node_with(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
+pub(crate) fn node_with(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
     let (machine, driver) = begun(profile, number, config);
     for _ in 0..1000 {
         if driver.attributes().port_state == PortState::Active {

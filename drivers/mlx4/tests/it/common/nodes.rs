@@ -9,7 +9,7 @@ use std::sync::Arc;
 use verbs::{LinkKind, PortState, Rnic};
 
 /// The cards that the driver supports, each with its frame formats.
-pub const CARDS: &[(&str, &[LinkKind])] = &[
+pub(crate) const CARDS: &[(&str, &[LinkKind])] = &[
     ("pro", BOTH),
     ("cx3", &[LinkKind::RoceV1]),
     ("vf", &[LinkKind::RoceV1]),
@@ -25,12 +25,12 @@ pub const CARDS: &[(&str, &[LinkKind])] = &[
 ];
 
 /// The code of the path MTU of 4096 bytes.
-pub const MTU_4096: u8 = 5;
+pub(crate) const MTU_4096: u8 = 5;
 const BOTH: &[LinkKind] = &[LinkKind::RoceV2, LinkKind::RoceV1];
 const SECOND: &[LinkKind] = &[LinkKind::RoceV2];
 
 /// Runs `test` on two nodes of each card with each frame format.
-pub fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
+pub(crate) fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
     for (profile, links) in CARDS {
         for link in *links {
             println!("{profile} {link:?}");
@@ -40,14 +40,14 @@ pub fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
 }
 
 /// Two nodes.
-pub struct Nodes {
+pub(crate) struct Nodes {
     pub machines: [Arc<Machine>; 2],
     pub drivers: [Driver; 2],
 }
 
 impl Nodes {
     /// Makes two nodes whose links are up; a subnet manager configures InfiniBand links.
-    pub fn new(profile: &str) -> Self {
+    pub(crate) fn new(profile: &str) -> Self {
         if profile != "ib" {
             let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
             return Self { machines: [ma, mb], drivers: [da, db] };
@@ -62,19 +62,19 @@ impl Nodes {
     }
 
     /// Makes two Ethernet nodes with a configuration for each.
-    pub fn with(profile: &str, config: impl Fn(u8) -> Config) -> Self {
+    pub(crate) fn with(profile: &str, config: impl Fn(u8) -> Config) -> Self {
         let [(ma, da), (mb, db)] = [1, 2].map(|number| node_with(profile, number, &config(number)));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
     /// Makes two nodes without a wait for their links.
-    pub fn cold(profile: &str) -> Self {
+    pub(crate) fn cold(profile: &str) -> Self {
         let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &Config::default()));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
     /// Makes a queue pair at each node, connected to the other.
-    pub fn connect(&self, link: LinkKind) -> [End<'_>; 2] {
+    pub(crate) fn connect(&self, link: LinkKind) -> [End<'_>; 2] {
         let [a, b] = [0, 1].map(|n| End::new(&self.drivers[n], &self.machines[n].bus.data));
         a.connect(&b, link);
         b.connect(&a, link);
@@ -82,12 +82,12 @@ impl Nodes {
     }
 
     /// Makes a queue pair for datagrams at each node.
-    pub fn posts(&self) -> [Post<'_>; 2] {
+    pub(crate) fn posts(&self) -> [Post<'_>; 2] {
         [0, 1].map(|n| Post::new(&self.drivers[n], &self.machines[n].bus.data))
     }
 
     /// Returns the stations on the wire.
-    pub fn stations(&self) -> [&dyn Station; 2] {
+    pub(crate) fn stations(&self) -> [&dyn Station; 2] {
         let [a, b] = &self.machines;
         [a, b]
     }

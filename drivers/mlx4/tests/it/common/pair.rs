@@ -11,10 +11,10 @@ use verbs::{
     WorkKind, WrId,
 };
 
-pub const DEPTH: u32 = 16;
+pub(crate) const DEPTH: u32 = 16;
 
 /// One end: an RNIC, its memory, a completion queue and a queue pair.
-pub struct End<'a> {
+pub(crate) struct End<'a> {
     pub rnic: &'a dyn Rnic,
     pub memory: Arc<Arena>,
     pub cq: CqId,
@@ -22,45 +22,45 @@ pub struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    pub fn new(rnic: &'a dyn Rnic, memory: &Arc<Arena>) -> Self {
+    pub(crate) fn new(rnic: &'a dyn Rnic, memory: &Arc<Arena>) -> Self {
         let cq = rnic.create_cq(CqOptions { depth: 4 * DEPTH }).unwrap();
         let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH };
         Self { rnic, memory: memory.clone(), cq, qp: rnic.create_qp(options).unwrap() }
     }
 
-    pub fn connect(&self, peer: &End<'_>, link: LinkKind) {
+    pub(crate) fn connect(&self, peer: &End<'_>, link: LinkKind) {
         self.rnic.connect_qp(self.qp, &to(peer, self.qp, link)).unwrap();
     }
 
     /// Allocates memory with these bytes.
-    pub fn put(&self, bytes: &[u8]) -> IoAddr {
+    pub(crate) fn put(&self, bytes: &[u8]) -> IoAddr {
         let at = self.memory.alloc(bytes.len() as u64).unwrap();
         self.memory.write(at, bytes).unwrap();
         at
     }
 
-    pub fn bytes(&self, at: IoAddr, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, at: IoAddr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(at, &mut bytes).unwrap();
         bytes
     }
 
     /// Returns the remote address of this end's memory.
-    pub fn remote(&self, addr: IoAddr) -> RemoteAddr {
+    pub(crate) fn remote(&self, addr: IoAddr) -> RemoteAddr {
         RemoteAddr { addr, key: self.rnic.memory_key().rkey }
     }
 
-    pub fn post(&self, id: u64, op: SendOp<'_>) {
+    pub(crate) fn post(&self, id: u64, op: SendOp<'_>) {
         let wr = SendWr { id: WrId(id), op, signaled: true, solicited: false, fence: false };
         self.rnic.post_send(self.qp, &[wr]).unwrap();
     }
 
-    pub fn receive(&self, id: u64, scatter: &[Sge]) {
+    pub(crate) fn receive(&self, id: u64, scatter: &[Sge]) {
         self.rnic.post_recv(self.qp, &[RecvWr { id: WrId(id), scatter }]).unwrap();
     }
 
     /// Returns all completions.
-    pub fn poll(&self) -> Vec<Completion> {
+    pub(crate) fn poll(&self) -> Vec<Completion> {
         let mut out = [Completion::BLANK; 8];
         let mut all = Vec::new();
         loop {
@@ -73,7 +73,7 @@ impl<'a> End<'a> {
     }
 
     /// Returns the only completion.
-    pub fn one(&self) -> Completion {
+    pub(crate) fn one(&self) -> Completion {
         let all = self.poll();
         assert_eq!(all.len(), 1, "{all:?}");
         all[0]
@@ -81,7 +81,7 @@ impl<'a> End<'a> {
 }
 
 /// Returns the parameters of a connection to `peer`.
-pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
+pub(crate) fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
     let mut peer_port = peer.rnic.attributes().port;
     if link == LinkKind::InfiniBand {
         // As in LITE, the peer's GID is the one that the manager has assigned, so the path uses the LID.
@@ -103,7 +103,7 @@ pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
 }
 
 /// One end of a datagram service.
-pub struct Post<'a> {
+pub(crate) struct Post<'a> {
     pub rnic: &'a dyn Rnic,
     pub memory: &'a Arc<Arena>,
     pub cq: CqId,
@@ -111,10 +111,10 @@ pub struct Post<'a> {
     place: AtomicU64,
 }
 
-pub const Q_KEY: QKey = QKey(0x1234_5678);
+pub(crate) const Q_KEY: QKey = QKey(0x1234_5678);
 
 impl<'a> Post<'a> {
-    pub fn new(rnic: &'a dyn Rnic, memory: &'a Arc<Arena>) -> Self {
+    pub(crate) fn new(rnic: &'a dyn Rnic, memory: &'a Arc<Arena>) -> Self {
         let cq = rnic.create_cq(CqOptions { depth: 4 * DEPTH }).unwrap();
         let options =
             UdOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH, qkey: Q_KEY };
@@ -122,7 +122,7 @@ impl<'a> Post<'a> {
     }
 
     /// Returns the header of the last datagram.
-    pub fn last_header(&self) -> Vec<u8> {
+    pub(crate) fn last_header(&self) -> Vec<u8> {
         let mut bytes = vec![0; 40];
         self.memory.read(IoAddr(self.place.load(Ordering::Relaxed)), &mut bytes).unwrap();
         bytes
@@ -136,7 +136,7 @@ impl<'a> Post<'a> {
 }
 
 /// Sends datagrams from `a` to `b`, which accepts those with its key.
-pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn Station]) {
+pub(crate) fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn Station]) {
     let bytes: Vec<u8> = (0..1024u32).map(|i| (i % 251) as u8).collect();
     let (here, there) = (a.memory.alloc(1024).unwrap(), b.memory.alloc(2048).unwrap());
     a.memory.write(here, &bytes).unwrap();
@@ -196,12 +196,12 @@ pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn St
     assert_eq!(a.rnic.post_send_ud(a.qp, &[wr]), Err((0, VerbsError::InvalidArgument)));
 }
 
-pub const fn gather(list: &[Sge]) -> Payload<'_> {
+pub(crate) const fn gather(list: &[Sge]) -> Payload<'_> {
     Payload::Gather(list)
 }
 
 /// Tests every verb from `a` to `b`.
-pub fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
+pub(crate) fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
     let data: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
     let (here, there) = (a.put(&data), b.put(&[0; 0x4000]));
     let sge = |at: IoAddr, skip: u64, len| Sge { addr: at.checked_add(skip).unwrap(), len };

@@ -15,7 +15,7 @@ struct Queues {
 }
 
 /// The port of the software RNIC.
-pub struct Port {
+pub(crate) struct Port {
     mac: MacAddr,
     queues: Arc<Mutex<Queues>>,
 }
@@ -50,13 +50,13 @@ impl EthernetPort for Port {
 }
 
 /// The RNIC and its end of the wire.
-pub struct Soft {
+pub(crate) struct Soft {
     pub rnic: Arc<SoftRoce<Port, spin::Mutex<()>>>,
     queues: Arc<Mutex<Queues>>,
 }
 
 impl Soft {
-    pub fn new(number: u8, gid: Gid, memory: Arc<Arena>) -> Self {
+    pub(crate) fn new(number: u8, gid: Gid, memory: Arc<Arena>) -> Self {
         let queues = Arc::new(Mutex::new(Queues::default()));
         let port = Port { mac: MacAddr([2, 0, 0, 0, 0, number]), queues: queues.clone() };
         let rnic = Arc::new(SoftRoce::new(port, memory, Config::new(gid, [number; 16])));
@@ -77,7 +77,7 @@ impl Station for Soft {
 }
 
 /// A station for a world with its own clock, in which the host calls the RNIC's `progress`.
-pub struct SoftWire<'a>(pub &'a Soft);
+pub(crate) struct SoftWire<'a>(pub &'a Soft);
 
 impl Station for SoftWire<'_> {
     fn progress(&self) {}

@@ -1,12 +1,9 @@
 //! A small subnet manager: it queries the ports of cards by directed routes over their cables, and the
 //! drivers respond.
 
-#[path = "../../../../../qemu/connectx3/tests/it/common/smp.rs"]
-pub mod smp;
-
 use super::wire::{Station, exchange};
 use super::{Driver, Machine};
-use smp::{GET, PORT_INFO, SET, directed, open};
+use connectx3_testdriver::smp::{GET, PORT_INFO, SET, directed, open};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{PortState, Rnic};
@@ -17,7 +14,7 @@ const ACTIVE: u8 = 4;
 const MANAGER: u16 = 0x77;
 
 /// Queries a port, and returns status and data of the response.
-pub fn ask(
+pub(crate) fn ask(
     machine: &Arc<Machine>,
     driver: &Driver,
     [method, route]: [u8; 2],
@@ -40,7 +37,7 @@ pub fn ask(
 }
 
 /// Brings up the links of ports.
-pub fn train(machines: &[Arc<Machine>]) {
+pub(crate) fn train(machines: &[Arc<Machine>]) {
     for machine in machines {
         machine.advance(Duration::from_secs(1));
     }
@@ -49,7 +46,7 @@ pub fn train(machines: &[Arc<Machine>]) {
 }
 
 /// Sets the LID and the path MTU code of a port, and makes it active.
-pub fn configure(machine: &Arc<Machine>, driver: &Driver, lid: u16, mtu: u8) {
+pub(crate) fn configure(machine: &Arc<Machine>, driver: &Driver, lid: u16, mtu: u8) {
     // A state of 0 leaves the port's state unchanged.
     let is_active = driver.attributes().port_state == PortState::Active;
     for state in if is_active { [0, 0] } else { [ARMED, ACTIVE] } {

@@ -4,7 +4,7 @@ use super::Machine;
 use std::sync::Arc;
 
 /// A station, which sends and receives frames.
-pub trait Station {
+pub(crate) trait Station {
     /// Does pending work.
     fn progress(&self);
     /// Returns the frames that it has sent.
@@ -27,7 +27,7 @@ impl Station for Arc<Machine> {
 
 /// Carries frames until there are none, and drops those for which `lost` returns true. Returns the number of
 /// frames sent.
-pub fn exchange_lossy(stations: &[&dyn Station], mut lost: impl FnMut(&[u8]) -> bool) -> usize {
+pub(crate) fn exchange_lossy(stations: &[&dyn Station], mut lost: impl FnMut(&[u8]) -> bool) -> usize {
     let mut count = 0;
     loop {
         let before = count;
@@ -49,6 +49,6 @@ pub fn exchange_lossy(stations: &[&dyn Station], mut lost: impl FnMut(&[u8]) -> 
 }
 
 /// Carries frames until there are none.
-pub fn exchange(stations: &[&dyn Station]) -> usize {
+pub(crate) fn exchange(stations: &[&dyn Station]) -> usize {
     exchange_lossy(stations, |_| false)
 }

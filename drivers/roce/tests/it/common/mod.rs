@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the directory of the captures.
-pub fn data() -> PathBuf {
+pub(crate) fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
 /// Returns the names of all captures, in order.
-pub fn captures() -> Vec<String> {
+pub(crate) fn captures() -> Vec<String> {
     let paths = std::fs::read_dir(data()).unwrap().map(|entry| entry.unwrap().path());
     let captures = paths.filter(|path| path.extension().is_some_and(|e| e == "pcap"));
     let mut names: Vec<_> =
@@ -19,12 +19,12 @@ pub fn captures() -> Vec<String> {
 }
 
 /// Returns the frames of a capture in the classic little-endian pcap format.
-pub fn frames(path: &Path) -> Vec<Vec<u8>> {
+pub(crate) fn frames(path: &Path) -> Vec<Vec<u8>> {
     timed_frames(path).into_iter().map(|(_, frame)| frame).collect()
 }
 
 /// Returns the frames, each with the nanoseconds since the first.
-pub fn timed_frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
+pub(crate) fn timed_frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let unit = match word(0) {

@@ -15,7 +15,7 @@ use verbs::{
 
 /// Completions, in order.
 #[derive(Default)]
-pub struct Log {
+pub(super) struct Log {
     pub sends: Vec<Completion>,
     pub recvs: Vec<Completion>,
 }
@@ -30,7 +30,7 @@ impl Completions for Log {
 }
 
 /// A memory under several keys, as the captured programs had registered it, including a memory window.
-pub struct Keys {
+pub(super) struct Keys {
     pub memory: Arena,
     pub valid: RefCell<Vec<RemoteKey>>,
 }
@@ -63,7 +63,7 @@ impl RemoteAccess for Keys {
 }
 
 /// A queue pair and its environment. The packets that it sends are queued in `requests` and `responses`.
-pub struct End {
+pub(super) struct End {
     pub qp: ReliableQp,
     pub keys: Keys,
     pub counters: Counters,
@@ -86,7 +86,7 @@ const LANDING: u64 = 6 << 20;
 impl End {
     /// Makes the end of `side`. Its memory contains the addresses that the peer named, except with
     /// `elsewhere`.
-    pub fn new(capture: &Capture, events: &[Event<'_>], side: usize, elsewhere: bool) -> Self {
+    pub(super) fn new(capture: &Capture, events: &[Event<'_>], side: usize, elsewhere: bool) -> Self {
         let of = |from: usize| &events.iter().find(|e| e.side == from).unwrap().frame;
         let (own, peer) = (of(side), of(1 - side));
         let first = |from: usize| {
@@ -158,19 +158,19 @@ impl End {
     }
 
     /// Receives a packet of the peer, and sends the reaction.
-    pub fn receive(&mut self, packet: &Packet<'_>) {
+    pub(super) fn receive(&mut self, packet: &Packet<'_>) {
         self.receive_only(packet);
         self.send();
     }
 
     /// Receives a packet of the peer.
-    pub fn receive_only(&mut self, packet: &Packet<'_>) {
+    pub(super) fn receive_only(&mut self, packet: &Packet<'_>) {
         let round = self.round;
         self.with(|qp, env| qp.receive(packet, Ecn::NotCapable, round, env));
     }
 
     /// Sends everything that may be sent, including the next round.
-    pub fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         for _ in 0..2 {
             self.round += 1;
             while let Some(tx) = self.qp.next_tx(self.round) {
@@ -187,7 +187,7 @@ impl End {
     }
 
     /// Advances the time to `time`, with all timers on the way.
-    pub fn advance_to(&mut self, time: u64) {
+    pub(super) fn advance_to(&mut self, time: u64) {
         let time = Instant::from_nanos(time);
         while let Some(deadline) = self.qp.deadline().filter(|&d| d <= time) {
             self.now = deadline;
@@ -197,13 +197,13 @@ impl End {
         self.now = time;
     }
 
-    pub fn post_send(&mut self, wr: &SendWr<'_>) {
+    pub(super) fn post_send(&mut self, wr: &SendWr<'_>) {
         self.with(|qp, env| qp.post_send(wr, env)).unwrap();
         self.posted_sends += 1;
     }
 
     /// Posts the next receive.
-    pub fn post_receive(&mut self) {
+    pub(super) fn post_receive(&mut self) {
         let id = self.posted_receives;
         let scatter = [Sge { addr: self.at(RECEIVES), len: 16 << 10 }];
         let scatter = [Sge { addr: IoAddr(scatter[0].addr.0 + (id << 14)), ..scatter[0] }];
@@ -212,7 +212,7 @@ impl End {
     }
 
     /// Returns the number of the next send.
-    pub const fn next_send(&self) -> u64 {
+    pub(super) const fn next_send(&self) -> u64 {
         self.posted_sends
     }
 
@@ -221,21 +221,21 @@ impl End {
     }
 
     /// Returns the address of the data of send `id`.
-    pub fn source(&self, id: u64) -> IoAddr {
+    pub(super) fn source(&self, id: u64) -> IoAddr {
         self.at(SOURCE + (id << 16))
     }
 
     /// Returns the address of the result of READ or atomic `id`.
-    pub fn landing(&self, id: u64) -> IoAddr {
+    pub(super) fn landing(&self, id: u64) -> IoAddr {
         self.at(LANDING + (id << 14))
     }
 
     /// Returns the contents of receive `id`.
-    pub fn received(&self, id: u64, len: usize) -> Vec<u8> {
+    pub(super) fn received(&self, id: u64, len: usize) -> Vec<u8> {
         self.bytes(self.at(RECEIVES + (id << 14)), len)
     }
 
-    pub fn bytes(&self, addr: IoAddr, len: usize) -> Vec<u8> {
+    pub(super) fn bytes(&self, addr: IoAddr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.keys.memory.read(addr, &mut bytes).unwrap();
         bytes
@@ -243,7 +243,7 @@ impl End {
 }
 
 /// Returns `frame` with the IPv4 identification of `other`, the only field that may differ.
-pub fn with_id_of(frame: &[u8], other: &Headers) -> Vec<u8> {
+pub(super) fn with_id_of(frame: &[u8], other: &Headers) -> Vec<u8> {
     let mut parsed = Frame::parse(frame).unwrap();
     if let (Net::V4(ip, _), Net::V4(theirs, _)) = (&mut parsed.headers.net, &other.net) {
         ip.id = theirs.id;

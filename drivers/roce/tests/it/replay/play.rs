@@ -8,23 +8,23 @@ use roce::wire::{Aeth, Bth, Ext, Frame, NakCode, Opcode, Operation, Packet, Reth
 use std::collections::BTreeSet;
 use verbs::{Completion, Payload, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKind, WrId};
 
-/// The required equality of our requests with Linux's.
+/// The required equality of the requester's requests with Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Requests {
-    /// All are equal, byte for byte.
+pub(super) enum Requests {
+    /// All requests are equal, byte for byte.
     Same,
-    /// All are equal except for the bit that requests an acknowledgement. Our requester also sets it in the
-    /// middle of a long message, and waits for the response when its window is full. The test responds in
-    /// place of Linux.
+    /// All requests are equal except for the bit that requests an acknowledgement. The requester also sets
+    /// it in the middle of a long message, and waits for the response when its window is full. The test
+    /// responds in place of Linux.
     SameButAckRequest,
-    /// Each of ours equals, except for that bit, one of theirs. The sender is free to choose its repetitions
-    /// after a loss.
+    /// Each request equals one of Linux's requests, except for the bit that requests an acknowledgement.
+    /// The sender is free to choose its repetitions after a loss.
     OneOfTheirs,
 }
 
 /// The particularities of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rules {
+pub(super) struct Rules {
     pub requests: Requests,
     /// One in this number of the client's frames was lost after the capture point.
     pub lost_every: Option<usize>,
@@ -38,7 +38,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    pub const PLAIN: Self = Self {
+    pub(super) const PLAIN: Self = Self {
         requests: Requests::Same,
         lost_every: None,
         memory_changes: false,
@@ -49,14 +49,14 @@ impl Rules {
 
 /// The numbers of frames of a side that were compared with ours. A repeated request counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Compared {
+pub(super) struct Compared {
     pub requests: usize,
     pub responses: usize,
 }
 
 /// Plays `side` with our queue pair. It receives the frames that the other side sent in the capture, posts
 /// the work for the captured requests, and must send what that side sent.
-pub fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compared {
+pub(super) fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compared {
     let events = capture.connection();
     let mut player = Player {
         about: format!("{name}, side {side}"),

@@ -14,21 +14,21 @@ use verbs::{
     RemoteKey, Sge, Status, WrId,
 };
 
-pub const BASE: u64 = 0x10_0000;
-pub const MEMORY: u64 = 1 << 16;
-pub const MTU: usize = 256;
-pub const RNR: Duration = Duration::from_micros(640);
+pub(crate) const BASE: u64 = 0x10_0000;
+pub(crate) const MEMORY: u64 = 1 << 16;
+pub(crate) const MTU: usize = 256;
+pub(crate) const RNR: Duration = Duration::from_micros(640);
 /// A permanent key with every right on all memory.
-pub const ALL: RemoteKey = RemoteKey(0x100);
+pub(crate) const ALL: RemoteKey = RemoteKey(0x100);
 
 /// Returns the PSN of packet `n`. The PSNs soon wrap.
-pub const fn psn(n: u32) -> Psn {
+pub(crate) const fn psn(n: u32) -> Psn {
     Psn::new(0xff_fff0).add(n)
 }
 
 /// An entry of the table of keys.
 #[derive(Clone)]
-pub struct Key {
+pub(crate) struct Key {
     pub key: RemoteKey,
     pub addr: u64,
     pub len: u64,
@@ -37,7 +37,7 @@ pub struct Key {
 }
 
 /// A table of keys over one memory, as an RNIC with memory regions and windows has it.
-pub struct Keys {
+pub(crate) struct Keys {
     pub table: RefCell<Vec<Key>>,
     memory: Arc<Arena>,
 }
@@ -81,7 +81,7 @@ impl RemoteAccess for Keys {
 }
 
 #[derive(Default)]
-pub struct Log {
+pub(crate) struct Log {
     pub recvs: Vec<Completion>,
 }
 
@@ -96,7 +96,7 @@ impl Completions for Log {
 
 /// A parsed response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub(crate) struct Response {
     pub operation: Operation,
     pub psn: Psn,
     pub syndrome: Option<Syndrome>,
@@ -106,15 +106,15 @@ pub struct Response {
     pub payload: Vec<u8>,
 }
 
-pub fn ack(n: u32, msn: u32) -> Response {
+pub(crate) fn ack(n: u32, msn: u32) -> Response {
     acknowledge(n, msn, Syndrome::ACK)
 }
 
-pub fn nak(n: u32, msn: u32, code: NakCode) -> Response {
+pub(crate) fn nak(n: u32, msn: u32, code: NakCode) -> Response {
     acknowledge(n, msn, Syndrome::Nak(code))
 }
 
-pub fn rnr(n: u32, msn: u32) -> Response {
+pub(crate) fn rnr(n: u32, msn: u32) -> Response {
     acknowledge(n, msn, Syndrome::RnrNak(RnrTimer::at_least(RNR)))
 }
 
@@ -123,7 +123,7 @@ fn acknowledge(n: u32, msn: u32, syndrome: Syndrome) -> Response {
     Response { operation, psn, syndrome: Some(syndrome), msn: Some(msn), before: None, payload: Vec::new() }
 }
 
-pub struct Server {
+pub(crate) struct Server {
     pub qp: ReliableQp,
     pub memory: Arc<Arena>,
     pub keys: Keys,
@@ -134,7 +134,7 @@ pub struct Server {
 
 impl Server {
     /// Makes a connected server that holds `max_rd_atomic` READs and atomics.
-    pub fn new(max_rd_atomic: u8) -> Self {
+    pub(crate) fn new(max_rd_atomic: u8) -> Self {
         let limits = Limits {
             send_depth: 1,
             recv_depth: 16,
@@ -177,13 +177,13 @@ impl Server {
         f(&mut self.qp, &mut env)
     }
 
-    pub fn recv(&mut self, id: u64, offset: u64, len: u32) {
+    pub(crate) fn recv(&mut self, id: u64, offset: u64, len: u32) {
         let scatter = [Sge { addr: IoAddr(BASE + offset), len }];
         self.with(|qp, env| qp.post_recv(&RecvWr { id: WrId(id), scatter: &scatter }, env)).unwrap();
     }
 
     /// Delivers a request as packet `n`, which requests an acknowledgement.
-    pub fn request(&mut self, n: u32, operation: Operation, ext: Ext, payload: &[u8]) {
+    pub(crate) fn request(&mut self, n: u32, operation: Operation, ext: Ext, payload: &[u8]) {
         let mut bth = Bth::new(Opcode::rc(operation), self.qp.number(), psn(n));
         bth.ack_request = true;
         let round = self.round;
@@ -192,13 +192,13 @@ impl Server {
     }
 
     /// Returns all pending responses.
-    pub fn answers(&mut self) -> Vec<Response> {
+    pub(crate) fn answers(&mut self) -> Vec<Response> {
         self.round += 1;
         std::iter::from_fn(|| self.answer()).collect()
     }
 
     /// Returns the next response, or the refusal in place of one that is impossible.
-    pub fn answer(&mut self) -> Option<Response> {
+    pub(crate) fn answer(&mut self) -> Option<Response> {
         loop {
             let tx = self.qp.next_tx(self.round)?;
             let mut scratch = [0; MTU];
@@ -227,14 +227,14 @@ impl Server {
     }
 
     /// Returns the completed receives.
-    pub fn ended(&self) -> Vec<(u64, Status)> {
+    pub(crate) fn ended(&self) -> Vec<(u64, Status)> {
         self.log.recvs.iter().map(|c| (c.id.0, c.status)).collect()
     }
 
     /// Checks that the request as packet `n` gets `answer` and puts the queue pair into error: receives
     /// complete as in `recvs`, the repeated request gets the same answer, and nothing else is executed or
     /// answered.
-    pub fn refuses(
+    pub(crate) fn refuses(
         &mut self,
         n: u32,
         (operation, ext, payload): (Operation, Ext, &[u8]),
@@ -257,17 +257,17 @@ impl Server {
         assert_eq!(self.ended().last(), Some(&(99, Status::WorkRequestFlushed)));
     }
 
-    pub fn get(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.memory.read(IoAddr(BASE + offset), &mut out).unwrap();
         out
     }
 
-    pub fn put(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn put(&self, offset: u64, bytes: &[u8]) {
         self.memory.write(IoAddr(BASE + offset), bytes).unwrap();
     }
 
-    pub fn word(&self, offset: u64) -> u64 {
+    pub(crate) fn word(&self, offset: u64) -> u64 {
         u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
     }
 }
@@ -276,19 +276,19 @@ fn header(key: RemoteKey, offset: u64, len: u32) -> Reth {
     Reth { addr: IoAddr(BASE.wrapping_add(offset)), key, len }
 }
 
-pub fn reth(key: RemoteKey, offset: u64, len: u32) -> Ext {
+pub(crate) fn reth(key: RemoteKey, offset: u64, len: u32) -> Ext {
     Ext::Reth(header(key, offset, len))
 }
 
-pub fn reth_imm(key: RemoteKey, offset: u64, len: u32, imm: u32) -> Ext {
+pub(crate) fn reth_imm(key: RemoteKey, offset: u64, len: u32, imm: u32) -> Ext {
     Ext::RethImm(header(key, offset, len), imm)
 }
 
-pub fn atomic(key: RemoteKey, offset: u64, swap_add: u64, compare: u64) -> Ext {
+pub(crate) fn atomic(key: RemoteKey, offset: u64, swap_add: u64, compare: u64) -> Ext {
     Ext::Atomic(AtomicEth { addr: IoAddr(BASE.wrapping_add(offset)), key, swap_add, compare })
 }
 
 /// Returns bytes that depend on their position.
-pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + (i >> 8) * 13) as u8 ^ seed).collect()
 }

@@ -61,14 +61,14 @@ impl EthernetPort for Port {
 
 /// The operation of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Load {
+pub(crate) enum Load {
     Write,
     Read,
 }
 
 /// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     pub load: Load,
     pub qps: usize,
     /// The faults of both directions, in the text form of netfault.
@@ -82,7 +82,7 @@ pub struct Run {
 }
 
 /// 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11 packets fill it.
-pub const LINK: &str = "rate_mbit=3200,delay_us=50,queue=64";
+pub(crate) const LINK: &str = "rate_mbit=3200,delay_us=50,queue=64";
 
 impl Default for Run {
     fn default() -> Self {
@@ -101,7 +101,7 @@ impl Default for Run {
 
 /// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Bytes completed, by connection.
     pub bytes: Vec<u64>,
     pub frames: u64,
@@ -117,12 +117,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.bytes.iter().sum()
     }
 
     /// Returns Jain's fairness index: 1 if all connections got the same, 1/n if one got everything.
-    pub fn fairness(&self) -> f64 {
+    pub(crate) fn fairness(&self) -> f64 {
         let sum: f64 = self.bytes.iter().map(|&b| b as f64).sum();
         let squares: f64 = self.bytes.iter().map(|&b| (b as f64).powi(2)).sum();
         sum * sum / (self.bytes.len() as f64 * squares)
@@ -152,7 +152,7 @@ fn node(side: u8, run: &Run, out: &Link, into: &Link, clock: &Arc<AtomicU64>) ->
 
 impl Run {
     /// Runs it: the first node's connections are kept busy for `time`.
-    pub fn go(&self) -> Outcome {
+    pub(crate) fn go(&self) -> Outcome {
         let faults = Faults { loss: self.loss, ..Faults::parse(self.link).unwrap() };
         let clock = Arc::new(AtomicU64::new(1_000));
         let link = |seed| Arc::new(Mutex::new(FaultQueue::new(faults, seed)));

@@ -22,7 +22,7 @@ struct Ring {
 }
 
 /// One end of a wire in memory.
-pub struct Port {
+pub(crate) struct Port {
     side: u8,
     to: Arc<Mutex<Ring>>,
     from: Arc<Mutex<Ring>>,
@@ -65,7 +65,7 @@ impl EthernetPort for Port {
 }
 
 /// A software RNIC with one queue pair.
-pub struct Node {
+pub(crate) struct Node {
     pub rnic: SoftRoce<Port, spin::Mutex<()>>,
     pub memory: Arc<Arena>,
     pub cq: CqId,
@@ -74,7 +74,7 @@ pub struct Node {
 
 /// The parameters of the pair.
 #[derive(Clone, Copy)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// The wire loses one frame in this number; none if it is 0.
     pub lose_every: usize,
     /// The depth of the work queues.
@@ -86,7 +86,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn nodes(self) -> [Node; 2] {
+    pub(crate) fn nodes(self) -> [Node; 2] {
         let ring = || {
             let frames = vec![(0, vec![0; 4300]); SLOTS];
             Arc::new(Mutex::new(Ring { frames, head: 0, tail: 0, sent: 0, lose_every: self.lose_every }))

@@ -12,11 +12,11 @@ use verbs::{
     QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, WrId,
 };
 
-pub const MEMORY: u64 = 8 << 20;
+pub(crate) const MEMORY: u64 = 8 << 20;
 
 /// Probabilities in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub loss: u32,
     pub duplicate: u32,
     pub reorder: u32,
@@ -24,24 +24,24 @@ pub struct Faults {
 }
 
 impl Faults {
-    pub const NONE: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0 };
+    pub(crate) const NONE: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0 };
 }
 
 /// A seeded generator (xorshift64*).
 #[derive(Clone)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         (self.next() >> 11) % n
     }
     fn chance(&mut self, ppm: u32) -> bool {
@@ -56,7 +56,7 @@ struct Lane {
 }
 
 /// The wire between two ports.
-pub struct Wire {
+pub(crate) struct Wire {
     lanes: [Lane; 2],
     faults: Faults,
     random: Random,
@@ -72,7 +72,7 @@ pub struct Wire {
     pub log: Option<Vec<(usize, Vec<u8>)>>,
 }
 
-pub struct Port {
+pub(crate) struct Port {
     wire: Arc<Mutex<Wire>>,
     clock: Arc<AtomicU64>,
     side: usize,
@@ -163,7 +163,7 @@ impl Wire {
     }
 
     /// Puts a frame on the wire as if `side` had sent it, without faults.
-    pub fn inject(&mut self, side: usize, now: u64, frame: Vec<u8>) {
+    pub(crate) fn inject(&mut self, side: usize, now: u64, frame: Vec<u8>) {
         self.sequence += 1;
         self.lanes[side].frames.insert((now, self.sequence), frame);
     }
@@ -173,12 +173,12 @@ impl Wire {
     }
 }
 
-pub fn mac(side: usize) -> MacAddr {
+pub(crate) fn mac(side: usize) -> MacAddr {
     MacAddr([0x52, 0x54, 0, 0, 0, 1 + side as u8])
 }
 
 /// A node of the pair.
-pub struct Node {
+pub(crate) struct Node {
     pub rnic: Arc<dyn Rnic>,
     pub memory: Arc<Arena>,
     pub base: u64,
@@ -188,31 +188,31 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn at(&self, offset: u64) -> IoAddr {
+    pub(crate) fn at(&self, offset: u64) -> IoAddr {
         IoAddr(self.base + offset)
     }
-    pub fn remote(&self, offset: u64) -> RemoteAddr {
+    pub(crate) fn remote(&self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: self.at(offset), key: self.rnic.memory_key().rkey }
     }
-    pub fn put(&self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn put(&self, offset: u64, bytes: &[u8]) {
         self.memory.write(self.at(offset), bytes).unwrap();
     }
-    pub fn get(&self, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn get(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.memory.read(self.at(offset), &mut out).unwrap();
         out
     }
-    pub fn word(&self, offset: u64) -> u64 {
+    pub(crate) fn word(&self, offset: u64) -> u64 {
         u64::from_ne_bytes(self.get(offset, 8).try_into().unwrap())
     }
-    pub fn send(&self, id: u64, op: SendOp<'_>) {
+    pub(crate) fn send(&self, id: u64, op: SendOp<'_>) {
         self.rnic.post_send(self.qp, &[wr(id, op)]).unwrap();
     }
-    pub fn recv(&self, id: u64, offset: u64, len: u32) {
+    pub(crate) fn recv(&self, id: u64, offset: u64, len: u32) {
         let scatter = [Sge { addr: self.at(offset), len }];
         self.rnic.post_recv(self.qp, &[RecvWr { id: WrId(id), scatter: &scatter }]).unwrap();
     }
-    pub fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let mut found = None;
         self.rnic.counters(&mut |(n, v)| {
             if n == name {
@@ -223,13 +223,13 @@ impl Node {
     }
 }
 
-pub fn wr(id: u64, op: SendOp<'_>) -> SendWr<'_> {
+pub(crate) fn wr(id: u64, op: SendOp<'_>) -> SendWr<'_> {
     SendWr { id: WrId(id), op, signaled: true, solicited: false, fence: false }
 }
 
 /// The parameters of a pair.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     pub faults: Faults,
     pub seed: u64,
     pub mtu: PathMtu,
@@ -270,16 +270,16 @@ impl Default for Options {
 }
 
 /// Two nodes with one connected queue pair each.
-pub struct Pair {
+pub(crate) struct Pair {
     pub nodes: [Node; 2],
     pub wire: Arc<Mutex<Wire>>,
     clock: Arc<AtomicU64>,
 }
 
-pub const ACK_TIMEOUT: Duration = Duration::from_micros(500);
+pub(crate) const ACK_TIMEOUT: Duration = Duration::from_micros(500);
 
 impl Pair {
-    pub fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         let clock = Arc::new(AtomicU64::new(1_000));
         let wire = Arc::new(Mutex::new(Wire {
             lanes: Default::default(),
@@ -331,7 +331,7 @@ impl Pair {
     }
 
     /// Returns the parameters that connect the queue pair of `side` to the other.
-    pub fn connect(&self, side: usize, options: &Options) -> QpConnect {
+    pub(crate) fn connect(&self, side: usize, options: &Options) -> QpConnect {
         let peer = &self.nodes[1 - side];
         QpConnect {
             address: AddressVector {
@@ -351,12 +351,12 @@ impl Pair {
         }
     }
 
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
     /// Runs both nodes until neither has work at this time.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         let mut calls = 0;
         while self.step() {
             calls += 1;
@@ -371,12 +371,12 @@ impl Pair {
     }
 
     /// Advances the clock to `now` without running a node.
-    pub fn advance_to(&self, now: u64) {
+    pub(crate) fn advance_to(&self, now: u64) {
         self.clock.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Advances the clock to the next event. Returns false if there is none.
-    pub fn advance(&self) -> bool {
+    pub(crate) fn advance(&self) -> bool {
         let wire = self.wire.lock().unwrap();
         let arrivals = [0, 1].into_iter().filter_map(|lane| wire.next_arrival(lane));
         let deadlines = self.nodes.iter().filter_map(|n| n.rnic.next_deadline()).map(|d| d.as_nanos());
@@ -387,7 +387,7 @@ impl Pair {
     }
 
     /// Runs until there are no more events.
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         self.settle();
         let mut steps = 0;
         while self.advance() {
@@ -398,26 +398,26 @@ impl Pair {
     }
 
     /// Runs to the end, and returns the send completions of `side`.
-    pub fn finish(&self, side: usize) -> Vec<Completion> {
+    pub(crate) fn finish(&self, side: usize) -> Vec<Completion> {
         self.run();
         self.sends(side)
     }
 
-    pub fn sends(&self, side: usize) -> Vec<Completion> {
+    pub(crate) fn sends(&self, side: usize) -> Vec<Completion> {
         drain(&*self.nodes[side].rnic, self.nodes[side].cq)
     }
 
-    pub fn recvs(&self, side: usize) -> Vec<Completion> {
+    pub(crate) fn recvs(&self, side: usize) -> Vec<Completion> {
         drain(&*self.nodes[side].rnic, self.nodes[side].recv_cq)
     }
 }
 
-pub fn address(peer: &Node, link: LinkKind) -> AddressVector {
+pub(crate) fn address(peer: &Node, link: LinkKind) -> AddressVector {
     let peer = peer.rnic.attributes().port;
     AddressVector { link, peer, traffic_class: 0, hop_limit: 64, service_level: 0 }
 }
 
-pub fn drain(rnic: &dyn Rnic, cq: CqId) -> Vec<Completion> {
+pub(crate) fn drain(rnic: &dyn Rnic, cq: CqId) -> Vec<Completion> {
     let mut all = Vec::new();
     loop {
         let mut some = [Completion::BLANK; 16];
@@ -430,6 +430,6 @@ pub fn drain(rnic: &dyn Rnic, cq: CqId) -> Vec<Completion> {
 }
 
 /// Returns bytes that depend on their position.
-pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + (i >> 8) * 13) as u8 ^ seed).collect()
 }

@@ -1,80 +1,34 @@
 //! Commands for the locations of the tables: INIT_HCA, QUERY_HCA, CLOSE_HCA.
 
-use super::Output;
-use crate::device::Card;
+use super::io::Output;
+use crate::device::adapter::Adapter;
 use crate::device::clock;
 use crate::device::cq::{CQE, Cqs};
 use crate::device::eq::{EQE, Eqs};
+use crate::device::hca::Hca;
 use crate::device::hcr::Status;
 use crate::device::layout::init_hca;
 use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
-use crate::device::profile::Steering;
-use crate::device::steering::Found;
 
-/// The parameters of INIT_HCA.
-pub struct Hca {
-    /// The mailbox as the driver passed it, for QUERY_HCA.
-    mailbox: Mailbox,
-    /// ICM address of the MTT table.
-    pub mtt_base: u64,
-    /// ICM address of the multicast (and B0 steering) table.
-    pub mcg_base: u64,
-    /// log2 of the multicast table's entry size, of the length of its hash part, and of its total length.
-    pub mcg_log: [u8; 3],
-    /// The cache of steering entries found in the multicast table.
-    pub found: Found,
-    /// The scheme by which Ethernet frames find their queue pairs.
-    pub steering: Steering,
-}
-
-impl Card {
+impl Adapter {
     /// INIT_HCA: checks the parameters and sets up empty tables.
-    pub(in crate::device) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
-        const VERSION: u32 = 2;
-        const DEVICE_MANAGED: u32 = 1 << 6;
-        const LARGE_EQE: u32 = 1 << 29;
-        const LARGE_CQE: u32 = 1 << 30;
-        if !self.firmware.running || self.hca.is_some() {
+    pub(crate) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
+        if !self.firmware.running || self.tables.hca.is_some() {
             return Err(Status::BadSystemState);
         }
-        if mailbox.field(init_hca::VERSION) != VERSION {
-            return Err(Status::BadParameter);
-        }
-        let steering = match (
-            mailbox.field(init_hca::FLAGS) & DEVICE_MANAGED != 0,
-            mailbox.field(init_hca::UNICAST_STEERING) != 0,
-        ) {
-            (true, _) => Steering::Flows,
-            (false, true) => Steering::Groups,
-            (false, false) => Steering::Table,
-        };
-        if !self.profile.steering.offers(steering) {
-            return Err(Status::BadParameter);
-        }
-        let large = mailbox.field(init_hca::ENTRY_SIZES);
-        if large & (LARGE_EQE | LARGE_CQE) != 0 && !self.profile.large_entries {
-            return Err(Status::BadParameter);
-        }
-        self.eqs = Eqs::new(if large & LARGE_EQE != 0 { 2 * EQE } else { EQE });
-        self.cqs = Cqs::new(if large & LARGE_CQE != 0 { 2 * CQE } else { CQE });
-        let regions = mailbox.double(init_hca::DMPT_BASE_HIGH);
-        let log_regions = mailbox.field(init_hca::LOG_MPTS) as u8;
-        self.regions = Regions::new(regions, log_regions, self.costs.clone());
-        let log = |field| mailbox.field(field) as u8 & 0x1f;
-        self.hca = Some(Hca {
-            mtt_base: mailbox.double(init_hca::MTT_BASE_HIGH),
-            mcg_base: mailbox.double(init_hca::MCG_BASE_HIGH),
-            mcg_log: [init_hca::LOG_MCG_ENTRY, init_hca::LOG_MCG_HASH, init_hca::LOG_MCGS].map(log),
-            found: Found::default(),
-            steering,
-            mailbox,
-        });
+        let hca = Hca::parse(mailbox, &self.profile)?;
+        self.eqs = Eqs::new(if hca.large_eqes { 2 * EQE } else { EQE });
+        self.traffic.queues.cqs = Cqs::new(if hca.large_cqes { 2 * CQE } else { CQE });
+        let regions = hca.mailbox.double(init_hca::DMPT_BASE_HIGH);
+        let log_regions = hca.mailbox.field(init_hca::LOG_MPTS) as u8;
+        self.tables.regions = Regions::new(regions, log_regions, self.traffic.costs.clone());
+        self.tables.hca = Some(hca);
         Ok(Output::None)
     }
 
     pub(super) fn query_hca(&self) -> Result<Output, Status> {
-        let mut out = self.hca.as_ref().ok_or(Status::BadSystemState)?.mailbox.clone();
+        let mut out = self.tables.hca()?.mailbox.clone();
         // The clock's frequency. The same bytes mean something else in INIT_HCA.
         out.put_u16(0x00c, clock::MHZ);
         Ok(Output::Mailbox(out))

@@ -1,20 +1,19 @@
 //! Commands on memory regions, completion queues, queue pairs and the steering table.
 
-use super::{Output, opcode};
-use crate::device::Card;
+use super::io::{Output, input};
+use crate::device::adapter::Adapter;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
-use crate::device::memory::Regions;
+use crate::device::opcode as op;
 use crate::device::profile::Steering;
-use crate::device::qp::{Qps, Transition};
-use crate::device::queue_memory::{MttTable, write_mtt};
+use crate::device::qp::Transition;
+use crate::device::queue_memory::write_mtt;
 use crate::device::statistics::PortStatistics;
-use crate::device::steering::{self, McgTable, members};
+use crate::device::steering::members;
 
-impl Card {
+impl Adapter {
     pub(super) fn run_on_object(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         if let Some(transition) = Transition::from_opcode(command.opcode) {
             return self.transition(command, transition, host);
         }
@@ -29,38 +28,44 @@ impl Card {
                 self.run_on_receive_queues(command, host)
             }
             op::QUERY_QP | op::UPDATE_QP | op::CONF_SPECIAL_QP => self.run_on_queue_pairs(command, host),
-            op::READ_MCG | op::WRITE_MCG | op::MGID_HASH | op::FLOW_ATTACH | op::FLOW_DETACH => {
-                self.run_on_steering(command, host)
-            }
-            _ if self.hca.is_none() => Err(Status::BadSystemState),
+            op::READ_MCG
+            | op::WRITE_MCG
+            | op::MGID_HASH
+            | op::QP_FLOW_STEERING_ATTACH
+            | op::QP_FLOW_STEERING_DETACH => self.run_on_steering(command, host),
+            _ if self.tables.hca.is_none() => Err(Status::BadSystemState),
             _ => self.run_on_counters(command, host),
         }
     }
 
     fn run_on_regions(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
-        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
+        let base = self.tables.hca()?.mtt_base;
         match command.opcode {
             op::SW2HW_MPT => {
-                let entry = super::input(command, host)?;
-                self.regions.create(command.in_mod, &entry, &mut self.icm, host).map(|()| Output::None)
+                let entry = input(command, host)?;
+                self.tables
+                    .regions
+                    .create(command.in_mod, &entry, &mut self.tables.icm, host)
+                    .map(|()| Output::None)
             }
             op::HW2SW_MPT => {
-                let entry = self.regions.destroy(command.in_mod, &mut self.icm, host)?;
+                let entry = self.tables.regions.destroy(command.in_mod, &mut self.tables.icm, host)?;
                 // Linux declines the output mailbox by the opcode modifier; iPXE (`hermon_cmd_hw2sw_mpt`)
                 // declines it only by an address of zero, which on a PC holds the interrupt vectors.
                 let wanted = command.op_mod == 0 && command.out_param != 0;
                 Ok(if wanted { Output::Mailbox(entry) } else { Output::None })
             }
-            op::QUERY_MPT => self.regions.query(command.in_mod, &self.icm, host).map(Output::Mailbox),
+            op::QUERY_MPT => {
+                self.tables.regions.query(command.in_mod, &self.tables.icm, host).map(Output::Mailbox)
+            }
             op::WRITE_MTT => {
-                let entries = super::input(command, host)?;
-                write_mtt(&mut self.icm, base, &entries, command.in_mod, host)?;
-                self.regions.forget_copies();
+                let entries = input(command, host)?;
+                write_mtt(&mut self.tables.icm, base, &entries, command.in_mod, host)?;
+                self.tables.regions.forget_copies();
                 Ok(Output::None)
             }
             op::SYNC_TPT => {
-                self.regions.forget_copies();
+                self.tables.regions.forget_copies();
                 Ok(Output::None)
             }
             _ => Err(Status::BadOpcode),
@@ -68,66 +73,70 @@ impl Card {
     }
 
     fn run_on_completion_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
-        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
-        let table = MttTable { icm: &self.icm, base };
+        let table = self.tables.mtt()?;
         let none = |()| Output::None;
         match command.opcode {
             op::SW2HW_CQ => {
                 let marked = self.profile.sw_cq_init && command.op_mod == 1;
-                self.cqs.create(command.in_mod, &super::input(command, host)?, marked, table, host).map(none)
+                self.traffic
+                    .queues
+                    .cqs
+                    .create(command.in_mod, &input(command, host)?, marked, table, host)
+                    .map(none)
             }
-            op::HW2SW_CQ => self.cqs.destroy(command.in_mod).map(none),
+            op::HW2SW_CQ => self.traffic.queues.cqs.destroy(command.in_mod).map(none),
             op::QUERY_CQ => {
                 let mut out = Mailbox::default();
-                self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
+                self.traffic.queues.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
             }
             op::MODIFY_CQ if command.op_mod == 0 => {
-                self.cqs.resize(command.in_mod, &super::input(command, host)?, table, host).map(none)
+                self.traffic.queues.cqs.resize(command.in_mod, &input(command, host)?, table, host).map(none)
             }
             op::MODIFY_CQ => {
-                let context = super::input(command, host)?;
-                self.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
+                let context = input(command, host)?;
+                self.traffic.queues.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
             }
             _ => Err(Status::BadOpcode),
         }
     }
 
     fn run_on_receive_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
-        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
-        let table = MttTable { icm: &self.icm, base };
+        let table = self.tables.mtt()?;
         let none = |()| Output::None;
         match command.opcode {
             op::SW2HW_SRQ => {
-                self.srqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
+                self.traffic.queues.srqs.create(command.in_mod, &input(command, host)?, table, host).map(none)
             }
-            op::HW2SW_SRQ => self.srqs.destroy(command.in_mod).map(none),
+            op::HW2SW_SRQ => self.traffic.queues.srqs.destroy(command.in_mod).map(none),
             op::QUERY_SRQ => {
                 let mut out = Mailbox::default();
-                self.srqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
+                self.traffic.queues.srqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
             }
-            op::ARM_SRQ => {
-                self.srqs.arm(command.in_mod, command.in_param as u16, &mut self.eqs, host).map(none)
-            }
+            op::ARM_SRQ => self
+                .traffic
+                .queues
+                .srqs
+                .arm(command.in_mod, command.in_param as u16, &mut self.eqs, host)
+                .map(none),
             _ => Err(Status::BadOpcode),
         }
     }
 
     fn run_on_queue_pairs(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
-        if self.hca.is_none() {
+        if self.tables.hca.is_none() {
             return Err(Status::BadSystemState);
         }
         let qpn = command.in_mod & 0xff_ffff;
         match command.opcode {
             op::QUERY_QP => {
                 let mut out = Mailbox::default();
-                self.qps.query(qpn, &mut out).map(|()| Output::Mailbox(out))
+                self.traffic.queues.qps.query(qpn, &mut out).map(|()| Output::Mailbox(out))
             }
-            op::UPDATE_QP => self.qps.amend(qpn, &super::input(command, host)?).map(|()| Output::None),
+            op::UPDATE_QP => {
+                self.traffic.queues.qps.amend(qpn, &input(command, host)?).map(|()| Output::None)
+            }
             op::CONF_SPECIAL_QP => {
-                self.special_qp_base = command.in_mod & 0xff_fff8;
+                self.traffic.special_qp_base = command.in_mod & 0xff_fff8;
                 Ok(Output::None)
             }
             _ => Err(Status::BadOpcode),
@@ -135,50 +144,48 @@ impl Card {
     }
 
     fn run_on_steering(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
-        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
-        let groups = McgTable { icm: &self.icm, hca };
+        let hca = self.tables.hca()?;
+        let groups = self.tables.groups()?;
         let none = |()| Output::None;
         match command.opcode {
             op::READ_MCG => groups.read(command.in_mod, host).map(Output::Mailbox),
             op::WRITE_MCG if command.op_mod == 0 => {
-                let entry = super::input(command, host)?;
-                steering::write(hca, &mut self.icm, command.in_mod, &entry, host).map(none)
+                let entry = input(command, host)?;
+                self.tables.write_group(command.in_mod, &entry, host).map(none)
             }
             op::WRITE_MCG => {
-                let entry = super::input(command, host)?;
+                let entry = input(command, host)?;
                 let (port, steer) = ((command.in_mod >> 16) as usize, (command.in_mod >> 1 & 1) as usize);
-                let kinds = port.checked_sub(1).and_then(|port| self.default_steering.get_mut(port));
+                let kinds = port.checked_sub(1).and_then(|port| self.traffic.default_steering.get_mut(port));
                 *kinds.and_then(|kinds| kinds.get_mut(steer)).ok_or(Status::BadParameter)? = members(&entry);
                 Ok(Output::None)
             }
             op::MGID_HASH => {
-                let mailbox = super::input(command, host)?;
+                let mailbox = input(command, host)?;
                 let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
                 Ok(Output::Immediate(u64::from(groups.hash(gid))))
             }
-            op::FLOW_ATTACH | op::FLOW_DETACH if hca.steering != Steering::Flows => {
+            op::QP_FLOW_STEERING_ATTACH | op::QP_FLOW_STEERING_DETACH if hca.steering != Steering::Flows => {
                 Err(Status::BadSystemState)
             }
-            op::FLOW_ATTACH => {
-                let rule = super::input(command, host)?;
-                self.flows.attach(&rule, command.in_mod).map(Output::Immediate)
+            op::QP_FLOW_STEERING_ATTACH => {
+                let rule = input(command, host)?;
+                self.traffic.flows.attach(&rule, command.in_mod).map(Output::Immediate)
             }
-            op::FLOW_DETACH => self.flows.detach(command.in_param).map(none),
+            op::QP_FLOW_STEERING_DETACH => self.traffic.flows.detach(command.in_param).map(none),
             _ => Err(Status::BadOpcode),
         }
     }
 
     /// Runs a command on filters and counters.
     fn run_on_counters(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
-        use opcode as op;
         const RESET_PORT: u32 = 1 << 8;
         const FLOW_CONTROL: u32 = 1 << 12;
         const RESET_COUNTER: u32 = 1 << 31;
         let mut out = Mailbox::default();
         match command.opcode {
             op::SET_VLAN_FLTR => {
-                let vlans = super::input(command, host)?;
+                let vlans = input(command, host)?;
                 self.port_mut(command.in_mod)?.filters.set_vlans(&vlans);
                 Ok(Output::None)
             }
@@ -199,12 +206,12 @@ impl Card {
             }
             op::QUERY_IF_STAT => {
                 let index = u8::try_from(command.in_mod & !RESET_COUNTER).map_err(|_| Status::BadIndex)?;
-                self.interface_counters.query(index, command.in_mod & RESET_COUNTER != 0, &mut out);
+                self.traffic.interface_counters.query(index, command.in_mod & RESET_COUNTER != 0, &mut out);
                 Ok(Output::Mailbox(out))
             }
             op::DIAG_RPRT => {
-                self.cqs.report(&mut out);
-                self.transport_report(&mut out);
+                self.traffic.queues.cqs.report(&mut out);
+                self.traffic.queues.transport_report(&mut out);
                 Ok(Output::Mailbox(out))
             }
             _ => Err(Status::BadOpcode),
@@ -219,40 +226,30 @@ impl Card {
     ) -> Result<Output, Status> {
         let qpn = command.in_mod & 0xff_ffff;
         if transition == Transition::ToError {
-            self.fail_qp(qpn, host);
+            let (traffic, mut ctx) = self.split(host);
+            traffic.queues.fail_qp(qpn, &mut ctx);
         }
-        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
-        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        let table = self.tables.mtt()?;
         let mailbox = match transition {
             Transition::ToReset | Transition::ToError => Mailbox::default(),
-            _ => super::input(command, host)?,
+            _ => input(command, host)?,
         };
-        self.qps.transition(qpn, transition, &mailbox, table, &self.ports, host)?;
+        self.traffic.queues.qps.transition(qpn, transition, &mailbox, table, &self.ports.all, host)?;
         match transition {
             Transition::RtsToSqd => {
-                if let Some(qp) = self.qps.get_mut(qpn) {
+                if let Some(qp) = self.traffic.queues.qps.get_mut(qpn) {
                     qp.draining = Some(command.in_mod >> 31 != 0);
                 }
-                self.report_drained(qpn, host);
+                let (traffic, mut ctx) = self.split(host);
+                traffic.queues.report_drained(qpn, &mut ctx);
             }
             // Work requests may have been posted to the ring before the transition.
-            Transition::SqdToRts | Transition::SqErrorToRts => self.ring_send(qpn, host),
+            Transition::SqdToRts | Transition::SqErrorToRts => {
+                let (traffic, mut ctx) = self.split(host);
+                traffic.ring_send(qpn, &mut ctx);
+            }
             _ => {}
         }
         Ok(Output::None)
-    }
-
-    /// Removes every object of the guest.
-    pub(in crate::device) fn forget_objects(&mut self) {
-        self.hca = None;
-        self.eqs = Default::default();
-        self.cqs = Default::default();
-        self.srqs = Default::default();
-        self.qps = Qps::default();
-        self.regions = Regions::default();
-        self.special_qp_base = 0;
-        self.default_steering.fill(Default::default());
-        self.interface_counters = Default::default();
-        self.flows = Default::default();
     }
 }

@@ -1,7 +1,7 @@
 //! Commands on ports: QUERY_PORT, SET_PORT, INIT_PORT, MAD_IFC, CONFIG_DEV.
 
-use super::Output;
-use crate::device::Card;
+use super::io::{Output, input};
+use crate::device::adapter::Adapter;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::layout::config_dev;
@@ -9,10 +9,10 @@ use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::profile::LinkType;
 
-impl Card {
+impl Adapter {
     /// Returns the index and the port for a command's port number, which counts from 1.
     pub(super) fn port(&self, number: u32) -> Result<(usize, &Port), Status> {
-        let index = (number & 0xff).checked_sub(1).ok_or(Status::BadParameter)? as usize;
+        let index = self.profile.port_index(number).ok_or(Status::BadParameter)?;
         self.ports.get(index).map(|port| (index, port)).ok_or(Status::BadParameter)
     }
 
@@ -38,7 +38,7 @@ impl Card {
         match command.op_mod {
             INFINIBAND => {
                 port.choose(LinkType::InfiniBand)?;
-                self.set_infiniband(index, mailbox);
+                self.ports.set_infiniband(index, mailbox);
             }
             ETHERNET => {
                 port.choose(LinkType::Ethernet)?;
@@ -63,7 +63,7 @@ impl Card {
             out.set(config_dev::CHECKSUM_MODES, CHECKSUMS_OF_EACH_PORT);
             return Ok(Output::Mailbox(out));
         }
-        let mailbox = super::input(command, host)?;
+        let mailbox = input(command, host)?;
         if mailbox.field(config_dev::UPDATE) & UDP_PORT_VALID != 0 {
             self.roce_udp_port = mailbox.field(config_dev::ROCE_PORT) as u16;
         }

@@ -7,7 +7,7 @@ use super::headers::{Headers, Ip, Transport, Version};
 const IPV4_CHECKSUM: usize = 10;
 
 /// Inserts the IPv4 header checksum and the TCP or UDP checksum into a frame. Other frames stay unchanged.
-pub fn fill(frame: &mut [u8], headers: &Headers, ip: bool, transport: bool) {
+pub(crate) fn fill(frame: &mut [u8], headers: &Headers, ip: bool, transport: bool) {
     let Some(header) = headers.ip else { return };
     if ip && header.version == Version::V4 {
         let _ = fill_ipv4(frame, &header);
@@ -53,7 +53,7 @@ fn payload_sum(frame: &[u8], ip: &Ip) -> Option<u16> {
 /// The card's findings about a received frame: the completion's status, checksum and checksum-ok fields
 /// (Linux `include/linux/mlx4/cq.h`, `en_rx.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// The status field.
     pub status: u16,
     /// The sum over the IP payload and its pseudo header. For IPv6 without TCP or UDP the sum excludes the
@@ -64,26 +64,26 @@ pub struct Verdict {
 }
 
 /// Bits of the status field.
-pub mod status {
+pub(crate) mod status {
     /// An IPv4 packet that is not a fragment.
-    pub const IPV4: u16 = 1 << 6;
+    pub(crate) const IPV4: u16 = 1 << 6;
     /// An IPv4 fragment.
-    pub const IPV4_FRAGMENT: u16 = 1 << 7;
+    pub(crate) const IPV4_FRAGMENT: u16 = 1 << 7;
     /// IPv6.
-    pub const IPV6: u16 = 1 << 8;
+    pub(crate) const IPV6: u16 = 1 << 8;
     /// IPv4 with options.
-    pub const IPV4_OPTIONS: u16 = 1 << 9;
+    pub(crate) const IPV4_OPTIONS: u16 = 1 << 9;
     /// TCP.
-    pub const TCP: u16 = 1 << 10;
+    pub(crate) const TCP: u16 = 1 << 10;
     /// UDP.
-    pub const UDP: u16 = 1 << 11;
+    pub(crate) const UDP: u16 = 1 << 11;
     /// The IP header is valid.
-    pub const IP_OK: u16 = 1 << 12;
+    pub(crate) const IP_OK: u16 = 1 << 12;
 }
 
 /// Checks a received frame.
 #[must_use]
-pub fn check(frame: &[u8], headers: &Headers) -> Verdict {
+pub(crate) fn check(frame: &[u8], headers: &Headers) -> Verdict {
     let Some(ip) = headers.ip else { return Verdict::default() };
     let header = frame.get(ip.start..ip.payload).unwrap_or_default();
     let mut flags = match ip.version {

@@ -12,7 +12,7 @@ const MAX_GROUPS: usize = 4096;
 
 /// A port's filters. After a reset, all frames pass.
 #[derive(Clone, Debug, Default)]
-pub struct Filters {
+pub(crate) struct Filters {
     /// One bit per VLAN; `None` until the driver has set the filter.
     vlans: Option<Box<[u32; VLAN_WORDS]>>,
     groups: BTreeSet<[u8; 6]>,
@@ -21,7 +21,7 @@ pub struct Filters {
 
 impl Filters {
     /// SET_VLAN_FLTR: VLAN v is bit v % 32 of word 127 - v / 32.
-    pub fn set_vlans(&mut self, mailbox: &Mailbox) {
+    pub(crate) fn set_vlans(&mut self, mailbox: &Mailbox) {
         let words = self.vlans.get_or_insert_with(|| Box::new([0; VLAN_WORDS]));
         for (index, word) in words.iter_mut().rev().enumerate() {
             *word = mailbox.u32(4 * index);
@@ -30,7 +30,7 @@ impl Filters {
 
     /// SET_MCAST_FLTR. If `what` is 0, adds the address in the low 48 bits of `group`, after clearing the
     /// list if bit 63 is set. If it is 1, all multicast passes; if 2, only listed addresses.
-    pub fn set_groups(&mut self, what: u8, group: u64) -> Result<(), Status> {
+    pub(crate) fn set_groups(&mut self, what: u8, group: u64) -> Result<(), Status> {
         const ADD: u8 = 0;
         const ALL_PASS: u8 = 1;
         const FILTER: u8 = 2;
@@ -55,7 +55,7 @@ impl Filters {
     /// Returns whether a frame with this tag, or without a tag, passes. A tag with VLAN 0 carries a priority
     /// and no VLAN.
     #[must_use]
-    pub fn passes_vlan(&self, vlan: Option<Vlan>) -> bool {
+    pub(crate) fn passes_vlan(&self, vlan: Option<Vlan>) -> bool {
         match (&self.vlans, vlan.map(Vlan::id)) {
             (Some(words), Some(id)) if id != 0 => {
                 words.get(usize::from(id) / 32).is_some_and(|word| word >> (id % 32) & 1 != 0)
@@ -67,7 +67,7 @@ impl Filters {
     /// Returns whether a frame to an address passes. Applies only where steering does not itself name the
     /// accepted groups.
     #[must_use]
-    pub fn passes_group(&self, destination: [u8; 6]) -> bool {
+    pub(crate) fn passes_group(&self, destination: [u8; 6]) -> bool {
         let multicast = destination[0] & 1 != 0;
         !multicast || !self.filters_groups || self.groups.contains(&destination)
     }

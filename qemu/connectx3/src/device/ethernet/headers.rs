@@ -6,13 +6,13 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_CUSTOMER_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 /// Offset of the Ethernet type in a frame.
-pub const TYPE: usize = 12;
+pub(crate) const TYPE: usize = 12;
 /// The length of a VLAN tag, in bytes.
-pub const TAG: usize = 4;
+pub(crate) const TAG: usize = 4;
 
 /// A frame's headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
+pub(crate) struct Headers {
     /// The outermost VLAN tag.
     pub vlan: Option<Vlan>,
     /// The Ethernet type behind the tags.
@@ -23,7 +23,7 @@ pub struct Headers {
 
 /// A VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vlan {
+pub(crate) struct Vlan {
     /// The kind of VLAN.
     pub kind: VlanKind,
     /// The tag control information: priority and VLAN id.
@@ -32,7 +32,7 @@ pub struct Vlan {
 
 /// The kind of a VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VlanKind {
+pub(crate) enum VlanKind {
     /// C-VLAN, 802.1Q.
     Customer,
     /// S-VLAN, 802.1ad.
@@ -59,25 +59,25 @@ impl VlanKind {
 impl Vlan {
     /// Returns the tag's bytes as they appear in a frame.
     #[must_use]
-    pub fn bytes(self) -> [u8; TAG] {
+    pub(crate) fn bytes(self) -> [u8; TAG] {
         let ([a, b], [c, d]) = (self.kind.ethertype().to_be_bytes(), self.tci.to_be_bytes());
         [a, b, c, d]
     }
     /// Returns the VLAN id.
     #[must_use]
-    pub const fn id(self) -> u16 {
+    pub(crate) const fn id(self) -> u16 {
         self.tci & 0xfff
     }
     /// Returns the priority.
     #[must_use]
-    pub const fn priority(self) -> u8 {
+    pub(crate) const fn priority(self) -> u8 {
         (self.tci >> 13) as u8
     }
 }
 
 /// The version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub(crate) enum Version {
     /// IPv4.
     V4,
     /// IPv6.
@@ -86,7 +86,7 @@ pub enum Version {
 
 /// A transport protocol that the card recognizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub(crate) enum Transport {
     /// TCP.
     Tcp = 6,
     /// UDP.
@@ -95,7 +95,7 @@ pub enum Transport {
 
 /// The location and contents of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ip {
+pub(crate) struct Ip {
     /// The IP version.
     pub version: Version,
     /// Offset of the header in the frame.
@@ -143,7 +143,7 @@ impl Ip {
 
     /// Returns the transport, TCP or UDP, if the packet contains the complete fixed header of it.
     #[must_use]
-    pub const fn transport(&self) -> Option<Transport> {
+    pub(crate) const fn transport(&self) -> Option<Transport> {
         let len = self.end - self.payload;
         match self.protocol {
             6 if !self.fragment && len >= 20 => Some(Transport::Tcp),
@@ -154,7 +154,7 @@ impl Ip {
 
     /// Returns the source address followed by the destination address.
     #[must_use]
-    pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let range = match self.version {
             Version::V4 => self.start + 12..self.start + 20,
             Version::V6 => self.start + 8..self.start + 40,
@@ -165,7 +165,7 @@ impl Ip {
 
 /// The handling of the length field of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
+pub(crate) enum Length {
     /// The packet has the stated length.
     AsStated,
     /// The packet fills the frame: the header is a template for segments of other lengths.
@@ -175,7 +175,7 @@ pub enum Length {
 impl Headers {
     /// Parses a frame.
     #[must_use]
-    pub fn parse(frame: &[u8], length: Length) -> Self {
+    pub(crate) fn parse(frame: &[u8], length: Length) -> Self {
         let Some(mut ethertype) = be16(frame, TYPE) else { return Self::default() };
         let mut start = TYPE + 2;
         let mut vlan = None;
@@ -192,6 +192,6 @@ impl Headers {
 }
 
 /// Returns the big-endian 16-bit word at an offset.
-pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|word| u16::from_be_bytes(*word))
 }

@@ -2,23 +2,24 @@
 //! (Linux `mlx4_rss_context`; the Toeplitz hash is Microsoft's).
 
 use super::headers::{Headers, Transport, Version};
+use crate::device::layout::{Field, qp_context as qp};
 
 /// The length of the Toeplitz key, in bytes.
-pub const KEY: usize = 40;
+pub(crate) const KEY: usize = 40;
 
 /// Protocols whose headers are hashed.
 mod flag {
-    pub const UDP_IPV6: u8 = 1 << 0;
-    pub const UDP_IPV4: u8 = 1 << 1;
-    pub const TCP_IPV6: u8 = 1 << 2;
-    pub const IPV6: u8 = 1 << 3;
-    pub const TCP_IPV4: u8 = 1 << 4;
-    pub const IPV4: u8 = 1 << 5;
+    pub(super) const UDP_IPV6: u8 = 1 << 0;
+    pub(super) const UDP_IPV4: u8 = 1 << 1;
+    pub(super) const TCP_IPV6: u8 = 1 << 2;
+    pub(super) const IPV6: u8 = 1 << 3;
+    pub(super) const TCP_IPV4: u8 = 1 << 4;
+    pub(super) const IPV4: u8 = 1 << 5;
 }
 
 /// The hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HashFunction {
+pub(crate) enum HashFunction {
     /// The exclusive or of all 32-bit words, folded to eight bits.
     Xor,
     /// The Toeplitz hash, as specified by Microsoft.
@@ -27,7 +28,7 @@ pub enum HashFunction {
 
 /// The receive side scaling context of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rss {
+pub(crate) struct Rss {
     /// The first of the target queue pairs.
     pub base_qpn: u32,
     /// The first of the target queue pairs for UDP.
@@ -45,33 +46,46 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// Parses the context.
+    /// Parses the context. `field` returns the value of a field of the queue pair's context.
     #[must_use]
-    pub fn parse(bytes: &[u8; 56]) -> Option<Self> {
-        let word = |at: usize| {
-            bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
-        };
-        let function = match bytes[0x0a] {
+    pub(crate) fn parse(field: impl Fn(Field) -> u32) -> Option<Self> {
+        const TABLE: u32 = 0xf;
+        const PROTOCOLS: u32 = 0x3f;
+        const WORDS: [Field; KEY / 4] = [
+            qp::KEY_0,
+            qp::KEY_1,
+            qp::KEY_2,
+            qp::KEY_3,
+            qp::KEY_4,
+            qp::KEY_5,
+            qp::KEY_6,
+            qp::KEY_7,
+            qp::KEY_8,
+            qp::KEY_9,
+        ];
+        let function = match field(qp::HASH_FUNCTION) {
             0 => HashFunction::Xor,
             1 => HashFunction::Toeplitz,
             _ => return None,
         };
         let mut key = [0; KEY];
-        key.copy_from_slice(bytes.get(0x0c..0x0c + KEY)?);
+        for (place, word) in key.as_chunks_mut::<4>().0.iter_mut().zip(WORDS) {
+            *place = field(word).to_be_bytes();
+        }
         Some(Self {
-            base_qpn: word(0) & 0xff_ffff,
-            base_qpn_udp: word(0x34) & 0xff_ffff,
-            log_size: (word(0) >> 24) as u8 & 0xf,
-            default_qpn: word(4) & 0xff_ffff,
+            base_qpn: field(qp::SPREAD_BASE),
+            base_qpn_udp: field(qp::SPREAD_BASE_UDP) & 0xff_ffff,
+            log_size: (field(qp::LOG_SPREAD) & TABLE) as u8,
+            default_qpn: field(qp::SPREAD_DEFAULT),
             function,
-            flags: bytes[0x0b] & 0x3f,
+            flags: (field(qp::HASH_OF) & PROTOCOLS) as u8,
             key,
         })
     }
 
     /// Returns the target queue pair of a frame, and its hash, which is 0 if the frame is not hashed.
     #[must_use]
-    pub fn spread(&self, frame: &[u8], headers: &Headers) -> (u32, u32) {
+    pub(crate) fn spread(&self, frame: &[u8], headers: &Headers) -> (u32, u32) {
         let Some(ip) = headers.ip else { return (self.default_qpn, 0) };
         let (tcp, udp, alone) = match ip.version {
             Version::V4 => (flag::TCP_IPV4, flag::UDP_IPV4, flag::IPV4),

@@ -12,7 +12,7 @@ const CWR: u8 = 0x80;
 
 /// The segment of a work request that describes the segmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut<'a> {
+pub(super) struct Cut<'a> {
     /// The length of data per segment, in bytes.
     pub segment: usize,
     /// The Ethernet, IP and TCP headers of the first segment.
@@ -22,7 +22,7 @@ pub struct Cut<'a> {
 impl<'a> Cut<'a> {
     /// Parses the bytes that follow the control segment. Returns also the remaining bytes.
     #[must_use]
-    pub fn parse(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (word, rest) = bytes.split_first_chunk::<4>()?;
         let word = u32::from_be_bytes(*word);
         let (segment, len) = ((word >> 16) as usize, (word & 0xffff) as usize);
@@ -34,7 +34,7 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the segments, or `None` if the header is not a TCP header.
-    pub fn segments(&self, data: &[u8]) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn segments(&self, data: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::parse(self.header, Length::Ignored);
         let ip = headers.ip.filter(|ip| ip.transport() == Some(Transport::Tcp))?;
         let count = data.len().div_ceil(self.segment).max(1);

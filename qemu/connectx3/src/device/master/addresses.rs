@@ -5,19 +5,19 @@ use super::tracker::{INVALID, NO_SUCH, Result};
 
 /// The rows with their values.
 #[derive(Debug)]
-pub struct Rows<T> {
+pub(super) struct Rows<T> {
     rows: Vec<Option<(T, u32)>>,
 }
 
 impl<T: Copy + PartialEq> Rows<T> {
     /// Creates a table of `count` free rows.
     #[must_use]
-    pub fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self { rows: vec![None; count] }
     }
 
     /// Adds a user to a value and returns its row, which is a free row if the value is new.
-    pub fn register(&mut self, value: T) -> Result<usize> {
+    pub(super) fn register(&mut self, value: T) -> Result<usize> {
         let has = |row: &Option<(T, u32)>| row.is_some_and(|(held, _)| held == value);
         if let Some(index) = self.rows.iter().position(has) {
             if let Some(Some((_, users))) = self.rows.get_mut(index) {
@@ -32,7 +32,7 @@ impl<T: Copy + PartialEq> Rows<T> {
     }
 
     /// Removes a user of a value. Returns the row if it is now free. A value without a row is no error.
-    pub fn unregister(&mut self, value: T) -> Option<usize> {
+    pub(super) fn unregister(&mut self, value: T) -> Option<usize> {
         let index = self.rows.iter().position(|row| row.is_some_and(|(held, _)| held == value))?;
         let slot = self.rows.get_mut(index)?;
         match slot {
@@ -49,7 +49,7 @@ impl<T: Copy + PartialEq> Rows<T> {
 
     /// Returns whether a row is in use.
     #[must_use]
-    pub fn holds(&self, index: usize) -> bool {
+    pub(super) fn holds(&self, index: usize) -> bool {
         self.rows.get(index).is_some_and(Option::is_some)
     }
 }

@@ -2,7 +2,7 @@
 //! at a time, and the master answers with a toggle bit (Linux `mlx4/cmd.c`).
 
 /// The length of the channel's registers, in bytes, from the start of BAR 2.
-pub const CHANNEL_LEN: u64 = 16;
+pub(super) const CHANNEL_LEN: u64 = 16;
 
 const SLAVE_WRITE: u64 = 0x0;
 const SLAVE_READ: u64 = 0x4;
@@ -22,7 +22,7 @@ const VERSION: u32 = 1 << 8 | 1;
 
 /// A slave's request to its master. The master answers it with [`Channel::reply`] or [`Channel::give_up`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Task {
+pub(super) enum Task {
     /// Release all the slave's resources. The channel has already answered.
     Forget,
     /// Run the command at a bus address of the slave.
@@ -45,17 +45,17 @@ enum Stage {
 
 /// Command words of a slave.
 mod word {
-    pub const RESET: u8 = 0;
-    pub const VHCR0: u8 = 1;
-    pub const VHCR1: u8 = 2;
-    pub const VHCR2: u8 = 3;
-    pub const VHCR_EN: u8 = 4;
-    pub const VHCR_POST: u8 = 5;
+    pub(super) const RESET: u8 = 0;
+    pub(super) const VHCR0: u8 = 1;
+    pub(super) const VHCR1: u8 = 2;
+    pub(super) const VHCR2: u8 = 3;
+    pub(super) const VHCR_EN: u8 = 4;
+    pub(super) const VHCR_POST: u8 = 5;
 }
 
 /// The registers, and the slave's position in the startup sequence.
 #[derive(Debug, Default)]
-pub struct Channel {
+pub(super) struct Channel {
     slave_write: u32,
     slave_read: u32,
     flags: u32,
@@ -66,7 +66,7 @@ pub struct Channel {
 impl Channel {
     /// Reads a register.
     #[must_use]
-    pub const fn read(&self, offset: u64) -> u32 {
+    pub(super) const fn read(&self, offset: u64) -> u32 {
         match offset {
             SLAVE_WRITE => self.slave_write,
             SLAVE_READ => self.slave_read,
@@ -77,7 +77,7 @@ impl Channel {
     }
 
     /// Writes a register.
-    pub fn write(&mut self, offset: u64, value: u32) -> Option<Task> {
+    pub(super) fn write(&mut self, offset: u64, value: u32) -> Option<Task> {
         match offset {
             SLAVE_WRITE => {
                 self.slave_write = value;
@@ -133,13 +133,13 @@ impl Channel {
     }
 
     /// Reports the task as done.
-    pub fn reply(&mut self) {
+    pub(super) fn reply(&mut self) {
         self.answer(0);
     }
 
     /// Rejects the slave after an invalid word: it must begin again with a reset. The caller releases the
     /// slave's resources.
-    pub fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.stage = Stage::Reset;
         self.answer(INTERNAL_ERROR);
     }

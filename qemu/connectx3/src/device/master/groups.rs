@@ -4,10 +4,11 @@
 use super::Slave;
 use super::startup::{LOG_MCG_ENTRY, LOG_MCG_HASH, LOG_MCGS, MCG_BASE, MCG_LEN};
 use super::tracker::{INVALID, NO_SUCH, Result};
-use crate::device::Card;
+use crate::device::adapter::Adapter;
 use crate::device::command::Output;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::layout::mcg;
 use crate::device::mailbox::Mailbox;
 use crate::device::steering::{self, McgTable, Steer};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ type Key = (u8, [u8; 16]);
 
 /// All groups.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub(super) struct Groups {
     members: BTreeMap<Key, Vec<u32>>,
     /// Queue pairs that receive all multicast frames, by port.
     promiscuous: BTreeMap<usize, Vec<u32>>,
@@ -53,9 +54,9 @@ impl Groups {
     }
 
     /// Writes all groups into the card's table, as chains that begin at the hash of their destination.
-    fn write(&self, card: &mut Card, host: &dyn Host) -> Result {
-        let hca = card.hca.as_ref().ok_or(Status::BadSystemState)?;
-        let table = McgTable { icm: &card.icm, hca };
+    fn write(&self, adapter: &mut Adapter, host: &dyn Host) -> Result {
+        let hca = adapter.tables.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let table = McgTable { icm: &adapter.tables.icm, hca };
         let mut entries: BTreeMap<u32, Mailbox> = BTreeMap::new();
         let mut spare = 1u32 << LOG_MCG_HASH;
         for (key, members) in &self.members {
@@ -63,7 +64,7 @@ impl Groups {
             let mut last = None;
             while let Some(entry) = entries.get(&index) {
                 last = Some(index);
-                match entry.u32(0x00) >> 6 {
+                match entry.field(mcg::NEXT) >> 6 {
                     0 => {
                         index = spare;
                         spare += 1;
@@ -75,18 +76,18 @@ impl Groups {
                 return Err(Status::ExceedsLimit);
             }
             if let Some(last) = last.and_then(|last| entries.get_mut(&last)) {
-                last.put_u32(0x00, index << 6);
+                last.set(mcg::NEXT, index << 6);
             }
             entries.insert(index, entry(key, &self.list(key, members)));
         }
-        if let Some(memory) = card.icm.card() {
+        if let Some(memory) = adapter.tables.icm.card() {
             memory.clear(MCG_BASE, MCG_LEN);
             hca.found.clear();
         }
         for (index, entry) in &entries {
-            steering::write(hca, &mut card.icm, *index, entry, host)?;
+            steering::write(hca, &mut adapter.tables.icm, *index, entry, host)?;
         }
-        for (port, kinds) in card.default_steering.iter_mut().enumerate() {
+        for (port, kinds) in adapter.traffic.default_steering.iter_mut().enumerate() {
             if let Some(list) = kinds.get_mut(Steer::Multicast as usize) {
                 *list = self.promiscuous.get(&port).cloned().unwrap_or_default();
             }
@@ -97,7 +98,8 @@ impl Groups {
 
 fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
     let mut entry = Mailbox::default();
-    entry.put_u32(0x04, u32::from(*protocol) << 30 | members.len() as u32);
+    entry.set(mcg::PROTOCOL, u32::from(*protocol));
+    entry.set(mcg::MEMBERS, members.len() as u32);
     entry.put(0x10, gid);
     for (i, member) in members.iter().enumerate() {
         entry.put_u32(0x20 + 4 * i, *member);
@@ -107,9 +109,9 @@ fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
 
 impl Slave {
     /// QP_ATTACH: adds a queue pair to a destination, or removes it.
-    pub fn attach(
+    pub(super) fn attach(
         &mut self,
-        card: &mut Card,
+        adapter: &mut Adapter,
         command: &Command,
         mailbox: &Mailbox,
         host: &dyn Host,
@@ -118,7 +120,7 @@ impl Slave {
         let (protocol, block) = ((command.in_mod >> 28 & 7) as u8, command.in_mod >> 31 != 0);
         let key = (protocol, *mailbox.bytes().first_chunk().ok_or(INVALID)?);
         let qp = self.tracker.qps.get_mut(qpn)?;
-        if protocol == ETHERNET && of_ethernet(&key).is_none_or(|(port, _)| port >= card.ports.len()) {
+        if protocol == ETHERNET && of_ethernet(&key).is_none_or(|(port, _)| port >= adapter.ports.all.len()) {
             return Err(INVALID);
         }
         let members = self.groups.members.entry(key).or_default();
@@ -142,15 +144,20 @@ impl Slave {
         if !join && place.is_none() {
             return Err(INVALID);
         }
-        self.groups.write(card, host).map(|()| Output::None)
+        self.groups.write(adapter, host).map(|()| Output::None)
     }
 
     /// PROMISC: starts or stops the delivery of all multicast frames of a port to a queue pair. A request for
     /// all unicast frames has no effect and is no error.
-    pub fn promiscuous(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+    pub(super) fn promiscuous(
+        &mut self,
+        adapter: &mut Adapter,
+        command: &Command,
+        host: &dyn Host,
+    ) -> Result<Output> {
         let (qpn, add) = (command.in_param as u32 & QPN, command.op_mod != 0);
         let port = usize::try_from(command.in_param >> 62).ok().and_then(|number| number.checked_sub(1));
-        let port = port.filter(|&port| port < card.ports.len()).ok_or(INVALID)?;
+        let port = port.filter(|&port| port < adapter.ports.all.len()).ok_or(INVALID)?;
         if command.in_mod == Steer::Unicast as u32 {
             return Ok(Output::None);
         }
@@ -159,13 +166,14 @@ impl Slave {
         if add {
             list.push(qpn);
         }
-        self.groups.write(card, host).map(|()| Output::None)
+        self.groups.write(adapter, host).map(|()| Output::None)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::master::startup;
     use crate::device::{DmaError, Profile};
     use platform::Instant;
     use verbs::MacAddr;
@@ -213,7 +221,8 @@ mod tests {
 
     #[test]
     fn many_groups_are_found_by_the_card_and_left_again() {
-        let mut card = Card::new(Profile::named("vf", MacAddr([2, 0, 0, 0, 0, 1])).unwrap());
+        let mut adapter = Adapter::new(Profile::named("vf", MacAddr([2, 0, 0, 0, 0, 1])).unwrap());
+        startup::start(&mut adapter);
         let mut slave = Slave::new(1);
         let first = slave.tracker.reserve_qps(2, 1).unwrap();
         let mac = |n: u16| [1, 0, 0x5e, 0, (n >> 8) as u8, n as u8];
@@ -221,42 +230,45 @@ mod tests {
         const GROUPS: u16 = 400;
         for n in 0..GROUPS {
             let key = ethernet(Steer::Multicast, mac(n));
-            slave.attach(&mut card, &join(first, 1), &key, &Nothing).unwrap();
+            slave.attach(&mut adapter, &join(first, 1), &key, &Nothing).unwrap();
         }
-        let members = |card: &Card, n: u16| {
-            let table = McgTable { icm: &card.icm, hca: card.hca.as_ref().unwrap() };
+        let members = |adapter: &Adapter, n: u16| {
+            let table = McgTable { icm: &adapter.tables.icm, hca: adapter.tables.hca.as_ref().unwrap() };
             table.members(0, Steer::Multicast, mac(n), &Nothing).to_vec()
         };
-        assert!((0..GROUPS).all(|n| members(&card, n) == [first]));
-        assert_eq!(members(&card, GROUPS), []);
+        assert!((0..GROUPS).all(|n| members(&adapter, n) == [first]));
+        assert_eq!(members(&adapter, GROUPS), []);
 
         let key = ethernet(Steer::Multicast, mac(7));
-        assert_eq!(slave.attach(&mut card, &join(first, 1), &key, &Nothing).err(), Some(NO_SUCH), "twice");
-        slave.attach(&mut card, &join(first + 1, 1), &key, &Nothing).unwrap();
-        assert_eq!(members(&card, 7), [first, first + 1]);
+        assert_eq!(slave.attach(&mut adapter, &join(first, 1), &key, &Nothing).err(), Some(NO_SUCH), "twice");
+        slave.attach(&mut adapter, &join(first + 1, 1), &key, &Nothing).unwrap();
+        assert_eq!(members(&adapter, 7), [first, first + 1]);
         let all = Command { in_param: 1 << 62 | u64::from(first + 1), op_mod: 1, ..Command::default() };
-        slave.promiscuous(&mut card, &all, &Nothing).unwrap();
-        assert_eq!((members(&card, 7), members(&card, 8)), (vec![first, first + 1], vec![first, first + 1]));
-        assert_eq!(card.default_members(0, Steer::Multicast), [first + 1]);
-        slave.promiscuous(&mut card, &Command { op_mod: 0, ..all }, &Nothing).unwrap();
-        assert_eq!(members(&card, 8), [first]);
+        slave.promiscuous(&mut adapter, &all, &Nothing).unwrap();
+        assert_eq!(
+            (members(&adapter, 7), members(&adapter, 8)),
+            (vec![first, first + 1], vec![first, first + 1])
+        );
+        assert_eq!(adapter.traffic.default_members(0, Steer::Multicast), [first + 1]);
+        slave.promiscuous(&mut adapter, &Command { op_mod: 0, ..all }, &Nothing).unwrap();
+        assert_eq!(members(&adapter, 8), [first]);
 
         for n in (0..GROUPS).filter(|n| n % 3 != 0) {
             let key = ethernet(Steer::Multicast, mac(n));
-            slave.attach(&mut card, &join(first, 0), &key, &Nothing).unwrap();
+            slave.attach(&mut adapter, &join(first, 0), &key, &Nothing).unwrap();
         }
-        assert!((0..GROUPS).filter(|n| *n != 7).all(|n| members(&card, n).is_empty() == (n % 3 != 0)));
+        assert!((0..GROUPS).filter(|n| *n != 7).all(|n| members(&adapter, n).is_empty() == (n % 3 != 0)));
         assert_eq!(
-            slave.attach(&mut card, &join(first, 0), &key, &Nothing).err(),
+            slave.attach(&mut adapter, &join(first, 0), &key, &Nothing).err(),
             Some(INVALID),
             "not there"
         );
-        assert_eq!(slave.attach(&mut card, &join(0x9999, 1), &key, &Nothing).err(), Some(NO_SUCH));
+        assert_eq!(slave.attach(&mut adapter, &join(0x9999, 1), &key, &Nothing).err(), Some(NO_SUCH));
         let other_port = {
             let mut key = key.clone();
             key.put_u8(5, 2);
             key
         };
-        assert_eq!(slave.attach(&mut card, &join(first, 1), &other_port, &Nothing).err(), Some(INVALID));
+        assert_eq!(slave.attach(&mut adapter, &join(first, 1), &other_port, &Nothing).err(), Some(INVALID));
     }
 }

@@ -19,30 +19,30 @@ const IN_HEADER: usize = 16;
 /// The length of a datagram segment, with which the outbound header begins, in bytes.
 const SEGMENT: usize = 48;
 /// The port's queue pair for general services, and its Q_Key.
-pub const GSI: QpNum = QpNum::new(1);
+pub(crate) const GSI: QpNum = QpNum::new(1);
 const GSI_Q_KEY: QKey = QKey(0x8001_0000);
 
 /// Classes of management datagrams.
 mod class {
-    pub const ADMINISTRATION: u8 = 0x03;
-    pub const DEVICE: u8 = 0x06;
-    pub const COMMUNICATION: u8 = 0x07;
+    pub(super) const ADMINISTRATION: u8 = 0x03;
+    pub(super) const DEVICE: u8 = 0x06;
+    pub(super) const COMMUNICATION: u8 = 0x07;
 }
 
 /// Returns whether a datagram from one queue pair to another goes to the master.
 #[must_use]
-pub const fn is_tunnel(from: u32, to: u32) -> bool {
+pub(crate) const fn is_tunnel(from: u32, to: u32) -> bool {
     numbers::is_proxy(from) && numbers::tunnel_of(from) == to
 }
 
 /// Returns the master's end of the tunnel of a port, counted from 0.
 #[must_use]
-pub const fn tunnel(port: usize) -> u32 {
+pub(crate) const fn tunnel(port: usize) -> u32 {
     numbers::tunnel(Special::Gsi, port as u32)
 }
 
 /// A datagram from a slave to its master.
-pub struct Outbound<'a> {
+pub(crate) struct Outbound<'a> {
     /// The datagram segment with the real destination.
     pub segment: &'a [u8; SEGMENT],
     mad: &'a [u8],
@@ -52,7 +52,7 @@ impl<'a> Outbound<'a> {
     /// Parses a message. Returns `None` if the master does not forward it: subnet management is not available
     /// to slaves, and of device management only requests are forwarded.
     #[must_use]
-    pub fn parse(message: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(message: &'a [u8]) -> Option<Self> {
         const GET_OR_SET: [u8; 2] = [1, 2];
         let (header, mad) = message.split_at_checked(OUT_HEADER)?;
         let passes = match *mad.get(1)? {
@@ -65,7 +65,7 @@ impl<'a> Outbound<'a> {
 
     /// Returns the frame to a queue pair, with the headers for its destination.
     #[must_use]
-    pub fn frame(&self, headers: &Headers, to: u32, qkey: u32, psn: u32) -> Option<Vec<u8>> {
+    pub(crate) fn frame(&self, headers: &Headers, to: u32, qkey: u32, psn: u32) -> Option<Vec<u8>> {
         // A controlled Q_Key stands for the Q_Key of the sending queue pair.
         let qkey = if QKey(qkey).is_controlled() { GSI_Q_KEY } else { QKey(qkey) };
         datagram(headers, GSI, QpNum::new(to), qkey, Psn::new(psn), self.mad)
@@ -76,7 +76,7 @@ impl<'a> Outbound<'a> {
 /// port. Returns `None` for a class that slaves do not receive: on Ethernet they receive only connection
 /// management.
 #[must_use]
-pub fn inbound(port: usize, frame: &Frame<'_>, vlan: Option<u16>) -> Option<Vec<u8>> {
+pub(crate) fn inbound(port: usize, frame: &Frame<'_>, vlan: Option<u16>) -> Option<Vec<u8>> {
     const GLOBAL_ROUTE: u8 = 0x80;
     const NO_VLAN: u16 = 0xffff;
     let Ext::Deth(deth) = frame.packet.ext else { return None };

@@ -2,42 +2,42 @@
 //! (`mlx4/main.c`, `profile.c`).
 
 /// The number of the slave among the functions; the physical function is 0.
-pub const SLAVE: u32 = 1;
+pub(super) const SLAVE: u32 = 1;
 
 /// log2 of the number of queue pairs.
-pub const LOG_QPS: u8 = 18;
+pub(super) const LOG_QPS: u8 = 18;
 /// log2 of the number of completion queues.
-pub const LOG_CQS: u8 = 16;
+pub(super) const LOG_CQS: u8 = 16;
 /// log2 of the number of shared receive queues.
-pub const LOG_SRQS: u8 = 16;
+pub(super) const LOG_SRQS: u8 = 16;
 /// log2 of the number of memory regions.
-pub const LOG_MPTS: u8 = 19;
+pub(super) const LOG_MPTS: u8 = 19;
 /// log2 of the number of MTT entries.
-pub const LOG_MTTS: u8 = 23;
+pub(super) const LOG_MTTS: u8 = 23;
 /// log2 of the number of event queues in the table.
-pub const LOG_EQS: u8 = 9;
+pub(super) const LOG_EQS: u8 = 9;
 /// log2 of the number of READs and atomics in flight per queue pair.
-pub const LOG_RDMARC: u8 = 4;
+pub(super) const LOG_RDMARC: u8 = 4;
 /// log2 of the number of XRC domains.
-pub const LOG_XRCDS: u8 = 16;
+pub(super) const LOG_XRCDS: u8 = 16;
 
 /// Completion queues reserved for the firmware (QUERY_DEV_CAP).
-pub const RESERVED_CQS: u32 = 1 << 7;
+pub(super) const RESERVED_CQS: u32 = 1 << 7;
 /// Shared receive queues reserved for the firmware (QUERY_DEV_CAP).
-pub const RESERVED_SRQS: u32 = 1 << 6;
+pub(super) const RESERVED_SRQS: u32 = 1 << 6;
 /// Memory regions reserved for the firmware (QUERY_DEV_CAP).
-pub const RESERVED_MPTS: u32 = 1 << 8;
+pub(super) const RESERVED_MPTS: u32 = 1 << 8;
 /// MTT entries reserved for the firmware (QUERY_DEV_CAP).
-pub const RESERVED_MTTS: u32 = 1 << 6;
+pub(super) const RESERVED_MTTS: u32 = 1 << 6;
 
 /// The first event queue of the slave. The doorbells of lower ones are at offsets of BAR 2 that hold the
 /// communication channel and the MSI-X table.
-pub const RESERVED_EQS: u32 = 16;
+pub(super) const RESERVED_EQS: u32 = 16;
 /// The number of event queues, including the reserved ones.
-pub const EQS: u32 = 80;
+pub(super) const EQS: u32 = 80;
 
 /// The counter for queue pairs without a counter of their own. It is the last counter.
-pub const SINK_COUNTER: u32 = crate::device::statistics::InterfaceCounters::COUNT - 1;
+pub(super) const SINK_COUNTER: u32 = crate::device::statistics::InterfaceCounters::COUNT - 1;
 
 /// The number of queue pairs of the firmware; the special ones of the physical function follow.
 const SPECIAL: u32 = 64;
@@ -48,11 +48,11 @@ const PROXIES: u32 = SPECIAL + 8;
 /// The first of the master's ends (tunnels).
 const TUNNELS: u32 = PROXIES + 8 * FUNCTIONS;
 /// The first queue pair that is available for allocation.
-pub const FIRST_QPN: u32 = TUNNELS + 8 * FUNCTIONS;
+pub(super) const FIRST_QPN: u32 = TUNNELS + 8 * FUNCTIONS;
 
 /// A management queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Special {
+pub(super) enum Special {
     /// QP0, subnet management.
     Smi = 0,
     /// QP1, general services.
@@ -61,37 +61,37 @@ pub enum Special {
 
 /// Returns the slave's end of a special queue pair of a port. Ports count from 0.
 #[must_use]
-pub const fn proxy(special: Special, port: u32) -> u32 {
+pub(super) const fn proxy(special: Special, port: u32) -> u32 {
     PROXIES + 8 * SLAVE + special as u32 + port
 }
 
 /// Returns the master's end of a special queue pair of a port. Ports count from 0.
 #[must_use]
-pub const fn tunnel(special: Special, port: u32) -> u32 {
+pub(super) const fn tunnel(special: Special, port: u32) -> u32 {
     tunnel_of(proxy(special, port))
 }
 
 /// Returns the master's end for a slave's end.
 #[must_use]
-pub const fn tunnel_of(proxy: u32) -> u32 {
+pub(super) const fn tunnel_of(proxy: u32) -> u32 {
     proxy - PROXIES + TUNNELS
 }
 
 /// Returns whether a number is one of the slave's ends.
 #[must_use]
-pub const fn is_proxy(qpn: u32) -> bool {
+pub(super) const fn is_proxy(qpn: u32) -> bool {
     qpn >= PROXIES + 8 * SLAVE && qpn < PROXIES + 8 * SLAVE + 8
 }
 
 /// Returns whether a number belongs to the firmware or to a special queue pair.
 #[must_use]
-pub const fn is_reserved(qpn: u32) -> bool {
+pub(super) const fn is_reserved(qpn: u32) -> bool {
     qpn < FIRST_QPN
 }
 
 /// Returns the Q_Key between the two ends of a special queue pair.
 #[must_use]
-pub const fn proxy_q_key(qpn: u32) -> Option<u32> {
+pub(super) const fn proxy_q_key(qpn: u32) -> Option<u32> {
     const BASE: u32 = 0xffff_0000;
     match qpn {
         PROXIES..TUNNELS => Some(BASE + (qpn - PROXIES)),
@@ -101,9 +101,9 @@ pub const fn proxy_q_key(qpn: u32) -> Option<u32> {
 }
 
 /// The first row of the slave in the port's GID table. Lower rows belong to the physical function.
-pub const FIRST_GID: usize = 16;
+pub(super) const FIRST_GID: usize = 16;
 /// The number of the slave's rows in the port's GID table.
-pub const GIDS: usize = crate::device::port::ROWS - FIRST_GID;
+pub(super) const GIDS: usize = crate::device::port::ROWS - FIRST_GID;
 
 /// The slave's key for all its memory. On a real card each function has its own; here it is the card's.
-pub const RESERVED_LKEY: u32 = crate::device::memory::RESERVED_LKEY;
+pub(super) const RESERVED_LKEY: u32 = crate::device::memory::RESERVED_LKEY;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Free numbers of one kind, and the slave's quota.
 #[derive(Debug)]
-pub struct Pool {
+pub(super) struct Pool {
     /// The lengths of runs of free numbers, by their first number. Runs neither overlap nor touch.
     free: BTreeMap<u32, u32>,
     /// The start of the next search, so that a freed number is not reused immediately.
@@ -17,20 +17,20 @@ pub struct Pool {
 impl Pool {
     /// Creates a pool of the numbers from `first` to before `end`, with a quota for the slave.
     #[must_use]
-    pub fn new(first: u32, end: u32, quota: u32) -> Self {
+    pub(super) fn new(first: u32, end: u32, quota: u32) -> Self {
         let free = BTreeMap::from([(first, end - first)]);
         Self { free, next: first, quota, taken: 0 }
     }
 
     /// Returns the slave's quota.
     #[must_use]
-    pub const fn quota(&self) -> u32 {
+    pub(super) const fn quota(&self) -> u32 {
         self.quota
     }
 
     /// Allocates `count` consecutive numbers, the first a multiple of `align`. If the quota is exceeded,
     /// Linux's master reports EDQUOT, which has no status of its own; an exhausted pool is ENOMEM.
-    pub fn take(&mut self, count: u32, align: u32) -> Result<u32, Status> {
+    pub(super) fn take(&mut self, count: u32, align: u32) -> Result<u32, Status> {
         let align = align.max(1);
         if count == 0 {
             return Err(Status::BadParameter);
@@ -62,7 +62,7 @@ impl Pool {
     }
 
     /// Frees numbers.
-    pub fn give_back(&mut self, first: u32, count: u32) {
+    pub(super) fn give_back(&mut self, first: u32, count: u32) {
         let (mut start, mut len) = (first, count);
         if let Some((&before, &n)) = self.free.range(..first).next_back()
             && before + n == first

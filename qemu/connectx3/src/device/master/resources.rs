@@ -4,24 +4,24 @@ use super::numbers;
 use super::tracker::{BUSY, INVALID, Mpt, MttRange, NO_SUCH, NOT_PERMITTED, QpState, Queue, Result, Tracker};
 
 /// Kinds of resources (Linux `mlx4/mlx4.h`), in the low byte of the input modifier.
-pub mod kind {
+pub(super) mod kind {
     #![allow(missing_docs, reason = "the names are the protocol's")]
-    pub const QP: u8 = 0;
-    pub const CQ: u8 = 1;
-    pub const SRQ: u8 = 2;
-    pub const XRCD: u8 = 3;
-    pub const MPT: u8 = 4;
-    pub const MTT: u8 = 5;
-    pub const MAC: u8 = 6;
-    pub const VLAN: u8 = 7;
-    pub const COUNTER: u8 = 9;
+    pub(crate) const QP: u8 = 0;
+    pub(crate) const CQ: u8 = 1;
+    pub(crate) const SRQ: u8 = 2;
+    pub(crate) const XRCD: u8 = 3;
+    pub(crate) const MPT: u8 = 4;
+    pub(crate) const MTT: u8 = 5;
+    pub(crate) const MAC: u8 = 6;
+    pub(crate) const VLAN: u8 = 7;
+    pub(crate) const COUNTER: u8 = 9;
 }
 
 /// Steps of an allocation, in the opcode's modifier.
 mod step {
-    pub const RESERVE: u8 = 0;
-    pub const RESERVE_AND_MAP: u8 = 1;
-    pub const MAP: u8 = 2;
+    pub(super) const RESERVE: u8 = 0;
+    pub(super) const RESERVE_AND_MAP: u8 = 1;
+    pub(super) const MAP: u8 = 2;
 }
 
 const fn low(parameter: u64) -> u32 {
@@ -33,13 +33,13 @@ const fn high(parameter: u64) -> u32 {
 }
 
 /// The valid bits of a queue pair number.
-pub const QPN_MASK: u32 = 0x7f_ffff;
+pub(super) const QPN_MASK: u32 = 0x7f_ffff;
 /// The index bits of a memory region's key; the bits above count its reuses.
-pub const MPT_MASK: u32 = (1 << numbers::LOG_MPTS) - 1;
+pub(super) const MPT_MASK: u32 = (1 << numbers::LOG_MPTS) - 1;
 
 impl Tracker {
     /// ALLOC_RES for resources without a port. Returns the number.
-    pub fn allocate(&mut self, kind: u8, step: u8, parameter: u64) -> Result<u32> {
+    pub(super) fn allocate(&mut self, kind: u8, step: u8, parameter: u64) -> Result<u32> {
         match (kind, step) {
             (kind::QP, step::RESERVE) => self.reserve_qps(low(parameter) & 0xff_ffff, high(parameter)),
             (kind::QP, step::MAP) => self.map_qp(low(parameter) & QPN_MASK).map(|()| 0),
@@ -62,7 +62,7 @@ impl Tracker {
     }
 
     /// FREE_RES for resources without a port.
-    pub fn free(&mut self, kind: u8, step: u8, parameter: u64) -> Result {
+    pub(super) fn free(&mut self, kind: u8, step: u8, parameter: u64) -> Result {
         let number = low(parameter);
         match (kind, step) {
             (kind::QP, step::RESERVE) => self.qps.remove(number & QPN_MASK, high(parameter), |qp| {

@@ -1,7 +1,7 @@
 //! The master's initialization of the card, before its slave starts.
 
 use super::numbers::{LOG_CQS, LOG_EQS, LOG_MPTS, LOG_MTTS, LOG_QPS, LOG_RDMARC, LOG_SRQS};
-use crate::device::Card;
+use crate::device::adapter::Adapter;
 use crate::device::icm::{CardMemory, Icm};
 use crate::device::layout::init_hca;
 use crate::device::mailbox::Mailbox;
@@ -9,30 +9,30 @@ use crate::device::port::Port;
 use crate::device::queue_memory::MTT_ENTRY;
 
 /// log2 of the length of a steering table entry, in bytes.
-pub const LOG_MCG_ENTRY: u8 = 10;
+pub(super) const LOG_MCG_ENTRY: u8 = 10;
 /// log2 of the number of entries in the steering table.
-pub const LOG_MCGS: u8 = 13;
+pub(super) const LOG_MCGS: u8 = 13;
 /// log2 of the number of entries that a hash can select.
-pub const LOG_MCG_HASH: u8 = 12;
+pub(super) const LOG_MCG_HASH: u8 = 12;
 
 /// ICM address of the first table that the card reads. The other tables have addresses only for QUERY_HCA.
 const MTT_BASE: u64 = 0;
 /// ICM address of the steering table.
-pub const MCG_BASE: u64 = MTT_BASE + (MTT_ENTRY << LOG_MTTS);
+pub(super) const MCG_BASE: u64 = MTT_BASE + (MTT_ENTRY << LOG_MTTS);
 /// The length of the steering table, in bytes.
-pub const MCG_LEN: u64 = 1 << (LOG_MCG_ENTRY + LOG_MCGS);
+pub(super) const MCG_LEN: u64 = 1 << (LOG_MCG_ENTRY + LOG_MCGS);
 const MPT_BASE: u64 = MCG_BASE + MCG_LEN;
 const MPT_ENTRY: u64 = 64;
 const TABLES: u64 = MPT_BASE + (MPT_ENTRY << LOG_MPTS);
 
 /// Puts the card into the state in which the physical function's driver leaves it: all tables empty, in
 /// memory of the card.
-pub fn start(card: &mut Card) {
-    card.forget_objects();
-    card.icm = Icm::Card(CardMemory::new(TABLES));
-    card.ports = Port::all(&card.profile);
-    card.firmware.running = true;
-    if let Err(status) = card.init_hca(layout()) {
+pub(super) fn start(adapter: &mut Adapter) {
+    adapter.forget_objects();
+    adapter.tables.icm = Icm::Card(CardMemory::new(TABLES));
+    adapter.ports.all = Port::all(&adapter.profile);
+    adapter.firmware.running = true;
+    if let Err(status) = adapter.init_hca(layout()) {
         log::error!("the master cannot bring the card up: {status}");
     }
 }

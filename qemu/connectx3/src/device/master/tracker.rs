@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 
 /// The result of a check. Linux's master uses error numbers, which are converted to a status on the way back
 /// to the slave.
-pub type Result<T = ()> = core::result::Result<T, Status>;
+pub(super) type Result<T = ()> = core::result::Result<T, Status>;
 /// EPERM.
-pub const NOT_PERMITTED: Status = Status::BadOpcode;
+pub(super) const NOT_PERMITTED: Status = Status::BadOpcode;
 /// EINVAL.
-pub const INVALID: Status = Status::BadParameter;
+pub(super) const INVALID: Status = Status::BadParameter;
 /// EBUSY.
-pub const BUSY: Status = Status::ResourceBusy;
-/// ENOENT, EEXIST, EDQUOT: errors without a status of their own.
-pub const NO_SUCH: Status = Status::Internal;
+pub(super) const BUSY: Status = Status::ResourceBusy;
+/// The status for ENOENT, EEXIST and EDQUOT, for which the command interface has no status.
+pub(super) const NO_SUCH: Status = Status::Internal;
 
 /// The resources of one kind.
 #[derive(Debug)]
-pub struct Table<T> {
+pub(super) struct Table<T> {
     pool: Pool,
     records: BTreeMap<u32, T>,
 }
@@ -34,19 +34,19 @@ impl<T> Table<T> {
 
     /// Returns the slave's quota.
     #[must_use]
-    pub const fn quota(&self) -> u32 {
+    pub(super) const fn quota(&self) -> u32 {
         self.pool.quota()
     }
 
     /// Allocates consecutive numbers. `make` creates the record of each.
-    pub fn add(&mut self, count: u32, align: u32, make: impl Fn() -> T) -> Result<u32> {
+    pub(super) fn add(&mut self, count: u32, align: u32, make: impl Fn() -> T) -> Result<u32> {
         let first = self.pool.take(count, align)?;
         self.records.extend((first..first + count).map(|number| (number, make())));
         Ok(first)
     }
 
     /// Frees numbers. Fails if `may_go` fails for one of them, because it is in use.
-    pub fn remove(&mut self, first: u32, count: u32, may_go: impl Fn(&T) -> Result) -> Result {
+    pub(super) fn remove(&mut self, first: u32, count: u32, may_go: impl Fn(&T) -> Result) -> Result {
         let end = first.checked_add(count).ok_or(NO_SUCH)?;
         if self.records.range(first..end).count() != count as usize {
             return Err(NO_SUCH);
@@ -62,19 +62,19 @@ impl<T> Table<T> {
     }
 
     /// Returns a record.
-    pub fn get(&self, number: u32) -> Result<&T> {
+    pub(super) fn get(&self, number: u32) -> Result<&T> {
         self.records.get(&number).ok_or(NO_SUCH)
     }
 
     /// Returns a record for modification.
-    pub fn get_mut(&mut self, number: u32) -> Result<&mut T> {
+    pub(super) fn get_mut(&mut self, number: u32) -> Result<&mut T> {
         self.records.get_mut(&number).ok_or(NO_SUCH)
     }
 }
 
 /// A range of MTT entries. Its length is a power of two.
 #[derive(Debug)]
-pub struct MttRange {
+pub(super) struct MttRange {
     /// log2 of the number of entries.
     pub order: u8,
     /// The number of hardware-owned objects whose pages the entries describe.
@@ -83,14 +83,14 @@ pub struct MttRange {
 
 impl Table<MttRange> {
     /// Allocates a range, aligned to its length.
-    pub fn add_range(&mut self, order: u8) -> Result<u32> {
+    pub(super) fn add_range(&mut self, order: u8) -> Result<u32> {
         let first = self.pool.take(1 << order, 1 << order)?;
         self.records.insert(first, MttRange { order, users: 0 });
         Ok(first)
     }
 
     /// Frees a range.
-    pub fn remove_range(&mut self, first: u32) {
+    pub(super) fn remove_range(&mut self, first: u32) {
         if let Some(range) = self.records.remove(&first) {
             self.pool.give_back(first, 1 << range.order);
         }
@@ -99,7 +99,7 @@ impl Table<MttRange> {
 
 /// A completion queue or shared receive queue.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(super) struct Queue {
     /// The first MTT entry, while the card owns the queue.
     pub mtt: Option<u32>,
     /// The number of queue pairs that use the queue.
@@ -108,7 +108,7 @@ pub struct Queue {
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
-pub enum Mpt {
+pub(super) enum Mpt {
     /// The index is allocated.
     Reserved,
     /// The entry in the table is allocated as well.
@@ -122,7 +122,7 @@ pub enum Mpt {
 
 /// The resources that a queue pair uses while the card owns it.
 #[derive(Clone, Copy, Debug)]
-pub struct QpUses {
+pub(super) struct QpUses {
     /// The first MTT entry.
     pub mtt: u32,
     /// The completion queues of receives and of sends.
@@ -133,7 +133,7 @@ pub struct QpUses {
 
 /// The state of a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub enum QpState {
+pub(super) enum QpState {
     /// The number is allocated.
     Reserved,
     /// The context is allocated as well.
@@ -144,7 +144,7 @@ pub enum QpState {
 
 /// A queue pair.
 #[derive(Debug)]
-pub struct Qp {
+pub(super) struct Qp {
     /// The queue pair's state.
     pub state: QpState,
     /// The number of groups of which the queue pair is a member.
@@ -159,14 +159,14 @@ impl Qp {
     }
 
     /// Fails unless the card owns the queue pair.
-    pub const fn expect_hardware(&self) -> Result {
+    pub(super) const fn expect_hardware(&self) -> Result {
         if matches!(self.state, QpState::Hardware(_)) { Ok(()) } else { Err(BUSY) }
     }
 }
 
 /// All resources of a slave, except addresses of ports.
 #[derive(Debug)]
-pub struct Tracker {
+pub(super) struct Tracker {
     /// Queue pairs.
     pub qps: Table<Qp>,
     /// Completion queues.
@@ -202,27 +202,27 @@ impl Default for Tracker {
 
 impl Tracker {
     /// Checks that a buffer's MTT entries begin at the start of a range and fit into it.
-    pub fn check_mtt(&self, first: u32, entries: u64) -> Result {
+    pub(super) fn check_mtt(&self, first: u32, entries: u64) -> Result {
         let range = self.mtts.get(first)?;
         if entries > 1 << range.order { Err(NOT_PERMITTED) } else { Ok(()) }
     }
 
     /// Checks that `entries` entries from `first` on are in one range.
-    pub fn check_mtt_part(&self, first: u32, entries: u32) -> Result {
+    pub(super) fn check_mtt_part(&self, first: u32, entries: u32) -> Result {
         let (&start, range) = self.mtts.records.range(..=first).next_back().ok_or(INVALID)?;
         let end = u64::from(start) + (1 << range.order);
         if u64::from(first) + u64::from(entries) > end { Err(INVALID) } else { Ok(()) }
     }
 
     /// Adds or removes a user of a range. The range must have been checked.
-    pub fn use_mtt(&mut self, first: u32, used: bool) {
+    pub(super) fn use_mtt(&mut self, first: u32, used: bool) {
         if let Ok(range) = self.mtts.get_mut(first) {
             range.users = if used { range.users + 1 } else { range.users.saturating_sub(1) };
         }
     }
 
     /// Records that the card now owns a queue pair with these resources, which must have been checked.
-    pub fn qp_to_hardware(&mut self, qpn: u32, uses: QpUses) {
+    pub(super) fn qp_to_hardware(&mut self, qpn: u32, uses: QpUses) {
         self.count_uses(uses, true);
         if let Ok(qp) = self.qps.get_mut(qpn) {
             qp.state = QpState::Hardware(uses);
@@ -230,7 +230,7 @@ impl Tracker {
     }
 
     /// Records that the card no longer owns a queue pair.
-    pub fn qp_to_mapped(&mut self, qpn: u32) {
+    pub(super) fn qp_to_mapped(&mut self, qpn: u32) {
         let Ok(qp) = self.qps.get_mut(qpn) else { return };
         let before = std::mem::replace(&mut qp.state, QpState::Mapped);
         if let QpState::Hardware(uses) = before {
@@ -252,7 +252,7 @@ impl Tracker {
     }
 
     /// Creates the record of one of the slave's special queue pairs, whose numbers are not from the pool.
-    pub fn map_proxy(&mut self, qpn: u32) -> Result {
+    pub(super) fn map_proxy(&mut self, qpn: u32) -> Result {
         if self.qps.records.contains_key(&qpn) {
             return Err(NO_SUCH);
         }
@@ -261,12 +261,12 @@ impl Tracker {
     }
 
     /// Removes the record of a special queue pair.
-    pub fn unmap_proxy(&mut self, qpn: u32) {
+    pub(super) fn unmap_proxy(&mut self, qpn: u32) {
         self.qps.records.remove(&qpn);
     }
 
     /// Allocates consecutive queue pair numbers.
-    pub fn reserve_qps(&mut self, count: u32, align: u32) -> Result<u32> {
+    pub(super) fn reserve_qps(&mut self, count: u32, align: u32) -> Result<u32> {
         self.qps.add(count, align, || Qp::new(QpState::Reserved))
     }
 }

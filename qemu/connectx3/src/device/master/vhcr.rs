@@ -10,7 +10,7 @@ const STATUS: u64 = 0x1c;
 const EVENT: u8 = 1 << 6;
 
 /// Reads a command, and whether the slave wants an event when it ends.
-pub fn read(host: &dyn Host, at: u64) -> Result<(Command, bool), DmaError> {
+pub(super) fn read(host: &dyn Host, at: u64) -> Result<(Command, bool), DmaError> {
     let mut bytes = [0; LEN];
     host.read(at, &mut bytes)?;
     let [a, b, c, d, e, f, g, h, i, j, k, l, _, _, _, _, rest @ ..] = bytes;
@@ -30,7 +30,7 @@ pub fn read(host: &dyn Host, at: u64) -> Result<(Command, bool), DmaError> {
 }
 
 /// Writes the status and the output of a command.
-pub fn finish(host: &dyn Host, at: u64, status: u8, immediate: Option<u64>) -> Result<(), DmaError> {
+pub(super) fn finish(host: &dyn Host, at: u64, status: u8, immediate: Option<u64>) -> Result<(), DmaError> {
     if let Some(value) = immediate {
         host.write(at + OUT_PARAM, &value.to_be_bytes())?;
     }

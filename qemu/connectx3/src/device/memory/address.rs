@@ -18,10 +18,10 @@ use verbs::RemoteKey;
 const OFFSET_BITS: u32 = u64::BITS - NAME_BITS;
 
 /// An address without memory, which stands for an element whose key, range or right was refused.
-pub const NOWHERE: IoAddr = IoAddr(u64::MAX << OFFSET_BITS);
+pub(crate) const NOWHERE: IoAddr = IoAddr(u64::MAX << OFFSET_BITS);
 
 /// Returns the address of a byte of a region. The address is valid as long as the key is.
-pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
+pub(crate) fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
     let (name, start) = keyed.regions.name(key, keyed.start(key)?);
     let offset = va.wrapping_sub(start);
     if offset >> OFFSET_BITS != 0 {
@@ -31,7 +31,7 @@ pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
 }
 
 /// The memory of own work requests.
-pub struct LocalMemory<'a> {
+pub(crate) struct LocalMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
 }
@@ -102,7 +102,7 @@ impl Memory for LocalMemory<'_> {
 }
 
 /// Memory as the peer of one queue pair accesses it.
-pub struct PeerMemory<'a> {
+pub(crate) struct PeerMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
     /// The queue pair. For XRC, the protection domain is that of the shared receive queue which the peer

@@ -11,15 +11,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// more invalidates all names.
 const MAX_NAMES: usize = 1 << 20;
 /// The number of bits of a name.
-pub const NAME_BITS: u32 = 24;
+pub(super) const NAME_BITS: u32 = 24;
 
 /// A name. 0 is reserved for [`RESERVED_LKEY`](super::RESERVED_LKEY), which always stays valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Name(pub u32);
+pub(super) struct Name(pub u32);
 
 /// The assigned names.
 #[derive(Debug, Default)]
-pub struct Generations(Mutex<Names>);
+pub(super) struct Generations(Mutex<Names>);
 
 #[derive(Debug, Default)]
 struct Names {
@@ -49,7 +49,7 @@ impl Generations {
     }
 
     /// Returns the name of a valid key's current validity, and the region's first address at its beginning.
-    pub fn name(&self, key: u32, start: u64) -> (Name, u64) {
+    pub(super) fn name(&self, key: u32, start: u64) -> (Name, u64) {
         let mut names = self.names();
         if let Some(&name) = names.by_key.get(&key) {
             return (name, names.keys.get(&name).map_or(start, |&(_, start)| start));
@@ -66,12 +66,12 @@ impl Generations {
     }
 
     /// Returns the key of a name, and the region's first address, while the name is valid.
-    pub fn key(&self, name: Name) -> Option<(u32, u64)> {
+    pub(super) fn key(&self, name: Name) -> Option<(u32, u64)> {
         self.names().keys.get(&name).copied()
     }
 
     /// Invalidates the name of a key.
-    pub fn end(&mut self, key: u32) {
+    pub(super) fn end(&mut self, key: u32) {
         let names = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = names.by_key.remove(&key) {
             names.keys.remove(&name);

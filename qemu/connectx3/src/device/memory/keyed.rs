@@ -7,7 +7,7 @@ use crate::device::queue_memory::{MTT_ENTRY, MttTable};
 
 /// The guest's memory, addressed by keys.
 #[derive(Clone, Copy)]
-pub struct Keyed<'a> {
+pub(crate) struct Keyed<'a> {
     /// The regions.
     pub regions: &'a Regions,
     /// The page table of the regions.
@@ -41,7 +41,14 @@ impl Keyed<'_> {
     }
 
     /// Checks that a key grants `access` to `len` bytes at `at` to a queue pair or its peer.
-    pub fn check(&self, key: u32, who: Domain, at: u64, len: u64, access: Access) -> Result<(), Refused> {
+    pub(crate) fn check(
+        &self,
+        key: u32,
+        who: Domain,
+        at: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(), Refused> {
         if key != RESERVED_LKEY {
             self.regions.account(key);
         }
@@ -49,7 +56,7 @@ impl Keyed<'_> {
     }
 
     /// Checks a part of a range that was already checked, because the key may have changed since.
-    pub fn check_again(
+    pub(crate) fn check_again(
         &self,
         key: u32,
         who: Domain,
@@ -137,21 +144,21 @@ impl Keyed<'_> {
     }
 
     /// Copies from memory that was checked.
-    pub fn read(&self, key: u32, at: u64, buf: &mut [u8]) -> Result<(), Refused> {
+    pub(crate) fn read(&self, key: u32, at: u64, buf: &mut [u8]) -> Result<(), Refused> {
         self.pieces(key, at, buf.len(), |bus, from, n| {
             buf.get_mut(from..from + n).map_or(Ok(()), |to| self.host.read(bus, to))
         })
     }
 
     /// Copies to memory that was checked.
-    pub fn write(&self, key: u32, at: u64, data: &[u8]) -> Result<(), Refused> {
+    pub(crate) fn write(&self, key: u32, at: u64, data: &[u8]) -> Result<(), Refused> {
         self.pieces(key, at, data.len(), |bus, from, n| {
             data.get(from..from + n).map_or(Ok(()), |from| self.host.write(bus, from))
         })
     }
 
     /// Returns the bus address of an aligned word that was checked.
-    pub fn word(&self, key: u32, at: u64) -> Result<u64, Refused> {
+    pub(crate) fn word(&self, key: u32, at: u64) -> Result<u64, Refused> {
         let mut place = None;
         self.pieces(key, at, 8, |bus, from, n| {
             if from == 0 && n == 8 {
@@ -163,7 +170,7 @@ impl Keyed<'_> {
     }
 
     /// Checks that a peer's SEND may invalidate a key.
-    pub fn may_invalidate(&self, key: u32, who: Domain) -> Result<(), Refused> {
+    pub(crate) fn may_invalidate(&self, key: u32, who: Domain) -> Result<(), Refused> {
         let entry = self.good(key)?;
         super::local::may_invalidate(&entry, key, who, true)
     }

@@ -12,7 +12,7 @@ const MAX_PAGES: u64 = 512;
 
 /// FAST_REG: assigns pages, a range, rights and a key to a free region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FastRegister {
+pub(crate) struct FastRegister {
     /// The new key.
     pub key: u32,
     /// The rights of the region.
@@ -31,7 +31,7 @@ pub struct FastRegister {
 
 /// The bind of a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bind {
+pub(crate) struct Bind {
     /// The new key of the window.
     pub key: u32,
     /// The key of the region.
@@ -50,12 +50,12 @@ pub struct Bind {
 
 /// Rights, as bits of [`Access`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Rights(u32);
+pub(crate) struct Rights(u32);
 
 impl Rights {
     /// Creates a set of rights.
     #[must_use]
-    pub fn new(rights: impl IntoIterator<Item = Access>) -> Self {
+    pub(crate) fn new(rights: impl IntoIterator<Item = Access>) -> Self {
         Self(rights.into_iter().fold(0, |bits, right| bits | right.bit()))
     }
 
@@ -73,20 +73,20 @@ impl Rights {
 
 /// Work on the card's own tables, executed in order with a queue pair's other work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LocalWork {
+pub(crate) enum LocalWork {
     /// No operation.
     Nop,
     /// FAST_REG.
     FastRegister(FastRegister),
     /// LOCAL_INV of a key.
     Invalidate(u32),
-    /// BIND_MW.
+    /// A BIND_MW request.
     Bind(Bind),
 }
 
 impl Regions {
     /// Executes a work request that changes keys. `mtt_base` is the ICM address of the page table.
-    pub fn run(
+    pub(crate) fn run(
         &mut self,
         work: &LocalWork,
         who: Domain,
@@ -155,7 +155,7 @@ impl Regions {
     }
 
     /// Invalidates a key, for LOCAL_INV or for a peer.
-    pub fn invalidate(
+    pub(crate) fn invalidate(
         &mut self,
         key: u32,
         who: Domain,

@@ -1,24 +1,24 @@
 //! Memory protection: regions and windows, their keys, and access to the guest's memory by keys.
 
-pub mod address;
+pub(super) mod address;
 mod entry;
 mod generation;
 mod keyed;
 mod local;
 mod table;
 
-pub use keyed::Keyed;
-pub use local::{Bind, FastRegister, LocalWork, Rights};
-pub use table::Regions;
+pub(super) use keyed::Keyed;
+pub(super) use local::{Bind, FastRegister, LocalWork, Rights};
+pub(super) use table::Regions;
 
 use super::host::DmaError;
 
 /// The key that reaches all memory of the guest, for work requests of its kernel (QUERY_DEV_CAP 0x98).
-pub const RESERVED_LKEY: u32 = 0x100;
+pub(super) const RESERVED_LKEY: u32 = 0x100;
 
 /// The kind of a memory access by a work request or a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub(super) enum Access {
     /// A gather from local memory.
     LocalRead,
     /// A scatter to local memory.
@@ -51,7 +51,7 @@ impl Access {
 
 /// The initiator of a memory access: a queue pair, for itself or for its peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Domain {
+pub(super) struct Domain {
     /// The protection domain.
     pub pd: u32,
     /// The queue pair's number.
@@ -62,7 +62,7 @@ pub struct Domain {
 
 /// The reason why an access or a change of a key is refused. Nothing was read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub(super) enum Refused {
     /// No region has the key.
     #[error("no region has key {0:#x}")]
     NoKey(u32),

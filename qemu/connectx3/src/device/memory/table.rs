@@ -19,7 +19,7 @@ const REMEMBERED: usize = 1 << 16;
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Regions {
+pub(crate) struct Regions {
     /// The ICM address of the first entry.
     base: u64,
     /// The mask of an index.
@@ -36,7 +36,7 @@ pub struct Regions {
 impl Regions {
     /// Creates a table of `1 << log_entries` entries at ICM address `base`.
     #[must_use]
-    pub fn new(base: u64, log_entries: u8, costs: Option<Arc<Costs>>) -> Self {
+    pub(crate) fn new(base: u64, log_entries: u8, costs: Option<Arc<Costs>>) -> Self {
         let entries = 1u32 << log_entries.min(24);
         Self {
             base,
@@ -49,7 +49,7 @@ impl Regions {
     }
 
     /// Starts to count the cost of lookups of entries and pages.
-    pub fn set_costs(&mut self, costs: Arc<Costs>) {
+    pub(crate) fn set_costs(&mut self, costs: Arc<Costs>) {
         self.costs = Some(costs);
     }
 
@@ -157,7 +157,7 @@ impl Regions {
     }
 
     /// SW2HW_MPT: takes over an entry from the guest.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         index: u32,
         mailbox: &Mailbox,
@@ -197,7 +197,7 @@ impl Regions {
     }
 
     /// HW2SW_MPT: returns an entry to the guest, with its last contents.
-    pub fn destroy(&mut self, index: u32, icm: &mut Icm, host: &dyn Host) -> Result<Mailbox, Status> {
+    pub(crate) fn destroy(&mut self, index: u32, icm: &mut Icm, host: &dyn Host) -> Result<Mailbox, Status> {
         let index = index & self.mask;
         let mut entry = self.owned(index, icm, host)?;
         if entry.is_region() && entry.windows() > 0 {
@@ -215,7 +215,7 @@ impl Regions {
     }
 
     /// QUERY_MPT: returns an entry.
-    pub fn query(&self, index: u32, icm: &Icm, host: &dyn Host) -> Result<Mailbox, Status> {
+    pub(crate) fn query(&self, index: u32, icm: &Icm, host: &dyn Host) -> Result<Mailbox, Status> {
         let index = index & self.mask;
         if !self.is_given(index) {
             return Err(Status::BadIndex);
@@ -237,7 +237,7 @@ impl Regions {
     }
 
     /// SYNC_TPT: discards the copies, so that entries are read from ICM again.
-    pub fn forget_copies(&mut self) {
+    pub(crate) fn forget_copies(&mut self) {
         self.remembered.clear();
     }
 }

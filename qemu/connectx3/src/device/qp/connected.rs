@@ -1,34 +1,30 @@
 //! Connected queue pairs: the transport of `drivers/roce`, fed from the rings of the guest.
 
+use super::completed::{Local, name};
 use super::context::Context;
-use super::datagram::Origin;
-use super::gather::Ungathered;
 use super::local;
-use super::rings::Scatter;
-use super::syndrome::{MEMORY_MANAGEMENT, failure};
+use super::unfit::Unfit;
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
-use super::{Connection, Ended, Qp, Service, State, Transport};
-use crate::device::cq::Cqe;
+use super::{Connection, Ended, Qp, Transport};
 use crate::device::eq::Eqs;
-use crate::device::host::Host;
-use crate::device::infiniband::packets;
+use crate::device::infiniband::route;
 use crate::device::memory::address::{self, LocalMemory};
 use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
 use crate::device::port::Port;
 use crate::device::srq::Srqs;
 use core::time::Duration;
 use platform::IoAddr;
-use roce::transport::{Completions, Env, Limits, ReliableQp, UnreliableQp};
-use roce::wire::{Headers, Operation, RnrTimer};
+use roce::transport::{Env, Limits, ReliableQp, UnreliableQp};
+use roce::wire::{Headers, RnrTimer};
 use verbs::{
-    AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RecvWr,
-    RemoteAddr, RemoteKey, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
+    AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RemoteAddr,
+    RemoteKey, SendOp, SendWr, Sge, VerbsError, WorkKind,
 };
 
 /// The number of send work requests that the transport holds. Further ones wait in the guest's ring.
 const SEND_DEPTH: u32 = 128;
 /// The number of receives that the transport holds. Further ones wait in the guest's ring.
-const RECEIVE_DEPTH: u32 = 64;
+pub(crate) const RECEIVE_DEPTH: u32 = 64;
 /// The maximum number of packets in flight.
 const MAX_WINDOW: u32 = 128;
 /// The maximum number of READs and atomics in flight.
@@ -52,7 +48,7 @@ fn limits(context: &Context) -> Limits {
 
 /// Returns the approximate memory of the process for the transport of a context, in bytes.
 #[must_use]
-pub fn footprint(context: &Context) -> u64 {
+pub(crate) fn footprint(context: &Context) -> u64 {
     let limits = limits(context);
     let (elements, requests) = (u64::from(limits.max_sge) * 16, 128);
     u64::from(SEND_DEPTH) * (elements + u64::from(limits.max_inline) + requests)
@@ -61,31 +57,31 @@ pub fn footprint(context: &Context) -> u64 {
 
 /// Creates the transport of an RC queue pair.
 #[must_use]
-pub fn reliable(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn reliable(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// Creates the transport of a UC queue pair.
 #[must_use]
-pub fn unreliable(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn unreliable(qpn: u32, context: &Context) -> Connection {
     Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// Creates the transport of an XRC queue pair.
 #[must_use]
-pub fn extended(qpn: u32, context: &Context) -> Connection {
+pub(crate) fn extended(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new_extended(QpNum::new(qpn), &limits(context))))
 }
 
 /// Returns whether all sends have ended.
 #[must_use]
-pub const fn is_idle(connection: &Connection) -> bool {
+pub(crate) const fn is_idle(connection: &Connection) -> bool {
     connection.send_room() == SEND_DEPTH
 }
 
 /// Returns the connection parameters of a context.
 #[must_use]
-pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
+pub(crate) fn connect(context: &Context, address: AddressVector) -> QpConnect {
     /// A timeout code of 0 means no timeout; this value exceeds any guest's run time.
     const FOR_EVER: Duration = Duration::from_secs(1 << 20);
     let (retries, rnr_retries) = context.retries();
@@ -110,7 +106,7 @@ pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
 
 /// Returns the address of the peer.
 #[must_use]
-pub fn address(context: &Context) -> AddressVector {
+pub(crate) fn address(context: &Context) -> AddressVector {
     let (hop_limit, traffic_class) = context.hop_and_class();
     AddressVector {
         link: if context.roce_v2() { LinkKind::RoceV2 } else { LinkKind::RoceV1 },
@@ -121,137 +117,11 @@ pub fn address(context: &Context) -> AddressVector {
     }
 }
 
-/// Completions of one queue pair, as the transport reports them.
-#[derive(Default)]
-pub struct Completed {
-    /// The completions, each with whether it belongs to the send queue.
-    pub list: Vec<(Completion, bool)>,
-    /// True if the packet being handled requests an event.
-    pub solicited: bool,
-    /// The origin of the datagram being handled.
-    pub origin: Option<Origin>,
-    /// True for an XRC queue pair: receives complete in the completion queue of their shared queue, and the
-    /// entry names the shared queue.
-    pub extended: bool,
-}
-
-impl Completions for Completed {
-    fn send_ended(&mut self, completion: &Completion, report: bool) {
-        if report {
-            self.list.push((*completion, true));
-        }
-    }
-
-    fn recv_ended(&mut self, completion: &Completion) {
-        self.list.push((*completion, false));
-    }
-}
-
-/// Returns a work request's identifier: its index in the ring and its opcode.
-pub fn name(index: u16, opcode: u8) -> WrId {
-    WrId(u64::from(index) | u64::from(opcode) << 16)
-}
-
-/// Returns the identifier of a receive from a shared queue: its index in the queue, and the queue's number.
-fn shared_name(index: u16, srqn: u32) -> WrId {
-    WrId(u64::from(index) | u64::from(srqn) << 32)
-}
-
-/// Returns the index in a work request's identifier.
-const fn index_of(id: WrId) -> u16 {
-    id.0 as u16
-}
-
-/// Returns the shared queue in the identifier of a receive from such a queue.
-#[must_use]
-pub const fn srqn_of(id: WrId) -> u32 {
-    (id.0 >> 32) as u32
-}
-
-impl Completed {
-    /// Returns the completion queue entry of a completion.
-    #[must_use]
-    pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
-        let mut cqe = cqe(qpn, completion, send);
-        if self.extended && !send {
-            cqe = cqe.with(0x08, &srqn_of(completion.id).to_be_bytes());
-        }
-        if send || completion.status != Status::Success {
-            return cqe;
-        }
-        let cqe = cqe.solicited(self.solicited);
-        match (self.origin, completion.src_qp) {
-            (Some(origin), Some(from)) => origin.put(cqe, qpn, from, completion.imm.is_some()),
-            _ => cqe,
-        }
-    }
-}
-
-fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
-    let (index, opcode) = (index_of(completion.id), (completion.id.0 >> 16) as u8);
-    if completion.status != Status::Success {
-        return failure(qpn, index, send, completion.status);
-    }
-    if send {
-        return Cqe::new(qpn, index, true, opcode).with(0x14, &completion.byte_len.to_be_bytes());
-    }
-    const WRITE_IMM: u8 = 0;
-    const SEND: u8 = 1;
-    const SEND_IMM: u8 = 2;
-    const SEND_INVALIDATE: u8 = 3;
-    let (opcode, word) = match (completion.kind, completion.imm, completion.invalidated) {
-        (WorkKind::RecvWriteImm, imm, _) => (WRITE_IMM, imm.unwrap_or(0)),
-        (_, Some(imm), _) => (SEND_IMM, imm),
-        (_, _, Some(RemoteKey(key))) => (SEND_INVALIDATE, key),
-        _ => (SEND, 0),
-    };
-    Cqe::new(qpn, index, false, opcode)
-        .with(0x04, &word.to_be_bytes())
-        .with(0x14, &completion.byte_len.to_be_bytes())
-}
-
-/// The reason why a work request fails the queue pair before it starts.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unfit {
-    #[error(transparent)]
-    Malformed(#[from] Malformed),
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    #[error("FAST_REG of key {0:#x}: the queue pair does not belong to a kernel")]
-    Forbidden(u32),
-    #[error(transparent)]
-    Ungathered(#[from] Ungathered),
-    #[error("{0}")]
-    Transport(#[from] VerbsError),
-}
-
-impl Unfit {
-    pub(super) const fn status(&self) -> Status {
-        match self {
-            Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
-            Self::Refused(_) => Status::LocalProtectionError,
-            Self::Ungathered(e) => e.status(),
-            Self::Transport(_) => Status::LocalLengthError,
-        }
-    }
-}
-
-/// Work that the card executes itself, in order with the other work.
-#[derive(Clone, Copy, Debug)]
-pub struct Local {
-    /// The work request's index.
-    pub index: u16,
-    /// The work request's control segment.
-    pub control: Control,
-    /// The work.
-    pub work: LocalWork,
-}
-
 /// Moves work requests from the send ring to the transport while it has room. Stops at work that the card
 /// executes itself. Such work is executed after all earlier requests have ended, as drivers request by the
 /// strong ordering bit, and ends before later ones begin; it is returned when its turn has come. A refused
 /// work request also waits for the earlier ones, so that their outcome is unaffected.
-pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
+pub(crate) fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
     if qp.context.is_xrc_target() {
         return None;
     }
@@ -303,15 +173,6 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Lo
         }
     }
     None
-}
-
-/// Returns the entry for work that the card has executed itself, or `None` if no completion was requested.
-#[must_use]
-pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
-    match result {
-        Ok(()) => local.control.signaled().then(|| Cqe::new(qpn, local.index, true, local.control.code())),
-        Err(_) => Some(Cqe::error(qpn, local.index, true, MEMORY_MANAGEMENT, 0)),
-    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "a work request consists of these parts")]
@@ -404,7 +265,7 @@ pub(super) fn resolve(
 }
 
 /// The objects that queue pairs share.
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     /// The shared receive queues.
     pub srqs: &'a mut Srqs,
     /// The event queues.
@@ -415,94 +276,11 @@ pub struct Shared<'a> {
     pub has_master: bool,
 }
 
-/// Returns whether a request starts to use a receive or completes one. A receive that a message in progress
-/// needs is already posted.
-#[must_use]
-pub const fn takes_receive(operation: Operation) -> bool {
-    use Operation as O;
-    matches!(
-        operation,
-        O::SendFirst
-            | O::SendOnly
-            | O::SendOnlyImm
-            | O::SendOnlyInvalidate
-            | O::WriteLastImm
-            | O::WriteOnlyImm
-    )
-}
-
-/// Posts receives from the guest's ring until the transport holds enough. The receives of an XRC queue pair
-/// come from the shared queue that the peer names.
-pub fn take_receives(
-    qp: &mut Qp,
-    named: Option<u32>,
-    keyed: Keyed<'_>,
-    env: &mut Env<'_>,
-    shared: &mut Shared<'_>,
-) {
-    let own = qp.context.domain();
-    let srqn = match (qp.context.xrc_domain(), named) {
-        (Some(domain), Some(srqn)) if shared.srqs.is_in(srqn, domain) => Some(srqn),
-        // The transport refuses the request.
-        _ if qp.service == Service::Xrc => return,
-        _ => qp.context.srqn(),
-    };
-    let mut list: Vec<Scatter> = Vec::new();
-    // From a shared queue only the receive needed now is fetched, because others use the queue too.
-    let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
-    while qp.state != State::Error && qp.transport.receives_posted() < enough {
-        let taken = match srqn {
-            Some(srqn) => shared.srqs.next(srqn, keyed.host, &mut list),
-            None => qp
-                .receive
-                .next(&qp.memory, keyed.host, &mut list)
-                .map(|index| index.map(|index| (index, own.pd))),
-        };
-        let (index, pd) = match taken {
-            Ok(None) => return,
-            Ok(Some(taken)) => taken,
-            Err(e) => {
-                super::flush::broken(qp, e.into(), env);
-                return;
-            }
-        };
-        let who = Domain { pd, ..own };
-        // A refused element fails the messages that reach it, and only those.
-        let element = |e: &Scatter| {
-            resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).unwrap_or_else(|refused| {
-                log::warn!("queue pair {:#x}: receive {index}: {refused}", own.qpn);
-                Some(Sge { addr: address::NOWHERE, len: e.len })
-            })
-        };
-        let scatter: Vec<Sge> = list.iter().filter_map(element).collect();
-        let id = srqn.map_or(name(index, 0), |srqn| shared_name(index, srqn));
-        if let Err(e) = qp.transport.post_recv(&RecvWr { id, scatter: &scatter }, env) {
-            log::warn!("{:?}: receive {index}: {e}", qp.number);
-            let failed = Completion::new(id, qp.number, Unfit::from(e).status(), WorkKind::Recv);
-            env.completions.recv_ended(&failed);
-            qp.transport.fail(env);
-        }
-    }
-}
-
-/// Returns unused receives to the shared queue from which they were fetched.
-pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
-    if !qp.context.shares_receives() {
-        return;
-    }
-    while let Some(id) = qp.transport.take_back_receive() {
-        shared.srqs.give_back(srqn_of(id), index_of(id));
-    }
-    if let Some(srqn) = qp.context.srqn().or(named) {
-        shared.srqs.watch_limit(srqn, shared.eqs, host);
-    }
-}
-
 /// Returns the headers of frames to the peer.
 #[must_use]
-pub fn path(context: &Context, port: &Port) -> Option<Headers> {
+pub(crate) fn path(context: &Context, port: &Port) -> Option<Headers> {
     if port.is_infiniband() {
-        return packets::Route::of(context).headers(port);
+        return route::Route::of(context).headers(port);
     }
     let source = port.gids.get(context.source_gid()).copied().flatten()?;
     let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());
@@ -511,13 +289,13 @@ pub fn path(context: &Context, port: &Port) -> Option<Headers> {
 
 /// Returns the VLAN tag of frames to the peer.
 #[must_use]
-pub fn tag(context: &Context, port: &Port) -> Option<u16> {
+pub(crate) fn tag(context: &Context, port: &Port) -> Option<u16> {
     let (row, priority) = context.vlan()?;
     Some(u16::from(priority) << 13 | port.vlan(row)?)
 }
 
 /// Returns the memory of a queue pair's own work requests.
 #[must_use]
-pub const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
+pub(crate) const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
     LocalMemory { keyed }
 }

@@ -1,14 +1,17 @@
 //! Unreliable datagram queue pairs: the transport of `drivers/roce` fed from the rings of the guest; also the
 //! receive side of special queue pairs.
 
-use super::connected::{Shared, Unfit, name, resolve};
-use super::context::{Context, Transition};
+use super::completed::name;
+use super::connected::{Shared, resolve};
+use super::context::Context;
 use super::rings::MAX_WQE;
+use super::state::Transition;
 use super::tunnel::{self, Forwarded};
+use super::unfit::Unfit;
 use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
 use super::{Ended, Qp, Transport};
 use crate::device::cq::Cqe;
-use crate::device::infiniband::packets;
+use crate::device::infiniband::route;
 use crate::device::memory::{Access, Domain, Keyed};
 use crate::device::port::Port;
 use roce::transport::{DatagramQp, Env, Limits, Route};
@@ -30,13 +33,13 @@ const LIMITS: Limits = Limits {
 
 /// Creates the transport of a queue pair.
 #[must_use]
-pub fn transport(qpn: u32, context: &Context) -> DatagramQp {
+pub(crate) fn transport(qpn: u32, context: &Context) -> DatagramQp {
     let mtu = context.mtu().unwrap_or(PathMtu::B4096);
     DatagramQp::new(QpNum::new(qpn), QKey(context.qkey()), Psn::new(0), mtu, &LIMITS)
 }
 
 /// Applies a transition to the transport.
-pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
+pub(crate) fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
     qp.set_qkey(QKey(context.qkey()));
     if transition == Transition::RtrToRts {
         qp.set_psn(Psn::new(context.send_psn()));
@@ -114,12 +117,12 @@ impl Destination {
         }
     }
 
-    fn infiniband(&self) -> packets::Route {
-        packets::Route {
+    fn infiniband(&self) -> route::Route {
+        route::Route {
             dlid: self.lid,
             path_bits: self.mac_index as u8,
             service_level: self.service_level,
-            global: self.global.then_some(packets::GlobalRoute {
+            global: self.global.then_some(route::GlobalRoute {
                 source: self.gid_index,
                 to: self.gid,
                 traffic_class: self.traffic_class,
@@ -149,7 +152,7 @@ impl Destination {
 }
 
 /// The frame of a datagram.
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     /// The port, counted from 0.
     pub port: usize,
     /// The frame, with a tag if it is on a VLAN.
@@ -160,7 +163,12 @@ pub struct Outgoing {
 
 /// Returns the frame of the next work request in the send ring. Requests that fail before they become a frame
 /// complete with an error.
-pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Shared<'_>) -> Option<Outgoing> {
+pub(crate) fn next_frame(
+    qp: &mut Qp,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+    shared: &Shared<'_>,
+) -> Option<Outgoing> {
     let (who, gids) = (qp.context.domain(), qp.context.datagram_gids());
     while qp.state.takes_sends() {
         if qp.transport.ended() != Ended::Nothing {
@@ -273,7 +281,7 @@ fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<
 
 /// The origin of a datagram, for its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// Ethernet.
     Ethernet {
         /// The sender's Ethernet address.
@@ -301,7 +309,7 @@ impl Origin {
     /// valid; on Ethernet the VLAN; on InfiniBand the service level and, without immediate data, the
     /// partition.
     #[must_use]
-    pub fn put(self, cqe: Cqe, qpn: u32, from: QpNum, imm: bool) -> Cqe {
+    pub(crate) fn put(self, cqe: Cqe, qpn: u32, from: QpNum, imm: bool) -> Cqe {
         const VLAN_PRESENT: u32 = 1 << 29;
         const GLOBAL_ROUTE: u32 = 1 << 31;
         /// The mask of priority and VLAN, without the bit between them.
@@ -331,7 +339,7 @@ impl Origin {
 
 /// Returns the kind of link of a network address.
 #[must_use]
-pub const fn link_of(net: &Net) -> LinkKind {
+pub(crate) const fn link_of(net: &Net) -> LinkKind {
     match net {
         Net::Grh(_) => LinkKind::RoceV1,
         Net::V4(..) | Net::V6(..) => LinkKind::RoceV2,

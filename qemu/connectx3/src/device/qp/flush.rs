@@ -1,6 +1,6 @@
 //! The flush of work in the rings of a failed queue pair.
 
-use super::connected::name;
+use super::completed::name;
 use super::rings::Broken;
 use super::{Qp, State};
 use crate::device::host::Host;
@@ -8,7 +8,7 @@ use roce::transport::Env;
 use verbs::{Completion, Status, WorkKind};
 
 /// Flushes the send ring, at most one lap of it.
-pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
+pub(crate) fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
     if qp.context.is_xrc_target() {
         return;
     }
@@ -21,7 +21,7 @@ pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
 }
 
 /// Flushes the receive ring, at most one lap of it. Returns whether it contained anything.
-pub fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
+pub(crate) fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
     if qp.context.shares_receives() {
         return false;
     }
@@ -35,7 +35,7 @@ pub fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
 
 /// Fails a queue pair whose ring contains an invalid entry, behind which nothing can be parsed. A work
 /// request of invalid size completes with that error; an unreadable ring is reported by an event.
-pub fn broken(qp: &mut Qp, why: Broken, env: &mut Env<'_>) {
+pub(crate) fn broken(qp: &mut Qp, why: Broken, env: &mut Env<'_>) {
     log::warn!("{:?}: {why}", qp.number);
     match why {
         Broken::Malformed(_) => {

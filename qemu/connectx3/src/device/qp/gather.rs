@@ -6,7 +6,7 @@ use verbs::Status;
 
 /// The reason why a message cannot be gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Ungathered {
+pub(crate) enum Ungathered {
     /// The message exceeds this length in bytes.
     #[error("the message is longer than {0} bytes")]
     TooLong(usize),
@@ -18,7 +18,7 @@ pub enum Ungathered {
 impl Ungathered {
     /// Returns the status of the work request's completion.
     #[must_use]
-    pub const fn status(&self) -> Status {
+    pub(crate) const fn status(&self) -> Status {
         match self {
             Self::TooLong(_) => Status::LocalLengthError,
             Self::Refused(_) => Status::LocalProtectionError,
@@ -27,7 +27,7 @@ impl Ungathered {
 }
 
 /// Returns the contents of data segments, of which at most `max` bytes may come from the guest's memory.
-pub fn gather(
+pub(crate) fn gather(
     segments: Segments<'_>,
     max: usize,
     who: Domain,

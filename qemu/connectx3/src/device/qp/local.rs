@@ -22,7 +22,7 @@ fn rights(word: u32, which: impl Fn(Access) -> bool) -> Rights {
 }
 
 /// Parses the work of an opcode that the card executes itself. Returns `None` for an opcode that sends.
-pub fn parse(opcode: Opcode, segments: &mut Segments<'_>) -> Result<Option<LocalWork>, Malformed> {
+pub(crate) fn parse(opcode: Opcode, segments: &mut Segments<'_>) -> Result<Option<LocalWork>, Malformed> {
     Ok(Some(match opcode {
         Opcode::Nop => LocalWork::Nop,
         Opcode::FastRegister => {

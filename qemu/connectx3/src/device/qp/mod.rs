@@ -1,23 +1,29 @@
 //! Queue pairs: their contexts and queues.
 
-pub mod connected;
+pub(super) mod completed;
+pub(super) mod connected;
 mod context;
-pub mod datagram;
-pub mod flush;
+pub(super) mod datagram;
+pub(super) mod flush;
 mod gather;
-pub mod local;
+pub(super) mod local;
+mod path;
+pub(super) mod receives;
 mod rings;
-pub mod syndrome;
+mod state;
+pub(super) mod syndrome;
 mod transport;
 mod tunnel;
-pub mod wqe;
+mod unfit;
+pub(super) mod wqe;
 
+pub(super) use context::Context;
 use context::Live;
-pub use context::{Context, Service, State, Transition};
-pub use gather::gather;
+pub(super) use gather::gather;
 use rings::Ring;
-pub use rings::{MAX_RECEIVE, MAX_WQE, ReceiveRing, Scatter, SendRing, scatter_list};
-pub use transport::{Connection, Ended, Transport};
+pub(super) use rings::{MAX_RECEIVE, MAX_WQE, ReceiveRing, Scatter, SendRing, scatter_list};
+pub(crate) use state::{Service, State, Transition};
+pub(super) use transport::{Connection, Ended, Transport};
 
 use super::ethernet::rss::Rss;
 use super::hcr::Status;
@@ -30,7 +36,7 @@ use std::collections::BTreeMap;
 use verbs::QpNum;
 
 /// A queue pair that the card owns.
-pub struct Qp {
+pub(super) struct Qp {
     /// The queue pair number.
     pub number: QpNum,
     /// The context.
@@ -61,13 +67,13 @@ pub struct Qp {
 
 /// All queue pairs of a card.
 #[derive(Default)]
-pub struct Qps {
+pub(super) struct Qps {
     by_number: BTreeMap<u32, Qp>,
 }
 
 impl Qps {
     /// Runs the command of a transition.
-    pub fn transition(
+    pub(super) fn transition(
         &mut self,
         qpn: u32,
         transition: Transition,
@@ -97,12 +103,17 @@ impl Qps {
     }
 
     /// Returns a queue pair by number.
-    pub fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
+    pub(super) fn get(&self, qpn: u32) -> Option<&Qp> {
+        self.by_number.get(&qpn)
+    }
+
+    /// Returns a queue pair by number, for modification.
+    pub(super) fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
         self.by_number.get_mut(&qpn)
     }
 
     /// Returns the queue pairs whose deadline has passed, and the earliest deadline of the others.
-    pub fn due(&self, now: Instant) -> (Vec<u32>, Instant) {
+    pub(super) fn due(&self, now: Instant) -> (Vec<u32>, Instant) {
         let (mut due, mut next) = (Vec::new(), Instant::MAX);
         for (&qpn, qp) in &self.by_number {
             match qp.transport.deadline() {
@@ -115,13 +126,13 @@ impl Qps {
     }
 
     /// UPDATE_QP: changes the fields that may change at any time.
-    pub fn amend(&mut self, qpn: u32, mailbox: &Mailbox) -> Result<(), Status> {
+    pub(super) fn amend(&mut self, qpn: u32, mailbox: &Mailbox) -> Result<(), Status> {
         self.get_mut(qpn).ok_or(Status::BadResource)?.context.amend(mailbox);
         Ok(())
     }
 
     /// QUERY_QP: writes the context of a queue pair to `out`.
-    pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
+    pub(super) fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
         let mut live = qp.context.clone();
         live.set_live(&qp.live());
@@ -136,7 +147,7 @@ const DRAINING: u32 = 7;
 impl Qp {
     /// Returns whether all requests fetched from the send ring have ended.
     #[must_use]
-    pub fn sends_idle(&self) -> bool {
+    pub(super) fn sends_idle(&self) -> bool {
         match &self.transport {
             Transport::Connected(connection) => connected::is_idle(connection),
             Transport::Datagram(_) | Transport::Raw => true,

@@ -5,15 +5,15 @@ use crate::device::host::{DmaError, Host, read_be32};
 use crate::device::queue_memory::QueueMemory;
 
 /// The maximum length of a send work request, in bytes.
-pub const MAX_WQE: usize = 1008;
+pub(crate) const MAX_WQE: usize = 1008;
 /// The maximum length of a receive entry, in bytes.
-pub const MAX_RECEIVE: usize = 512;
+pub(crate) const MAX_RECEIVE: usize = 512;
 /// The unit in which a send ring is read, in bytes.
 const BLOCK: usize = 64;
 
 /// The geometry of a ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// The offset of the ring in the buffer, in bytes.
     pub offset: u64,
     /// log2 of the number of entries.
@@ -25,7 +25,7 @@ pub struct Ring {
 impl Ring {
     /// Returns the length of the ring in bytes.
     #[must_use]
-    pub const fn bytes(self) -> u64 {
+    pub(crate) const fn bytes(self) -> u64 {
         1 << (self.log_entries + self.log_stride)
     }
 
@@ -42,7 +42,7 @@ impl Ring {
 
 /// The reason why the card stops fetching work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Broken {
+pub(crate) enum Broken {
     /// The work request is invalid.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -52,11 +52,11 @@ pub enum Broken {
 }
 
 /// A fetched work request: its index, its control segment and all its bytes.
-pub type Taken<'a> = (u16, Control, &'a [u8]);
+pub(super) type Taken<'a> = (u16, Control, &'a [u8]);
 
 /// The send ring. The doorbell has no count: entries are fetched while their owner bit matches the lap.
 #[derive(Debug)]
-pub struct SendRing {
+pub(crate) struct SendRing {
     ring: Ring,
     /// The number of entries fetched, modulo 2^32; completions contain its low bits.
     head: u32,
@@ -68,12 +68,16 @@ pub struct SendRing {
 impl SendRing {
     /// Creates an empty ring.
     #[must_use]
-    pub const fn new(ring: Ring) -> Self {
+    pub(crate) const fn new(ring: Ring) -> Self {
         Self { ring, head: 0, last: 0, wqe: [0; MAX_WQE] }
     }
 
     /// Fetches the next work request, if there is one.
-    pub fn next(&mut self, memory: &QueueMemory, host: &dyn Host) -> Result<Option<Taken<'_>>, Broken> {
+    pub(crate) fn next(
+        &mut self,
+        memory: &QueueMemory,
+        host: &dyn Host,
+    ) -> Result<Option<Taken<'_>>, Broken> {
         let mut front = [0; 16];
         self.ring.read(memory, host, self.head, &mut front)?;
         let control = Control::parse(&front);
@@ -96,25 +100,25 @@ impl SendRing {
 
     /// Returns the number of entries.
     #[must_use]
-    pub const fn entries(&self) -> u32 {
+    pub(crate) const fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
 
     /// Returns the index of the next work request, as completions contain it.
     #[must_use]
-    pub const fn index(&self) -> u16 {
+    pub(crate) const fn index(&self) -> u16 {
         self.head as u16
     }
 
     /// Undoes the fetch of the last work request.
-    pub fn put_back(&mut self) {
+    pub(crate) fn put_back(&mut self) {
         self.head = self.head.wrapping_sub(std::mem::take(&mut self.last));
     }
 }
 
 /// A piece of a receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Scatter {
+pub(crate) struct Scatter {
     /// The key of the region.
     pub lkey: u32,
     /// The first address.
@@ -127,7 +131,7 @@ pub struct Scatter {
 const INVALID_LKEY: u32 = 0x100;
 
 /// Parses a list of scatter elements. The list ends with an element of zero length and the invalid key.
-pub fn scatter_list(entry: &[u8], out: &mut Vec<Scatter>) {
+pub(crate) fn scatter_list(entry: &[u8], out: &mut Vec<Scatter>) {
     out.clear();
     for element in entry.chunks_exact(16) {
         let (Some(len), Some(rest)) = (element.first_chunk::<4>(), element.get(4..)) else { return };
@@ -145,7 +149,7 @@ pub fn scatter_list(entry: &[u8], out: &mut Vec<Scatter>) {
 
 /// The receive ring. The doorbell record counts the posted entries.
 #[derive(Debug)]
-pub struct ReceiveRing {
+pub(crate) struct ReceiveRing {
     ring: Ring,
     record: u64,
     head: u16,
@@ -154,24 +158,24 @@ pub struct ReceiveRing {
 impl ReceiveRing {
     /// Creates an empty ring. `record` is the bus address of its doorbell record.
     #[must_use]
-    pub const fn new(ring: Ring, record: u64) -> Self {
+    pub(crate) const fn new(ring: Ring, record: u64) -> Self {
         Self { ring, record, head: 0 }
     }
 
     /// Returns the number of entries.
     #[must_use]
-    pub const fn entries(&self) -> u32 {
+    pub(crate) const fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
 
     /// Returns the index of the next entry, as completions contain it.
     #[must_use]
-    pub const fn index(&self) -> u16 {
+    pub(crate) const fn index(&self) -> u16 {
         self.head
     }
 
     /// Skips the next posted entry, if there is one, without reading it. Returns its index.
-    pub fn skip(&mut self, host: &dyn Host) -> Result<Option<u16>, DmaError> {
+    pub(crate) fn skip(&mut self, host: &dyn Host) -> Result<Option<u16>, DmaError> {
         if read_be32(host, self.record)? as u16 == self.head {
             return Ok(None);
         }
@@ -182,7 +186,7 @@ impl ReceiveRing {
 
     /// Fetches the next posted entry, if there is one: returns its index, and writes its scatter list to
     /// `out`.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         memory: &QueueMemory,
         host: &dyn Host,

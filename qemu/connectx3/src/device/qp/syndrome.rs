@@ -4,11 +4,11 @@ use crate::device::cq::Cqe;
 use verbs::Status;
 
 /// The syndrome of refused work on keys: of a bind and, on the card, of all memory management.
-pub const MEMORY_MANAGEMENT: u8 = 0x06;
+pub(crate) const MEMORY_MANAGEMENT: u8 = 0x06;
 
 /// Returns the completion queue entry of a failure.
 #[must_use]
-pub fn failure(qpn: u32, index: u16, send: bool, status: Status) -> Cqe {
+pub(crate) fn failure(qpn: u32, index: u16, send: bool, status: Status) -> Cqe {
     let (syndrome, vendor) = codes(status);
     Cqe::error(qpn, index, send, syndrome, vendor)
 }

@@ -6,7 +6,7 @@ use roce::wire::{Ecn, Headers, Net, Packet, Service};
 use verbs::{QpConnect, RecvWr, SendWr, Status, VerbsError, WrId};
 
 /// The transport of a queue pair.
-pub enum Transport {
+pub(crate) enum Transport {
     /// A connection to one peer.
     Connected(Connection),
     /// Datagrams. For a special queue pair only the receive side; the guest builds its sends.
@@ -17,7 +17,7 @@ pub enum Transport {
 
 /// The queues that have failed and flush their work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// Neither queue.
     Nothing,
     /// The send queue: the queue pair is in the send queue error state.
@@ -29,7 +29,7 @@ pub enum Ended {
 impl Transport {
     /// Returns the queues that have failed.
     #[must_use]
-    pub fn ended(&self) -> Ended {
+    pub(crate) fn ended(&self) -> Ended {
         let (sends, all) = match self {
             Self::Connected(Connection::Reliable(qp)) => (false, qp.state() == State::Error),
             Self::Connected(Connection::Unreliable(qp)) => (qp.has_send_ended(), qp.state() == State::Error),
@@ -45,7 +45,7 @@ impl Transport {
 
     /// Returns whether the transport handles packets of a service.
     #[must_use]
-    pub fn takes(&self, service: Service) -> bool {
+    pub(crate) fn takes(&self, service: Service) -> bool {
         match self {
             Self::Connected(Connection::Reliable(qp)) => service == qp.service() || service == Service::Cnp,
             Self::Connected(Connection::Unreliable(_)) => matches!(service, Service::Uc),
@@ -56,7 +56,7 @@ impl Transport {
 
     /// Returns the number of posted receives.
     #[must_use]
-    pub const fn receives_posted(&self) -> u32 {
+    pub(crate) const fn receives_posted(&self) -> u32 {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.receives_posted(),
             Self::Connected(Connection::Unreliable(qp)) => qp.receives_posted(),
@@ -66,7 +66,7 @@ impl Transport {
     }
 
     /// Takes back the oldest receive, if no message has started to use it.
-    pub fn take_back_receive(&mut self) -> Option<WrId> {
+    pub(crate) fn take_back_receive(&mut self) -> Option<WrId> {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.take_back_receive(),
             Self::Connected(Connection::Unreliable(qp)) => qp.take_back_receive(),
@@ -76,7 +76,7 @@ impl Transport {
     }
 
     /// Posts a receive.
-    pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+    pub(crate) fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.post_recv(work, env),
             Self::Connected(Connection::Unreliable(qp)) => qp.post_recv(work, env),
@@ -86,7 +86,7 @@ impl Transport {
     }
 
     /// Puts the queue pair into the error state, which flushes all work.
-    pub fn fail(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn fail(&mut self, env: &mut Env<'_>) {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.fail(None, None, env),
             Self::Connected(Connection::Unreliable(qp)) => qp.fail(None, None, env),
@@ -96,7 +96,7 @@ impl Transport {
     }
 
     /// Resumes sending after a send queue error.
-    pub fn resume_sending(&mut self) {
+    pub(crate) fn resume_sending(&mut self) {
         match self {
             Self::Connected(Connection::Unreliable(qp)) => qp.resume_sending(),
             Self::Datagram(qp) => qp.resume_sending(),
@@ -106,7 +106,7 @@ impl Transport {
 
     /// Returns the time at which [`on_timer`](Self::on_timer) is due.
     #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.deadline(),
             _ => None,
@@ -114,7 +114,7 @@ impl Transport {
     }
 
     /// Handles expired timers.
-    pub fn on_timer(&mut self, env: &mut Env<'_>) {
+    pub(crate) fn on_timer(&mut self, env: &mut Env<'_>) {
         if let Self::Connected(Connection::Reliable(qp)) = self {
             qp.on_timer(env);
         }
@@ -122,7 +122,7 @@ impl Transport {
 }
 
 /// A connection of either kind, with the methods of [`ReliableQp`].
-pub enum Connection {
+pub(crate) enum Connection {
     /// RC or XRC.
     Reliable(Box<ReliableQp>),
     /// UC.
@@ -133,7 +133,7 @@ pub enum Connection {
 impl Connection {
     /// Returns the next PSN to send, the last acknowledged PSN, and the next expected PSN.
     #[must_use]
-    pub const fn psns(&self) -> (u32, u32, u32) {
+    pub(crate) const fn psns(&self) -> (u32, u32, u32) {
         const BEFORE: u32 = 0xff_ffff;
         match self {
             Self::Reliable(qp) => {
@@ -146,21 +146,21 @@ impl Connection {
     }
 
     #[must_use]
-    pub fn is_peer(&self, source: &Net) -> bool {
+    pub(crate) fn is_peer(&self, source: &Net) -> bool {
         match self {
             Self::Reliable(qp) => qp.is_peer(source),
             Self::Unreliable(qp) => qp.is_peer(source),
         }
     }
 
-    pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Headers) -> Result<(), VerbsError> {
+    pub(crate) fn ready_to_receive(&mut self, connect: &QpConnect, path: Headers) -> Result<(), VerbsError> {
         match self {
             Self::Reliable(qp) => qp.ready_to_receive(connect, Some(path)),
             Self::Unreliable(qp) => qp.ready_to_receive(connect, Some(path)),
         }
     }
 
-    pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
+    pub(crate) fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
         match self {
             Self::Reliable(qp) => qp.ready_to_send(connect),
             Self::Unreliable(qp) => qp.ready_to_send(connect),
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     #[must_use]
-    pub const fn send_room(&self) -> u32 {
+    pub(crate) const fn send_room(&self) -> u32 {
         match self {
             Self::Reliable(qp) => qp.send_room(),
             Self::Unreliable(qp) => qp.send_room(),
@@ -176,7 +176,12 @@ impl Connection {
     }
 
     /// Posts a send. `srq` is used only by an extended connection.
-    pub fn post_send(&mut self, work: &SendWr<'_>, srq: u32, env: &mut Env<'_>) -> Result<(), VerbsError> {
+    pub(crate) fn post_send(
+        &mut self,
+        work: &SendWr<'_>,
+        srq: u32,
+        env: &mut Env<'_>,
+    ) -> Result<(), VerbsError> {
         match self {
             Self::Reliable(qp) => qp.post_send_to(work, srq, env),
             Self::Unreliable(qp) => qp.post_send(work, env),
@@ -185,14 +190,14 @@ impl Connection {
 
     /// Ends the posted work because a later work request is invalid: a reliable queue pair goes to the error
     /// state, an unreliable one to the send queue error state (specification 10.3.1).
-    pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
+    pub(crate) fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         match self {
             Self::Reliable(qp) => qp.fail(status, None, env),
             Self::Unreliable(qp) => qp.fail_send(status, env),
         }
     }
 
-    pub fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
+    pub(crate) fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
         match self {
             Self::Reliable(qp) => qp.receive(packet, ecn, round, env),
             Self::Unreliable(qp) => qp.receive(packet, env),
@@ -200,7 +205,7 @@ impl Connection {
     }
 
     #[must_use]
-    pub fn next_tx(&self, round: u32) -> Option<Tx> {
+    pub(crate) fn next_tx(&self, round: u32) -> Option<Tx> {
         match self {
             Self::Reliable(qp) => qp.next_tx(round),
             Self::Unreliable(qp) => qp.next_tx(),
@@ -208,14 +213,14 @@ impl Connection {
     }
 
     #[must_use]
-    pub fn frame_len(&self, tx: &Tx) -> usize {
+    pub(crate) fn frame_len(&self, tx: &Tx) -> usize {
         match self {
             Self::Reliable(qp) => qp.frame_len(tx),
             Self::Unreliable(qp) => qp.frame_len(tx),
         }
     }
 
-    pub fn emit(
+    pub(crate) fn emit(
         &self,
         tx: &Tx,
         out: &mut [u8],
@@ -228,14 +233,14 @@ impl Connection {
         }
     }
 
-    pub fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
+    pub(crate) fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
         match self {
             Self::Reliable(qp) => qp.sent(tx, env),
             Self::Unreliable(qp) => qp.sent(tx, env),
         }
     }
 
-    pub fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
+    pub(crate) fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
         match self {
             Self::Reliable(qp) => qp.payload_failed(tx, env),
             Self::Unreliable(qp) => qp.payload_failed(tx, env),

@@ -1,8 +1,8 @@
 //! Datagrams of a virtual function's special queue pair, which its master forwards.
 
-use super::connected::Unfit;
 use super::datagram::{Destination, Outgoing};
 use super::gather;
+use super::unfit::Unfit;
 use super::wqe::Segments;
 use crate::device::master::gsi::{GSI, Outbound, is_tunnel};
 use crate::device::memory::{Domain, Keyed};
@@ -12,7 +12,7 @@ use crate::device::port::Port;
 const MAX_MESSAGE: usize = 512;
 
 /// The handling of a work request by the master.
-pub enum Forwarded {
+pub(super) enum Forwarded {
     /// The request is not for the master.
     Not,
     /// The master has consumed the request. The sender is not told if the master drops the datagram.
@@ -21,7 +21,7 @@ pub enum Forwarded {
 
 /// Forwards the work request at `index` in the ring of queue pair `number`, if it is for the master. `gids`
 /// is the first row of the sender's GIDs.
-pub fn forward(
+pub(super) fn forward(
     number: u32,
     index: u16,
     wqe: &[u8],

@@ -42,7 +42,7 @@ pub struct Switch {
     notices: u64,
 }
 
-/// Frames that leave a switch, with their ports. Ports count from 0 here.
+/// The frames that leave a switch, each with the number of its port, counted from 0.
 pub type Leaving = Vec<(usize, Vec<u8>)>;
 
 impl Switch {

@@ -18,7 +18,7 @@ const NOWHERE: u8 = 255;
 
 /// The forwarding tables.
 #[derive(Clone, Debug)]
-pub struct Tables {
+pub(super) struct Tables {
     linear: Vec<u8>,
     /// A mask of ports for each multicast LID.
     multicast: Vec<u64>,
@@ -47,20 +47,20 @@ impl Default for Tables {
 impl Tables {
     /// Returns the port of a unicast LID.
     #[must_use]
-    pub fn port(&self, lid: u16) -> Option<u8> {
+    pub(super) fn port(&self, lid: u16) -> Option<u8> {
         let port = *self.linear.get(usize::from(lid)).filter(|_| lid <= self.top)?;
         (port != NOWHERE).then_some(port)
     }
 
     /// Returns the mask of the ports of a multicast LID.
     #[must_use]
-    pub fn group(&self, lid: u16) -> u64 {
+    pub(super) fn group(&self, lid: u16) -> u64 {
         let row = usize::from(lid.wrapping_sub(Lrh::FIRST_MULTICAST_LID));
         self.multicast.get(row).copied().unwrap_or(0)
     }
 
     /// Answers SwitchInfo.
-    pub fn info(&mut self, set: bool, data: &mut [u8; 64]) -> Outcome {
+    pub(super) fn info(&mut self, set: bool, data: &mut [u8; 64]) -> Outcome {
         const CHANGED: u8 = 1 << 2;
         if set {
             self.top = u16::from_be_bytes([data[6], data[7]]);
@@ -80,7 +80,7 @@ impl Tables {
     }
 
     /// Answers LinearForwardingTable: a block of ports by LID.
-    pub fn linear(&mut self, block: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
+    pub(super) fn linear(&mut self, block: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
         let entries =
             usize::try_from(block).ok().and_then(|n| self.linear.chunks_exact_mut(LINEAR_BLOCK).nth(n));
         let Some(entries) = entries else { return Outcome::InvalidField };
@@ -93,7 +93,7 @@ impl Tables {
     }
 
     /// Answers MulticastForwardingTable: a column of 16 ports for a block of LIDs.
-    pub fn multicast(&mut self, modifier: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
+    pub(super) fn multicast(&mut self, modifier: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
         let (column, block) = (modifier >> 28, (modifier & 0x1ff) as usize);
         let shift = column * COLUMN;
         let Some(entries) = self.multicast.chunks_exact_mut(MULTICAST_BLOCK).nth(block) else {

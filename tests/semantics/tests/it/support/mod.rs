@@ -10,10 +10,10 @@ use std::time::Duration;
 /// The memory of each node in bytes: less than an appliance has in QEMU.
 const MEMORY: u64 = 192 << 20;
 /// A time longer than any case may take.
-pub const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Creates nodes that are connected, so that the memory of connections is already allocated.
-pub fn cluster(seed: u64, nodes: u16) -> Cluster {
+pub(crate) fn cluster(seed: u64, nodes: u16) -> Cluster {
     let mut cluster = Cluster::new(Options { seed, nodes, memory: MEMORY, ..Options::default() });
     let lites: Vec<_> = (1..=usize::from(nodes)).map(|i| cluster.lite(i)).collect();
     cluster.world.run(LIMIT, async move {
@@ -28,7 +28,7 @@ pub fn cluster(seed: u64, nodes: u16) -> Cluster {
 }
 
 /// Runs a task on each node to its end. Returns their results, by rank.
-pub fn on_each<T, F>(cluster: &mut Cluster, task: impl Fn(usize) -> F) -> Vec<T>
+pub(crate) fn on_each<T, F>(cluster: &mut Cluster, task: impl Fn(usize) -> F) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
@@ -52,7 +52,7 @@ where
 }
 
 /// Runs a case on all nodes. Returns the results, by rank.
-pub fn run(cluster: &mut Cluster, case: Case) -> Vec<Outcome> {
+pub(crate) fn run(cluster: &mut Cluster, case: Case) -> Vec<Outcome> {
     let lites: Vec<_> = (1..=cluster.joined()).map(|i| cluster.lite(i)).collect();
     let nodes: Vec<_> = lites.iter().map(lite::Lite::node_id).collect();
     on_each(cluster, |rank| {

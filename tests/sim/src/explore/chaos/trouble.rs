@@ -13,7 +13,7 @@ pub(super) enum Trouble {
     Parted(usize, usize),
     /// The frames of the first node come late to the second.
     Slowed(usize, usize),
-    /// The node's control connection, in one direction or in both.
+    /// The node's control connection carries nothing, in one direction or in both.
     Stalled(usize),
     /// The node, and its memory that is occupied.
     Full(usize, Vec<Box<dyn Lent>>),

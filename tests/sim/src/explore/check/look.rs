@@ -13,8 +13,8 @@ impl Check {
     /// Checks all nodes. Free memory must not change: a write to it was meant for a former owner.
     pub(in crate::explore) fn look(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
-            if cluster.host(i).arena().is_spoiled() {
-                self.spoiled(cluster, i);
+            if cluster.host(i).arena().has_stray_write() {
+                self.stray_write(cluster, i);
             }
             self.hear_of_ends(cluster, i);
             self.hear_of_losses(cluster, i);
@@ -25,12 +25,12 @@ impl Check {
     /// Checks all free memory.
     pub(in crate::explore) fn look_at_memory(&self, cluster: &Cluster) {
         for i in (1..=cluster.joined()).filter(|i| !cluster.host(*i).is_dead()) {
-            self.spoiled(cluster, i);
+            self.stray_write(cluster, i);
         }
     }
 
-    fn spoiled(&self, cluster: &Cluster, i: usize) {
-        if let Some(at) = cluster.host(i).arena().spoiled() {
+    fn stray_write(&self, cluster: &Cluster, i: usize) {
+        if let Some(at) = cluster.host(i).arena().stray_write() {
             let seen = format!("node {i}: the byte at {:#x} was written while it was free", at.0);
             self.violated("free memory stays as it is", seen);
         }

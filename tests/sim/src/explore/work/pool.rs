@@ -1,5 +1,5 @@
-//! Regions that one task lends to all tasks, and frees while they use it. Nobody judges their content: a write
-//! that comes after the end shows in free memory, or in memory that must be zero.
+//! Regions that one task lends to all tasks, and frees while they use it. Nobody judges their content: a
+//! write that comes after the end shows in free memory, or in memory that must be zero.
 
 use super::stage::RW;
 use super::worker::Worker;

@@ -7,7 +7,7 @@ use crate::explore::check::{Act, Cell};
 use lite::{CompletionQueue, Error, Op, OpKind};
 use std::collections::BTreeMap;
 
-/// The tags of the operations.
+/// The tag of the write in a completion queue; the other tags follow.
 const WRITE: u64 = 1;
 const READ: u64 = 2;
 const ADD: u64 = 3;

@@ -302,7 +302,7 @@ impl Worker {
         self.lite.is_member()
     }
 
-    /// Checks the memory that it keeps, and ends.
+    /// Checks the memory that the task keeps, and ends the task.
     pub(super) fn end(mut self) {
         self.look_at_private();
         self.private = None;

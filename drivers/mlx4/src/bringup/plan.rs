@@ -1,0 +1,173 @@
+//! The steps of a bring-up that are equal for all functions.
+
+use crate::bringup::capabilities::{BoardId, Capabilities};
+use crate::bringup::firmware::{Firmware, Version};
+use crate::card::{Card, Function, HealthSource};
+use crate::command::{CommandState, Commands};
+use crate::config::{Config, Layer};
+use crate::control::{Control, ControlState, CqIds};
+use crate::device::{Device, Tables};
+use crate::error::Error;
+use crate::hardware::Hardware;
+use crate::objects::eq::Eq;
+use crate::objects::frames::Frames;
+use crate::objects::mr::{self, KeySlots, Keys, Pages};
+use crate::objects::packets::Packets;
+use crate::objects::port::{Link, Port, PortInfo};
+use crate::objects::qpn::QpnAllocator;
+use alloc::sync::Arc;
+use platform::Instant;
+use verbs::{Gid, PathMtu, PortState};
+
+/// The result of a bring-up.
+pub(crate) struct Started<B> {
+    pub(crate) control: ControlState<B>,
+    pub(crate) card: Arc<Card>,
+    pub(crate) eq: Eq<B>,
+    /// The agent for subnet management on an InfiniBand port, unless the master has it.
+    pub(crate) agent: Option<Packets<B>>,
+    /// The queues for plain frames on an Ethernet port, if they are wanted.
+    pub(crate) frames: Option<Frames<B>>,
+    pub(crate) link: Link,
+}
+
+/// The state of a card before it failed that must survive the restart.
+pub(crate) struct Preserved {
+    /// The keys that peers know.
+    pub(crate) keys: Keys,
+    /// The numbers of the lost queue pairs, which stay in use until these are destroyed.
+    pub(crate) qpns: QpnAllocator,
+}
+
+/// The input of a bring-up.
+pub(super) struct Plan<'a, H> {
+    pub(super) hw: &'a H,
+    pub(super) config: &'a Config,
+    pub(super) preserved: Option<&'a Preserved>,
+    /// The pages that peers may reach, if they may not reach all memory.
+    pub(super) pages: Option<Pages>,
+}
+
+/// A card that executes commands and has its tables, but no objects yet.
+pub(super) struct Base<B> {
+    pub(super) function: Function,
+    /// The time at which the card's reset ended, if it was reset.
+    pub(super) reset: Option<Instant>,
+    pub(super) commands: CommandState<B>,
+    pub(super) tables: Tables<B>,
+    /// The firmware's memory, which a virtual function does not have.
+    pub(super) firmware: Option<Firmware<B>>,
+    pub(super) version: Version,
+    pub(super) health: HealthSource,
+    pub(super) capabilities: Capabilities,
+    pub(super) board: BoardId,
+    pub(super) port: Port,
+    pub(super) info: PortInfo,
+    /// The number for the event queue.
+    pub(super) eqn: u32,
+}
+
+impl<'a, H: Hardware> Plan<'a, H> {
+    /// Checks the configuration.
+    pub(super) fn new(
+        hw: &'a H,
+        config: &'a Config,
+        preserved: Option<&'a Preserved>,
+    ) -> Result<Self, Error> {
+        Ok(Self { hw, config, preserved, pages: Pages::of(&config.remote)? })
+    }
+
+    /// Returns the command interface of a card.
+    pub(super) const fn commands<'b>(&self, base: &'b mut Base<H::Block>) -> Commands<'b, H>
+    where
+        'a: 'b,
+    {
+        Commands::new(self.hw, &mut base.commands)
+    }
+
+    /// Returns a card with its tables.
+    pub(super) const fn device<'b>(&self, base: &'b mut Base<H::Block>) -> Device<'b, H>
+    where
+        'a: 'b,
+    {
+        Device::new(self.hw, &mut base.commands, &mut base.tables)
+    }
+
+    /// Returns the number of the port to use, which the card must have.
+    pub(super) fn port_number(&self, card: &Capabilities) -> Result<u8, Error> {
+        let asked = self.config.port;
+        if (1..=card.ports).contains(&asked) {
+            Ok(asked)
+        } else {
+            Err(Error::NoPort { asked, has: card.ports })
+        }
+    }
+
+    /// Makes the event queue.
+    pub(super) fn create_eq(&self, base: &mut Base<H::Block>) -> Result<Eq<H::Block>, Error> {
+        let (number, large) = (base.eqn, base.capabilities.large_eqes);
+        Eq::create(&mut self.device(base), number, large, self.config.vector)
+    }
+
+    /// Makes the memory keys in these slots.
+    pub(super) fn create_keys(&self, base: &mut Base<H::Block>, slots: KeySlots) -> Result<Keys, Error> {
+        let domain = base.capabilities.reserved_pds;
+        let preserved = self.preserved.map(|preserved| preserved.keys);
+        mr::create(&mut self.device(base), slots, domain, self.pages.as_ref(), preserved)
+    }
+
+    /// Makes the control of a card whose event queue and keys exist. `qpns` are the numbers for its queue
+    /// pairs; those in use before a reset stay in use.
+    pub(super) fn make_control(
+        &self,
+        base: Base<H::Block>,
+        keys: Keys,
+        qpns: QpnAllocator,
+    ) -> ControlState<H::Block> {
+        let Base { function, reset, version, health, board, port, info, eqn, capabilities, .. } = base;
+        let qpns = qpns.excluding(self.preserved.map(|preserved| &preserved.qpns));
+        let card = Card {
+            function,
+            reset,
+            firmware: version,
+            board,
+            port,
+            info: PortInfo { max_mtu: self.config.mtu.min(info.max_mtu), ..info },
+            keys,
+            health,
+            max_qps: qpns.capacity(),
+            blue_flame: capabilities.blue_flame.is_some() && self.hw.combine_writes(capabilities.uar_len),
+            domain: capabilities.reserved_pds,
+            capabilities,
+        };
+        ControlState {
+            card: Arc::new(card),
+            commands: base.commands,
+            tables: base.tables,
+            qpns,
+            cq_ids: CqIds::default(),
+            eqn,
+            _firmware: base.firmware,
+        }
+    }
+
+    /// Opens the port, and starts to receive frames if they are wanted.
+    pub(super) fn finish(
+        &self,
+        mut state: ControlState<H::Block>,
+        eq: Eq<H::Block>,
+        agent: Option<Packets<H::Block>>,
+    ) -> Result<Started<H::Block>, Error> {
+        let card = state.card.clone();
+        let mut control = Control::new(self.hw, &mut state);
+        card.port.open(&mut control.commands().0, &card.info)?;
+        let frames = match card.port.layer {
+            Layer::Ethernet if self.config.frames => Some(Frames::start(&mut control)?),
+            Layer::Ethernet | Layer::InfiniBand => None,
+        };
+        // The state of the link before the first query.
+        let mtu = PathMtu::fitting(card.info.max_mtu.into());
+        let link = Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu };
+        Ok(Started { control: state, card, eq, agent, frames, link })
+    }
+}

@@ -1,0 +1,369 @@
+//! Completion queues: the entries that the card has written, and the completions of queue pairs that were
+//! destroyed.
+
+use crate::bringup::capabilities::Capabilities;
+use crate::command::{Command, Opcode};
+use crate::datapath::cqe::Cqe;
+use crate::datapath::doorbell::{Arm, Page};
+use crate::datapath::ring::QpRings;
+use crate::device::Device;
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::icm::{Object, PageRun};
+use crate::mailbox::{Field, Mailbox};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use verbs::{Completion, CqId, QpNum};
+
+/// The context (Linux `mlx4_cq_context`, PRM `cqc`).
+mod field {
+    use super::Field;
+    pub(super) const LOG_ENTRIES: Field = Field::bits(0x0c, 28, 24);
+    pub(super) const UAR: Field = Field::bits(0x0c, 23, 0);
+    pub(super) const EQN: Field = Field::bits(0x14, 8, 0);
+    pub(super) const MTT: Field = Field::word(0x1c);
+    pub(super) const RECORD: usize = 0x38;
+}
+
+/// The value of each byte in a new queue (Linux), which marks the entries as the card's.
+const UNWRITTEN: u64 = 0xcccc_cccc_cccc_cccc;
+/// The number of meaningful words in the 32 bytes of an entry.
+const WORDS: usize = 4;
+/// Bytes after the entries, for the doorbell record.
+const RECORD: u64 = 64;
+/// Mask of the card's index of entries.
+const INDEX: u32 = 0xff_ffff;
+
+/// The number of work requests that a completion queue still has room for: the card must never find it full.
+pub(crate) struct Credit(AtomicU32);
+
+impl Credit {
+    /// Reserves room for one more work request. Returns false if there is none.
+    pub(crate) fn take(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// Releases room for `count` work requests.
+    pub(crate) fn give(&self, count: u32) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of a completion queue on the card: its own, and that of its event queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CqNumbers {
+    pub(crate) queue: u32,
+    pub(crate) eqn: u32,
+}
+
+/// A completion queue, as a queue pair refers to it.
+#[derive(Clone)]
+pub(crate) struct CqRef {
+    pub(crate) id: CqId,
+    /// The queue's number on the card.
+    pub(crate) number: u32,
+    pub(crate) credit: Arc<Credit>,
+}
+
+/// A completion queue.
+pub(crate) struct Cq<B> {
+    number: u32,
+    buffer: B,
+    log_entries: u32,
+    /// The distance of entries, in words.
+    stride: usize,
+    page: Page,
+    /// The page entries of the buffer.
+    pages: PageRun,
+    /// The number of entries consumed, as the card counts them.
+    consumer: u32,
+    /// The number of events so far, plus one.
+    sequence: u32,
+    credit: Arc<Credit>,
+    /// The queue pairs that complete here, by slot.
+    queues: Vec<Option<Arc<QpRings<B>>>>,
+    /// Completions taken from the card before their queue pair was destroyed, and those of its flushed work.
+    backlog: VecDeque<Completion>,
+    /// The number of entries without a work request.
+    unexpected: u64,
+}
+
+/// A consumer of a queue's entries.
+struct Entries<'a, B> {
+    words: &'a [AtomicU64],
+    log_entries: u32,
+    stride: usize,
+    consumer: u32,
+    queues: &'a [Option<Arc<QpRings<B>>>],
+    /// The queue pair of the last entry.
+    last: Option<&'a QpRings<B>>,
+    /// The number of work requests that the consumed entries have completed.
+    retired: u32,
+    /// The number of entries without a work request.
+    unexpected: u32,
+}
+
+impl<'a, B: Block> Entries<'a, B> {
+    /// Returns the entry at the consumer index, if the card has written it.
+    #[inline(always)]
+    fn peek(&self) -> Option<Cqe> {
+        const OWNER: u64 = 0x80;
+        let mask = (1u32 << self.log_entries) - 1;
+        let end = ((self.consumer & mask) as usize + 1) * self.stride;
+        let [first, second, third, last] = self.words.get(end - WORDS..end)? else { return None };
+        let last = u64::from_be(last.load(Ordering::Acquire));
+        let lap = self.consumer >> self.log_entries & 1 != 0;
+        let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
+        ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
+    }
+
+    /// Consumes entries up to the next completion, writes that to `place`, and returns its entry. Entries
+    /// without a work request are skipped, at most as many as the queue holds, so that a faulty card cannot
+    /// keep the poller here.
+    #[inline(always)]
+    fn next(&mut self, place: &mut Completion) -> Option<Cqe> {
+        loop {
+            let cqe = self.peek()?;
+            self.consumer = self.consumer.wrapping_add(1);
+            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, place)) {
+                self.retired = self.retired.wrapping_add(retired);
+                return Some(cqe);
+            }
+            self.unexpected += 1;
+            if self.unexpected >> self.log_entries != 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Returns the queue pair with a number, if it completes here.
+    #[inline(always)]
+    fn queue(&mut self, number: QpNum) -> Option<&'a QpRings<B>> {
+        if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
+            return Some(queue);
+        }
+        let queue = self.queues.get(QpRings::<B>::slot_of(number))?.as_deref()?;
+        self.last = Some(queue).filter(|queue| queue.number() == number);
+        self.last
+    }
+}
+
+impl<B: Block> Cq<B> {
+    /// Makes a queue for up to `depth` completions.
+    pub(crate) fn create(
+        device: &mut Device<'_, impl Hardware<Block = B>>,
+        card: &Capabilities,
+        numbers: CqNumbers,
+        depth: u32,
+    ) -> Result<Self, Error> {
+        let log_entries = (depth + 1).next_power_of_two().ilog2();
+        let stride = if card.large_cqes { 2 * WORDS } else { WORDS };
+        let bytes = (stride as u64 * 8) << log_entries;
+        let buffer = device.hw().allocate(bytes + RECORD).ok_or(Error::NoMemory("a completion queue"))?;
+        let mut queue = Self {
+            number: numbers.queue,
+            buffer,
+            log_entries,
+            stride,
+            page: Page::of(0, card),
+            pages: PageRun::new(0, 0),
+            consumer: 0,
+            sequence: 1,
+            credit: Arc::new(Credit(AtomicU32::new(depth))),
+            queues: Vec::new(),
+            backlog: VecDeque::new(),
+            unexpected: 0,
+        };
+        queue.recreate(device, card, numbers)?;
+        Ok(queue)
+    }
+
+    /// Makes the queue known to a card, under its numbers there. Completions taken from it
+    /// before are kept.
+    pub(crate) fn recreate(
+        &mut self,
+        device: &mut Device<'_, impl Hardware<Block = B>>,
+        card: &Capabilities,
+        numbers: CqNumbers,
+    ) -> Result<(), Error> {
+        let CqNumbers { queue: number, eqn } = numbers;
+        let bytes = (self.stride as u64 * 8) << self.log_entries;
+        device.ensure_icm(Object::Cq, number.into(), 1)?;
+        for word in self.buffer.iter().take(self.stride << self.log_entries) {
+            word.store(UNWRITTEN, Ordering::Relaxed);
+        }
+        (self.number, self.consumer, self.sequence) = (number, 0, 1);
+        if let Some(record) = self.buffer.get(self.stride << self.log_entries) {
+            record.store(0, Ordering::Release);
+        }
+        let pages = device.map_queue(self.buffer.addr(), bytes)?;
+        let mut context = Mailbox::new()
+            .with(field::LOG_ENTRIES, self.log_entries)
+            .with(field::UAR, self.page.index())
+            .with(field::EQN, eqn)
+            .with(field::MTT, pages.offset() as u32);
+        context.set_wide(field::RECORD, self.buffer.addr().0 + bytes);
+        let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
+        if let Err(error) = device.commands.exec_in(create, &context) {
+            device.unmap(pages);
+            return Err(error);
+        }
+        self.pages = pages;
+        Ok(())
+    }
+
+    /// Returns the reference to this queue for queue pairs that complete here. `id` is its index.
+    pub(crate) fn reference(&self, id: CqId) -> CqRef {
+        CqRef { id, number: self.number, credit: self.credit.clone() }
+    }
+
+    /// Returns the queue's number on the card.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns true if queue pairs complete here.
+    pub(crate) fn is_used(&self) -> bool {
+        self.queues.iter().any(Option::is_some)
+    }
+
+    /// Destroys the queue on the card, which no longer writes to it after success.
+    pub(crate) fn destroy(&self, device: &mut Device<'_, impl Hardware<Block = B>>) -> Result<(), Error> {
+        const WITHOUT_MAILBOX: u8 = 1;
+        device.commands.exec(Command::new(Opcode::Hw2SwCq).of(self.number).variant(WITHOUT_MAILBOX))?;
+        device.unmap(self.pages);
+        device.free_cqn(self.number)
+    }
+
+    /// Lets the queue pair in a slot complete here.
+    pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QpRings<B>>) {
+        if self.queues.len() <= slot {
+            self.queues.resize_with(slot + 1, || None);
+        }
+        if let Some(place) = self.queues.get_mut(slot) {
+            *place = Some(queue);
+        }
+    }
+
+    /// Detaches the queue pair in a slot, which the card has released. Takes all entries from the card;
+    /// `undone` then adds the completions of the outstanding work.
+    pub(crate) fn detach(
+        &mut self,
+        slot: usize,
+        undone: impl FnOnce(&QpRings<B>, &mut VecDeque<Completion>),
+    ) {
+        let mut taken = core::mem::take(&mut self.backlog);
+        self.take_entries(|entries| {
+            let mut completion = Completion::BLANK;
+            while entries.next(&mut completion).is_some() {
+                taken.push_back(completion);
+            }
+        });
+        self.backlog = taken;
+        if let Some(queue) = self.queues.get_mut(slot).and_then(Option::take) {
+            let before = self.backlog.len();
+            undone(&queue, &mut self.backlog);
+            self.credit.give((self.backlog.len() - before) as u32);
+        }
+    }
+
+    /// Returns up to `out.len()` completions in `out`, and their number.
+    #[inline]
+    pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
+        let rest = out.get_mut(before..).unwrap_or_default();
+        before
+            + self.take_entries(|entries| {
+                let mut taken = 0;
+                for place in rest {
+                    if entries.next(place).is_none() {
+                        break;
+                    }
+                    taken += 1;
+                }
+                taken
+            })
+    }
+
+    #[cold]
+    fn take_backlog(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.backlog.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    /// Takes one completion, with its entry.
+    pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
+        let mut completion = Completion::BLANK;
+        let cqe = self.take_entries(|entries| entries.next(&mut completion))?;
+        Some((completion, cqe))
+    }
+
+    /// Returns a consumer of the entries that the card has written and the driver has not consumed.
+    #[inline(always)]
+    fn entries(&self) -> Entries<'_, B> {
+        Entries {
+            words: &self.buffer,
+            log_entries: self.log_entries,
+            stride: self.stride,
+            consumer: self.consumer,
+            queues: &self.queues,
+            last: None,
+            retired: 0,
+            unexpected: 0,
+        }
+    }
+
+    /// Calls `take` to consume entries, and then updates the card's consumer index and the posters' credit.
+    #[inline(always)]
+    fn take_entries<T>(&mut self, take: impl FnOnce(&mut Entries<'_, B>) -> T) -> T {
+        let mut entries = self.entries();
+        let taken = take(&mut entries);
+        let Entries { consumer, retired, unexpected, .. } = entries;
+        self.unexpected += u64::from(unexpected);
+        if consumer != self.consumer {
+            self.consumer = consumer;
+            self.credit.give(retired);
+            self.update_consumer_index();
+        }
+        taken
+    }
+
+    /// Updates the card's consumer index. The arm word of the doorbell record stays.
+    fn update_consumer_index(&self) {
+        let arm = Arm { sequence: self.sequence, consumer: self.consumer }.record();
+        self.store_record(arm);
+    }
+
+    fn store_record(&self, arm: u32) {
+        if let Some(record) = self.buffer.get(self.stride << self.log_entries) {
+            let word = u64::from(self.consumer & INDEX) << 32 | u64::from(arm);
+            record.store(word.to_be(), Ordering::Release);
+        }
+    }
+
+    /// Requests an event. Returns true if completions are already waiting.
+    pub(crate) fn arm(&self, hw: &impl Hardware) -> bool {
+        if !self.backlog.is_empty() || self.entries().peek().is_some() {
+            return true;
+        }
+        let arm = Arm { sequence: self.sequence, consumer: self.consumer };
+        self.store_record(arm.record());
+        self.page.arm(hw, self.number, arm);
+        false
+    }
+
+    /// Counts an event of this queue.
+    pub(crate) const fn on_event(&mut self) {
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// Returns the number of entries without a work request.
+    pub(crate) const fn unexpected_entries(&self) -> u64 {
+        self.unexpected
+    }
+}

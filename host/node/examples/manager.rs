@@ -1,0 +1,32 @@
+//! The manager's daemon as a process of its own, for tests that suspend it.
+//!
+//! ```text
+//! manager KEY_FILE STATE ADDRESS_FILE
+//! ```
+//!
+//! It listens on a free port of this host and writes the address to the file.
+
+use anyhow::{Result, bail};
+use manager::core::Config;
+use manager::daemon::{Daemon, Options};
+use manager::key;
+use std::path::Path;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [key_file, state, address] = &words[..] else { bail!("usage: manager KEY_FILE STATE ADDRESS_FILE") };
+    let options = Options {
+        listen: "127.0.0.1:0".parse()?,
+        key: key::load(Path::new(key_file))?,
+        state: state.into(),
+        config: Config::default(),
+    };
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let daemon = Daemon::bind(options).await?;
+        // The test never sees half of the address.
+        let half = Path::new(address).with_extension("half");
+        std::fs::write(&half, daemon.local_addr()?.to_string())?;
+        std::fs::rename(half, address)?;
+        Ok(daemon.serve(std::future::pending()).await?)
+    })
+}

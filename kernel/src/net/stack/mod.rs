@@ -1,0 +1,317 @@
+//! TCP/IPv4 on a port: smoltcp, an address by DHCP or from the command line, and async TCP connections.
+//!
+//! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context.
+//! Lock order: stack, then port.
+
+mod stream;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::task::{Poll, Waker};
+use platform::{Instant, NetworkError};
+use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
+use smoltcp::socket::{dhcpv4, tcp};
+use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr};
+
+use super::device::{PortDevice, Queries};
+use super::port::{Inner as PortInner, Port};
+use crate::sync::IrqMutex;
+use crate::time;
+pub(crate) use stream::TcpStream;
+
+/// Frames that one call of the poller receives, and bursts of segments that it sends.
+const INGRESS_BUDGET: usize = 64;
+const EGRESS_BUDGET: usize = 64;
+/// The longest silence of a peer, also on an idle connection. The connection then ends.
+const PEER_TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// The interval of keep-alive segments on an idle connection: short enough that a few losses do not matter.
+const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(2);
+/// The first of the dynamic ports (RFC 6335).
+const FIRST_PORT: u16 = 49152;
+
+/// The source of the port's IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addressing {
+    /// DHCP.
+    Dhcp,
+    /// A fixed address.
+    Static(Ipv4Config),
+}
+
+/// An IPv4 address and its router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ipv4Config {
+    pub address: Ipv4Addr,
+    /// The length of the network's prefix, in bits.
+    pub prefix: u8,
+    /// The router, if there is one.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+/// The lengths of a connection's buffers, which limit the bytes in flight in each direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers {
+    /// The receive window, in bytes.
+    pub receive: usize,
+    /// The send buffer, in bytes.
+    pub send: usize,
+}
+
+pub(in crate::net) struct Inner {
+    interface: Interface,
+    pub(in crate::net) sockets: SocketSet<'static>,
+    queries: Queries,
+    dhcp: Option<SocketHandle>,
+    config: Option<Ipv4Config>,
+    /// A second address, in the fabric's network, if the port is the fabric's too.
+    second: Option<Ipv4Cidr>,
+    config_waiters: Vec<Waker>,
+    next_port: u16,
+    /// The time at which smoltcp has work next, if no frame arrives before.
+    pub(in crate::net) next: Option<Instant>,
+}
+
+/// The stack of one port. It is never freed.
+pub(crate) struct Stack {
+    port: &'static Port,
+    pub(in crate::net) inner: IrqMutex<Inner>,
+}
+
+fn smol(now: Instant) -> smoltcp::time::Instant {
+    smoltcp::time::Instant::from_micros(i64::try_from(now.as_nanos() / 1000).unwrap_or(i64::MAX))
+}
+
+impl Stack {
+    /// Starts the stack on `port`. `seed` makes ports and sequence numbers hard to guess.
+    pub(crate) fn start(port: &'static Port, addressing: Addressing, seed: u64) -> Self {
+        port.attach_stack();
+        let mut queries = Queries::default();
+        let now = time::now();
+        let mut config = Config::new(EthernetAddress(port.mac().0).into());
+        config.random_seed = seed;
+        let interface = port.with(|inner| {
+            let mut device = device(port, inner, &mut queries, now);
+            Interface::new(config, &mut device, smol(now))
+        });
+        let mut inner = Inner {
+            interface,
+            sockets: SocketSet::new(Vec::new()),
+            queries,
+            dhcp: None,
+            config: None,
+            second: None,
+            config_waiters: Vec::with_capacity(4),
+            next_port: FIRST_PORT + (seed % 16000) as u16,
+            next: Some(Instant::ZERO),
+        };
+        match addressing {
+            Addressing::Static(config) => port.with(|below| inner.configure(below, Some(config))),
+            Addressing::Dhcp => {
+                let mut socket = dhcpv4::Socket::new();
+                let mut retry = socket.get_retry_config();
+                retry.discover_timeout = smoltcp::time::Duration::from_secs(1);
+                retry.initial_request_timeout = smoltcp::time::Duration::from_secs(1);
+                socket.set_retry_config(retry);
+                inner.dhcp = Some(inner.sockets.add(socket));
+            }
+        }
+        let stack = Self { port, inner: IrqMutex::new(inner) };
+        stack.poll(now);
+        stack
+    }
+
+    /// Receives and sends waiting frames, and wakes tasks. Bounded; neither allocates nor waits. Returns
+    /// `true` if it did something.
+    pub(crate) fn poll(&self, now: Instant) -> bool {
+        let mut inner = self.inner.lock();
+        self.port.with(|port| inner.poll(self.port, port, now))
+    }
+
+    /// Polls as [`poll`](Self::poll) does, for the last words of a processor. Returns `None` if a lock is
+    /// held, possibly by this processor.
+    fn try_poll(&self, now: Instant) -> Option<bool> {
+        let mut inner = self.inner.try_lock()?;
+        self.port.try_with(|port| inner.poll(self.port, port, now))
+    }
+
+    /// Returns the time at which [`poll`](Self::poll) has work next, if no frame arrives before.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.inner.lock().next
+    }
+
+    /// Waits until the port has an address. The caller bounds the wait by
+    /// [`with_deadline`](super::with_deadline).
+    pub(crate) async fn configured(&self) -> Ipv4Config {
+        poll_fn(|cx| {
+            let mut inner = self.inner.lock();
+            match inner.config {
+                Some(config) => Poll::Ready(config),
+                None => {
+                    if !inner.config_waiters.iter().any(|w| w.will_wake(cx.waker())) {
+                        inner.config_waiters.push(cx.waker().clone());
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Returns the stack's port.
+    pub(crate) fn port(&self) -> &'static Port {
+        self.port
+    }
+
+    /// Adds a second address, without a router.
+    pub(crate) fn add_address(&self, second: Ipv4Config) {
+        let mut inner = self.inner.lock();
+        inner.second = Some(Ipv4Cidr::new(second.address, second.prefix));
+        let first = inner.config.take();
+        self.port.with(|port| {
+            port.resolver.add_own(second.address.into());
+            if first.is_some() {
+                inner.configure(port, first);
+            }
+        });
+    }
+
+    /// Connects to `remote`. Returns when the peer answers or `deadline` has passed.
+    pub(crate) async fn connect(
+        &'static self,
+        remote: SocketAddrV4,
+        buffers: Buffers,
+        deadline: Instant,
+    ) -> Result<TcpStream, NetworkError> {
+        let stream = self.open(remote, buffers)?;
+        self.poll(time::now());
+        let connected = poll_fn(|cx| {
+            stream.with(|socket| match socket.state() {
+                tcp::State::Established | tcp::State::CloseWait => Poll::Ready(Ok(())),
+                tcp::State::Closed | tcp::State::TimeWait => Poll::Ready(Err(NetworkError::Refused)),
+                _ => {
+                    socket.register_send_waker(cx.waker());
+                    socket.register_recv_waker(cx.waker());
+                    Poll::Pending
+                }
+            })
+        });
+        super::with_deadline(deadline, connected).await.unwrap_or(Err(NetworkError::Deadline))?;
+        Ok(stream)
+    }
+
+    fn open(&'static self, remote: SocketAddrV4, buffers: Buffers) -> Result<TcpStream, NetworkError> {
+        let mut socket = socket(buffers);
+        let mut inner = self.inner.lock();
+        if inner.config.is_none() {
+            return Err(NetworkError::NoAddress);
+        }
+        let local = inner.next_port;
+        inner.next_port = local.checked_add(1).unwrap_or(FIRST_PORT);
+        let Inner { interface, sockets, next, .. } = &mut *inner;
+        let endpoint = (smoltcp::wire::IpAddress::Ipv4(*remote.ip()), remote.port());
+        socket.connect(interface.context(), endpoint, local).map_err(|_| NetworkError::NoAddress)?;
+        let handle = sockets.add(socket);
+        *next = Some(Instant::ZERO);
+        Ok(TcpStream { stack: self, handle })
+    }
+}
+
+/// Returns a socket with this stack's settings.
+pub(in crate::net) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
+    let mut socket = tcp::Socket::new(
+        tcp::SocketBuffer::new(vec![0; buffers.receive]),
+        tcp::SocketBuffer::new(vec![0; buffers.send]),
+    );
+    socket.set_nagle_enabled(false);
+    socket.set_timeout(Some(PEER_TIMEOUT));
+    socket.set_keep_alive(Some(KEEP_ALIVE));
+    socket
+}
+
+fn device<'a>(
+    port: &Port,
+    inner: &'a mut PortInner,
+    queries: &'a mut Queries,
+    now: Instant,
+) -> PortDevice<'a> {
+    PortDevice { inner, queries, now, mac: port.mac(), mtu: port.mtu(), rnic: port.has_rnic() }
+}
+
+impl Inner {
+    fn poll(&mut self, port: &Port, below: &mut PortInner, now: Instant) -> bool {
+        // Frames come first: one of them may be the answer for which smoltcp waits.
+        let frames = below.has_host_frame(now, port.has_rnic());
+        let due = self.next.is_some_and(|at| at <= now) || self.queries.has_answer(below, now);
+        if !due && !frames {
+            return below.service(now);
+        }
+        let at = smol(now);
+        let mut device = device(port, below, &mut self.queries, now);
+        self.interface.poll_maintenance(at);
+        for _ in 0..INGRESS_BUDGET {
+            match self.interface.poll_ingress_single(at, &mut device, &mut self.sockets) {
+                PollIngressSingleResult::None => break,
+                PollIngressSingleResult::PacketProcessed | PollIngressSingleResult::SocketStateChanged => {}
+            }
+        }
+        for _ in 0..EGRESS_BUDGET {
+            match self.interface.poll_egress(at, &mut device, &mut self.sockets) {
+                PollResult::None => break,
+                PollResult::SocketStateChanged => {}
+            }
+        }
+        self.poll_dhcp(below);
+        let next = self.interface.poll_at(at, &self.sockets);
+        self.next = next.map(|at| Instant::from_nanos(u64::try_from(at.total_micros()).unwrap_or(0) * 1000));
+        below.device.tx.flush();
+        below.service(now);
+        true
+    }
+
+    fn poll_dhcp(&mut self, below: &mut PortInner) {
+        let Some(handle) = self.dhcp else { return };
+        let config = match self.sockets.get_mut::<dhcpv4::Socket<'_>>(handle).poll() {
+            None => return,
+            Some(dhcpv4::Event::Deconfigured) => None,
+            Some(dhcpv4::Event::Configured(c)) => Some(Ipv4Config {
+                address: c.address.address(),
+                prefix: c.address.prefix_len(),
+                gateway: c.router,
+            }),
+        };
+        self.configure(below, config);
+    }
+
+    fn configure(&mut self, below: &mut PortInner, config: Option<Ipv4Config>) {
+        if self.config == config {
+            return;
+        }
+        if let Some(old) = self.config {
+            below.resolver.remove_own(old.address.into());
+        }
+        self.config = config;
+        let second = self.second;
+        self.interface.update_ip_addrs(|addresses| {
+            addresses.clear();
+            let first = config.map(|c| Ipv4Cidr::new(c.address, c.prefix));
+            for address in first.into_iter().chain(second) {
+                // The list was just cleared and has room for two.
+                let _ = addresses.push(IpCidr::Ipv4(address));
+            }
+        });
+        let routes = self.interface.routes_mut();
+        routes.remove_default_ipv4_route();
+        if let Some(c) = config {
+            below.resolver.add_own(c.address.into());
+            if let Some(gateway) = c.gateway {
+                // The route was just removed, so there is room for one.
+                let _ = routes.add_default_ipv4_route(gateway);
+            }
+        }
+        for waker in self.config_waiters.drain(..) {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The manager without I/O: membership, relay, names and jobs as one state machine.
+//!
+//! Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
+//! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
+
+mod clients;
+mod cut;
+mod identity;
+mod jobs;
+mod members;
+mod names;
+mod rate;
+mod wire;
+
+pub use cut::{Cutter, Excess, Piece, split_size};
+pub use identity::{Record, Saved};
+pub use names::Directory;
+pub use wire::Message;
+
+use clients::{Clients, Leaving};
+use identity::Identities;
+use jobs::Jobs;
+use members::Members;
+use platform::Instant;
+use proto::{
+    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A connection, numbered by the driver of the core. A number is never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+/// The least number of ticks in a lease. After a longer time without a tick, the manager has been deaf
+/// meanwhile.
+const TICKS_PER_LEASE: u32 = 8;
+
+/// The options of the operator.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The time after which a member without a heartbeat loses its membership.
+    pub lease: Duration,
+    /// The time that a new connection has for its first message.
+    pub hello: Duration,
+    /// The time that nodes have to accept a job, and that a client has to continue its input.
+    pub reply_timeout: Duration,
+    /// The time that nodes have to leave when they are told to.
+    pub leave: Duration,
+    /// True if appliances and processes on hosts (which publish virtual addresses) may be in one cluster.
+    pub trust_hosts: bool,
+    /// The time that nodes have to end their part of a cancelled job. After it, a job that waits for them is
+    /// refused.
+    pub ending: Duration,
+    /// The limit of the input that waits for one node of a job, in [charges](ToNode::input_charge). Above it
+    /// the manager accepts no more input from the client.
+    pub input_window: u64,
+    /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
+    pub job_window: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(5),
+            hello: Duration::from_secs(5),
+            reply_timeout: Duration::from_secs(30),
+            leave: Duration::from_secs(10),
+            trust_hosts: false,
+            ending: Duration::from_secs(20),
+            input_window: 4 << 20,
+            job_window: 256 << 20,
+        }
+    }
+}
+
+/// An event outside of the core.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A peer with the cluster key has connected.
+    Opened {
+        /// The connection.
+        conn: ConnId,
+        /// The address of the peer, for people.
+        peer: &'a str,
+    },
+    /// A whole message has arrived.
+    Received {
+        /// The connection.
+        conn: ConnId,
+        /// The message, encoded.
+        bytes: &'a [u8],
+    },
+    /// A message of an [`Action::Send`] has been handed to the network. The core needs this event for
+    /// messages whose [`Message::bulk`] is not zero: it is the acknowledgement of output.
+    Sent {
+        /// The connection.
+        conn: ConnId,
+        /// The [`Message::bulk`] of the message.
+        bulk: usize,
+    },
+    /// The connection has ended without an [`Action::Close`].
+    Closed {
+        /// The connection.
+        conn: ConnId,
+        /// The reason, for people.
+        reason: &'a str,
+    },
+    /// The record of an [`Action::Save`] is on the disk. Records are saved in order.
+    Saved {
+        /// The record.
+        record: &'a Record,
+    },
+    /// Nothing can be saved at present. The driver tries again, and reports success with the next
+    /// [`Event::Saved`].
+    SaveFailed {
+        /// The reason, for people.
+        reason: &'a str,
+    },
+    /// Time has passed: the core ends everything whose deadline is over. It is due at
+    /// [`Core::next_deadline`], or in short intervals. If a tick comes late, all deadlines move by the delay:
+    /// a lease ends only after a time in which the manager could have received a heartbeat.
+    Tick,
+    /// The manager is about to stop.
+    Stop,
+}
+
+/// A request of the core to its driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Queue a message.
+    Send {
+        /// The connection.
+        conn: ConnId,
+        /// The message.
+        message: Message,
+    },
+    /// End the connection once all queued messages have been sent. Later events of the connection are
+    /// ignored.
+    Close {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Stop or resume receiving messages from a client, because the nodes' queues are long, or short again. A
+    /// few more messages that are in flight do no harm.
+    Reading {
+        /// The client's connection.
+        conn: ConnId,
+        /// True to receive messages.
+        on: bool,
+    },
+    /// Save this record and report [`Event::Saved`]. No other action waits for it.
+    Save(Record),
+    /// Log a line for the operator.
+    Log(String),
+}
+
+/// The role of a connection's peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The peer has not sent its first message.
+    New,
+    Node(proto::NodeId),
+    Client,
+}
+
+#[derive(Debug)]
+struct Connection {
+    role: Role,
+    since: Instant,
+    peer: String,
+}
+
+/// The manager.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    now: Instant,
+    /// The time of the last tick.
+    ticked: Instant,
+    connections: BTreeMap<ConnId, Connection>,
+    identities: Identities,
+    /// The reason why nothing can be saved, if so.
+    unsaved: Option<Reason>,
+    members: Members,
+    departures: Departures,
+    names: Directory,
+    jobs: Jobs,
+    clients: Clients,
+    /// Present while the cluster is shut down.
+    leaving: Option<Leaving>,
+    actions: Vec<Action>,
+}
+
+impl Core {
+    /// Returns a manager without members that knows what it has saved.
+    #[must_use]
+    pub fn new(config: Config, saved: Saved) -> Self {
+        Self {
+            config,
+            now: Instant::ZERO,
+            ticked: Instant::ZERO,
+            connections: BTreeMap::new(),
+            identities: Identities::new(saved),
+            unsaved: None,
+            members: Members::default(),
+            departures: Departures::default(),
+            names: Directory::default(),
+            jobs: Jobs::default(),
+            clients: Clients::default(),
+            leaving: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Handles an event and returns the resulting actions, in order. `now` never decreases.
+    #[must_use]
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Action> {
+        self.now = self.now.max(now);
+        match event {
+            Event::Opened { conn, peer } => {
+                let connection = Connection { role: Role::New, since: self.now, peer: peer.into() };
+                self.connections.insert(conn, connection);
+            }
+            Event::Received { conn, bytes } => self.received(conn, bytes),
+            Event::Sent { conn, bulk } => self.sent(conn, bulk),
+            Event::Closed { conn, reason } => self.closed(conn, reason),
+            Event::Saved { record } => self.saved(record),
+            Event::SaveFailed { reason } => self.save_failed(reason),
+            Event::Tick => self.tick(),
+            Event::Stop => self.stop(),
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Returns the time at which [`Event::Tick`] is due if no other event comes first.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let hello = self
+            .connections
+            .values()
+            .filter(|connection| connection.role == Role::New)
+            .map(|connection| connection.since + self.config.hello)
+            .min();
+        let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
+        let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
+        let next = [hello, leaving, self.members.next_expiry(), clients, jobs].into_iter().flatten().min();
+        // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
+        next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
+    }
+
+    fn tick(&mut self) {
+        let late = (self.now - self.ticked).saturating_sub(self.config.lease / TICKS_PER_LEASE);
+        self.ticked = self.now;
+        if !late.is_zero() {
+            self.forgive(late);
+        }
+        self.expire();
+    }
+
+    /// Moves all deadlines by `late`, the time for which the manager was deaf.
+    fn forgive(&mut self, late: Duration) {
+        let now = self.now;
+        let later = |since: &mut Instant| *since = (*since + late).min(now);
+        self.connections.values_mut().for_each(|connection| later(&mut connection.since));
+        self.members.forgive(now, late, self.config.lease);
+        self.clients.forgive(later);
+        self.jobs.forgive(later);
+        self.leaving.iter_mut().for_each(|leaving| later(&mut leaving.since));
+    }
+
+    fn received(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(connection) = self.connections.get(&conn) else { return };
+        match connection.role {
+            Role::New => self.hello(conn, bytes),
+            Role::Node(node) => match proto::decode::<ToManager>(bytes) {
+                Ok(message) => self.node_says(node, message),
+                Err(malformed) => self.remove_member(node, &malformed.to_string()),
+            },
+            Role::Client => match proto::decode::<FromClient>(bytes) {
+                Ok(message) => self.client_says(conn, message),
+                Err(malformed) => self.fail_client(conn, malformed.to_string()),
+            },
+        }
+    }
+
+    fn hello(&mut self, conn: ConnId, bytes: &[u8]) {
+        match (Hello::peek_version(bytes), proto::decode::<Hello>(bytes)) {
+            (Some((kind, version)), _) if version != PROTOCOL_VERSION => {
+                let reason = format!(
+                    "protocol version {version}, but the manager speaks {PROTOCOL_VERSION}: use one build"
+                );
+                match kind {
+                    HelloKind::Node => self.refuse_node(conn, "a node", reason),
+                    HelloKind::Client => self.fail_client(conn, reason),
+                }
+            }
+            (_, Ok(Hello::Node(join))) => self.join(conn, join),
+            (_, Ok(Hello::Client { .. })) => {
+                self.set_role(conn, Role::Client);
+                self.tell_client(conn, ToClient::Hello);
+            }
+            (_, Err(malformed)) => {
+                let peer = self.peer(conn);
+                self.log(format!("{peer}: {malformed} instead of a hello"));
+                self.close(conn);
+            }
+        }
+    }
+
+    fn sent(&mut self, conn: ConnId, bulk: usize) {
+        match self.connections.get(&conn).map(|connection| connection.role) {
+            Some(Role::Node(node)) if bulk > 0 => self.input_sent(node),
+            Some(Role::Client) => self.output_sent(conn, bulk),
+            _ => {}
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, reason: &str) {
+        match self.connections.remove(&conn).map(|connection| connection.role) {
+            Some(Role::Node(node)) => self.remove_member(node, reason),
+            Some(Role::Client) => self.client_gone(conn, reason),
+            Some(Role::New) | None => {}
+        }
+    }
+
+    /// Ends everything whose deadline is over.
+    fn expire(&mut self) {
+        let late: Vec<ConnId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.role == Role::New && c.since + self.config.hello <= self.now)
+            .map(|(&conn, _)| conn)
+            .collect();
+        for conn in late {
+            let peer = self.peer(conn);
+            self.log(format!("{peer}: sent no message in time"));
+            self.close(conn);
+        }
+        for node in self.members.expired(self.now) {
+            self.remove_member(node, "lease expired");
+        }
+        self.expire_jobs();
+        self.expire_clients();
+    }
+
+    fn millis_since(&self, since: Instant) -> u64 {
+        u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn set_role(&mut self, conn: ConnId, role: Role) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.role = role;
+        }
+    }
+
+    fn peer(&self, conn: ConnId) -> String {
+        self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
+    }
+
+    fn tell_node(&mut self, conn: ConnId, message: ToNode) {
+        self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
+    }
+
+    fn tell_client(&mut self, conn: ConnId, message: ToClient) {
+        self.actions.push(Action::Send { conn, message: Message::ToClient(message) });
+    }
+
+    fn refuse_node(&mut self, conn: ConnId, who: &str, reason: Reason) {
+        let peer = self.peer(conn);
+        self.log(format!("{peer}: refused {who}: {reason}"));
+        self.tell_node(conn, ToNode::Refused { reason });
+        self.close(conn);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.connections.remove(&conn);
+        self.clients.forget(conn);
+        self.actions.push(Action::Close { conn });
+    }
+
+    fn log(&mut self, line: String) {
+        self.actions.push(Action::Log(line));
+    }
+
+    fn saved(&mut self, record: &Record) {
+        self.identities.saved(record);
+        if self.unsaved.take().is_some() {
+            self.log("the state is saved again: new nodes and jobs are accepted".into());
+        }
+    }
+
+    fn save_failed(&mut self, reason: &str) {
+        let reason = proto::printable(reason);
+        if self.unsaved.as_ref() != Some(&reason) {
+            self.log(format!("cannot save the state, and refuses new nodes and jobs until it can: {reason}"));
+            self.unsaved = Some(reason);
+        }
+    }
+
+    /// Returns the reason why no new work may begin: its records could not be saved.
+    fn store_objection(&self) -> Option<Reason> {
+        self.unsaved.as_ref().map(|why| format!("the manager cannot save its state: {why}"))
+    }
+
+    fn save(&mut self, records: Vec<Record>) {
+        self.actions.extend(records.into_iter().map(Action::Save));
+    }
+}

@@ -1,0 +1,6 @@
+//! Appliances that tests boot themselves, without `cargo xtask run`.
+
+pub(crate) mod boot;
+pub(crate) mod cluster;
+pub(crate) mod perftest;
+pub(crate) mod semantics;

@@ -1,0 +1,69 @@
+//! Builds of the programs and images that other tests need.
+
+use crate::job::xtask;
+use crate::runner::{Case, Lane, Outcome};
+use anyhow::{Result, ensure};
+use lab::cargo::{self, LIBIBVERBS, Profile};
+use lab::image::{self, Apps, Contents};
+use lab::{manager, tool};
+use std::path::Path;
+use std::time::Duration;
+
+/// The longest silence of a compiler.
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Builds the programs and images that the tests need, as users build them. Each build checks that the image
+/// contains no `syscall`.
+pub fn cases() -> Vec<Case> {
+    let image = |contents: Contents| {
+        move |log: &Path| {
+            let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
+            image::check_size(image.stripped_bytes, image.budget).map(|()| Outcome::Passed)
+        }
+    };
+    vec![
+        Case::new("build::host", host).compiles(Lane::Host),
+        Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
+        Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
+            .compiles(Lane::Kernel),
+        Case::new("build::tests-image-has-self-tests-and-no-other-has", self_tests).compiles(Lane::Kernel),
+        Case::new("build::too-large-an-image-is-built-with-a-warning", too_large).in_lane(Lane::Kernel),
+        Case::new("build::manager", build_manager).compiles(Lane::Host),
+    ]
+}
+
+/// Compiles all programs, tests and examples of the host workspace.
+fn host(log: &Path) -> Result<Outcome> {
+    let mut command = cargo::host("test");
+    command.args(["--workspace", "--features", LIBIBVERBS, "--no-run"]);
+    tool::run_ok(&mut command, log, SILENCE).map(|_| Outcome::Passed)
+}
+
+/// Builds the image that tests boot, whose size does not matter. Checks that it contains the self-tests and
+/// that the shipped images do not; the former shows that they would be found.
+fn self_tests(log: &Path) -> Result<Outcome> {
+    let has = |contents: Contents| {
+        let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
+        image::has_self_tests(&image.elf)
+    };
+    ensure!(has(Contents::tests())?, "no self-test is found in the image for tests");
+    for contents in [Contents::default(), Contents::with(Apps::core())] {
+        let name = contents.name();
+        ensure!(!has(contents)?, "the image of {name} has self-tests");
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Builds the manager as `cargo xtask run` does.
+fn build_manager(_log: &Path) -> Result<Outcome> {
+    manager::build(Profile::Dev).map(|_| Outcome::Passed)
+}
+
+/// Checks that an image which exceeds its budget (as any image exceeds one byte) is built with a warning:
+/// only tests fail for its size.
+fn too_large(log: &Path) -> Result<Outcome> {
+    let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, SILENCE)?;
+    let warns = said.lines().any(|line| line.starts_with("warning: the image has "));
+    ensure!(warns && image::check_size(image::build()?.stripped_bytes, 1).is_err(), "no warning: {said}");
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,139 @@
+//! Tests of appliances whose card fails while a job runs, or that have several cards and ports.
+
+use super::GROUP;
+use crate::appliance::boot::REFUSED;
+use crate::job::inputs::Input;
+use crate::job::word_count::word_count;
+use crate::runner::{Case, Outcome};
+use anyhow::{Context, Result, ensure};
+use lab::appliances::RdmaNic;
+use lab::cluster::{Cards, Cluster};
+use lab::cx3::Tools;
+use lab::tool;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The number of frames after which the card of one appliance fails. The job is about to move its data then.
+const FRAMES: u32 = 40;
+/// The longest wait for anything on a busy host.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |name: &str, check: fn(&Path) -> Result<()>| {
+        Case::new(format!("{GROUP}{name}"), move |log| match Tools::get()? {
+            Ok(_) => check(log).map(|()| Outcome::Passed),
+            Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+        })
+    };
+    vec![
+        case("appliances a card fails", |log| fails(&[], log)),
+        case("appliances a card fails that is all there is", |log| fails(&["--one-nic"], log)).full_if(true),
+        case("appliances a card is lost", lost).full_if(true),
+        case("appliances a card and a port are chosen", chosen),
+        case("appliances write by BlueFlame", blue_flame),
+        case("appliances no such card", no_such_card),
+        case("appliances no such port", no_such_port),
+    ]
+}
+
+/// Checks that the card is reset and recovers, and that the job continues, also if the control connection
+/// uses that card.
+fn fails(options: &[&str], log: &Path) -> Result<()> {
+    let consoles = log.with_extension("consoles");
+    let to = consoles.to_str().context("the log's path is not text")?;
+    let card = format!("0:fails={FRAMES}");
+    let options = [&["--card", &card, "--console", to], options].concat();
+    word_count(Input::Text, 2, false, "cx3", &options, log)?;
+    let said = std::fs::read_to_string(consoles.join("node0.log"))?;
+    for line in
+        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " has recovered after "]
+    {
+        let times = said.lines().filter(|said| said.contains(line)).count();
+        ensure!(times == 1, "node0 says `{line}` {times} times: {said}");
+    }
+    Ok(())
+}
+
+/// Checks that requests go with their doorbells on a card that supports this, by the card's counters.
+fn blue_flame(log: &Path) -> Result<()> {
+    let consoles = log.with_extension("consoles");
+    let to = consoles.to_str().context("the log's path is not text")?;
+    word_count(Input::SmallText, 2, false, "cx3:blueflame,cx3", &["--console", to], log)?;
+    let said = std::fs::read_to_string(consoles.join("cx3.log"))?;
+    let count = |card: &str| {
+        let count = said
+            .lines()
+            .find_map(|line| line.strip_prefix(card)?.strip_suffix(" doorbell blueflame")?.parse().ok());
+        count.unwrap_or(0u64)
+    };
+    ensure!(count("card0: ") > 0, "the card saw no BlueFlame: {said}");
+    ensure!(count("card1: ") == 0, "a card without BlueFlame saw some: {said}");
+    Ok(())
+}
+
+/// Removes the card from the bus for ever: its node must end and print the reason.
+fn lost(log: &Path) -> Result<()> {
+    let dies = format!("dies={FRAMES}");
+    let cards = Cards { first: Some(&dies), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "", log)?;
+    cluster.joined(log)?;
+    // The job's transfers make the card fail. The result of the job does not matter here.
+    tool::run(&mut submission(&cluster, log)?, log, LIMIT)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "this node ends: the ConnectX-3 at pci 00:03.0 is lost: the card does not answer")
+}
+
+/// Checks that the second port of the second card carries a job, and that the console names the other card
+/// and the other port.
+fn chosen(log: &Path) -> Result<()> {
+    let spare: RdmaNic = "cx3:pro-2port".parse().map_err(anyhow::Error::msg)?;
+    let cards = Cards { spare: Some(&spare), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "nic=mlx4:00:04.0/2", log)?;
+    cluster.joined(log)?;
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+    for line in [
+        "at pci 00:04.0, board FER",
+        "firmware 2.42.5000, port 2 00:02:c9:",
+        "port 1 is not used: Ethernet, 00:02:c9:",
+        "Mellanox ConnectX-3 Pro at pci 00:03.0, board FER",
+        "firmware 2.42.5000, not used",
+    ] {
+        says(&cluster, line)?;
+    }
+    Ok(())
+}
+
+fn no_such_card(log: &Path) -> Result<()> {
+    refused(
+        "nic=mlx4:00:09.0",
+        "nic=mlx4:00:09.0: no ConnectX-3 is at pci 00:09.0; there is 00:03.0 (Mellanox ConnectX-3 Pro)",
+        log,
+    )
+}
+
+fn no_such_port(log: &Path) -> Result<()> {
+    refused("nic=mlx4/2", "does not start: the card has 1 port, and no port 2", log)
+}
+
+fn refused(options: &str, why: &str, log: &Path) -> Result<()> {
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL], Cards::default(), options, log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, why)
+}
+
+/// Checks that the first machine's console contains a text.
+fn says(cluster: &Cluster, what: &str) -> Result<()> {
+    let tail = cluster.vms.first().map(qemu::vm::Vm::tail).unwrap_or_default();
+    ensure!(tail.iter().any(|line| line.contains(what)), "node0 does not say `{what}`: {}", tail.join("; "));
+    Ok(())
+}
+
+/// Returns a command that runs a job on two nodes.
+fn submission(cluster: &Cluster, log: &Path) -> Result<Command> {
+    let prepared = Input::Text.prepared(log)?;
+    let mut submit = cluster.manager.client("submit");
+    submit.args(["--app", "wordcount", "--nodes", "2", "--input"]).arg(&prepared.input);
+    submit.arg("--output").arg(log.with_extension("out"));
+    Ok(submit)
+}

@@ -1,0 +1,16 @@
+//! Runs of `cargo xtask run`: their results, disturbed runs, and wrong options.
+
+mod capture;
+pub(crate) mod disturbed;
+pub(crate) mod inputs;
+pub(crate) mod misuse;
+pub(crate) mod word_count;
+
+use std::process::Command;
+
+/// Returns a command that runs this program again, so that its whole behaviour is tested: exit status, files,
+/// cleaning up.
+pub(crate) fn xtask() -> Command {
+    // The path is in /proc, because cargo may have replaced the file meanwhile.
+    Command::new("/proc/self/exe")
+}

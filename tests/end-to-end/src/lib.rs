@@ -1,0 +1,37 @@
+//! End-to-end tests: machines boot, whole programs run, and other programs (Linux, coreutils, perftest)
+//! judge the results. `cargo xtask test` runs them.
+#![forbid(unsafe_code)]
+
+mod appliance;
+mod builds;
+mod cx3;
+mod job;
+mod linux;
+pub mod runner;
+
+pub use builds::cases as builds;
+pub use cx3::GROUP as EMULATED_CARDS;
+
+use appliance::{boot, cluster, perftest, semantics};
+use job::{disturbed, misuse, word_count};
+use linux::{ibverbs, node, peer};
+use runner::Case;
+
+/// Returns all tests but the [`builds`](builds()). Cheap tests, and those that find most bugs, come first.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let groups = [
+        boot::cases(),
+        cluster::cases(),
+        semantics::cases(),
+        disturbed::cases(),
+        misuse::cases(),
+        ibverbs::cases(),
+        node::cases(),
+        peer::cases(),
+        perftest::cases(),
+        cx3::cases(),
+        word_count::cases(),
+    ];
+    groups.into_iter().flatten().collect()
+}

@@ -1,0 +1,423 @@
+//! The core, the connections to it, and the model's updates from each action.
+
+use crate::Report;
+use crate::check;
+use crate::peers::{Client, Node, Part, Peer};
+use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
+use platform::Instant;
+use proto::channel::MAX_MESSAGE;
+use proto::{Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The limit on the input of one job that waits in the core, in charges.
+pub(crate) const JOB_WINDOW: u64 = 150_000;
+/// The maximum length of one message of input, in bytes.
+pub(crate) const PIECE: u64 = 48 << 10;
+
+/// The longest time between two ticks in which the manager counts as able to hear.
+const HEARS: Duration = LEASE.checked_div(8).expect("not zero");
+
+/// The core and the model.
+pub(crate) struct World {
+    core: Core,
+    /// The content of the manager's disk.
+    disk: Saved,
+    pub now: Instant,
+    /// The time of the last tick, and the time up to then in which the manager was able to hear.
+    ticked: Instant,
+    heard_until_tick: Duration,
+    pub peers: BTreeMap<ConnId, Peer>,
+    /// The names of the nodes that asked to join, by connection.
+    joining: BTreeMap<ConnId, String>,
+    /// The node that has bound each name.
+    pub names: BTreeMap<String, NodeId>,
+    /// Incarnations that have ended, with the values of [`hearing`](Self::hearing) at their last heartbeats.
+    dead: BTreeMap<(NodeId, Incarnation), Duration>,
+    /// Connections that were told of a failure and must end within the same event.
+    failed: BTreeSet<ConnId>,
+    last_incarnation: Incarnation,
+    /// The highest number of a job, and that of the manager before the last restart.
+    last_job: JobId,
+    last_job_before: JobId,
+    /// The number of the last binding of a name.
+    pub last_binding: u64,
+    /// Records to be saved.
+    unsaved: Vec<Record>,
+    last_conn: u64,
+    most_peers: u64,
+    /// Messages that the last event caused.
+    heard: Vec<(ConnId, ToNode)>,
+    pub report: Report,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let mut disk = Saved::default();
+        Self {
+            core: start(&mut disk),
+            disk,
+            now: Instant::ZERO,
+            ticked: Instant::ZERO,
+            heard_until_tick: Duration::ZERO,
+            peers: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            names: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            last_incarnation: Incarnation(0),
+            last_job: JobId(0),
+            last_job_before: JobId(0),
+            last_binding: 0,
+            unsaved: Vec::new(),
+            last_conn: 0,
+            most_peers: 0,
+            heard: Vec::new(),
+            report: Report::default(),
+        }
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    pub(crate) fn tick(&mut self) {
+        (self.heard_until_tick, self.ticked) = (self.hearing(), self.now);
+        self.event(Event::Tick);
+    }
+
+    /// Returns the time so far in which the manager was able to hear. It is deaf while it is suspended: then
+    /// no tick comes.
+    pub(crate) fn hearing(&self) -> Duration {
+        self.heard_until_tick + (self.now - self.ticked).min(HEARS)
+    }
+
+    /// The manager dies and starts again with the content of its disk. All connections have ended.
+    pub(crate) fn restart(&mut self) {
+        self.core = start(&mut self.disk);
+        self.peers.clear();
+        self.joining.clear();
+        self.names.clear();
+        self.dead.clear();
+        self.last_job_before = self.last_job;
+        self.report.restarts += 1;
+    }
+
+    pub(crate) fn open(&mut self) -> ConnId {
+        self.last_conn += 1;
+        let conn = ConnId(self.last_conn);
+        self.peers.insert(conn, Peer::New);
+        self.event(Event::Opened { conn, peer: "somewhere" });
+        conn
+    }
+
+    pub(crate) fn join(&mut self, join: Join) {
+        let conn = self.open();
+        self.joining.insert(conn, join.name.clone());
+        self.say(conn, &Hello::Node(join));
+    }
+
+    pub(crate) fn client(&mut self) -> ConnId {
+        let conn = self.open();
+        self.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
+        conn
+    }
+
+    /// Breaks a connection.
+    pub(crate) fn drop(&mut self, conn: ConnId) {
+        if let Some(peer) = self.peers.remove(&conn) {
+            self.ended(&peer);
+            self.event(Event::Closed { conn, reason: "connection lost" });
+        }
+    }
+
+    pub(crate) fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
+        self.event(Event::Received { conn, bytes: &proto::encode(message) });
+    }
+
+    pub(crate) fn event(&mut self, event: Event<'_>) {
+        self.heard.clear();
+        self.report.events += 1;
+        self.most_peers = self.most_peers.max(self.peers.len() as u64);
+        for action in self.core.handle(self.now, event) {
+            self.report.actions += 1;
+            self.act(action);
+        }
+        // The disk is quick: each record is saved at once.
+        while let Some(record) = self.unsaved.pop() {
+            keep(&mut self.disk, &record);
+            for action in self.core.handle(self.now, Event::Saved { record: &record }) {
+                self.act(action);
+            }
+        }
+        assert!(self.failed.is_empty(), "a failure ends the connection");
+        check::views(self);
+        check::input_that_waits(self);
+        let most = self.report.events * (4 * self.most_peers + 8);
+        assert!(
+            self.report.actions <= most,
+            "{} actions of {} events",
+            self.report.actions,
+            self.report.events
+        );
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send { conn, message } => {
+                assert!(
+                    self.peers.contains_key(&conn),
+                    "a message to a connection that has ended: {message:?}"
+                );
+                let bytes = message.encode();
+                assert!(bytes.len() <= MAX_MESSAGE, "too long a message");
+                match message {
+                    Message::ToClient(message) => self.client_heard(conn, message),
+                    Message::ToNode(message) => self.node_heard(conn, message),
+                    Message::ToNodes(_) => {
+                        let message = proto::decode(&bytes).expect("the core encodes what can be decoded");
+                        self.node_heard(conn, message);
+                    }
+                }
+            }
+            Action::Close { conn } => {
+                let peer = self.peers.remove(&conn).expect("a connection ends once");
+                self.failed.remove(&conn);
+                if let Peer::Client(client) = &peer {
+                    assert!(client.submission.is_none(), "a submission without an end");
+                }
+                self.ended(&peer);
+            }
+            Action::Reading { conn, on } => match self.peers.get_mut(&conn) {
+                Some(Peer::Client(client)) => {
+                    assert_eq!(client.paused, on, "only changes are reported");
+                    client.paused = !on;
+                }
+                // The client has disconnected in this event.
+                peer => assert!(peer.is_none() && on),
+            },
+            Action::Save(record) => self.unsaved.push(record),
+            Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
+        }
+    }
+
+    fn ended(&mut self, peer: &Peer) {
+        if let Peer::Node(node) = peer {
+            self.names.retain(|_, owner| *owner != node.id);
+            self.dead.insert((node.id, node.incarnation), node.beat);
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
+        self.peers.iter().filter_map(|(&conn, peer)| match peer {
+            Peer::Node(node) => Some((conn, &**node)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn clients(&self) -> impl Iterator<Item = (ConnId, &Client)> {
+        self.peers.iter().filter_map(|(&conn, peer)| match peer {
+            Peer::Client(client) => Some((conn, client)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn node(&mut self, conn: ConnId) -> Option<&mut Node> {
+        match self.peers.get_mut(&conn) {
+            Some(Peer::Node(node)) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn client_of(&mut self, conn: ConnId) -> Option<&mut Client> {
+        match self.peers.get_mut(&conn) {
+            Some(Peer::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// Returns the last message that the last event sent to a node.
+    pub(crate) fn heard_by(&self, conn: ConnId) -> Option<&ToNode> {
+        self.heard.iter().rev().find(|(to, _)| *to == conn).map(|(_, message)| message)
+    }
+
+    fn node_heard(&mut self, conn: ConnId, message: ToNode) {
+        self.heard.push((conn, message.clone()));
+        match message {
+            ToNode::Welcome(welcome) => self.welcome(conn, &welcome),
+            ToNode::Refused { .. } => drop(self.failed.insert(conn)),
+            ToNode::Joined(member) => {
+                let node = self.node(conn).expect("a member");
+                assert_eq!(node.others.insert(member.node, member.incarnation), None, "told once");
+            }
+            ToNode::Left { node, incarnation, reason } => self.left(conn, (node, incarnation), &reason),
+            ToNode::Settled { node, incarnation } => {
+                let unseen = |(_, n): (ConnId, &Node)| n.unseen.contains(&(node, incarnation));
+                assert!(!self.nodes().any(unseen), "settled before all have acknowledged it");
+            }
+            ToNode::Shutdown => self.node(conn).expect("a member").leaves = true,
+            ToNode::HeartbeatAck { .. }
+            | ToNode::Relayed { .. }
+            | ToNode::Name { .. }
+            | ToNode::MemoryFree { .. } => {}
+            job => self.part_heard(conn, job),
+        }
+    }
+
+    fn welcome(&mut self, conn: ConnId, welcome: &Welcome) {
+        assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one incarnation at a time");
+        assert!(welcome.incarnation > self.last_incarnation, "a later incarnation has a higher number");
+        self.last_incarnation = welcome.incarnation;
+        self.report.joins += 1;
+        let node = Node {
+            id: welcome.node,
+            incarnation: welcome.incarnation,
+            name: self.joining.remove(&conn).expect("it has asked to join"),
+            beat: self.hearing(),
+            others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
+            unseen: Vec::new(),
+            job: None,
+            mute: false,
+            leaves: false,
+        };
+        self.peers.insert(conn, Peer::Node(Box::new(node)));
+    }
+
+    /// Handles a node's notice of the end of an incarnation.
+    fn left(&mut self, conn: ConnId, departed: (NodeId, Incarnation), reason: &str) {
+        assert!(proto::is_printable(reason));
+        if reason == "lease expired" {
+            let beat = self.dead.get(&departed).expect("it is dead");
+            assert!(self.hearing() - *beat >= LEASE, "the manager was able to hear it for less than a lease");
+            self.report.expired += 1;
+        }
+        let node = self.node(conn).expect("a member");
+        assert_eq!(node.others.remove(&departed.0), Some(departed.1), "it knew that incarnation");
+        node.unseen.push(departed);
+    }
+
+    /// Handles a message about a job.
+    fn part_heard(&mut self, conn: ConnId, message: ToNode) {
+        if let ToNode::JobInputEnd { job } = &message {
+            check::all_input_is_out(self, *job);
+        }
+        if let ToNode::JobStart(start) = &message {
+            assert!(start.job > self.last_job_before, "no job has the number of another");
+            self.last_job = self.last_job.max(start.job);
+        }
+        let node = self.node(conn).expect("a member");
+        if let ToNode::JobStart(start) = message {
+            assert!(node.job.as_ref().is_none_or(|part| part.over), "its part of the job before is not over");
+            let first = start.nodes.first() == Some(&node.id);
+            assert!(start.nodes.contains(&node.id));
+            node.job = Some(Part {
+                job: start.job,
+                first,
+                accepted: false,
+                credit: 0,
+                got: 0,
+                got_bytes: 0,
+                input_ended: false,
+                cancelled: false,
+                over: false,
+                output: 0,
+                unacknowledged: 0,
+            });
+            self.report.jobs += u64::from(first);
+            return;
+        }
+        let part = node.job.as_mut().expect("a job");
+        match message {
+            ToNode::JobInput { job, bytes, .. } => {
+                assert!(part.job == job && part.accepted && !part.cancelled && !part.input_ended);
+                part.got += ToNode::input_charge(bytes.len());
+                part.got_bytes += bytes.len() as u64;
+                assert!(part.got <= part.credit, "more than it was ready to take");
+            }
+            ToNode::JobInputEnd { job } => {
+                assert!(part.job == job && !part.cancelled && !part.input_ended);
+                part.input_ended = true;
+            }
+            ToNode::JobOutputAck { job, bytes } => {
+                assert_eq!(part.job, job);
+                let bytes = usize::try_from(bytes).expect("a small number");
+                part.unacknowledged = part.unacknowledged.checked_sub(bytes).expect("no more than it gave");
+            }
+            ToNode::JobCancel { job, reason } => {
+                assert!(part.job == job && !part.cancelled && !part.over && proto::is_printable(&reason));
+                part.cancelled = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn client_heard(&mut self, conn: ConnId, message: ToClient) {
+        assert!(!self.failed.contains(&conn), "nothing comes after a failure");
+        if message == ToClient::Hello {
+            self.peers.insert(conn, Peer::Client(Client::default()));
+            return;
+        }
+        if let ToClient::Failed { reason } = &message {
+            assert!(proto::is_printable(reason), "{reason:?}");
+            self.failed.insert(conn);
+        }
+        let Some(Peer::Client(client)) = self.peers.get_mut(&conn) else { return };
+        match message {
+            ToClient::Accepted { job, nodes } => {
+                assert!(!nodes.is_empty());
+                let submission = client.submission.as_mut().expect("a submission");
+                assert_eq!(submission.job.replace(job), None, "accepted once");
+            }
+            ToClient::Progress { phase, .. } => assert!(proto::is_printable(&phase) && phase.len() <= 32),
+            ToClient::Output { bytes } => client.unsent += bytes.len(),
+            ToClient::Report { report, .. } => assert_eq!(report.check(), Ok(())),
+            ToClient::Done { .. } => {
+                if client.submission.take().is_some() {
+                    self.report.done += 1;
+                }
+            }
+            ToClient::Failed { .. } => {
+                client.waits = false;
+                if client.submission.take().is_some() {
+                    self.report.failed += 1;
+                }
+            }
+            ToClient::Nodes { nodes, .. } => {
+                client.waits = false;
+                assert!(nodes.is_sorted_by_key(|status| status.node));
+            }
+            ToClient::Hello | ToClient::Jobs(_) | ToClient::Cancelled { .. } => {}
+        }
+    }
+}
+
+/// Starts a manager with the content of a disk, on which the numbers that it may use are reserved first.
+fn start(disk: &mut Saved) -> Core {
+    let config = Config {
+        lease: LEASE,
+        reply_timeout: ANSWER_TIMEOUT,
+        leave: Duration::from_secs(5),
+        ending: Duration::from_secs(4),
+        input_window: 100_000,
+        job_window: JOB_WINDOW,
+        ..Config::default()
+    };
+    let saved = disk.clone();
+    saved.reservation().iter().for_each(|record| keep(disk, record));
+    Core::new(config, saved)
+}
+
+/// Writes a record to a disk.
+fn keep(disk: &mut Saved, record: &Record) {
+    match record {
+        Record::Node(name, node) => {
+            disk.nodes.retain(|(known, _)| known != name);
+            disk.nodes.push((name.clone(), *node));
+        }
+        Record::Forget(name) => disk.nodes.retain(|(known, _)| known != name),
+        Record::NextIncarnation(next) => disk.next_incarnation = *next,
+        Record::NextJob(next) => disk.next_job = *next,
+    }
+}

@@ -1,0 +1,66 @@
+//! Debian packages: installed system-wide when running as root, otherwise unpacked beside the build.
+
+use crate::{paths, tool};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Returns true if packages can be installed: this process is root, on a Debian.
+pub(crate) fn can_install() -> bool {
+    rustix::process::geteuid().is_root() && tool::exists("apt-get")
+}
+
+/// Installs packages. Works as root only.
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    let log = log()?;
+    update(&log)?;
+    let mut command = apt_get();
+    command.args(["install", "-y", "--no-install-recommends"]).args(packages);
+    tool::run_ok(&mut command, &log, LIMIT).with_context(|| format!("see {}", log.display()))?;
+    Ok(())
+}
+
+/// Fetches packages and unpacks them into `dir` without installing them. Needs no privileges.
+pub(crate) fn unpack(packages: &[&str], dir: &Path) -> Result<()> {
+    if !tool::exists("apt-get") || !tool::exists("dpkg") {
+        bail!("this machine has no apt-get");
+    }
+    let log = log()?;
+    let fetched = tempfile::tempdir()?;
+    let fetch = || {
+        let mut command = apt_get();
+        command.arg("download").args(packages).current_dir(fetched.path());
+        tool::run_ok(&mut command, &log, LIMIT)
+    };
+    if let Err(e) = fetch() {
+        // The package lists may be missing or old.
+        if !can_install() {
+            return Err(e);
+        }
+        update(&log)?;
+        fetch()?;
+    }
+    for entry in std::fs::read_dir(fetched.path())? {
+        let package = entry?.path();
+        tool::run_ok(Command::new("dpkg").arg("-x").arg(package).arg(dir), &log, LIMIT)?;
+    }
+    Ok(())
+}
+
+fn update(log: &Path) -> Result<()> {
+    tool::run_ok(apt_get().arg("update"), log, LIMIT).with_context(|| format!("see {}", log.display()))?;
+    Ok(())
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg("-q");
+    command
+}
+
+fn log() -> Result<PathBuf> {
+    Ok(paths::state()?.join("apt.log"))
+}

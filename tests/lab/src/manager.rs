@@ -1,0 +1,236 @@
+//! Processes of the manager's program: the daemon, and its clients.
+
+use crate::cargo::{self, Profile};
+use crate::tool;
+use anyhow::{Context, Result, anyhow, bail};
+use platform::TimeLimit;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The longest time until the daemon accepts connections.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// The longest time for a daemon to end after its output has ended.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// The text before the daemon's address in the line that it prints when it accepts connections.
+const LISTENING: &str = "listening on ";
+/// The text before the reason when the manager's program fails.
+const FAILED: &str = "ferrolite-manager: ";
+
+/// Builds the manager, once per process. Returns its program.
+pub fn build(profile: Profile) -> Result<PathBuf> {
+    cargo::program("ferrolite-manager", profile)
+}
+
+/// A job for a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// The name of the application.
+    pub app: &'a str,
+    /// The number of nodes that run it.
+    pub nodes: u16,
+    /// The input files.
+    pub inputs: &'a [PathBuf],
+    /// The arguments of the application.
+    pub args: &'a [String],
+    /// The time limit of the job.
+    pub time: Option<TimeLimit>,
+}
+
+/// A running daemon. Killed when dropped.
+pub struct Manager {
+    program: PathBuf,
+    daemon: Process,
+    key: PathBuf,
+    address: String,
+}
+
+impl Manager {
+    /// Starts a daemon with a new cluster key. `port` 0 selects a free port.
+    pub fn start(program: &Path, port: u16, work: &Path) -> Result<Self> {
+        Self::start_with(program, port, work, &[])
+    }
+
+    /// Starts a daemon as [`start`](Self::start) does, with more options.
+    pub(crate) fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
+        let key = work.join("cluster.key");
+        let mut command = Command::new(program);
+        command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
+        command.arg("--key-file").arg(&key).arg("--state").arg(work.join("manager")).args(more);
+        let mut daemon = Process::start(command)?;
+        let deadline = Instant::now() + START_LIMIT;
+        while let Some(line) = daemon.line(deadline.saturating_duration_since(Instant::now())) {
+            if let Some(address) = line.strip_prefix(LISTENING) {
+                return Ok(Self {
+                    program: program.to_owned(),
+                    daemon,
+                    key,
+                    address: address.trim().to_owned(),
+                });
+            }
+        }
+        // There are no more lines: the daemon is about to end, or is too slow.
+        match tool::wait(&mut daemon.child, END_LIMIT)? {
+            Some(status) => {
+                Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
+            }
+            None => bail!("the manager does not listen within {} s", START_LIMIT.as_secs()),
+        }
+    }
+
+    /// Returns the daemon's next line that contains `text`, if it comes within `limit`.
+    pub fn wait_for_line(&mut self, text: &str, limit: Duration) -> Option<String> {
+        let deadline = Instant::now() + limit;
+        while let Some(line) = self.daemon.line(deadline.saturating_duration_since(Instant::now())) {
+            if line.contains(text) {
+                return Some(line);
+            }
+        }
+        None
+    }
+
+    /// Returns the file with the cluster's key.
+    pub fn key(&self) -> &Path {
+        &self.key
+    }
+
+    /// Returns the daemon's process id.
+    pub fn process(&self) -> u32 {
+        self.daemon.child.id()
+    }
+
+    /// Returns the TCP port on which the daemon listens.
+    pub fn port(&self) -> Result<u16> {
+        let port = self.address.rsplit(':').next().and_then(|port| port.parse().ok());
+        port.with_context(|| format!("the manager listens on `{}`", self.address))
+    }
+
+    /// Waits until `count` nodes have joined, and writes their descriptions to `json`.
+    pub fn wait_nodes(&self, count: u16, limit: Duration, json: &Path) -> Result<Process> {
+        let mut command = self.client("nodes");
+        command.args(["--wait", &count.to_string(), "--timeout", &limit.as_secs().max(1).to_string()]);
+        command.arg("--json").arg(json);
+        Process::start(command)
+    }
+
+    /// Submits a job. `output` and `json` are written when it is done.
+    pub fn submit(&self, job: &Job<'_>, output: &Path, json: &Path) -> Result<Process> {
+        let mut command = self.client("submit");
+        command.args(["--app", job.app, "--nodes", &job.nodes.to_string()]);
+        for input in job.inputs {
+            command.arg("--input").arg(input);
+        }
+        command.arg("--output").arg(output).arg("--json").arg(json);
+        if let Some(limit) = &job.time {
+            command.args(["--time", &limit.to_string()]);
+        }
+        if !job.args.is_empty() {
+            command.arg("--args").args(job.args);
+        }
+        Process::start(command)
+    }
+
+    /// Runs perftest on the node of that name. `output` is written when it is done; `empty` must be an empty
+    /// file.
+    pub fn perftest(&self, node: &str, words: &[String], empty: &Path, output: &Path) -> Result<Process> {
+        let mut command = self.client("submit");
+        command.args(["--app", "perftest", "--on", node]).arg("--input").arg(empty);
+        command.arg("--output").arg(output).arg("--args").args(words);
+        Process::start(command)
+    }
+
+    /// Returns a command for this manager.
+    pub fn client(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args([subcommand, "--manager", &self.address]).arg("--key-file").arg(&self.key);
+        command
+    }
+
+    /// Fails if the daemon has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.daemon.child.try_wait()? {
+            Some(status) => Err(self.daemon.failure(status).context("the manager has ended")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A process of the manager's program, and its standard error. Killed when dropped.
+pub struct Process {
+    child: Child,
+    said: Receiver<String>,
+    last: String,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child =
+            qemu::die_with_this_thread(&mut command).spawn().context("cannot start the manager")?;
+        let stderr = child.stderr.take().context("no standard error")?;
+        Ok(Self { child, said: lines(stderr), last: String::new() })
+    }
+
+    /// Prints the process's progress. Returns `Some` when it has ended successfully, and an error when it has
+    /// failed.
+    pub fn poll(&mut self) -> Result<Option<()>> {
+        self.poll_and_print(true)
+    }
+
+    /// Polls as [`poll`](Self::poll) does, without printing progress.
+    pub(crate) fn poll_quietly(&mut self) -> Result<Option<()>> {
+        self.poll_and_print(false)
+    }
+
+    fn poll_and_print(&mut self, print: bool) -> Result<Option<()>> {
+        let status = self.child.try_wait()?;
+        while let Some(line) = self.line(Duration::ZERO) {
+            if print && !line.starts_with(FAILED) {
+                eprintln!("  {line}");
+            }
+        }
+        match status {
+            None => Ok(None),
+            Some(status) if status.success() => Ok(Some(())),
+            Some(status) => Err(self.failure(status)),
+        }
+    }
+
+    /// Returns the next line of output, if it comes within a time.
+    fn line(&mut self, within: Duration) -> Option<String> {
+        let line = self.said.recv_timeout(within).ok()?;
+        self.last.clone_from(&line);
+        Some(line)
+    }
+
+    /// Returns the error of a failed process. The process has ended, so all of its output arrives.
+    fn failure(&mut self, status: ExitStatus) -> anyhow::Error {
+        while self.line(Duration::from_secs(1)).is_some() {}
+        match self.last.strip_prefix(FAILED) {
+            Some(reason) => anyhow!("{}", reason.trim()),
+            None => anyhow!("ferrolite-manager ended with {status}: {}", self.last),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error means that the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the lines that a child writes, read by a thread until the child closes its end.
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // The pipe is read even if nobody listens any more: a full pipe would stop the child.
+            let _ = send.send(line);
+        }
+    });
+    receive
+}
