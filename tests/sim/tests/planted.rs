@@ -35,6 +35,12 @@ const DEADLINES: &str = "no operation outlives its deadline";
 const EVENTS: &str = "an event counts its signals";
 const FREE: &str = "free memory stays as it is";
 const FRESH: &str = "fresh memory is zero";
+const CUT_OFF: &str = "a dead node is cut off by all";
+const GUARDED: &str = "what a lock guards is linearizable";
+const NAME_ENDS: &str = "a name ends with its owner";
+const STAYS: &str = "a healthy node stays a member";
+const SUSPENDED: &str = "a suspended node posts nothing";
+const TOLD: &str = "the next holder is told of a death";
 const HEALTHY: &str = "a healthy cluster works";
 const HOLDER: &str = "a lock has one holder";
 const LEFT: &str = "nothing is left behind";
@@ -67,20 +73,39 @@ const QUICK: &[(Bug, &[&str])] = &[
     (TokenStands, &[TOKENS]),
     (PartialBarrier, &[BARRIERS]),
     (SignalTwice, &[EVENTS]),
+    (UnlockedUnsettled, &[GUARDED, HOLDER]),
+    (LockBeforeSettled, &[CUT_OFF, GUARDED, HOLDER]),
+    (LostSignal, &[HEALTHY]),
+    (ClosedInUse, &[HEALTHY]),
 ];
 
-/// The bugs of LITE that take longer to find.
+/// The bugs of LITE that take longer to find. `AnotherLife` is in no list: the next life of a node refuses a
+/// question for the former one, because the question names keys of the former one.
 const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
     (BounceReused, &[MEMORY, REPLIES, CALLS]),
     (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
     (InstalledForTheDead, &[LEFT, HOLDER]),
+    (MappingOfTheDead, &[FREE, FRESH, MEMORY, LEFT]),
+    (LostUnconfirmed, &[MEMORY, GUARDED, FREE, FRESH, ATOMICS]),
+    (FreeWaitsForNobody, &[FREE, FRESH, MEMORY]),
+    (AtomicTwice, &[ATOMICS]),
+    (MemsetOfTheDead, &[MEMORY, FREE, FRESH]),
+    (RevokeTellsNobody, &[RIGHTS]),
+    (DeathNotTold, &[TOLD]),
+    (NeverSuspended, &[SUSPENDED]),
 ];
 
 /// The bugs of the manager that are found.
-const MANAGERS: &[(ManagerBug, &[&str])] =
-    &[(NameBoundTwice, &[NAMES]), (BindingStands, &[NUMBERS, TOKENS]), (NumbersBeginAnew, &[NUMBERS])];
+const MANAGERS: &[(ManagerBug, &[&str])] = &[
+    (NameBoundTwice, &[NAMES]),
+    (BindingStands, &[NUMBERS, TOKENS]),
+    (NumbersBeginAnew, &[NUMBERS]),
+    (SettledAtOnce, &[CUT_OFF]),
+    (NamesOutliveOwner, &[NAME_ENDS]),
+    (DeafnessCounts, &[STAYS]),
+];
 
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {

@@ -115,6 +115,7 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
             .counts(&cluster)
             .into_iter()
             .chain(clients.counts())
+            .chain([(subject.name(), 1)])
             .filter(|(_, count)| *count > 0)
             .collect(),
         time: Duration::from_nanos(cluster.world.now().as_nanos()),

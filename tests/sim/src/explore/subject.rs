@@ -33,14 +33,21 @@ pub(super) enum Subject {
     Lives,
     /// Memsets and copies for nodes that die.
     Errands,
-    /// A manager that is silent, or that stands still.
+    /// A manager that does not hear nodes, or is not heard.
     Silence,
+    /// A manager that stands still for longer than a lease.
+    Standstill,
 }
 
-use Subject::{Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence};
+use Subject::{
+    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence, Standstill,
+};
 
 /// The subjects other than everything.
-const NARROW: &[Subject] = &[Health, Locks, Holders, Breaks, Late, Frees, Rights, Lives, Errands, Silence];
+const NARROW: &[Subject] = &[
+    Health, Locks, Holders, Breaks, Breaks, Late, Frees, Frees, Rights, Lives, Errands, Errands, Silence,
+    Standstill,
+];
 
 const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -49,6 +56,24 @@ const fn millis(n: u64) -> Duration {
 impl Subject {
     pub(super) fn draw(random: &mut Random) -> Self {
         if random.one_in(3) { Everything } else { random.pick(NARROW) }
+    }
+
+    /// Returns the name of the runs, as they are counted.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Everything => "runs about everything",
+            Health => "runs about health",
+            Locks => "runs about late writes under locks",
+            Holders => "runs about holders of locks that die",
+            Breaks => "runs about connections that break",
+            Late => "runs about frames after their connection",
+            Frees => "runs about regions freed in use",
+            Rights => "runs about rights",
+            Lives => "runs about nodes that restart",
+            Errands => "runs about errands of dead nodes",
+            Silence => "runs about the manager's silence",
+            Standstill => "runs about a manager that stands still",
+        }
     }
 
     /// Returns whether no fault happens, so that every operation succeeds.
@@ -67,22 +92,21 @@ impl Subject {
             ],
             Locks => &[Exclusive, Exclusive, Exclusive, Exclusive, Shared],
             Holders => &[Exclusive, Exclusive, Exclusive, Try, Shared, Name],
-            Breaks => &[Add, Add, Swap, Flag, Queue, Call, Signal],
-            Late => &[Write, Write, Settle, Settle, Read, Read, Exclusive, Flag],
-            Frees => &[Pool, Pool, Pool, Pool, Own],
+            Breaks => &[Add, Add, Add, Swap, Flag, Call],
+            Late => &[Exclusive, Exclusive, Exclusive, Exclusive, Write, Settle, Read],
+            Frees => &[Pool],
             Self::Rights => &[Rights, Rights, Rights, Remap],
-            Lives => &[Pool, Pool, Remap, Read, Own, Own, Admin, Name, Objects],
-            Errands => &[Memset, Memset, Memset, Copy, Own, Read, Read, Read, Write],
-            Silence => &[Write, Read, Call, Send, Add, Queue, Memset],
+            Lives => &[Pool, Pool, Pool, Remap, Own, Admin],
+            Errands => &[Memset, Memset, Memset, Copy, Read, Read, Read],
+            Silence | Standstill => &[Write, Read, Call, Send, Add, Queue, Memset],
         }
     }
 
     /// Returns the number of shared objects of each kind that tasks use, if not all.
     pub(super) const fn shared(self) -> Option<usize> {
         match self {
-            Everything | Health | Silence | Lives => None,
-            Locks | Holders | Breaks | Late | Rights | Errands => Some(1),
-            Frees => Some(2),
+            Everything | Health | Silence | Standstill | Lives => None,
+            Locks | Holders | Breaks | Late | Rights | Errands | Frees => Some(1),
         }
     }
 
@@ -95,13 +119,14 @@ impl Subject {
             Health => Some((&[], 1000)),
             Locks => Some((&[Part, Part, PartOneWay, Slow], 1)),
             Holders => Some((&[Death, Deaf, Held], 6)),
-            Breaks => Some((&[PartOneWay, PartOneWay, PartOneWay, Slow], 1)),
+            Breaks => Some((&[PartOneWay], 1)),
             Late => Some((&[Slow], 1)),
             Frees => Some((&[Part, PartOneWay, Slow], 1)),
             Rights => Some((&[Pause, Part, Held], 8)),
-            Lives => Some((&[Death, Held, Held, Pause, Part], 4)),
+            Lives => Some((&[Death], 12)),
             Errands => Some((&[Part, Part, Part, Part, Death], 3)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
+            Standstill => Some((&[ManagerPause], 20)),
         }
     }
 
@@ -115,13 +140,26 @@ impl Subject {
             Frees => Some(millis(30)),
             Rights | Lives => Some(millis(60)),
             Holders | Errands => Some(millis(400)),
-            Silence => Some(millis(3000)),
+            Silence | Standstill => Some(millis(3000)),
         }
     }
 
     /// Returns whether nodes die in the middle of what the run is about, and others take their place.
     pub(super) fn revives(self) -> bool {
         matches!(self, Holders | Lives | Errands)
+    }
+
+    /// Returns whether the nodes that die have no part in the shared objects, which so last as long as the run.
+    pub(super) fn spares_homes(self) -> bool {
+        matches!(self, Holders | Errands)
+    }
+
+    /// Returns the time limits of operations, in milliseconds.
+    pub(super) const fn patience(self) -> &'static [u64] {
+        match self {
+            Breaks | Lives => &[20, 200, 2000],
+            _ => &[2, 20, 200, 2000],
+        }
     }
 
     /// Changes the parameters of the cluster to those with which the promise is the hardest to keep.
@@ -147,7 +185,7 @@ impl Subject {
             }
             Breaks | Late => {
                 let ack_timeout = Duration::from_micros(300);
-                *config = Config { ack_timeout, retries: 4, idle: None, ..wide };
+                *config = Config { ack_timeout, retries: 2, idle: None, ..wide };
                 options.faults = plain;
                 if self == Late {
                     options.control = random.pick(&slow);
@@ -162,11 +200,13 @@ impl Subject {
                 options.control = random.pick(&slow);
             }
             Lives => {
-                *config = Config { idle: None, ..wide };
+                // Answers take their time, so tasks wait for them when a node dies.
+                *config = Config { ack_timeout: millis(30), idle: None, ..wide };
+                options.faults = Faults { delay_ns: 2_000_000, ..Faults::NONE };
                 options.keep_ids = true;
-                options.control = random.pick(&slow);
+                options.control = ControlLinks::INSTANT;
             }
-            Silence => *config = Config { silence: None, ..wide },
+            Silence | Standstill => *config = Config { silence: None, ..wide },
         }
     }
 }

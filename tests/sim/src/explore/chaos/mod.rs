@@ -8,7 +8,7 @@ use super::jobs;
 use super::random::Random;
 use super::subject::Subject;
 use super::swarm::{Kind, Swarm};
-use super::work::Stage;
+use super::work::{Stage, spared};
 use super::{LEASE, TASKS};
 use crate::{Cluster, Crash, Direction, DiskFaults};
 use platform::Instant;
@@ -59,6 +59,8 @@ pub(super) struct Chaos {
     subject: Subject,
     swarm: Swarm,
     troubles: Vec<(Instant, Trouble)>,
+    /// The nodes that die soon.
+    victims: Vec<(Instant, usize)>,
     dead: BTreeSet<usize>,
     /// The number of machines that may still join.
     left: usize,
@@ -76,6 +78,7 @@ impl Chaos {
             subject,
             swarm,
             troubles: Vec::new(),
+            victims: Vec::new(),
             dead: BTreeSet::new(),
             left: later(cluster.joined()),
             failed: BTreeMap::new(),
@@ -117,9 +120,12 @@ impl Chaos {
         for (_, trouble) in due {
             heal(cluster, check, trouble);
         }
+        for (_, victim) in self.victims.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+            self.death(cluster, check, victim);
+        }
         self.restart(cluster, check);
         if self.random.one_in(self.swarm.pace) {
-            self.begin(cluster, check);
+            self.begin(cluster, stage, check);
         }
         self.crash_in_a_save(cluster, check);
     }
@@ -161,7 +167,7 @@ impl Chaos {
     }
 
     /// Begins a fault.
-    fn begin(&mut self, cluster: &mut Cluster, check: &Check) {
+    fn begin(&mut self, cluster: &mut Cluster, stage: &Stage, check: &Check) {
         let now = cluster.world.now();
         // The fault is mostly shorter than a lease, sometimes longer.
         let limit = if self.random.one_in(4) { 3 * LEASE } else { LEASE / 4 };
@@ -172,11 +178,20 @@ impl Chaos {
         }
         let kind = self.random.pick(&self.swarm.kinds);
         let mut node = 1 + self.random.below(cluster.joined() as u64) as usize;
+        if kind == Kind::Death && self.subject.spares_homes() {
+            let homes = spared(stage.initial);
+            node = homes + 1 + self.random.below((cluster.joined() - homes) as u64) as usize;
+        }
+        if kind == Kind::Death && self.subject == Subject::Lives {
+            // The tasks of the other nodes go on after they have heard of the death.
+            return self.delayed_death(cluster, check, node);
+        }
         if kind == Kind::Death && self.subject == Subject::Holders {
             // A node that holds no lock does not die.
             let holders = check.holders();
             let member = |i: &usize| (cluster.lite(*i).node_id(), cluster.lite(*i).incarnation());
-            let mut all = (1..=cluster.joined()).filter(|i| holders.contains(&member(i)));
+            let first = spared(stage.initial) + 1;
+            let mut all = (first..=cluster.joined()).filter(|i| holders.contains(&member(i)));
             let Some(holder) = all.next() else { return };
             node = holder;
         }
@@ -209,7 +224,7 @@ impl Chaos {
     /// Kills a node. Its peers are told at once, as when a process is killed, or when its lease ends. Another
     /// machine may join in its place, or the same machine restarts.
     fn death(&mut self, cluster: &mut Cluster, check: &Check, node: usize) {
-        if self.members(cluster) <= SURVIVORS {
+        if self.members(cluster) <= SURVIVORS || self.dead.contains(&node) {
             return;
         }
         let now = cluster.world.now();
@@ -227,6 +242,20 @@ impl Chaos {
             check.log(now, if same { "-- it restarts" } else { "-- another machine joins" });
             cluster.begin_join(same.then_some(node));
         }
+    }
+
+    /// Holds the tasks of all nodes while one dies, so that they handle answers of the dead one later.
+    fn delayed_death(&mut self, cluster: &mut Cluster, check: &Check, victim: usize) {
+        let now = cluster.world.now();
+        if self.members(cluster) <= SURVIVORS || self.dead.contains(&victim) {
+            return;
+        }
+        for node in (1..=cluster.joined()).filter(|node| *node != victim && !self.dead.contains(node)) {
+            cluster.host(node).hold("worker", true);
+            check.paused(node, now, true);
+            self.troubles.push((now + Duration::from_millis(30), Trouble::Held(node, "worker")));
+        }
+        self.victims.push((now + Duration::from_millis(10), victim));
     }
 
     fn at_manager(

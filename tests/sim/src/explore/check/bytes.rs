@@ -189,11 +189,12 @@ impl Check {
         }
     }
 
-    /// Returns the parts of a region to which tasks of ended incarnations may have written.
+    /// Returns the parts of a region that some write may have changed, and that it does not change any more.
     pub(crate) fn orphans(&self, region: usize) -> Vec<usize> {
         let state = self.lock();
         let parts = state.bytes.0.range((region, 0)..(region + 1, 0));
-        let orphans = parts.filter(|(_, part)| part.open.iter().any(|open| state.is_over(&open.member)));
+        let is_left = |open: &Open| open.closed < Tick::MAX || state.is_over(&open.member);
+        let orphans = parts.filter(|(_, part)| part.open.iter().any(is_left));
         orphans.map(|((_, who), _)| *who).collect()
     }
 

@@ -85,7 +85,7 @@ impl Check {
                 // At least its home must know of the death.
                 if !state.nodes.values().any(|lite| lite.settled_lives().contains(&held.member)) {
                     let seen = format!("lock {number}: {hold:?} after {held:?}");
-                    wrong.push(("a dead holder is cut off by all", seen));
+                    wrong.push(("a dead node is cut off by all", seen));
                 }
             }
             if let Some(other) = lock.holders.values().find(|other| hold.excludes(other)) {

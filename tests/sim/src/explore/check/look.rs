@@ -19,6 +19,7 @@ impl Check {
             self.hear_of_ends(cluster, i);
             self.hear_of_losses(cluster, i);
         }
+        self.lock().looked = cluster.world.now();
     }
 
     /// Checks all free memory.
@@ -67,7 +68,7 @@ impl Check {
         if lite.is_member() || !state.lost.insert(member) {
             return;
         }
-        let before = Instant::from_nanos(now.as_nanos().saturating_sub(MEMORY.as_nanos() as u64));
+        let before = Instant::from_nanos(state.looked.as_nanos().saturating_sub(MEMORY.as_nanos() as u64));
         let is_excused = state.excused.contains(&i)
             || state.was_paused(i, before, now)
             || cluster.manager.crashes() > 0

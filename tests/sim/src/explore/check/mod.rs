@@ -67,6 +67,8 @@ struct State {
     settled: BTreeSet<MemberId>,
     /// The incarnations whose membership has ended though their machines run.
     lost: BTreeSet<MemberId>,
+    /// The time of the last look.
+    looked: Instant,
     /// The nodes that may lose their membership at any time.
     excused: BTreeSet<usize>,
     bytes: bytes::Parts,

@@ -160,6 +160,8 @@ impl Worker {
         let n = self.shared();
         self.regions[n] = None;
         self.gates[n] = None;
+        self.cells[n] = None;
+        self.borrowed[n] = None;
         Some(())
     }
 

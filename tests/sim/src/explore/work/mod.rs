@@ -21,5 +21,5 @@ mod words;
 mod worker;
 
 pub(super) use serve::PROBES;
-pub(super) use stage::{EACH, Owned, PART, PATIENT, SECRET, Stage, Thing};
+pub(super) use stage::{EACH, Owned, PART, PATIENT, SECRET, Stage, Thing, spared};
 pub(super) use step::Step;

@@ -44,6 +44,8 @@ impl Worker {
         self.run("write its number", patience, region.write(0, &id.to_le_bytes())).await?.ok()?;
         self.keep(&region);
         let op = self.check.word(self.member(), Cell::Name(n), Act::Swap(0, id));
+        // The task may die before it learns the result.
+        self.check.bound(n, self.member(), home, id);
         let name = format!("name-{n}");
         let result = self.run(format!("bind {name} to {id:#x}"), patience, region.publish(&name)).await;
         if let Some(Err(Error::NameTaken)) = result {
@@ -52,7 +54,6 @@ impl Worker {
             return None;
         }
         self.check.word_ended(op, bound(&result, 0));
-        self.check.bound(n, self.member(), home, id);
         self.named = Some(Named { name: n, id, region });
         result?.ok()
     }

@@ -3,7 +3,7 @@
 
 use super::stage::RW;
 use super::worker::Worker;
-use lite::{Error, Permissions};
+use lite::{Error, Permissions, Placement};
 
 /// The length of a region that is lent, in bytes.
 const LENGTH: usize = 20_000;
@@ -17,7 +17,7 @@ impl Worker {
                 let free = region.with_deadline(patience).free();
                 self.run(format!("end loan {n}"), patience, free).await?.ok()
             }
-            None if self.calm || self.random.one_in(2) => self.lend().await,
+            None if self.calm || self.random.one_in(4) => self.lend().await,
             lent => {
                 self.pooled = lent;
                 self.borrow().await
@@ -26,7 +26,11 @@ impl Worker {
     }
 
     async fn lend(&mut self) -> Option<()> {
-        let (n, patience, home) = (self.shared(), self.patience(), self.anywhere());
+        let (n, patience, mut home) = (self.shared(), self.patience(), self.anywhere());
+        let (a, b) = (self.anyone(), self.anyone());
+        if a != b && self.random.one_in(2) {
+            home = Placement::Striped { nodes: vec![a, b], stripe: 8000 };
+        }
         let lite = self.lite.with_deadline(patience);
         let rights = RW | Permissions::SHARE;
         let what = format!("alloc loan {n} on {home:?}");

@@ -31,6 +31,11 @@ pub(super) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 /// The time limit of operations that the run needs to begin and to end.
 pub(in crate::explore) const PATIENT: Duration = Duration::from_secs(20);
 
+/// Returns the number of nodes that have all shared objects, in runs whose deaths spare these nodes.
+pub(in crate::explore) const fn spared(initial: usize) -> usize {
+    initial / 2
+}
+
 /// The shared objects and their makers.
 pub(in crate::explore) struct Stage {
     pub(in crate::explore) steps: u32,
@@ -39,6 +44,7 @@ pub(in crate::explore) struct Stage {
     /// A node of the start that leaves in good order, and the step at which it does.
     leaver: Option<(usize, u32)>,
     /// The steps of tasks, each as many times as its weight.
+    subject: Subject,
     likely: Arc<[Step]>,
     /// True if no fault happens in this run.
     calm: bool,
@@ -100,8 +106,9 @@ impl Stage {
         for i in 1..=initial {
             check.joined(&cluster.lite(i));
         }
+        let homes = if subject.spares_homes() { spared(initial) } else { initial };
         for n in 0..EACH {
-            let mut node = || 1 + random.below(initial as u64) as usize;
+            let mut node = || 1 + random.below(homes as u64) as usize;
             let (maker, homes) = (node(), [0; 6].map(|_| NodeId(node() as u16)));
             let (lite, things_made) = (cluster.lite(maker).with_deadline(PATIENT), owned.clone());
             let len = (PART * most_tasks(initial)) as u64;
@@ -140,7 +147,7 @@ impl Stage {
         let leaver = leaves.then(|| (initial, random.below(u64::from(steps.max(1))) as u32));
         let likely = draw(subject.steps(), random).into();
         let (calm, shared) = (subject.is_calm(), subject.shared().unwrap_or(EACH));
-        Self { steps, initial, owned, leaver, likely, calm, shared, check: check.clone() }
+        Self { steps, initial, subject, owned, leaver, likely, calm, shared, check: check.clone() }
     }
 
     /// Returns the task `task` of node `node`, counted from 1.
@@ -174,6 +181,8 @@ impl Stage {
             made: self.owned.clone(),
             regions: [const { None }; EACH],
             gates: [const { None }; EACH],
+            cells: [const { None }; EACH],
+            subject: self.subject,
             owned: regions,
             owned_gates: gates,
             named: None,

@@ -41,10 +41,13 @@ impl Worker {
 
     /// Returns the region with the word that lock `n` guards, and with flag `n`.
     pub(super) async fn cell_region(&mut self, n: usize) -> Option<Lmr> {
-        let lite = self.lite.with_deadline(PATIENT);
-        let name = format!("cell-{n}");
-        let map = async { lite.map(&name, RW | Permissions::ATOMIC).await };
-        self.run(format!("map {name}"), PATIENT, map).await?.ok()
+        if self.cells[n].is_none() {
+            let lite = self.lite.with_deadline(PATIENT);
+            let name = format!("cell-{n}");
+            let map = async { lite.map(&name, RW | Permissions::ATOMIC).await };
+            self.cells[n] = Some(self.run(format!("map {name}"), PATIENT, map).await?.ok()?);
+        }
+        self.cells[n].clone()
     }
 
     /// Sets a flag. The task that sets it first may clear it.

@@ -4,6 +4,7 @@ use super::stage::{EACH, Owned, PATIENT, Thing};
 use super::step::Step;
 use crate::explore::check::{Check, End};
 use crate::explore::random::Random;
+use crate::explore::subject::Subject;
 use lite::testing::Host;
 use lite::{Error, Incarnation, Lite, Lmr, LocalMemory, NodeId, Placement, Watcher};
 use platform::{ControlLink, Instant, Platform};
@@ -29,6 +30,7 @@ pub(super) struct Worker {
     pub(super) count: u64,
     /// True if there are no faults any more: all its operations must succeed.
     pub(super) calm: bool,
+    pub(super) subject: Subject,
     /// The number of shared objects of each kind that it uses.
     pub(super) shared: usize,
     /// True while the step uses a region of which a part lay on a node that has ended.
@@ -37,6 +39,7 @@ pub(super) struct Worker {
     pub(super) made: Arc<Mutex<Vec<Owned>>>,
     pub(super) regions: [Option<Lmr>; EACH],
     pub(super) gates: [Option<Lmr>; EACH],
+    pub(super) cells: [Option<Lmr>; EACH],
     /// The shared regions that its node has made.
     pub(super) owned: Vec<(usize, Lmr)>,
     pub(super) owned_gates: Vec<(usize, Lmr)>,
@@ -147,7 +150,7 @@ impl Worker {
         if self.calm {
             return PATIENT;
         }
-        Duration::from_millis(self.random.pick(&[2, 20, 200, 2000]))
+        Duration::from_millis(self.random.pick(self.subject.patience()))
     }
 
     /// Keeps a region of the task, which is freed at the end of the run if not before.
