@@ -370,7 +370,8 @@ impl Chaos {
     }
 }
 
-/// Breaks the control connection of a node. By now it may be that of a later incarnation under the same number.
+/// Breaks the control connection of a node. By now it may be that of a later incarnation under the
+/// same number.
 fn sever(cluster: &Cluster, check: &Check, node: usize) {
     let id = cluster.lite(node).node_id();
     (1..=cluster.joined()).filter(|i| cluster.lite(*i).node_id() == id).for_each(|i| check.excuse(i));
