@@ -83,16 +83,6 @@ impl Control {
         }
     }
 
-    /// Wakes the tasks that wait for the directory.
-    pub(crate) fn names_changed(&self) {
-        self.names_change.wake_all();
-    }
-
-    /// Waits until `ready` returns a value; it is asked whenever the directory has answered.
-    pub(crate) async fn until_names<T>(&self, ready: impl Fn() -> Option<T>) -> T {
-        self.names_change.until(ready).await
-    }
-
     /// Queues a message to the manager.
     pub(crate) fn post(&self, message: &ToManager) {
         self.out.lock().push_back(proto::encode(message));

@@ -107,11 +107,10 @@ impl Local {
     /// Binds a name and returns the number of the binding, which is larger than those of all earlier
     /// bindings. After `Unknown` the name may be bound.
     pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<u64, Error> {
-        let mut attempt = self.control.bindings.begin(name, to.bearer())?;
+        let begun = self.control.bindings.bind(name, to.bearer());
+        let mut pending = self.timers.before(deadline, begun).await.ok_or(Error::Deadline)??;
         let bound = self.bind(name, proto::encode(to), deadline).await;
-        attempt.refused = !matches!(bound, Ok(_) | Err(Error::Unknown));
-        drop(attempt);
-        self.control.names_changed();
+        pending.ends_unbound = !matches!(bound, Ok(_) | Err(Error::Unknown));
         bound
     }
 
@@ -125,14 +124,10 @@ impl Local {
         bearer: Bearer,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let answered = self.control.until_names(|| self.control.bindings.has(name, bearer));
-        if !self.timers.before(deadline, answered).await.ok_or(Error::Deadline)? {
-            return Err(Error::NoSuchName);
-        }
+        let begun = self.control.bindings.unbind(name, bearer);
+        let mut pending = self.timers.before(deadline, begun).await.ok_or(Error::Deadline)??;
         let unbound = self.unbind(name, deadline).await;
-        if matches!(unbound, Ok(()) | Err(Error::NoSuchName | Error::Permission)) {
-            self.control.bindings.end(name, bearer);
-        }
+        pending.ends_unbound = matches!(unbound, Ok(()) | Err(Error::NoSuchName | Error::Permission));
         unbound
     }
 

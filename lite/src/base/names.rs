@@ -2,10 +2,12 @@
 //!
 //! The directory knows the node that has bound a name, and not the object. Only the node knows that, so it
 //! keeps a list: a name is unbound only for the object that has it, and a second object of the same node is
-//! refused without a question to the directory.
+//! refused without a question to the directory. While the directory has not answered about a name, other
+//! requests of this node about it wait.
 
 use super::lock::Mutex;
 use super::member::MemberId;
+use super::wait::Waiters;
 use crate::Error;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -83,57 +85,67 @@ impl Named {
 /// A name that this node has bound, or may have bound.
 struct Binding {
     bearer: Bearer,
-    /// True while the node waits for the directory's answer.
+    /// True while the node waits for the directory's answer to a request to bind or unbind it.
     pending: bool,
 }
 
 /// The names that this node has bound, or may have bound.
 #[derive(Default)]
-pub(crate) struct Bindings(Mutex<BTreeMap<String, Binding>>);
+pub(crate) struct Bindings {
+    table: Mutex<BTreeMap<String, Binding>>,
+    /// Tasks that wait for the end of a request about a name.
+    ended: Waiters,
+}
 
 impl Bindings {
-    /// Begins to bind a name; refuses a name that another object of this node has.
-    pub(super) fn begin<'a>(&'a self, name: &'a str, bearer: Bearer) -> Result<Attempt<'a>, Error> {
-        let mut bindings = self.0.lock();
-        if bindings.contains_key(name) {
-            return Err(Error::NameTaken);
-        }
-        bindings.insert(name.into(), Binding { bearer, pending: true });
-        Ok(Attempt { bindings: self, name, refused: false })
+    /// Begins to bind a name. Refuses a name that another object of this node has; waits while another
+    /// request about the name is pending.
+    pub(super) async fn bind<'a>(&'a self, name: &'a str, bearer: Bearer) -> Result<Pending<'a>, Error> {
+        let begin = || {
+            let mut table = self.table.lock();
+            match table.get(name) {
+                Some(binding) if binding.pending => return None,
+                Some(_) => return Some(Err(Error::NameTaken)),
+                None => table.insert(name.into(), Binding { bearer, pending: true }),
+            };
+            Some(Ok(Pending { bindings: self, name, ends_unbound: false }))
+        };
+        self.ended.until(begin).await
     }
 
-    /// Returns true if the bearer has the name or may have it, false if it has not; `None` as long as the
-    /// directory has not answered.
-    pub(super) fn has(&self, name: &str, bearer: Bearer) -> Option<bool> {
-        match self.0.lock().get(name).filter(|binding| binding.bearer == bearer) {
-            Some(binding) if binding.pending => None,
-            binding => Some(binding.is_some()),
-        }
-    }
-
-    /// Records that the bearer does not have the name any more.
-    pub(super) fn end(&self, name: &str, bearer: Bearer) {
-        let mut bindings = self.0.lock();
-        if bindings.get(name).is_some_and(|binding| binding.bearer == bearer && !binding.pending) {
-            bindings.remove(name);
-        }
+    /// Begins to unbind a name. Fails with `NoSuchName` if the bearer does not have it; waits while another
+    /// request about the name is pending.
+    pub(super) async fn unbind<'a>(&'a self, name: &'a str, bearer: Bearer) -> Result<Pending<'a>, Error> {
+        let begin = || {
+            let mut table = self.table.lock();
+            match table.get_mut(name).filter(|binding| binding.bearer == bearer) {
+                Some(binding) if binding.pending => return None,
+                Some(binding) => binding.pending = true,
+                None => return Some(Err(Error::NoSuchName)),
+            }
+            Some(Ok(Pending { bindings: self, name, ends_unbound: false }))
+        };
+        self.ended.until(begin).await
     }
 }
 
-/// A name that is being bound. Dropping this without an answer leaves a name that may be bound.
-pub(super) struct Attempt<'a> {
+/// A name about which a request is pending. Dropping this without an answer leaves a name that may be bound.
+pub(super) struct Pending<'a> {
     bindings: &'a Bindings,
     name: &'a str,
-    pub(super) refused: bool,
+    /// True if the directory has answered that this node does not have the name.
+    pub(super) ends_unbound: bool,
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        let mut bindings = self.bindings.0.lock();
-        if self.refused {
-            bindings.remove(self.name);
-        } else if let Some(binding) = bindings.get_mut(self.name) {
+        let mut table = self.bindings.table.lock();
+        if self.ends_unbound {
+            table.remove(self.name);
+        } else if let Some(binding) = table.get_mut(self.name) {
             binding.pending = false;
         }
+        drop(table);
+        self.bindings.ended.wake_all();
     }
 }

@@ -340,6 +340,40 @@ fn a_right_that_was_granted_to_a_former_life_is_not_the_next_ones() {
     });
 }
 
+/// A node asks another one for memory, and the other one is replaced by its next incarnation before the
+/// request is sent: the next incarnation does not answer it.
+#[test]
+fn a_request_to_a_former_life_is_not_served_by_the_next_one() {
+    for polls in 1..6 {
+        let mut c = Cluster::new(1, 2, MEMORY, &small());
+        let asker = c.lite(1);
+        let host = c.nodes[0].0.clone();
+        let result = Arc::new(Mutex::new(None));
+        let place = result.clone();
+        let task = async move {
+            *place.lock().unwrap() = Some(asker.alloc(NodeId(2), 4096, RWS).await.map(drop));
+        };
+        spawn_held(&host, polls, Box::pin(task));
+        c.world.run_for(Duration::from_millis(5));
+        if result.lock().unwrap().is_some() {
+            assert!(polls > 1, "the request needs a connection");
+            return;
+        }
+        die(&mut c, 2);
+        let again = c.join(2, MEMORY, &small()).clone();
+        let other = c.lite(1);
+        c.world.run_for(Duration::from_millis(5));
+        c.world.run(LIMIT, async move {
+            other.alloc(NodeId(2), 1, RWS).await.unwrap().free().await.unwrap();
+        });
+        let free = again.platform().memory().stats().free;
+        host.hold("held", false);
+        c.world.run_for(Duration::from_millis(50));
+        assert_eq!(*result.lock().unwrap(), Some(Err(Error::NodeDown(NodeId(2)))), "after {polls} polls");
+        assert_eq!(again.platform().memory().stats().free, free, "after {polls} polls");
+    }
+}
+
 /// Work that a node does on memory for a holder of a lock: it writes `0xee` to a region of node 1 for some
 /// time.
 type Errand = fn(Lite) -> Work;

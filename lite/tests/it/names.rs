@@ -92,3 +92,29 @@ fn a_region_that_ends_while_its_name_is_bound_leaves_no_name() {
         assert_eq!(region.publish("name").await, Ok(()));
     });
 }
+
+/// A region is to get the name of another one that is just giving it up: it waits for the directory's answer
+/// and has the name then.
+#[test]
+fn a_name_that_is_being_unbound_is_free_for_the_same_node() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, first) = (c.lite(1), c.lite(1));
+    let [kept, next] = c.world.run(LIMIT, async move {
+        let regions =
+            [first.alloc(HOME, 8, SHARED).await.unwrap(), first.alloc(HOME, 8, SHARED).await.unwrap()];
+        regions[0].publish("name").await.unwrap();
+        regions
+    });
+    let unbinding = c.lite(1);
+    while_the_manager_waits(&mut c, async move {
+        let task = async move { unbinding.unpublish("name").await.unwrap() };
+        platform::Platform::spawn(&**lite.platform(), "unbind", Box::pin(task));
+        // The request to unbind the name is sent first.
+        lite.sleep(Duration::from_millis(10)).await;
+        next.publish("name").await.unwrap();
+        drop(next);
+    });
+    let find = c.lite(3);
+    c.world.run(LIMIT, async move { drop(find.map("name", Permissions::READ).await.unwrap()) });
+    drop(kept);
+}

@@ -76,11 +76,11 @@ impl Entry {
         self.closed == Tick::MAX && matches!(self.end, None | Some((_, End::Unknown | End::Asked)))
     }
 
-    /// Returns whether it may bind a name, or wait for one, between two moments.
+    /// Returns whether it may bind a name, or wait for one, between two moments. One that is refused in the
+    /// end has waited until then.
     fn binds(&self, from: Tick, to: Tick) -> bool {
         let end = match self.end {
-            Some((_, End::Taken)) => return false,
-            Some((at, End::Saw(_) | End::Done | End::Never)) => at,
+            Some((at, End::Saw(_) | End::Done | End::Never | End::Taken)) => at,
             Some((_, End::Unknown | End::Asked)) | None => self.closed,
         };
         matches!(self.act, Act::Swap(0, _)) && self.from < to && from < end
@@ -147,7 +147,11 @@ impl State {
     fn history(&self, cell: Cell) -> Vec<Operation> {
         let entries = self.words.cells.get(&cell).map(Vec::as_slice).unwrap_or_default();
         // A name is also taken while another object waits for it, which may then be refused.
-        let is_sure = |entry: &&Entry| !matches!(entry.end, Some((at, End::Taken)) if entries.iter().any(|other| other.binds(entry.from, at)));
+        let is_sure = |entry: &&Entry| {
+            let Some((at, End::Taken)) = entry.end else { return true };
+            let mut others = entries.iter().filter(|other| !std::ptr::eq(*other, *entry));
+            !others.any(|other| other.binds(entry.from, at))
+        };
         // While a right is revoked, new mappings are refused first, and the present ones later.
         let is_settled = |entry: &&Entry| {
             let end = entry.end.map_or(Tick::MAX, |(at, _)| at);
