@@ -290,6 +290,7 @@ impl OpTable {
     ///
     /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
     /// success from the slot's next use.
+    #[inline]
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let abandoned = match slot.state {
