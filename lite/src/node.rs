@@ -115,26 +115,36 @@ impl Node {
         if conns.served.len() > 0 {
             conns.shut_served();
         }
-        worked |= if conns.closing.len() > 0 {
-            self.end_connections(&mut poller)
-        } else {
-            self.take_completions(&mut poller, BATCHES)
-        };
-        if !suspended {
-            worked |= rpc.stalled.len() > 0 && rpc.flush_stalled();
-            // Connections are closed by agreement, through the manager.
-            worked |= conns.sweep(now);
+        if conns.closing.len() > 0 {
+            self.end_connections(&mut poller);
+            worked = true;
+        } else if self.take_completions(&mut poller, BATCHES) {
+            worked = true;
         }
-        worked |= transport.expire_fast_path(now);
-        worked |= rpc.has_late(now) && self.expire_calls(now);
-        worked |= local.timers.expire(now);
+        if rpc.stalled.len() > 0 && !suspended && rpc.flush_stalled() {
+            worked = true;
+        }
+        // Connections are closed by agreement, through the manager.
+        if !suspended && conns.sweep(now) {
+            worked = true;
+        }
+        if transport.expire_fast_path(now) {
+            worked = true;
+        }
+        if rpc.has_late(now) {
+            self.expire_calls(now);
+            worked = true;
+        }
+        if local.timers.expire(now) {
+            worked = true;
+        }
         worked
     }
 
     /// Takes all completions of connections whose queue pairs are destroyed, and ends the connections: other
     /// operations never complete.
     #[cold]
-    fn end_connections(self: &Arc<Self>, poller: &mut Poller) -> bool {
+    fn end_connections(self: &Arc<Self>, poller: &mut Poller) {
         let closing = self.conns.closing.take();
         self.take_completions(poller, usize::MAX);
         poller.known = [const { None }; KNOWN];
@@ -148,7 +158,6 @@ impl Node {
             drop(forgotten);
             self.conns.confirm_end(&conn);
         }
-        true
     }
 
     /// Takes at most `batches` batches of completions; returns true if there were any.
@@ -201,16 +210,15 @@ impl Node {
         self.transport.finish(waker);
     }
 
-    /// Wakes the tasks whose calls are late; returns true.
+    /// Wakes the tasks whose calls are late.
     #[cold]
-    fn expire_calls(&self, now: Instant) -> bool {
+    fn expire_calls(&self, now: Instant) {
         self.rpc.earliest_call.store(u64::MAX, Ordering::SeqCst);
         let conns: Vec<_> = self.conns.by_qp.lock().values().cloned().collect();
         let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
             self.rpc.earliest_call.fetch_min(earliest.as_nanos(), Ordering::SeqCst);
         }
-        true
     }
 
     /// Returns the connection of a queue pair, unless it is closed.
