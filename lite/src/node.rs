@@ -40,7 +40,7 @@ pub(crate) struct Node {
     local: Arc<Local>,
     transport: Arc<Transport>,
     conns: Arc<Connections>,
-    rpc: Arc<Rpc>,
+    pub(crate) rpc: Arc<Rpc>,
     poller: Mutex<Poller>,
 }
 

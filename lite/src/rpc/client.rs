@@ -133,7 +133,7 @@ impl Rpc {
         let mut busy = false;
         if node != self.local.me
             && self.local.lease.may_begin()
-            && let Some(conn) = self.connected(node)
+            && let Some(conn) = self.transport.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
             let waker = TaskWaker.await;
