@@ -104,7 +104,7 @@ impl Node {
 
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
         let Some(mut poller) = self.poller.try_lock() else { return false };
-        // The layers are bound once, and what is rarely due is a call: an idle poll only loads and compares.
+        // The layers are bound once, and rare work is in functions of its own: an idle poll only compares.
         let (local, transport, conns, rpc) = (&*self.local, &*self.transport, &self.conns, &*self.rpc);
         let mut worked = false;
         local.look_at_lease(now);

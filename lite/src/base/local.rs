@@ -139,7 +139,7 @@ impl Local {
     }
 
     /// Records an event if tracing is on.
-    // Inlined everywhere, so that the closure's captures stay in registers while tracing is off.
+    // It is inlined everywhere, so that the closure's captures stay in registers while tracing is off.
     #[inline(always)]
     pub(crate) fn trace(&self, event: impl FnOnce() -> Event) {
         if self.trace.is_on() {

@@ -337,8 +337,8 @@ impl CompletionQueue {
         if posted == 0 { Err(Refused::Disconnected) } else { Ok(posted) }
     }
 
-    /// Finds the locations of the operations at the start of `group` that may go to `to` now, over the queue
-    /// pairs of `share`.
+    /// Finds the locations of the operations at the start of `group` that may go to `to` now, over the
+    /// queue pairs of `share`.
     #[inline]
     fn locate_group<'m>(
         &self,
@@ -357,8 +357,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes slots for the located operations, in order, as far as there are free ones. Returns the queue pair
-    /// for them and the key of the peer's memory; fails if no operation can go.
+    /// Takes slots for the located operations, in order, as far as there are free ones. Returns the queue
+    /// pair for them and the key of the peer's memory; fails if no operation can go.
     #[inline]
     fn take_group(
         &self,

@@ -326,8 +326,8 @@ impl Rpc {
         self.finish_call(conn, &slot, ended, sink)
     }
 
-    /// Lends memory for a request that is too long for the ring, which is copied there, and for a reply that
-    /// may be too long for the slot.
+    /// Lends memory for a request that is too long for the ring, and copies the request there. Lends memory
+    /// for a reply that may be too long for the slot.
     fn lend(&self, rpc: &Channel, data: &[u8], max_reply: usize) -> Result<(Lent, Lent), Error> {
         let platform = &self.local.platform;
         let (mut lent, mut place) = (Lent::default(), Lent::default());
