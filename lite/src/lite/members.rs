@@ -7,7 +7,7 @@ use crate::membership::{JobMessages, Watcher, Watchers};
 use crate::transport::conn::peers::PeerLink;
 use crate::transport::op::Moment;
 use alloc::vec::Vec;
-use proto::{Incarnation, Member, NodeId, RnicOffer, ToManager};
+use proto::{Member, RnicOffer, ToManager};
 
 impl Lite {
     /// Returns true if this node is a member. Returns false for ever once it has left, the manager has
@@ -160,7 +160,7 @@ impl Lite {
     /// knows.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn settled_lives(&self) -> Vec<(NodeId, Incarnation)> {
+    pub fn settled_lives(&self) -> Vec<(proto::NodeId, proto::Incarnation)> {
         crate::testing::audit::settled_lives(self)
     }
 
