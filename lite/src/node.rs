@@ -40,7 +40,7 @@ pub(crate) struct Node {
     local: Arc<Local>,
     transport: Arc<Transport>,
     conns: Arc<Connections>,
-    rpc: Arc<Rpc>,
+    pub(crate) rpc: Arc<Rpc>,
     poller: Mutex<Poller>,
 }
 
@@ -104,35 +104,50 @@ impl Node {
 
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
         let Some(mut poller) = self.poller.try_lock() else { return false };
+        // The layers are bound once, and rare work is in functions of its own: an idle poll only compares.
+        let (local, transport, conns, rpc) = (&*self.local, &*self.transport, &self.conns, &*self.rpc);
         let mut worked = false;
-        self.local.look_at_lease(now);
-        let suspended = self.local.lease.is_suspended();
+        local.look_at_lease(now);
+        let suspended = local.lease.is_suspended();
         if suspended {
             worked = self.sit_out(now);
         }
-        if self.conns.served.len() > 0 {
-            self.conns.shut_served();
+        if conns.served.len() > 0 {
+            conns.shut_served();
         }
-        let closing = (self.conns.closing.len() > 0).then(|| self.conns.closing.take());
-        worked |= self.take_completions(&mut poller, closing.is_some());
-        if let Some(closing) = closing {
-            poller.known = [const { None }; KNOWN];
-            self.end_connections(closing);
+        if conns.closing.len() > 0 {
+            self.end_connections(&mut poller);
+            worked = true;
+        } else if self.take_completions(&mut poller, BATCHES) {
             worked = true;
         }
-        worked |= self.rpc.stalled.len() > 0 && !suspended && self.rpc.flush_stalled();
+        if rpc.stalled.len() > 0 && !suspended && rpc.flush_stalled() {
+            worked = true;
+        }
         // Connections are closed by agreement, through the manager.
-        worked |= !suspended && self.conns.sweep(now);
-        worked |= self.transport.expire_fast_path(now);
-        worked |= self.expire_calls(now);
-        worked |= self.local.timers.expire(now);
+        if !suspended && conns.sweep(now) {
+            worked = true;
+        }
+        if transport.expire_fast_path(now) {
+            worked = true;
+        }
+        if rpc.has_late(now) {
+            self.expire_calls(now);
+            worked = true;
+        }
+        if local.timers.expire(now) {
+            worked = true;
+        }
         worked
     }
 
-    /// Ends connections whose queue pairs are destroyed and whose completions have been taken: other
+    /// Takes all completions of connections whose queue pairs are destroyed, and ends the connections: other
     /// operations never complete.
     #[cold]
-    fn end_connections(&self, closing: Vec<Arc<Conn>>) {
+    fn end_connections(self: &Arc<Self>, poller: &mut Poller) {
+        let closing = self.conns.closing.take();
+        self.take_completions(poller, usize::MAX);
+        poller.known = [const { None }; KNOWN];
         for conn in closing {
             loop {
                 let stranded = self.transport.ops.lock().stranded(&conn);
@@ -145,15 +160,16 @@ impl Node {
         }
     }
 
-    fn take_completions(self: &Arc<Self>, poller: &mut Poller, all: bool) -> bool {
+    /// Takes at most `batches` batches of completions; returns true if there were any.
+    #[inline(always)]
+    fn take_completions(self: &Arc<Self>, poller: &mut Poller, batches: usize) -> bool {
         let Poller { batch, known } = poller;
+        let (rnic, cq) = (&*self.transport.rnic, self.conns.cq);
         let mut worked = false;
-        let mut batches = 0;
-        while batches < BATCHES || all {
-            batches += 1;
-            let n = self.transport.rnic.poll_cq(self.conns.cq, batch).min(BATCH);
+        for _ in 0..batches {
+            let n = rnic.poll_cq(cq, batch).min(BATCH);
             worked |= n > 0;
-            for completion in batch.iter().take(n) {
+            for completion in batch.get(..n).unwrap_or_default() {
                 match completion.kind {
                     WorkKind::Recv | WorkKind::RecvWriteImm => self.received(known, completion),
                     _ => {
@@ -171,13 +187,22 @@ impl Node {
     }
 
     fn complete(&self, id: OpId, status: Status) {
-        let done = status == Status::Success;
+        if status != Status::Success {
+            return self.complete_failed(id, status);
+        }
+        let transport = &*self.transport;
+        let waker = transport.ops.lock().complete(id, status);
+        self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: true });
+        transport.finish(waker);
+    }
+
+    #[cold]
+    fn complete_failed(&self, id: OpId, status: Status) {
         let (failed, waker) = {
             let mut ops = self.transport.ops.lock();
-            let failed = if done { None } else { ops.conn_of(id) };
-            (failed, ops.complete(id, status))
+            (ops.conn_of(id), ops.complete(id, status))
         };
-        self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: done });
+        self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: false });
         if let Some(conn) = failed {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
             self.conns.fail(&conn);
@@ -185,18 +210,15 @@ impl Node {
         self.transport.finish(waker);
     }
 
-    /// Wakes the tasks whose calls are late; returns true if the calls were checked.
-    fn expire_calls(&self, now: Instant) -> bool {
-        if now.as_nanos() < self.rpc.earliest_call.load(Ordering::SeqCst) {
-            return false;
-        }
+    /// Wakes the tasks whose calls are late.
+    #[cold]
+    fn expire_calls(&self, now: Instant) {
         self.rpc.earliest_call.store(u64::MAX, Ordering::SeqCst);
         let conns: Vec<_> = self.conns.by_qp.lock().values().cloned().collect();
         let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
             self.rpc.earliest_call.fetch_min(earliest.as_nanos(), Ordering::SeqCst);
         }
-        true
     }
 
     /// Returns the connection of a queue pair, unless it is closed.

@@ -122,11 +122,14 @@ impl Timers {
     }
 
     /// Fires all timers up to `now`; returns true if there were any.
+    #[inline]
     pub(crate) fn expire(&self, now: Instant) -> bool {
+        now.as_nanos() >= self.first.load(Ordering::Acquire) && self.fire(now)
+    }
+
+    #[cold]
+    fn fire(&self, now: Instant) -> bool {
         let mut any = false;
-        if now.as_nanos() < self.first.load(Ordering::Acquire) {
-            return any;
-        }
         loop {
             let waker = {
                 let mut heap = self.heap.lock();

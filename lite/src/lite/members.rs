@@ -1,13 +1,13 @@
 //! The membership of this node, and messages of jobs.
 
 use super::Lite;
+use crate::Error;
 use crate::base::control::SEND_QUEUE;
 use crate::membership::{JobMessages, Watcher, Watchers};
 use crate::transport::conn::peers::PeerLink;
 use crate::transport::op::Moment;
-use crate::{Error, Member};
 use alloc::vec::Vec;
-use proto::{RnicOffer, ToManager};
+use proto::{Member, RnicOffer, ToManager};
 
 impl Lite {
     /// Returns true if this node is a member. Returns false for ever once it has left, the manager has
@@ -160,7 +160,7 @@ impl Lite {
     /// knows.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn settled_lives(&self) -> Vec<(crate::NodeId, crate::Incarnation)> {
+    pub fn settled_lives(&self) -> Vec<(proto::NodeId, proto::Incarnation)> {
         crate::testing::audit::settled_lives(self)
     }
 

@@ -19,12 +19,12 @@ impl Lite {
             return Err(Error::Permission);
         }
         let deadline = self.deadline();
-        let _ticket = if self.by.class.is_rated(&self.node.qos) {
+        let _ticket = if self.by.class.is_rated(&self.by.local.qos) {
             Some(self.node.admit(&self.by.class, data.len() as u64, deadline, false).await?)
         } else {
             None
         };
-        self.node.call(Whom::Node(node), RawRequest { function, data }, sink, deadline).await
+        self.node.rpc.call(Whom::Node(node), RawRequest { function, data }, sink, deadline).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.

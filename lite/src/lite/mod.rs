@@ -8,12 +8,12 @@ mod objects;
 use crate::base::qos::Class;
 use crate::node::Node;
 use crate::region::Issuer;
-use crate::{App, Config, Error, Incarnation, NodeId, Priority, Scheme, Scope, Stamped};
+use crate::{App, Config, Error, Priority, Scheme, Scope, Stamped};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::{ControlLink, Instant, Platform};
-use proto::Welcome;
+use proto::{Incarnation, NodeId, Welcome};
 use verbs::Rnic;
 
 /// A node's LITE, and the deadline, priority and application of the operations that are issued through this

@@ -3,6 +3,7 @@
 
 use super::handle::Lmr;
 use super::layout::Location;
+use super::mapped::Mapping;
 use crate::base::bounce::BufferOffset;
 use crate::base::lock::Mutex;
 use crate::base::member::MemberId;
@@ -20,7 +21,10 @@ use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
-use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WrId};
+use verbs::{Payload, QpNum, RemoteAddr, RemoteKey, SendOp, SendWr, Sge, VerbsError, WrId};
+
+/// The location of an operation, and the right to access it.
+type Located<'m> = (Location, Access<'m>);
 
 /// The most work requests that are posted with one doorbell.
 const BATCH: usize = 16;
@@ -267,7 +271,7 @@ impl CompletionQueue {
     /// Returns true if `op` on memory of `at` needs the RNIC.
     fn is_remote(&self, op: &Op<'_>, at: MemberId) -> bool {
         let atomic = op.kind.right() == Permissions::ATOMIC;
-        op.kind.len() > 0 && (at.0 != self.by.node.me || atomic)
+        op.kind.len() > 0 && (at.0 != self.by.local.me || atomic)
     }
 
     /// Does `op` now and keeps its completion to be taken.
@@ -297,67 +301,23 @@ impl CompletionQueue {
         deadline: Instant,
         ticket: &mut Option<Ticket>,
     ) -> Result<usize, Refused> {
-        let node = &self.by.node;
-        if !node.lease.may_begin() {
-            return Err(if node.is_fenced() { Refused::For(Error::LinkDown) } else { Refused::Busy });
+        let lease = &self.by.local.lease;
+        if !lease.may_begin() {
+            return Err(if lease.is_fenced() { Refused::For(Error::LinkDown) } else { Refused::Busy });
         }
-        // The operations that may go now, and their locations.
         let mut mappings = [const { None }; BATCH];
         for (mapping, o) in mappings.iter_mut().zip(group) {
             *mapping = Some(o.lmr.mapping());
         }
-        let mut found: [Option<(Location, Access<'_>)>; BATCH] = [None; BATCH];
         let share = group.first().map_or(Share::All, |o| o.lmr.share());
-        for ((place, mapping), o) in found.iter_mut().zip(mappings.iter().flatten()).zip(group) {
-            let piece = o.lmr.piece(mapping, o.kind.right(), o.offset, o.kind.len() as u64);
-            let Ok(Some((spot, pass))) = piece else { break };
-            if spot.at != to || !self.is_remote(o, to) || pass.share != share {
-                break;
-            }
-            *place = Some((spot, pass));
-        }
-        let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
-        let mut ops = node.ops.lock();
-        let route = ops.links.conn(to).map(|conn| (conn.pick(share), conn.clone()));
-        let mut revoked = None;
-        let mut why = if route.is_some() { Refused::Busy } else { Refused::Disconnected };
-        let qp = route
-            .as_ref()
-            .and_then(|(qp_index, conn)| Some((conn.queue_pair(*qp_index)?.number, conn.remote_key.rkey)));
-        for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
-            let Some((qp_index, conn)) = &route else { break };
-            if let Err(reason) = pass.check() {
-                revoked = (reason == NotPosted::Revoked).then_some(o);
-                break;
-            }
-            // The task that takes completions is woken when one is late.
-            let waits = Waits::Until(Waker::noop().clone(), deadline);
-            let bytes = node.bounce_len(o.kind.verb());
-            match ops.take((conn, *qp_index), pass.touch(o.kind.verb()), bytes, node.config.send_depth, waits)
-            {
-                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
-                Err(NotPosted::Busy) => break,
-                Err(_) => {
-                    why = Refused::Disconnected;
-                    break;
-                }
-            }
-            if let Some(taken) = place {
-                node.trace(|| posted_event(taken.id, o.kind.verb(), to.0, *qp_index));
-            }
-            ops.fast_path.count(o.kind.verb());
-        }
-        node.note_deadline(deadline);
-        drop(ops);
-        drop(route);
-        if let Some(o) = revoked {
-            why = Refused::For(o.lmr.explain(Error::Freed));
-        }
-        let ready = taken.iter().flatten().count();
-        let Some((qp, key)) = qp.filter(|_| ready > 0) else { return Err(why) };
+        let mut found = [None; BATCH];
+        self.locate_group((to, share), group, &mappings, &mut found);
+        let mut taken = [None; BATCH];
+        let (qp, key) = self.take_group((to, share), group, &found, deadline, &mut taken)?;
         let posted = self.ring(qp, group, &taken, key);
+        let transport = &self.by.transport;
         for slot in taken.iter().flatten().skip(posted) {
-            node.cancel(slot.id);
+            transport.cancel(slot.id);
         }
         let mut entries = self.entries.lock();
         for (o, slot) in group.iter().zip(taken.iter().flatten()).take(posted) {
@@ -371,20 +331,84 @@ impl CompletionQueue {
             entries.push_back(Entry { tag: o.tag, stage, brings, len: o.kind.len(), _ticket });
         }
         drop(entries);
-        if posted < ready {
-            node.resources.wake_all();
+        if posted < taken.iter().flatten().count() {
+            transport.resources.wake_all();
         }
         if posted == 0 { Err(Refused::Disconnected) } else { Ok(posted) }
     }
 
-    /// Passes a group to the RNIC at once, and returns the number of work requests that it accepted.
-    fn ring(
+    /// Finds the locations of the operations at the start of `group` that may go to `to` now, over the
+    /// queue pairs of `share`.
+    #[inline]
+    fn locate_group<'m>(
         &self,
-        qp: verbs::QpNum,
+        (to, share): (MemberId, Share),
         group: &[Op<'_>],
-        taken: &[Option<Taken>; BATCH],
-        key: verbs::RemoteKey,
-    ) -> usize {
+        mappings: &'m [Option<Arc<Mapping>>; BATCH],
+        found: &mut [Option<Located<'m>>; BATCH],
+    ) {
+        for ((place, mapping), o) in found.iter_mut().zip(mappings.iter().flatten()).zip(group) {
+            let piece = o.lmr.piece(mapping, o.kind.right(), o.offset, o.kind.len() as u64);
+            let Ok(Some((spot, pass))) = piece else { break };
+            if spot.at != to || !self.is_remote(o, to) || pass.share != share {
+                break;
+            }
+            *place = Some((spot, pass));
+        }
+    }
+
+    /// Takes slots for the located operations, in order, as far as there are free ones. Returns the queue
+    /// pair for them and the key of the peer's memory; fails if no operation can go.
+    #[inline]
+    fn take_group(
+        &self,
+        (to, share): (MemberId, Share),
+        group: &[Op<'_>],
+        found: &[Option<Located<'_>>; BATCH],
+        deadline: Instant,
+        taken: &mut [Option<Taken>; BATCH],
+    ) -> Result<(QpNum, RemoteKey), Refused> {
+        let node = &*self.by.transport;
+        let mut ops = node.ops.lock();
+        let Some(conn) = ops.links.conn(to).cloned() else { return Err(Refused::Disconnected) };
+        let (qp_index, key) = (conn.pick(share), conn.remote_key.rkey);
+        let qp = conn.queue_pair(qp_index).map(|qp| qp.number).ok_or(Refused::Disconnected);
+        let (mut revoked, mut why) = (None, Refused::Busy);
+        for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
+            if let Err(reason) = pass.check() {
+                revoked = (reason == NotPosted::Revoked).then_some(o);
+                break;
+            }
+            // The task that takes completions is woken when one is late.
+            let waits = Waits::Until(Waker::noop().clone(), deadline);
+            let bytes = node.bounce_len(o.kind.verb());
+            match ops.take((&conn, qp_index), pass.touch(o.kind.verb()), bytes, node.send_depth, waits) {
+                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
+                Err(NotPosted::Busy) => break,
+                Err(_) => {
+                    why = Refused::Disconnected;
+                    break;
+                }
+            }
+            if let Some(taken) = place {
+                node.local.trace(|| posted_event(taken.id, o.kind.verb(), to.0, qp_index));
+            }
+            ops.fast_path.count(o.kind.verb());
+        }
+        node.note_deadline(deadline);
+        drop(ops);
+        drop(conn);
+        if let Some(o) = revoked {
+            why = Refused::For(o.lmr.explain(Error::Freed));
+        }
+        if taken.iter().flatten().next().is_none() {
+            return Err(why);
+        }
+        qp.map(|qp| (qp, key))
+    }
+
+    /// Passes a group to the RNIC at once, and returns the number of work requests that it accepted.
+    fn ring(&self, qp: QpNum, group: &[Op<'_>], taken: &[Option<Taken>; BATCH], key: RemoteKey) -> usize {
         let buffers = &self.by.node.buffers;
         let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
         for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {

@@ -133,7 +133,7 @@ impl Rpc {
         let mut busy = false;
         if node != self.local.me
             && self.local.lease.may_begin()
-            && let Some(conn) = self.connected(node)
+            && let Some(conn) = self.transport.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
             let waker = TaskWaker.await;
@@ -275,18 +275,8 @@ impl Rpc {
             self.fail(conn);
             return Ok(Attempt::NotSent);
         };
-        let max_reply = sink.max();
-        let (mut lent, mut place) = (Lent::default(), Lent::default());
-        if max_reply > Channel::longest_in_slot(&rpc.local) {
-            place = Lent::take(&self.local.platform, max_reply as u64)?;
-        }
-        let head = RequestHeader::LEN + usize::from(place.count()) * Piece::LEN;
-        let mut data = request.data;
-        if head + data.len() > rpc.longest_record() {
-            lent = Lent::take(&self.local.platform, data.len() as u64)?;
-            lent.write(data)?;
-            data = &[];
-        }
+        let (lent, place) = self.lend(rpc, request.data, sink.max())?;
+        let mut data = if lent.count() > 0 { &[] } else { request.data };
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,
@@ -295,7 +285,7 @@ impl Rpc {
             reply_pieces: place.count(),
             call: slot.number(),
             len: request.data.len() as u64,
-            max_reply: max_reply as u64,
+            max_reply: sink.max() as u64,
         };
         let head = header.emit();
         // The header is followed by the pieces, if there are any, and the request, if it is not in pieces.
@@ -306,8 +296,6 @@ impl Rpc {
             }
             joined.extend_from_slice(data);
             data = &joined;
-        }
-        if header.pieces_len() > 0 {
             slot.lend(Box::new((lent, place)));
         }
         let mut post = || match self.send_request(conn, rpc, &head, data) {
@@ -336,6 +324,22 @@ impl Rpc {
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
         self.finish_call(conn, &slot, ended, sink)
+    }
+
+    /// Lends memory for a request that is too long for the ring, and copies the request there. Lends memory
+    /// for a reply that may be too long for the slot.
+    fn lend(&self, rpc: &Channel, data: &[u8], max_reply: usize) -> Result<(Lent, Lent), Error> {
+        let platform = &self.local.platform;
+        let (mut lent, mut place) = (Lent::default(), Lent::default());
+        if max_reply > Channel::longest_in_slot(&rpc.local) {
+            place = Lent::take(platform, max_reply as u64)?;
+        }
+        let head = RequestHeader::LEN + usize::from(place.count()) * Piece::LEN;
+        if head + data.len() > rpc.longest_record() {
+            lent = Lent::take(platform, data.len() as u64)?;
+            lent.write(data)?;
+        }
+        Ok((lent, place))
     }
 
     /// Copies the reply from the slot or the buffer.

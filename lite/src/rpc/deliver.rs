@@ -18,12 +18,14 @@ use alloc::vec::Vec;
 use platform::Lent;
 use verbs::RemoteAddr;
 
-/// Returns the pieces that a record in the ring lists.
-#[inline]
+/// Returns the pieces that a record in the ring lists. Most records list none.
+#[inline(always)]
 fn pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
+    if count == 0 { Ok(Vec::new()) } else { read_pieces(ring, at, count) }
+}
+
+#[cold]
+fn read_pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> {
     let mut pieces = Vec::with_capacity(usize::from(count));
     for i in 0..u64::from(count) {
         let mut bytes = [0; Piece::LEN];

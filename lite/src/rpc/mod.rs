@@ -27,5 +27,7 @@ pub(crate) use many::all;
 pub(crate) use retry::Rollback;
 pub(crate) use server::Registration;
 pub use server::{FunctionId, Mailbox, Message, RpcOptions, RpcServer};
-pub(crate) use service::{Service, Takes};
+#[cfg(feature = "testing")]
+pub(crate) use service::Service;
+pub(crate) use service::Takes;
 pub(crate) use state::Rpc;

@@ -74,7 +74,7 @@ impl Registration {
 
     async fn receive(&self) -> Result<Call, Error> {
         let call = self.service.next(&self.node).await?;
-        self.node.counters.served.add(1);
+        self.node.local.counters.served.add(1);
         Ok(call)
     }
 

@@ -157,7 +157,7 @@ impl Service {
             let closed = queue.closed;
             drop(queue);
             return match closed {
-                _ if node.is_fenced() => Some(Err(Error::LinkDown)),
+                _ if node.local.is_fenced() => Some(Err(Error::LinkDown)),
                 true => Some(Err(Error::NoSuchFunction)),
                 false => None,
             };

@@ -9,7 +9,8 @@ use crate::transport::connect::Connections;
 use crate::transport::op::Transport;
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+use platform::Instant;
 
 /// The calls of a node and to it. It extends [`Connections`].
 pub(crate) struct Rpc {
@@ -35,6 +36,12 @@ impl Deref for Rpc {
 }
 
 impl Rpc {
+    /// Returns true if a call may be late at `now`.
+    #[inline]
+    pub(crate) fn has_late(&self, now: Instant) -> bool {
+        now.as_nanos() >= self.earliest_call.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn new(conns: Arc<Connections>) -> Self {
         let transport: Arc<Transport> = (*conns).clone();
         Self {

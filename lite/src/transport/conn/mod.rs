@@ -121,7 +121,7 @@ impl Conn {
 
     /// Returns the queue pair for the next one-sided operation: in turn, without that of RPC if there are
     /// others.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pick(&self, share: Share) -> usize {
         let n = self.group.queue_pairs.len() as u32;
         let (first, count) = match share {

@@ -145,11 +145,18 @@ impl Connections {
     }
 
     /// Closes connections that have not been used for [`Config::idle`](crate::Config::idle); called by the
-    /// poller.
+    /// poller. Returns true if it was time for that.
+    #[inline]
     pub(crate) fn sweep(self: &Arc<Self>, now: Instant) -> bool {
-        if now.as_nanos() < self.next_sweep.load(Ordering::Relaxed) {
-            return false;
+        let is_due = now.as_nanos() >= self.next_sweep.load(Ordering::Relaxed);
+        if is_due {
+            self.close_idle(now);
         }
+        is_due
+    }
+
+    #[cold]
+    fn close_idle(self: &Arc<Self>, now: Instant) {
         self.next_sweep.store(u64::MAX, Ordering::Relaxed);
         let aged = self.by_age(now);
         let is_empty = aged.is_empty();
@@ -163,7 +170,6 @@ impl Connections {
         if !is_empty {
             self.plan_sweep(now);
         }
-        true
     }
 
     /// Sets the time of the poller's next sweep. Must be called when a connection has been made.

@@ -62,10 +62,13 @@ impl Transport {
     }
 
     /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
+    #[inline]
     pub(crate) fn expire_fast_path(&self, now: Instant) -> bool {
-        if now.as_nanos() < self.earliest_op.load(Ordering::Acquire) {
-            return false;
-        }
+        now.as_nanos() >= self.earliest_op.load(Ordering::Acquire) && self.wake_late(now)
+    }
+
+    #[cold]
+    fn wake_late(&self, now: Instant) -> bool {
         let (mut from, mut any) = (0, false);
         loop {
             let mut ops = self.ops.lock();

@@ -80,7 +80,7 @@ impl Links {
         self.conn_to(self.known(life)?).map(|(_, conn)| conn)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn conn_to(&self, place: MemberIndex) -> Option<(Link, &Arc<Conn>)> {
         let place = self.places.get(place.0 as usize)?;
         let conn = self.links.get(place.link.bits() as usize)?.as_ref()?;

@@ -27,7 +27,7 @@ impl Transport {
         detached: bool,
     ) -> Result<OpId, NotPosted> {
         let Some(qp) = conn.queue_pair(qp_index) else { return Err(NotPosted::Invalid) };
-        if self.lease.is_suspended() && !conn.is_shut() {
+        if self.local.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
@@ -38,7 +38,7 @@ impl Transport {
             let depth = self.send_depth;
             ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, waits)?
         };
-        self.trace(|| posted(id, verb, conn.peer, qp_index));
+        self.local.trace(|| posted(id, verb, conn.peer, qp_index));
         self.submit(qp.number, (id, detached), place, verb, remote).map(|()| id)
     }
 

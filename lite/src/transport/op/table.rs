@@ -242,7 +242,7 @@ impl OpTable {
     /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
     /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
     /// queue pair.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         (conn, qp_index): (&Arc<Conn>, usize),
@@ -290,6 +290,7 @@ impl OpTable {
     ///
     /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
     /// success from the slot's next use.
+    #[inline]
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let abandoned = match slot.state {
