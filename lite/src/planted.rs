@@ -1,8 +1,7 @@
 //! Bugs that can be put into LITE to see that the simulation finds them. They exist in debug builds
 //! with the feature `testing` only.
 //!
-//! Each breaks one safety argument of `docs/design/safety.md`; its comment begins with the argument, and
-//! ends with the place there.
+//! Each breaks one safety argument of `docs/design/safety.md`, whose table lists them by name.
 
 /// Makes the enumeration, and the list of all with their names.
 macro_rules! bugs {
@@ -36,127 +35,99 @@ macro_rules! bugs {
 bugs! {
     // ---- Calls ----
 
-    /// A ring is written only where its reader has read. Who serves calls does not tell callers
-    /// that there is room again. "Defects of the original": the ring.
+    /// A node that serves calls does not tell its callers that the ring has room again.
     LostCredit = "lost-credit",
-    /// A ring is written only where its reader has read. Callers write on without room. "Defects of
-    /// the original": the ring.
+    /// A caller writes into the peer's ring also where the peer has not read yet.
     RingOverrun = "ring-overrun",
-    /// A call runs at most once. A call whose connection broke is made again. "What the words mean": Unknown.
+    /// A call whose connection broke is made again, although it may have run.
     CallTwice = "call-twice",
-    /// A reply belongs to one call. The slot of a call that nobody waits for any more serves the
-    /// next call at once, under the same number. "What the words mean": Unknown.
+    /// The slot of a call without a waiter serves the next call at once, under the same number, so
+    /// that a late reply ends the wrong call.
     SlotReusedEarly = "slot-reused-early",
-    /// A question is for one life of a node. The next life of that node answers it. "What the words
-    /// mean": Nothing is installed.
+    /// A request to an incarnation of a node that has ended is answered by the next incarnation.
     AnotherLife = "another-life",
-    /// A connection that is closed is used at neither end. An end agrees to close a connection that
-    /// it uses. "What the words mean": Connections.
+    /// A node agrees to close a connection that it uses.
     ClosedInUse = "closed-in-use",
 
     // ---- One-sided operations ----
 
-    /// An operation reaches the bytes of its region only. The issuing node does not compare offset
-    /// and length with the region. "Defects of the original": bounds.
+    /// The issuing node does not compare offset and length with the region.
     NoBoundsCheck = "no-bounds-check",
-    /// An operation has the rights of its handle. The issuing node does not look at them. "What the
-    /// words mean": Granted.
+    /// The issuing node does not check the rights of the handle.
     NoRightsCheck = "no-rights-check",
-    /// An operation ends by its deadline. A transfer or a call goes on. "Defects of the original": deadlines.
+    /// A transfer or a call goes on after its deadline.
     NoDeadline = "no-deadline",
-    /// What may still happen is said to be unknown. At its deadline, an operation that was posted
-    /// is said to have had no effect. "What the words mean": Unknown.
+    /// An operation that was posted reports at its deadline that it had no effect, although it may
+    /// still have one.
     UnknownAsDeadline = "unknown-as-deadline",
-    /// An atomic happens at most once. An atomic whose connection broke is posted again. "What the
-    /// words mean": Unknown.
+    /// An atomic whose connection broke is posted again, although it may have been executed.
     AtomicTwice = "atomic-twice",
-    /// A bounce buffer is in quarantine while the RNIC may use it. The buffer of an operation that
-    /// nobody waits for any more is another's at once. "Defects of the original": processors that
-    /// work at once.
+    /// The bounce buffer of an operation without a waiter is given to another operation at once,
+    /// while the RNIC may still use it.
     BounceReused = "bounce-reused",
-    /// What a dropped future held ends with the operation. Its slot and its bounce buffer stay
-    /// taken. "Defects of the original": unmap, unregister, free, leave.
+    /// The operation of a dropped future keeps its slot and its bounce buffer for ever.
     FlightLeaks = "flight-leaks",
-    /// What broke with a connection may still arrive until the peer has ended its half. It counts
-    /// as ended at once. "What the words mean": Unknown.
+    /// An operation that broke with its connection counts as ended at once, although the peer's
+    /// half of the connection may still execute it.
     LostUnconfirmed = "lost-unconfirmed",
 
     // ---- Regions ----
 
-    /// After a region has moved, its holders use the new place. They go on at the old one. "What
-    /// the words mean": A move.
+    /// The holders of a region that has moved keep using its former memory.
     StaleMap = "stale-map",
-    /// While a region moves, its holders keep still. The owner does not tell them to. "What the
-    /// words mean": A move.
+    /// The owner of a region that moves does not tell its holders to pause.
     MoveTellsNobody = "move-tells-nobody",
-    /// A move ends in one of two states. The region is in its new place though not all was copied.
-    /// "What the words mean": A move.
+    /// A region uses its new memory although not all bytes were copied.
     HalfMoved = "half-moved",
-    /// Who maps a region gets no more than it is granted. The owner grants whatever is asked for.
-    /// "What the words mean": Granted.
+    /// The owner of a region grants each node the rights that it requests.
     GrantsAll = "grants-all",
-    /// A region with a secret is mapped by those who know it. The owner does not compare it.
-    /// "Calls": `liteapi_ask_mr`.
+    /// The owner of a region does not compare its secret.
     NoSecretCheck = "no-secret-check",
-    /// What is revoked is refused once the call has returned. The holders are not told. "What the
-    /// words mean": Revoked, freed.
+    /// A revocation returns without word to the nodes that hold the right.
     RevokeTellsNobody = "revoke-tells-nobody",
-    /// Memory that is freed is reached by nobody. The holders are not told. "What the words mean":
-    /// Revoked, freed.
+    /// Memory is freed without word to the nodes that map it.
     FreeTellsNobody = "free-tells-nobody",
-    /// Memory that is freed is reached by nobody. What the holders had on the wire is not waited
-    /// for. "What the words mean": Revoked, freed.
+    /// Memory is freed without waiting for the operations of its holders that are in flight.
     FreeWaitsForNobody = "free-waits-for-nobody",
-    /// What an answer that is lost has installed is undone. Nobody undoes it. "Defects of the
-    /// original": unmap, unregister, free, leave.
+    /// The effect of a request whose answer was lost is not undone.
     UndoForgotten = "undo-forgotten",
 
     // ---- Deaths ----
 
-    /// Memory that a dead node could reach is used again after all have cut it off. It is when this
-    /// node has. "What the words mean": A dead node's mappings.
+    /// Memory that a dead node could access is used again once this node, and not each node, has
+    /// cut the dead node off.
     FreedBeforeSettled = "freed-before-settled",
-    /// A lock that a dead node held passes on after all have cut it off. It does when its home has.
-    /// "The manager's silence":
-    /// `Settled`.
+    /// A lock that a dead node held is granted once its home, and not each node, has cut the dead
+    /// node off.
     LockBeforeSettled = "lock-before-settled",
-    /// A node says that it has cut a dead node off after it has. Its queue pairs to the dead node
-    /// stay. "The manager's silence":
-    /// `LeftSeen`.
+    /// A node reports that it has cut a dead node off, and keeps its queue pairs to it.
     QueuePairsKept = "queue-pairs-kept",
-    /// Nothing is installed for a life that has ended. A mapping of a dead owner is. "What the
-    /// words mean": Nothing is installed.
+    /// A mapping is installed although the owner of the region has died meanwhile.
     MappingOfTheDead = "mapping-of-the-dead",
-    /// Nothing is installed for a life that has ended. A claim, a holding or a wait of a dead node
-    /// is. "What the words mean": Nothing is installed.
+    /// A claim, a holding or a wait is installed for a node that has died meanwhile.
     InstalledForTheDead = "installed-for-the-dead",
-    /// What a node does for another stops with the other's life. A memset goes on. "What the words
-    /// mean": Nothing is installed.
+    /// A memset continues after the node that requested it has died.
     MemsetOfTheDead = "memset-of-the-dead",
-    /// Addresses are of one life of a node. Those of a former life under this node's number are
-    /// taken for this one's. "What the words mean": A dead node's mappings.
+    /// An address of a former incarnation of this node is taken for an address of the present one.
     FormerLifesMemory = "former-lifes-memory",
-    /// A suspended node posts nothing new. It is never suspended. "The manager's silence".
+    /// A node whose lease has passed is not suspended.
     NeverSuspended = "never-suspended",
 
     // ---- Synchronisation ----
 
-    /// A lock has one holder. It is given to whoever asks. "Defects of the original": lock tickets.
+    /// A lock is granted to each node that claims it.
     DoubleGrant = "double-grant",
-    /// The next holder finds memory that no former holder changes. The lock goes back before writes
-    /// that were given up have ended. "What the words mean": Unknown.
+    /// A lock is released before the abandoned writes of its holder have ended.
     UnlockedUnsettled = "unlocked-unsettled",
-    /// Each grant has a larger fencing token. All grants of a lock have one token. "What the words
-    /// mean": Fencing token.
+    /// All grants of a lock have the same fencing token.
     TokenStands = "token-stands",
-    /// The next exclusive holder hears of a death. It does not. "Calls": `liteapi_lock`.
+    /// The next exclusive holder of a lock is not told that the former one died with it.
     DeathNotTold = "death-not-told",
-    /// A barrier lets all pass or none. It opens when one is missing. "What is not so yet": a
-    /// barrier's waiters.
+    /// A barrier opens although one node is missing.
     PartialBarrier = "partial-barrier",
-    /// A signal of an event wakes who waits for it. It does not. "Calls": `create_event`.
+    /// A signal of an event wakes nobody.
     LostSignal = "lost-signal",
-    /// A signal of an event counts once. It counts twice. "Calls": `create_event`.
+    /// A signal of an event counts twice.
     SignalTwice = "signal-twice",
 }
 
@@ -170,7 +141,7 @@ mod here {
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);
 
-    /// From now on every node of this process has that bug.
+    /// Plants the bug in every node of this process.
     pub fn plant(bug: Bug) {
         PLANTED.store(bug as u8, Ordering::Relaxed);
     }

@@ -1,11 +1,12 @@
 //! Quality of service at the sender: priorities, by one of the paper's two schemes, and limits for each
 //! application.
 //!
-//! A handle ([`Lite`](crate::Lite), and the [`Lmr`](crate::Lmr)s that come from it) has a [`Priority`] and may belong to
-//! an [`App`]. An operation without an application under no scheme costs one load and is not counted. The
-//! schemes are those of the paper's section on quality of service: **HW-Sep** gives low priority a queue
-//! pair of its own, **SW-Pri** delays operations of low priority at the sender. They apply to reads, writes
-//! and atomics; limits apply to calls as well.
+//! A handle ([`Lite`](crate::Lite), and the [`Lmr`](crate::Lmr)s that come from it) has a
+//! [`Priority`] and may belong to an [`App`]. An operation without an application under no scheme
+//! costs one load and is not counted. The schemes are those of the paper's section on quality of
+//! service: **HW-Sep** gives low priority a queue pair of its own, **SW-Pri** delays operations of
+//! low priority at the sender. They apply to reads, writes and atomics; limits apply to calls as
+//! well.
 
 use crate::Error;
 use crate::base::lock::Mutex;

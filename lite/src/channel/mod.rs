@@ -1,5 +1,5 @@
-//! The two rings and the call slots of a connection: the layer that knows where messages lie, and not what they
-//! mean.
+//! The two rings and the call slots of a connection: the layer that knows where messages lie, and
+//! not what they mean.
 
 pub(crate) mod area;
 pub(crate) mod lent;

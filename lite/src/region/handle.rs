@@ -32,9 +32,9 @@ use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 
-/// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error of an
-/// operation that must not be repeated. Otherwise evaluates to true if the operation was posted and its outcome
-/// was lost with the connection, and to false if nothing has happened.
+/// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error
+/// of an operation that must not be repeated. Otherwise evaluates to true if the operation was
+/// posted and its outcome was lost with the connection, and to false if nothing has happened.
 ///
 /// A function of its own would copy the operation into its future.
 macro_rules! on_fast_path {

@@ -341,8 +341,8 @@ impl Mappings {
         }
     }
 
-    /// HandleTable the operations on mappings back until the mappings have `generation`, and waits until none is
-    /// in flight.
+    /// HandleTable the operations on mappings back until the mappings have `generation`, and waits
+    /// until none is in flight.
     pub(crate) async fn pause_here(&self, owner: MemberId, ids: &[u64], generation: u64) {
         let pause = |m: &Mapping| m.pause(generation);
         let later = |fate: &mut PendingChanges| fate.paused = fate.paused.max(generation);

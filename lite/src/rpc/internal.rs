@@ -1,6 +1,6 @@
-//! Internal functions of LITE: requests of nodes to each other. An upper layer has a function of its own, with
-//! its own requests; a task serves them in order of arrival, and a request that must wait goes on in a task of
-//! its own.
+//! Internal functions of LITE: requests of nodes to each other. An upper layer has a function of
+//! its own, with its own requests; a task serves them in order of arrival, and a request that must
+//! wait goes on in a task of its own.
 
 use super::Rpc;
 use super::call::Call;

@@ -113,8 +113,8 @@ impl Fabric {
         }
     }
 
-    /// HandleTable work of one port for another back, or releases it: it is then done at the next `progress` of
-    /// its RNIC.
+    /// HandleTable work of one port for another back, or releases it: it is then done at the next
+    /// `progress` of its RNIC.
     pub fn hold_between(&self, from: Gid, to: Gid, holding: bool) {
         self.set_gap(from, to, holding.then_some(Gap::Held));
     }

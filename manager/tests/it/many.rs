@@ -157,8 +157,8 @@ impl Member {
     }
 }
 
-/// Joins all members, a few at a time: the next ones when all know each other. Returns two flags that end some
-/// of them and the others.
+/// Joins all members, a few at a time: the next ones when all know each other. Returns two flags
+/// that end some of them and the others.
 fn join_all(
     runtime: &tokio::runtime::Runtime,
     daemon: &Daemon,

@@ -1,10 +1,10 @@
 //! Tables of entries for peers, locked with the evidence that a peer's incarnation is live.
 //!
-//! The code that handles the end of a member marks an incarnation as ended first, and then locks one table after the other to
-//! remove the entries of that incarnation. A task that finds the incarnation live while it holds the lock
-//! of a table therefore installs its entry before that removal, which finds the entry. A task that checked
-//! before it took the lock, or before an `.await`, could install an entry after the removal, and the entry
-//! would stay for ever.
+//! The code that handles the end of a member marks an incarnation as ended first, and then locks
+//! one table after the other to remove the entries of that incarnation. A task that finds the
+//! incarnation live while it holds the lock of a table therefore installs its entry before that
+//! removal, which finds the entry. A task that checked before it took the lock, or before an
+//! `.await`, could install an entry after the removal, and the entry would stay for ever.
 
 use super::{Conn, QpGroup};
 use crate::Error;

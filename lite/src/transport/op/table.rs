@@ -55,9 +55,9 @@ pub(crate) enum Waits {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
-    /// Being posted or on the wire, without a waiter. Until [`OpStatuses::is_filled`] the poster owns the bounce
-    /// buffer and copies into it without a lock: a completion before that releases nothing, and the poster
-    /// finds it.
+    /// Being posted or on the wire, without a waiter. Until [`OpStatuses::is_filled`] the poster
+    /// owns the bounce buffer and copies into it without a lock: a completion before that releases
+    /// nothing, and the poster finds it.
     Posting,
     /// On the wire; its task waits for it.
     OnWire,

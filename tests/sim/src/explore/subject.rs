@@ -149,7 +149,8 @@ impl Subject {
         matches!(self, Holders | Lives | Errands)
     }
 
-    /// Returns whether the nodes that die have no part in the shared objects, which so last as long as the run.
+    /// Returns whether the nodes that die have no part in the shared objects, which so last as long
+    /// as the run.
     pub(super) fn spares_homes(self) -> bool {
         matches!(self, Holders | Errands)
     }

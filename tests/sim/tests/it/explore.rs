@@ -20,7 +20,7 @@ fn what_must_hold_holds() {
 #[test]
 fn the_same_scenario_gives_the_same_run() {
     let mut crashes = 0;
-    for seed in 1..17 {
+    for seed in 1..41 {
         let scenario = Scenario { nodes: 5, nics: Nics::default(), seed, steps: 20 };
         let run = || explore(&scenario).map_err(|failure| failure.violation).unwrap();
         let first = run();

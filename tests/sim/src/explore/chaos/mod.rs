@@ -200,8 +200,7 @@ impl Chaos {
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
-                check.excuse(node);
-                cluster.manager.sever(cluster.lite(node).node_id());
+                sever(cluster, check, node);
                 Some(("control connections that break", None))
             }
             Kind::Card if self.may_fail(node) && cluster.fail_card(node) => {
@@ -232,7 +231,7 @@ impl Chaos {
         self.count("deaths");
         check.log(now, format_args!("-- node {node} dies"));
         if self.subject.revives() || self.random.one_in(2) {
-            cluster.manager.sever(cluster.lite(node).node_id());
+            sever(cluster, check, node);
             self.count("deaths that are seen at once");
             check.log(now, "-- and its connection breaks");
         }
@@ -369,4 +368,12 @@ impl Chaos {
         check.log(cluster.world.now(), "-- all is healed");
         agree::agree(cluster, check);
     }
+}
+
+/// Breaks the control connection of a node. By now it may be that of a later incarnation under the
+/// same number.
+fn sever(cluster: &Cluster, check: &Check, node: usize) {
+    let id = cluster.lite(node).node_id();
+    (1..=cluster.joined()).filter(|i| cluster.lite(*i).node_id() == id).for_each(|i| check.excuse(i));
+    cluster.manager.sever(id);
 }

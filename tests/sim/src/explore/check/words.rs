@@ -148,7 +148,18 @@ impl State {
         let entries = self.words.cells.get(&cell).map(Vec::as_slice).unwrap_or_default();
         // A name is also taken while another object waits for it, which may then be refused.
         let is_sure = |entry: &&Entry| !matches!(entry.end, Some((at, End::Taken)) if entries.iter().any(|other| other.binds(entry.from, at)));
-        let mut all: Vec<_> = entries.iter().filter(is_sure).filter_map(Entry::operation).collect();
+        // While a right is revoked, new mappings are refused first, and the present ones later.
+        let is_settled = |entry: &&Entry| {
+            let end = entry.end.map_or(Tick::MAX, |(at, _)| at);
+            let revokes = |other: &Entry| {
+                other.act == Act::Write(0)
+                    && other.from < end
+                    && other.end.is_none_or(|(at, _)| at > entry.from)
+            };
+            !matches!((cell, entry.act), (Cell::Right(..), Act::Read)) || !entries.iter().any(revokes)
+        };
+        let judged = entries.iter().filter(is_sure).filter(is_settled);
+        let mut all: Vec<_> = judged.filter_map(Entry::operation).collect();
         for (_, members, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
             if members.iter().any(|member| self.is_over(member)) {
                 let act = Act::Swap(*to, 0);
