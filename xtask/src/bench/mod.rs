@@ -83,7 +83,8 @@ enum Separate {
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
-    /// Counts the files of LITE through which a 64-byte WRITE goes, with the instructions in each, by callgrind
+    /// Counts the files of LITE on the path of a 64-byte WRITE, and their instructions, by callgrind; fails
+    /// above a budget
     Path,
 }
 

@@ -26,7 +26,9 @@ const COUNTED: u32 = 1000;
 const LEAST: f64 = 0.1;
 /// The function that separates the halves, as a pattern of callgrind.
 const POLLER: &str = "*Lite::poll";
-/// The section that lists the files.
+/// The directory of LITE's files.
+const SOURCES: &str = "lite/src";
+/// The section of ARCHITECTURE.md that lists the files.
 const HEADING: &str = "## The path of a WRITE\n";
 
 /// A number that must not rise.
@@ -192,7 +194,7 @@ fn measure() -> Result<Vec<Row>> {
     ui::step("WRITEs under callgrind", || {
         let poller = growth(Some(POLLER))?;
         let task = growth(None)?.beyond(&poller);
-        let sources = paths::root().join("lite/src");
+        let sources = paths::root().join(SOURCES);
         let [task, poller] = [(task, Half::Task), (poller, Half::Poller)]
             .map(|(profile, half)| profile.rows(half, &sources, COUNTED));
         ensure!(!poller.is_empty(), "the program has no function {POLLER}: it has been inlined");
@@ -202,8 +204,9 @@ fn measure() -> Result<Vec<Row>> {
 }
 
 fn tables(rows: &[Row]) -> [Table; 2] {
-    let remark = "instructions of LITE's own files per WRITE, inlined code included, by callgrind; the task's half: \
-                  posting, and taking the result; the poller's: Lite::poll; passages: at least so many";
+    let remark = "instructions of LITE's own files per WRITE, inlined code included, by callgrind; \
+                  the task's half: posting, and taking the result; the poller's: Lite::poll; \
+                  passages: at least so many";
     let mut path =
         Table::new("The path of a 64 B WRITE in lite", remark, &["file", "half", "instructions", "passages"]);
     for row in rows {
@@ -231,8 +234,8 @@ fn tables(rows: &[Row]) -> [Table; 2] {
 fn documented(page: &str) -> BTreeSet<&str> {
     let section = page.split_once(HEADING).map_or("", |(_, rest)| rest);
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    rows.map(|(file, _)| file).collect()
+    let first_cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    first_cells.filter_map(|(file, _)| file.strip_prefix(SOURCES)?.strip_prefix('/')).collect()
 }
 
 /// Fails if a budget is exceeded, or if the table of ARCHITECTURE.md is that of other files.
@@ -330,7 +333,8 @@ mod tests {
 
     #[test]
     fn files_of_the_section_are_read() {
-        let page = "## A\n\n| `x.rs` |\n\n## The path of a WRITE\n\n| file |\n| --- |\n| `a.rs` | posts |\n| `b/c.rs` | |\n\n## B\n| `y.rs` |\n";
+        let page = "## A\n\n| `lite/src/x.rs` |\n\n## The path of a WRITE\n\n| file |\n| --- |\n\
+                    | `lite/src/a.rs` | posts |\n| `lite/src/b/c.rs` | |\n\n## B\n| `lite/src/y.rs` |\n";
         assert_eq!(documented(page), BTreeSet::from(["a.rs", "b/c.rs"]));
     }
 }
