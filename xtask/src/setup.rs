@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: installs what is missing on this machine.
 
 use anyhow::Result;
-use lab::{setup, text, ui};
+use lab::{setup, text, tool, ui};
 use qemu::Qemu;
 
 /// Sets up everything.
@@ -18,6 +18,9 @@ pub(crate) fn setup() -> Result<()> {
     }
     setup::binutils()?;
     setup::bindings()?;
+    if !tool::exists("valgrind") {
+        println!("no valgrind: `cargo xtask bench path` is skipped; package valgrind has it");
+    }
     let text = text::default()?;
     println!("text: {} ({})", text.path.display(), text.about);
     Ok(())

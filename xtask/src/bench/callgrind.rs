@@ -48,7 +48,7 @@ pub(super) fn calls(profile: &str) -> Vec<Calls> {
 }
 
 /// Resolves a name: `(7) name` defines 7, and `(7)` refers to it.
-fn name(known: &mut HashMap<String, String>, value: &str) -> String {
+pub(super) fn name(known: &mut HashMap<String, String>, value: &str) -> String {
     let (number, name) = value.split_once(' ').unwrap_or((value, ""));
     if !name.is_empty() {
         known.insert(number.to_owned(), name.to_owned());

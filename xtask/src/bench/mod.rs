@@ -15,6 +15,7 @@ mod lite;
 mod native;
 mod nodes;
 mod pairs;
+pub(crate) mod path;
 mod post;
 mod program;
 mod rxe;
@@ -82,6 +83,9 @@ enum Separate {
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
+    /// Counts the files of LITE on the path of a 64-byte WRITE, and their instructions, by callgrind; fails
+    /// above a budget
+    Path,
 }
 
 /// The selection of measurements, and the destination of the figures.
@@ -191,6 +195,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
+        Some(Separate::Path) => path::bench(),
         None => all(&bench.options),
     }
 }

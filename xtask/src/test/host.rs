@@ -1,9 +1,10 @@
 //! The tests of the host workspace's crates, run by cargo and counted one by one; and the simulation's fresh
 //! seeds.
 
-use anyhow::Result;
+use crate::bench::path;
+use anyhow::{Context, Result};
 use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
-use end_to_end::runner::{Case, Outcome};
+use end_to_end::runner::{Case, Lane, Outcome};
 use lab::cargo::{self, LIBIBVERBS};
 use lab::{paths, tool};
 use std::path::Path;
@@ -28,6 +29,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
+        .full_if(true),
+        Case::new("host::path-of-a-write", |log| {
+            path::check(|text| std::fs::write(log, text).context("cannot write the log"))
+        })
+        .in_lane(Lane::Host)
         .full_if(true),
     ];
     cases.extend(CARDS.map(on_cards));
