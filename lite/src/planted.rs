@@ -44,8 +44,6 @@ bugs! {
     /// The slot of a call without a waiter serves the next call at once, under the same number, so
     /// that a late reply ends the wrong call.
     SlotReusedEarly = "slot-reused-early",
-    /// A request to an incarnation of a node that has ended is answered by the next incarnation.
-    AnotherLife = "another-life",
     /// A node agrees to close a connection that it uses.
     ClosedInUse = "closed-in-use",
 

@@ -225,7 +225,7 @@ pub(crate) struct Qos {
 }
 
 impl Qos {
-    /// Returns whether an operation of `app` needs a [`Ticket`].
+    /// Returns whether an operation of `app` needs a ticket.
     #[inline]
     fn rates(&self, app: Option<&App>) -> bool {
         app.is_some() || self.scheme.load(Ordering::Relaxed) == SW_PRI
@@ -269,7 +269,7 @@ impl Class {
         Self { app: Some(app.clone()), ..self.clone() }
     }
 
-    /// Returns whether an operation needs a [`Ticket`].
+    /// Returns whether an operation needs a ticket.
     #[inline]
     pub(crate) fn is_rated(&self, qos: &Qos) -> bool {
         qos.rates(self.app.as_ref())

@@ -61,10 +61,10 @@ macro_rules! on_fast_path {
 /// A handle of a region of memory that is mapped here. Clones share the mapping; it is unmapped when the
 /// last one is dropped.
 ///
-/// Every operation checks rights, bounds and alignment on this node before it is issued, and ends by the
-/// deadline of the handle, which it inherits from the [`Lite`] that made it. A write of more than one chunk
-/// is not atomic; its chunks are written in ascending order unless it had to be repeated on a new
-/// connection.
+/// Every operation checks rights, bounds and alignment on this node before it is issued, and ends
+/// by the deadline of the handle, which it inherits from the [`Lite`](crate::Lite) that made it. A
+/// write of more than one chunk is not atomic; its chunks are written in ascending order unless it
+/// had to be repeated on a new connection.
 ///
 /// The handle caches where the region lay when it was mapped. While that is valid, an operation looks at
 /// nothing else of the region, so that its cost does not grow with the number of regions.

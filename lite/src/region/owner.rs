@@ -372,7 +372,7 @@ impl RegionTable {
         Ok(Response::Pieces(page.copied().collect()))
     }
 
-    /// Removes a mapping. Returns the region if no node can reach it any more, for [`Node::spawn_fence`].
+    /// Removes a mapping. Returns the region if no node can reach it any more, for `spawn_fence`.
     pub(crate) fn unmap(&self, by: MemberId, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
         table.waiting.remove(&(by, mapping));

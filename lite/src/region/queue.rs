@@ -166,7 +166,7 @@ impl CompletionQueue {
     /// bytes lie on several nodes, is posted while none is in flight or untaken that does. All are checked
     /// before any is posted: rights, bounds and alignment as for [`Lmr::read`] and the others, and a length
     /// of at most the chunk (the largest buffer of [`Config::bounce`](crate::Config::bounce)), or
-    /// `TooLarge`. Each has the deadline of the [`Lite`] that made the queue, from this call on.
+    /// `TooLarge`. Each has the deadline of the [`Lite`](crate::Lite) that made the queue, from this call on.
     ///
     /// Operations to one node are sent in order. They are not repeated on a new connection: an operation
     /// whose connection fails ends with [`Error::Unknown`] or [`Error::NodeDown`].

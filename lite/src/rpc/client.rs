@@ -92,9 +92,7 @@ impl Whom {
     /// Fails with `NodeDown` if `met` is another incarnation.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
-            Self::Member((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
-                Err(Error::NodeDown(node))
-            }
+            Self::Member((node, wanted)) if wanted != met => Err(Error::NodeDown(node)),
             _ => Ok(()),
         }
     }

@@ -195,7 +195,7 @@ impl LockGuard {
     /// Writes and atomics of this node that were given up or lost while the lock was held
     /// ([`Error::Unknown`], a deadline, a dropped future) may still happen. The home is told only after
     /// each of them has ended, so that the next holder finds the final data. If there are any, this takes
-    /// as long as [`Lite::settled`].
+    /// as long as [`Lite::settled`](crate::Lite::settled).
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;

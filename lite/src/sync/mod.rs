@@ -1,9 +1,9 @@
 //! Synchronisation between nodes: locks, barriers, events, counters.
 //!
-//! Each object lives on a home node, which alone decides on its order. A waiter occupies one entry
-//! in the home's queue and keeps no call open: the home acknowledges at once, and sends a second
-//! message ([`Request::Woken`](crate::rpc::Request)) when the wait ends. So any number of tasks can
-//! wait, and none of them delays another task's message.
+//! Each object lives on a home node, which alone decides on its order. A waiter occupies one entry in the
+//! home's queue and keeps no call open: the home acknowledges at once, and sends a second message
+//! (`Request::Woken`) when the wait ends. So any number of tasks can wait, and none of them delays another
+//! task's message.
 //!
 //! An object ends when it is destroyed or its home leaves; its waiters are told. A waiter that gives up, is
 //! dropped or dies leaves the queue.

@@ -79,8 +79,7 @@ const QUICK: &[(Bug, &[&str])] = &[
     (ClosedInUse, &[HEALTHY]),
 ];
 
-/// The bugs of LITE that take longer to find. `AnotherLife` is in no list: the next life of a node refuses a
-/// question for the former one, because the question names keys of the former one.
+/// The bugs of LITE that take longer to find.
 const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),

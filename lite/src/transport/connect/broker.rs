@@ -24,7 +24,7 @@ use verbs::PortAddress;
 /// The time after a refusal before the peer is asked again.
 const REFUSAL_STANDS: Duration = Duration::from_millis(100);
 
-/// The next step of the caller of [`Node::look`].
+/// The next step of the caller of `look`.
 enum Look {
     Use(Arc<Conn>),
     Wait,
