@@ -122,7 +122,9 @@ fn features(lab: &mut Lab) -> Result<()> {
         ensure!(said.contains(&format!("{feature}: on")), "{feature} is not on: {said}");
     }
     let info = lab.check(0, "ethtool -T mlx0")?;
-    ensure!(!info.contains("hardware-receive"), "there are no timestamps, and yet: {info}");
+    for feature in ["hardware-transmit", "hardware-receive", "hardware-raw-clock", "PTP Hardware Clock: 0"] {
+        ensure!(info.contains(feature), "{feature} is missing: {info}");
+    }
     let rings = lab.check(0, "ethtool -x mlx0")?;
     ensure!(rings.contains("with 2 RX ring") && rings.contains("toeplitz: on"), "spreading: {rings}");
     Ok(())
