@@ -26,6 +26,8 @@ struct Shared {
     ready: Mutex<Vec<Arc<Job>>>,
     /// All tasks that may still run.
     jobs: Mutex<Vec<Weak<Job>>>,
+    /// True once the world has been dropped: no task begins any more.
+    over: AtomicBool,
 }
 
 impl Shared {
@@ -43,6 +45,9 @@ impl Shared {
     }
 
     fn spawn(self: &Arc<Self>, host: Option<Arc<Host>>, name: &'static str, task: Task) {
+        if self.over.load(Ordering::SeqCst) {
+            return;
+        }
         let job = Arc::new(Job {
             shared: Arc::downgrade(self),
             host,
@@ -223,7 +228,9 @@ impl Drop for World {
                 drop(future);
             }
         }
-        self.shared.ready.lock().clear();
+        self.shared.over.store(true, Ordering::SeqCst);
+        let ready = core::mem::take(&mut *self.shared.ready.lock());
+        drop(ready);
     }
 }
 
@@ -236,6 +243,7 @@ impl World {
             random: Mutex::new(seed),
             ready: Mutex::default(),
             jobs: Mutex::default(),
+            over: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
     }

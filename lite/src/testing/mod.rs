@@ -68,6 +68,16 @@ pub struct Cluster {
     rate: Option<u64>,
 }
 
+impl Drop for Cluster {
+    /// Ends the functions of all nodes: a call that waits in the queue of a function holds its node, and the
+    /// node holds the queue.
+    fn drop(&mut self) {
+        for (_, lite) in &self.nodes {
+            lite.by.node.services.close_all();
+        }
+    }
+}
+
 impl Cluster {
     /// Returns `count` joined nodes of `memory` bytes each.
     ///
