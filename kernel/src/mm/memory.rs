@@ -95,7 +95,7 @@ unsafe fn load(from: *const u8, buf: &mut [u8]) {
 /// Copies to lent memory; an aligned word in one access, otherwise the last byte after all others.
 ///
 /// # Safety
-/// The same as for [`load`], with `data`.
+/// `data.len()` bytes from `to` on are lent memory in the direct map, to which there is no reference.
 #[inline]
 unsafe fn store(to: *mut u8, data: &[u8]) {
     if let (Ok(bytes), true) = (<[u8; 8]>::try_from(data), to.addr().is_multiple_of(8)) {

@@ -86,7 +86,7 @@ impl Scoped {
     /// Forgets the objects that `which` selects.
     pub(crate) fn forget(&self, which: impl Fn(&Kept) -> bool) {
         let take = |made: &mut Made| -> Vec<_> { made.extract_if(.., |kept, _| which(kept)).collect() };
-        // What ends an object is dropped without the lock, because dropping a handle takes other locks.
+        // The removed entries are dropped without the lock, because dropping a handle takes other locks.
         drop(self.with(take));
     }
 

@@ -52,7 +52,7 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
         let b = b.clone();
         let (caller, waiter, place) = (a.clone(), d.clone(), log.clone());
         async move {
-            // Its objects on other nodes, other nodes' use of its memory, and its locks.
+            // Node 2 gets regions on other nodes, other nodes map its memory, and it holds locks.
             for home in [1, 3] {
                 let lmr = b.alloc(NodeId(home), 1 << 20, RWS).await.unwrap();
                 lmr.publish(&format!("on {home}")).await.unwrap();
@@ -105,8 +105,8 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     // The memory that it held is free, and so is that of its connections.
     assert_eq!((free(&a), free(&d)), (before.0 + config.peer_memory(), before.1 + config.peer_memory()));
 
-    // Its machine is set up again and joins: another incarnation with the same number, because that is the
-    // lowest free one.
+    // The machine of node 2 starts again and joins. It is another incarnation with the same number, because
+    // that number is the lowest free one.
     c.nodes[1].0.kill();
     let again = c.join(2, 16 << 20, &config).clone();
     let (first, second) = (b.incarnation(), again.incarnation());

@@ -231,7 +231,7 @@ impl Node {
             .map(|(i, w)| (4 * i, u32::from_be_bytes(w.try_into().unwrap())))
             .collect();
         words.push((0x18, 2));
-        // The same GID, for RoCE v1.
+        // A second entry of the table has the same GID, for RoCE v1.
         let v1: Vec<_> = words.iter().take(4).map(|&(at, word)| (0x20 * V1 as usize + at, word)).collect();
         words.extend(v1);
         words
