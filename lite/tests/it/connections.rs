@@ -1,6 +1,7 @@
 //! Connections that are closed because another one is wanted, or because they are idle: the only visible
 //! effect is the time that this takes.
 
+use crate::spawn;
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement, RpcOptions};
 use platform::Platform;
@@ -15,10 +16,6 @@ const MS: Duration = Duration::from_millis(1);
 
 fn cluster(count: u8, peers: u32) -> Cluster {
     Cluster::new(1, count, 16 << 20, &Config { peers, ..Config::default() })
-}
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
 }
 
 fn counter(lite: &Lite, name: &str) -> u64 {

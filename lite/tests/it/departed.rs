@@ -1,6 +1,7 @@
 //! No entry is made for an ended incarnation of a node, and nothing is done on its behalf, however late its
 //! requests and the answers to it are handled.
 
+use crate::{keep, spawn};
 use lite::testing::{Cluster, Host};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement};
 use platform::Platform;
@@ -22,10 +23,6 @@ const MEMORY: u64 = 8 << 20;
 const WRITTEN: u64 = 4 * MIB;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
-}
 
 /// Runs `task` on `host`, but stops it after that many polls, until the tasks called `held` go on.
 fn spawn_held(host: &Arc<Host>, polls: usize, mut task: Work) {
@@ -85,7 +82,7 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
                 async move {
                     let region = b.alloc(placement, LEN + 8, RWS).await.unwrap();
                     region.publish("region").await.unwrap();
-                    std::mem::forget(region);
+                    keep(&b, region);
                 }
             });
             let result: Arc<Mutex<Option<Result<Lmr, Error>>>> = Arc::default();
@@ -153,20 +150,18 @@ type Question = (&'static str, fn(Lite) -> Work);
 fn questions() -> Vec<Question> {
     async fn hold(lite: Lite, placement: Placement) {
         if let Ok(region) = lite.alloc(placement, LEN, RWS).await {
-            std::mem::forget(region);
+            keep(&lite, region);
         }
     }
     vec![
         ("no question", |_| Box::pin(async {})),
-        ("a lock", |l| {
-            Box::pin(async move { std::mem::forget(l.open_lock("lock").await.unwrap().lock().await) })
-        }),
+        ("a lock", |l| Box::pin(async move { keep(&l, l.open_lock("lock").await.unwrap().lock().await) })),
         ("a shared lock", |l| {
-            Box::pin(async move { std::mem::forget(l.open_lock("lock").await.unwrap().lock_shared().await) })
+            Box::pin(async move { keep(&l, l.open_lock("lock").await.unwrap().lock_shared().await) })
         }),
         ("an event", |l| Box::pin(async move { drop(l.open_event("event").await.unwrap().wait(9).await) })),
         ("a barrier", |l| Box::pin(async move { drop(l.barrier("b", &[1, 2, 3].map(NodeId)).await) })),
-        ("a mapping", |l| Box::pin(async move { std::mem::forget(l.map("region", RWS).await) })),
+        ("a mapping", |l| Box::pin(async move { keep(&l, l.map("region", RWS).await) })),
         ("a region", |l| Box::pin(hold(l, NodeId(1).into()))),
         ("a region of several nodes", |l| {
             Box::pin(hold(l, Placement::Striped { nodes: vec![NodeId(1), NodeId(3)], stripe: 4096 }))
@@ -211,7 +206,7 @@ fn left_behind(question: fn(Lite) -> Work, at: usize, task: &'static str, from: 
             for (lite, name) in [(&a, "region"), (&d, "other")] {
                 let region = lite.alloc(lite.node_id(), LEN, RWS | Permissions::ADMIN).await.unwrap();
                 region.publish(name).await.unwrap();
-                std::mem::forget(region);
+                keep(lite, region);
             }
             a.create_lock(NodeId(1), "lock").await.unwrap();
             a.create_event(NodeId(1), "event").await.unwrap();
@@ -392,8 +387,8 @@ fn writes_for_a_dead_holder(errand: Errand, doer: usize, from_the_first: bool) {
             source.memset(0, WRITTEN, 0xee).await.unwrap();
             source.publish("source").await.unwrap();
             d.create_lock(NodeId(3), "lock").await.unwrap();
-            std::mem::forget(b.open_lock("lock").await.unwrap().lock().await.unwrap());
-            std::mem::forget(source);
+            keep(&b, b.open_lock("lock").await.unwrap().lock().await.unwrap());
+            keep(&d, source);
             region
         }
     });
@@ -404,7 +399,7 @@ fn writes_for_a_dead_holder(errand: Errand, doer: usize, from_the_first: bool) {
         let held = lock.lock().await.unwrap();
         assert!(held.after_death());
         p.store(1, Ordering::SeqCst);
-        std::mem::forget(held);
+        keep(&next, held);
     });
     let host = c.nodes[doer - 1].0.clone();
     let hold = |held| host.hold("lite-answer", held);

@@ -2,6 +2,7 @@
 //! before all of them have cut it off. Until then its mappings still exist, and none of these requests may
 //! have an effect.
 
+use crate::keep;
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions};
 use std::pin::Pin;
@@ -142,7 +143,7 @@ fn scene() -> (Cluster, Lmr) {
         let region = a.alloc(NodeId(1), LEN, READ).await.unwrap();
         region.publish("region").await.unwrap();
         region.grant(NodeId(2), Permissions::all()).await.unwrap();
-        std::mem::forget((region, a.create_event(NodeId(1), "event").await.unwrap()));
+        keep(&a, (region, a.create_event(NodeId(1), "event").await.unwrap()));
         // The name of the event is known before the requests.
         drop(b.open_event("event").await.unwrap());
         b.map("region", Permissions::all()).await.unwrap()
@@ -195,7 +196,7 @@ fn nothing_is_lent_to_a_dead_node() {
             async move {
                 let target = a.alloc(NodeId(1), LEN, READ | WRITE).await.unwrap();
                 target.publish("target").await.unwrap();
-                std::mem::forget(target);
+                keep(&a, target);
                 (d.alloc(NodeId(2), LEN, READ).await.unwrap(), d.map("target", WRITE).await.unwrap())
             }
         });

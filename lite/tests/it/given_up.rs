@@ -1,6 +1,7 @@
 //! Objects that are given up are ended in the end, although their keeper cannot be asked at once, and no
 //! task here waits for it.
 
+use crate::keep;
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, LockGuard, NodeId, Permissions};
 use platform::{Lent, Platform};
@@ -209,7 +210,7 @@ fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
         let (a, b, d) = (a.clone(), b, d.clone());
         async move {
             a.create_lock(NodeId(1), "lock").await.unwrap();
-            std::mem::forget(b.open_lock("lock").await.unwrap().lock().await.unwrap());
+            keep(&b, b.open_lock("lock").await.unwrap().lock().await.unwrap());
             let lock = d.open_lock("lock").await.unwrap();
             begin(&d, async move { lock.with_deadline(MS).lock().await.map(drop) })
         }

@@ -1,6 +1,7 @@
 //! A member that sends random answers and requests: no node panics or takes memory without bound because of
 //! it, and the work of the others with each other goes on.
 
+use crate::spawn;
 use allocation_counter::measure;
 use lite::testing::{Cluster, Hostile};
 use lite::{Config, Error, Event, Lite, Lmr, Lock, NodeId, Permissions, Placement, RpcOptions};
@@ -24,10 +25,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_millis(1);
 /// Memory of each honest node that any member may write.
 const SPARE: u64 = 64 << 10;
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
-}
 
 /// The counted work of the honest nodes with each other.
 struct Honest {

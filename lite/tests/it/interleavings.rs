@@ -10,7 +10,7 @@ use shuttle::{Config as Limits, MaxSteps, Runner, thread};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use verbs::{
@@ -69,6 +69,8 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 #[derive(Default)]
 struct Shared {
     ready: Mutex<VecDeque<Arc<Job>>>,
+    /// All tasks that may still run.
+    jobs: Mutex<Vec<Weak<Job>>>,
     now: AtomicU64,
     random: AtomicU64,
 }
@@ -129,7 +131,9 @@ impl Platform for Machine {
     }
     fn spawn(&self, _: &'static str, task: Task) {
         let (shared, task) = (self.shared.clone(), Mutex::new(Some(task)));
-        Arc::new(Job { shared, task, queued: AtomicBool::new(false) }).wake();
+        let job = Arc::new(Job { shared, task, queued: AtomicBool::new(false) });
+        self.shared.jobs.lock().unwrap().push(Arc::downgrade(&job));
+        job.wake();
     }
     fn memory(&self) -> &dyn Memory {
         self
@@ -285,6 +289,24 @@ struct Cluster {
     nodes: Vec<(Arc<dyn Rnic>, Lite)>,
 }
 
+impl Drop for Cluster {
+    /// Drops all tasks: they hold the nodes and the objects that they wait for, and those hold their wakers.
+    fn drop(&mut self) {
+        loop {
+            // Dropping a task may start another one.
+            let jobs = std::mem::take(&mut *self.shared.jobs.lock().unwrap());
+            if jobs.is_empty() {
+                break;
+            }
+            for job in jobs.iter().filter_map(Weak::upgrade) {
+                let task = job.task.lock().unwrap().take();
+                drop(task);
+            }
+        }
+        self.shared.ready.lock().unwrap().clear();
+    }
+}
+
 impl Cluster {
     fn new(count: u8) -> Arc<Self> {
         let (shared, fabric, hub) = (Arc::<Shared>::default(), Fabric::new(), Hub::new());
@@ -402,17 +424,6 @@ impl Cluster {
             left.fetch_sub(1, Ordering::SeqCst);
         }));
         threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        // Tasks hold the nodes, which hold the objects that the tasks wait for.
-        let _ = &self.hub;
-        while let Some(job) = self.shared.ready.lock().unwrap().pop_front() {
-            let task = job.task.lock().unwrap().take();
-            drop(task);
-        }
     }
 }
 

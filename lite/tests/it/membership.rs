@@ -1,5 +1,6 @@
 //! Leaving in good order, and joining again.
 
+use crate::{keep, spawn};
 use lite::testing::{Cluster, Device};
 use lite::{Change, Config, Error, Lite, NodeId, Permissions, RpcOptions};
 use platform::{Instant, IoAddr, Platform};
@@ -10,10 +11,6 @@ use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const RWS: Permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::SHARE);
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
-}
 
 /// Leases last a day here, so that a wait for one would be seen.
 #[test]
@@ -57,7 +54,7 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
                 let lmr = b.alloc(NodeId(home), 1 << 20, RWS).await.unwrap();
                 lmr.publish(&format!("on {home}")).await.unwrap();
                 // Leaving ends it, whether its handle is dropped or not.
-                std::mem::forget(lmr);
+                keep(&b, lmr);
             }
             let held = b.open_lock("lock").await.unwrap().lock().await.unwrap();
             let p = place.clone();

@@ -1,5 +1,6 @@
 //! Calls, messages and mailboxes over the instant RNIC.
 
+use crate::spawn;
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions, RpcServer};
 use std::collections::BTreeSet;
@@ -13,10 +14,6 @@ const TWO: NodeId = NodeId(2);
 
 fn cluster(count: u8, config: &Config) -> Cluster {
     Cluster::new(1, count, 64 << 20, config)
-}
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
 }
 
 fn counter(lite: &Lite, name: &str) -> u64 {

@@ -1,5 +1,6 @@
 //! Locks, events, counters and barriers over the instant RNIC.
 
+use crate::{keep, spawn};
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lock, NodeId};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +15,6 @@ const TASKS: u64 = 100;
 
 fn cluster(count: u8) -> Cluster {
     Cluster::new(1, count, 16 << 20, &Config::default())
-}
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
 }
 
 /// Counts that tasks share, which the lock keeps right.
@@ -121,7 +118,7 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
     c.world.run(LIMIT, async move {
         let lock = lites[1].create_lock(NodeId(1), "x").await.unwrap();
         let dying = lites[3].open_lock("x").await.unwrap();
-        core::mem::forget(dying.lock().await.unwrap());
+        keep(&lites[3], dying.lock().await.unwrap());
         let waiting = lites[3].open_lock("x").await.unwrap();
         spawn(&lites[3], async move {
             let _ = waiting.lock().await;

@@ -1,6 +1,7 @@
 //! Operations that end without a result may still happen: memory that they could change is not reused
 //! before they no longer can.
 
+use crate::{keep, spawn};
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lmr, LockGuard, NodeId, Op, OpKind, Permissions};
 use platform::Platform;
@@ -18,10 +19,6 @@ fn gid(i: u8) -> Gid {
 
 fn cluster(count: u8) -> Cluster {
     Cluster::new(1, count, 16 << 20, &Config::default())
-}
-
-fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
-    lite.platform().spawn("test", Box::pin(task));
 }
 
 /// The length of the regions on their second node, in bytes: more than all memory of its connections.
@@ -82,7 +79,7 @@ fn freed_memory_waits_for_the_other_end_of_a_broken_connection() {
     c.nodes[2].0.pause(true);
     c.world.run(LIMIT, async move {
         assert_eq!(write_once(&b, &mapped, &[7; 64]).await, Err(Error::Unknown));
-        std::mem::forget(mapped);
+        keep(&b, mapped);
     });
     let done = Arc::new(AtomicBool::new(false));
     let told = done.clone();
@@ -264,7 +261,7 @@ fn what_an_rnic_still_serves_is_not_used_again() {
     let b = c.lite(2);
     c.world.run(LIMIT, async move {
         assert_eq!(write_once(&b, &mapped, &[7; 64]).await, Err(Error::Unknown));
-        std::mem::forget(mapped);
+        keep(&b, mapped);
     });
     c.nodes[1].0.kill();
     c.hub.declare_dead(NodeId(2));

@@ -164,16 +164,15 @@ fn a_job_leaves_nothing_behind_however_it_ends() {
 /// Checks that objects which an application ends itself are freed at once and not at the end of the job.
 #[test]
 fn what_is_freed_in_time_is_free_at_once() {
-    let cluster = Cluster::new(2, 2, 16 << 20, &Config::default());
+    let mut cluster = Cluster::new(2, 2, 16 << 20, &Config::default());
     let lite = cluster.lite(1);
     let (scoped, scope) = lite.scoped(lite.platform().clone());
-    let mut world = cluster.world;
     let free = {
         let lite = lite.clone();
         move || lite.platform().memory().stats().free
     };
     let before = free();
-    world.run(LIMIT, {
+    cluster.world.run(LIMIT, {
         let scoped = scoped.clone();
         async move {
             for round in 0..100 {
@@ -191,10 +190,10 @@ fn what_is_freed_in_time_is_free_at_once() {
             }
         }
     });
-    world.run_for(Duration::from_secs(1));
+    cluster.world.run_for(Duration::from_secs(1));
     assert_eq!((free(), lite.audit()), (before, vec![]));
-    world.run(LIMIT, async move { scope.end(Duration::from_secs(1)).await });
-    let late = world.run(LIMIT, async move {
+    cluster.world.run(LIMIT, async move { scope.end(Duration::from_secs(1)).await });
+    let late = cluster.world.run(LIMIT, async move {
         let lmr = scoped.alloc(NodeId(1), 8, Permissions::all()).await.unwrap();
         (lmr.publish("late").await, scoped.create_lock(NodeId(1), "late").await.map(drop))
     });

@@ -275,11 +275,10 @@ fn a_paused_holder_holds_up_memory_on_other_nodes_too() {
     let mut c = cluster(5, Faults::NONE);
     let before = free(&c);
     let (a, b) = (c.lite(1), c.lite(2));
-    let lmr = c.world.run(LIMIT, async move {
+    let (lmr, _held) = c.world.run(LIMIT, async move {
         let lmr = a.alloc(striped(&[3, 4]), 100_000, USE | Permissions::SHARE).await.unwrap();
         lmr.publish("held").await.unwrap();
-        std::mem::forget(b.map("held", RW).await.unwrap());
-        lmr
+        (lmr, b.map("held", RW).await.unwrap())
     });
     c.host(2).pause(true);
     let paused = c.world.now();
