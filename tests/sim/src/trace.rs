@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-/// A running FNV-1a hash of all events, and their number.
+/// A running hash of all events, and their number. The hash is FNV-1a, but of words of eight bytes.
 #[derive(Debug)]
 pub struct Trace(Mutex<(u64, u64)>);
 
@@ -16,9 +16,13 @@ impl Trace {
     /// Adds an event: its time, the number of its source, and its bytes.
     pub fn event(&self, now: u64, who: u64, bytes: &[u8]) {
         let mut trace = self.0.lock().expect("no panic under the lock");
-        let words = now.to_le_bytes().into_iter().chain(who.to_le_bytes());
-        for byte in words.chain(bytes.iter().copied()) {
-            trace.0 = (trace.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        let (words, rest) = bytes.as_chunks();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let ends = [now, who, bytes.len() as u64, u64::from_le_bytes(last)];
+        for word in ends.into_iter().chain(words.iter().copied().map(u64::from_le_bytes)) {
+            // The upper bits must have an effect on the lower ones, too.
+            trace.0 = (trace.0.rotate_right(29) ^ word).wrapping_mul(0x100_0000_01b3);
         }
         trace.1 += 1;
     }

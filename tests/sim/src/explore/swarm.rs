@@ -64,6 +64,9 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Disk, 2),
 ];
 
+/// The least memory of a node, in bytes.
+const MEMORY: u64 = 6 << 20;
+
 /// The faults of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Swarm {
@@ -123,7 +126,7 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
         seed: scenario.seed,
         nodes: scenario.nodes,
         nics: scenario.nics.clone(),
-        memory: 16 << 20,
+        memory: MEMORY.max(u64::from(scenario.nodes) << 19),
         lease: LEASE,
         faults: Faults::parse(random.pick(&wires)).expect("well formed"),
         control: random.pick(&control),
