@@ -85,6 +85,12 @@ impl Errands {
         planted(Bug::MemsetOfTheDead) || !self.counts.lock().contains_key(&by)
     }
 
+    /// Returns the incarnations for which errands are in progress.
+    #[cfg(feature = "testing")]
+    pub(crate) fn requesters(&self) -> alloc::vec::Vec<MemberId> {
+        self.counts.lock().keys().copied().collect()
+    }
+
     /// Waits for the end of the errands for that incarnation.
     pub(crate) async fn done(&self, by: MemberId) {
         self.change.until(|| self.are_done(by).then_some(())).await;

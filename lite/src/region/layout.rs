@@ -26,6 +26,14 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
+impl Piece {
+    /// Returns true if all bytes of `part`, which is on the same node, are among those of this piece.
+    pub(crate) fn contains(&self, part: &Self) -> bool {
+        let offset = part.addr.0.checked_sub(self.addr.0);
+        offset.and_then(|offset| offset.checked_add(part.len)).is_some_and(|end| end <= self.len)
+    }
+}
+
 /// The location of a byte of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {

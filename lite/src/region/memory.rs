@@ -101,6 +101,14 @@ impl Holdings {
         self.0.lock().keys().filter(|(owner, _)| which(*owner)).count()
     }
 
+    /// Returns the owner for which this node holds those bytes.
+    #[cfg(feature = "testing")]
+    pub(crate) fn owner_of(&self, part: &Piece) -> Option<MemberId> {
+        let table = self.0.lock();
+        let mut held = table.iter().filter_map(|(key, held)| Some((key.0, held.as_ref()?)));
+        held.find(|(_, stock)| stock.pieces.iter().any(|piece| piece.contains(part))).map(|(owner, _)| owner)
+    }
+
     /// Returns some pieces of a holding.
     pub(crate) fn pieces(&self, owner: MemberId, holding: u64, from: u32) -> Result<Response, Error> {
         let table = self.0.lock();
@@ -119,11 +127,7 @@ impl Holdings {
     pub(crate) fn holds(&self, owner: MemberId, part: &Piece) -> bool {
         let table = self.0.lock();
         let held = table.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, held)| held.as_ref());
-        let inside = |piece: &Piece| {
-            let offset = part.addr.0.checked_sub(piece.addr.0);
-            offset.and_then(|offset| offset.checked_add(part.len)).is_some_and(|end| end <= piece.len)
-        };
-        held.flat_map(|stock| &stock.pieces).any(inside)
+        held.flat_map(|stock| &stock.pieces).any(|piece| piece.contains(part))
     }
 }
 

@@ -6,6 +6,8 @@
 
 use super::errands::Errands;
 use super::layout::Layout;
+#[cfg(feature = "testing")]
+use super::layout::Piece;
 use super::lend::{Loan, Loans};
 use super::mapping::Mappings;
 use super::memory::Share;
@@ -243,6 +245,15 @@ impl RegionTable {
     pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let table = self.table.lock();
         table.mappings.keys().chain(&table.waiting).filter(|(by, _)| which(*by)).count()
+    }
+
+    /// Returns the incarnations that map a region with those bytes; `None` if no region has them.
+    #[cfg(feature = "testing")]
+    pub(crate) fn holders_of(&self, part: &Piece) -> Option<BTreeSet<MemberId>> {
+        let table = self.table.lock();
+        let has = |r: &&Region| r.layout.pieces().any(|piece| piece.at == part.at && piece.contains(part));
+        let region = table.regions.values().find(has)?;
+        Some(region.holders.iter().map(|(by, _)| *by).collect())
     }
 
     /// Returns one line for each region.

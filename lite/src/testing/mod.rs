@@ -9,6 +9,7 @@ mod hub;
 mod native;
 mod paced;
 mod rnic;
+mod shadow;
 #[cfg(debug_assertions)]
 mod sometimes;
 mod sparse;
@@ -21,6 +22,7 @@ pub use hub::Hub;
 pub use native::{Clock, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
+pub use shadow::{Bytes, errands, may_change, region_owner};
 #[cfg(debug_assertions)]
 pub use sometimes::{count_state, take_states};
 pub use sparse::{Sparse, SparseHost};

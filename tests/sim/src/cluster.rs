@@ -2,6 +2,7 @@
 
 use crate::manager::{ControlLinks, Heart, Link, Socket};
 use crate::nic::Plugged;
+use crate::shadow::Shadows;
 use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
 use lite::{Config, Lite};
@@ -71,6 +72,8 @@ pub struct Cluster {
     pub manager: Arc<SimManager>,
     /// The trace of all events.
     pub trace: Arc<Trace>,
+    /// The shadows of the nodes' memory.
+    pub(crate) shadows: Arc<Shadows>,
     options: Options,
     nodes: Vec<Machine>,
     /// The machines that have begun to join, and the number of machines so far.
@@ -89,6 +92,7 @@ struct Machine {
 
 /// A machine that is up but is not a member.
 struct Newcomer {
+    serial: u16,
     host: Arc<Host>,
     plugged: Plugged,
     join: Join,
@@ -120,7 +124,9 @@ impl Cluster {
         world.attach_free(manager.clone());
         let count = options.nodes;
         let (nodes, newcomers) = (Vec::new(), Vec::new());
-        let mut cluster = Self { world, wire, manager, trace, options, nodes, newcomers, machines: 0 };
+        let shadows = Arc::default();
+        let mut cluster =
+            Self { world, wire, manager, trace, shadows, options, nodes, newcomers, machines: 0 };
         for _ in 0..count {
             cluster.join();
         }
@@ -164,10 +170,11 @@ impl Cluster {
             let spread = 2 * self.options.drift as u64 + 1;
             host.drift((self.world.random() % spread) as i32 - self.options.drift);
         }
-        let port = self.wire.port(mac, host.clone());
-        let plugged = Plugged::new(self.options.nics.of(serial.into()), mac, port, &host);
+        let port = self.wire.port(mac, host.clone(), serial.into());
+        let nic = self.options.nics.of(serial.into());
+        let plugged = Plugged::new(nic, mac, port, &host, serial.into(), &self.shadows);
         let join = self.wish(&plugged, mac, name, host.memory().range().1);
-        let mut newcomer = Newcomer { host, plugged, join, attempt: Attempt::Waiting(Instant::ZERO) };
+        let mut newcomer = Newcomer { serial, host, plugged, join, attempt: Attempt::Waiting(Instant::ZERO) };
         self.ask(&mut newcomer);
         self.newcomers.push(newcomer);
     }
@@ -255,23 +262,17 @@ impl Cluster {
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
         let link = Link::new(socket.clone(), lease, *said);
         self.manager.joined(socket, welcome.node);
-        let Newcomer { host, plugged, join, .. } = newcomer;
-        Ok(self.start(host, plugged, join, link, welcome))
+        Ok(self.start(newcomer, link, welcome))
     }
 
-    fn start(
-        &mut self,
-        host: Arc<Host>,
-        plugged: Plugged,
-        join: Join,
-        link: Arc<Link>,
-        welcome: Welcome,
-    ) -> usize {
+    fn start(&mut self, newcomer: Newcomer, link: Arc<Link>, welcome: Welcome) -> usize {
+        let Newcomer { serial, host, plugged, join, .. } = newcomer;
         let rnic = plugged.rnic();
         plugged.set_gid(welcome.gid);
         let config = self.options.config.clone();
         let lite =
             Lite::start(host.clone(), rnic.clone(), link.clone(), welcome, config).expect("node starts");
+        self.shadows.started(serial.into(), &lite, &host);
         if let Some(device) = plugged.device() {
             self.world.attach(&host, device);
         }

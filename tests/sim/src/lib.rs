@@ -16,6 +16,7 @@ mod nic;
 #[cfg(debug_assertions)]
 pub mod planted;
 mod random;
+mod shadow;
 mod timeline;
 mod trace;
 mod wire;

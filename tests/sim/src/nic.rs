@@ -1,6 +1,7 @@
 //! The RNICs of nodes: the software RNIC, or an emulated card with the mlx4 driver in the same process.
 
 use crate::SimPort;
+use crate::shadow::{Serial, Shadows, Watched};
 use cards::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host};
@@ -91,14 +92,22 @@ pub(crate) enum Plugged {
 }
 
 impl Plugged {
-    /// Makes an RNIC on `port`, in `host`.
-    pub(crate) fn new(nic: Nic, mac: MacAddr, port: SimPort, host: &Arc<Host>) -> Self {
+    /// Makes an RNIC on `port`, in `host`, which is machine `serial`.
+    pub(crate) fn new(
+        nic: Nic,
+        mac: MacAddr,
+        port: SimPort,
+        host: &Arc<Host>,
+        serial: Serial,
+        shadows: &Arc<Shadows>,
+    ) -> Self {
         match nic {
             Nic::SoftRoce => {
                 let mut key = [0; 16];
                 host.fill_random(&mut key);
                 let config = softroce::Config::new(Gid([0; 16]), key);
-                Self::SoftRoce(Arc::new(SoftRoce::new(port, host.arena(), config)))
+                let memory = Watched::new(host, serial, port.sender(), shadows);
+                Self::SoftRoce(Arc::new(SoftRoce::new(port, Arc::new(memory), config)))
             }
             Nic::Card(profile) => Self::Card(Card::new(profile, mac, port, host)),
         }

@@ -2,6 +2,7 @@
 
 use crate::Trace;
 use crate::random::Random;
+use crate::shadow::{Sender, Serial};
 use lite::testing::{Device, Host};
 use netfault::{Counters, FaultQueue, Faults};
 use platform::Instant;
@@ -25,17 +26,18 @@ pub struct Late {
 }
 
 struct State {
-    queue: FaultQueue<()>,
-    inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
+    queue: FaultQueue<Serial>,
+    /// The frames that have come to each port, each with the machine that sent it.
+    inboxes: BTreeMap<[u8; 6], VecDeque<(Serial, Vec<u8>)>>,
     /// Pairs of ports: frames from the first to the second are dropped.
     unheard: BTreeSet<([u8; 6], [u8; 6])>,
     /// Pairs of ports, each with the additional delay of frames from the first to the second.
     slow: BTreeMap<([u8; 6], [u8; 6]), Duration>,
     /// The present delay, and the frames that are delayed.
     late: Option<Late>,
-    detour: FaultQueue<()>,
+    detour: FaultQueue<Serial>,
     /// The frames between the pairs of ports above.
-    paths: FaultQueue<()>,
+    paths: FaultQueue<Serial>,
     delayed: u64,
     random: Random,
 }
@@ -68,11 +70,10 @@ impl Wire {
         self.state.lock().expect("no panic under the lock")
     }
 
-    /// Makes a port of the switch for `host`.
-    #[must_use]
-    pub fn port(self: &Arc<Self>, mac: MacAddr, host: Arc<Host>) -> SimPort {
+    /// Makes a port of the switch for `host`, which is machine `serial`.
+    pub(crate) fn port(self: &Arc<Self>, mac: MacAddr, host: Arc<Host>, serial: Serial) -> SimPort {
         self.lock().inboxes.insert(mac.0, VecDeque::new());
-        SimPort { wire: self.clone(), mac, host }
+        SimPort { wire: self.clone(), mac, host, serial, sender: Arc::default() }
     }
 
     /// Separates two ports, or connects them again.
@@ -129,11 +130,11 @@ impl Device for Wire {
         let due = |State { queue, detour, paths, .. }: &mut State| {
             queue.pop(now).or_else(|| detour.pop(now)).or_else(|| paths.pop(now))
         };
-        while let Some(((), frame)) = due(&mut state) {
+        while let Some((from, frame)) = due(&mut state) {
             any = true;
             // A frame whose target address is damaged is lost.
             if let Some(inbox) = frame.first_chunk().and_then(|mac| state.inboxes.get_mut(mac)) {
-                inbox.push_back(frame);
+                inbox.push_back((from, frame));
             }
         }
         any
@@ -152,6 +153,15 @@ pub struct SimPort {
     wire: Arc<Wire>,
     mac: MacAddr,
     host: Arc<Host>,
+    serial: Serial,
+    sender: Arc<Sender>,
+}
+
+impl SimPort {
+    /// Returns the place that has the sender of the frame that this port delivers at present.
+    pub(crate) fn sender(&self) -> Arc<Sender> {
+        self.sender.clone()
+    }
 }
 
 impl EthernetPort for SimPort {
@@ -170,7 +180,7 @@ impl EthernetPort for SimPort {
             let n = inbox.len().min(budget);
             inbox.drain(..n).collect()
         };
-        frames.iter().for_each(|f| each(f));
+        frames.iter().for_each(|(from, frame)| self.sender.during(*from, frame, &mut *each));
         frames.len()
     }
 
@@ -188,15 +198,15 @@ impl EthernetPort for SimPort {
         }
         if let Some(by) = state.slow.get(&(self.mac.0, to)).copied() {
             state.delayed += 1;
-            state.paths.push((), frame, now + by.as_nanos() as u64);
+            state.paths.push(self.serial, frame, now + by.as_nanos() as u64);
             return true;
         }
         let late = state.late.is_some_and(|late| state.random.one_in(late.one_in));
         if late {
             state.delayed += 1;
-            state.detour.push((), frame, now);
+            state.detour.push(self.serial, frame, now);
         } else {
-            state.queue.push((), frame, now);
+            state.queue.push(self.serial, frame, now);
         }
         true
     }

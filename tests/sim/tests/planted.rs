@@ -50,6 +50,7 @@ const NUMBERS: &str = "the manager gives no number twice and forgets nothing";
 const REPLIES: &str = "a reply is the handler's";
 const RIGHTS: &str = "rights and bounds hold";
 const TOKENS: &str = "fencing tokens grow";
+const WRITERS: &str = "only nodes that map a region change it";
 
 /// The bugs of LITE that are found within seconds, and the properties that each breaks.
 const QUICK: &[(Bug, &[&str])] = &[
@@ -60,15 +61,15 @@ const QUICK: &[(Bug, &[&str])] = &[
     (NoDeadline, &[DEADLINES]),
     (UnknownAsDeadline, &[MEMORY, ATOMICS, HOLDER, CALLS]),
     (FlightLeaks, &[LEFT]),
-    (StaleMap, &[MEMORY]),
+    (StaleMap, &[MEMORY, WRITERS]),
     (HalfMoved, &[MEMORY]),
-    (MoveTellsNobody, &[MEMORY, HOLDER, FREE]),
+    (MoveTellsNobody, &[MEMORY, HOLDER, FREE, WRITERS]),
     (GrantsAll, &[RIGHTS]),
     (NoSecretCheck, &[RIGHTS]),
-    (FreeTellsNobody, &[LEFT]),
+    (FreeTellsNobody, &[LEFT, WRITERS]),
     (UndoForgotten, &[LEFT]),
-    (QueuePairsKept, &[LEFT]),
-    (FormerLifesMemory, &[CAUSE, MEMORY]),
+    (QueuePairsKept, &[LEFT, WRITERS]),
+    (FormerLifesMemory, &[CAUSE, MEMORY, WRITERS]),
     (DoubleGrant, &[HOLDER]),
     (TokenStands, &[TOKENS]),
     (PartialBarrier, &[BARRIERS]),
@@ -84,13 +85,13 @@ const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
     (BounceReused, &[MEMORY, REPLIES, CALLS]),
-    (FreedBeforeSettled, &[FREE, FRESH, MEMORY]),
+    (FreedBeforeSettled, &[FREE, FRESH, MEMORY, WRITERS]),
     (InstalledForTheDead, &[LEFT, HOLDER]),
-    (MappingOfTheDead, &[FREE, FRESH, MEMORY, LEFT]),
-    (LostUnconfirmed, &[MEMORY, GUARDED, FREE, FRESH, ATOMICS]),
-    (FreeWaitsForNobody, &[FREE, FRESH, MEMORY]),
+    (MappingOfTheDead, &[FREE, FRESH, MEMORY, LEFT, WRITERS]),
+    (LostUnconfirmed, &[MEMORY, GUARDED, FREE, FRESH, ATOMICS, WRITERS]),
+    (FreeWaitsForNobody, &[FREE, FRESH, MEMORY, WRITERS]),
     (AtomicTwice, &[ATOMICS]),
-    (MemsetOfTheDead, &[MEMORY, FREE, FRESH]),
+    (MemsetOfTheDead, &[MEMORY, FREE, FRESH, WRITERS]),
     (RevokeTellsNobody, &[RIGHTS]),
     (DeathNotTold, &[TOLD]),
     (NeverSuspended, &[SUSPENDED]),
@@ -101,7 +102,7 @@ const MANAGERS: &[(ManagerBug, &[&str])] = &[
     (NameBoundTwice, &[NAMES]),
     (BindingStands, &[NUMBERS, TOKENS]),
     (NumbersBeginAnew, &[NUMBERS]),
-    (SettledAtOnce, &[CUT_OFF]),
+    (SettledAtOnce, &[CUT_OFF, WRITERS]),
     (NamesOutliveOwner, &[NAME_ENDS]),
     (DeafnessCounts, &[STAYS]),
 ];

@@ -33,6 +33,8 @@ pub(super) enum Subject {
     Lives,
     /// Memsets and copies for nodes that die.
     Errands,
+    /// Regions of nodes that die, with bytes on others, while some nodes have not heard of the death.
+    Orphans,
     /// A manager that does not hear nodes, or is not heard.
     Silence,
     /// A manager that stands still for longer than a lease.
@@ -40,13 +42,14 @@ pub(super) enum Subject {
 }
 
 use Subject::{
-    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence, Standstill,
+    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Orphans, Rights, Silence,
+    Standstill,
 };
 
 /// The subjects other than everything.
 const NARROW: &[Subject] = &[
-    Health, Locks, Holders, Breaks, Breaks, Late, Frees, Frees, Rights, Lives, Errands, Errands, Silence,
-    Standstill,
+    Health, Locks, Holders, Breaks, Breaks, Late, Frees, Frees, Rights, Lives, Errands, Errands, Orphans,
+    Silence, Standstill,
 ];
 
 const fn millis(n: u64) -> Duration {
@@ -71,6 +74,7 @@ impl Subject {
             Rights => "runs about rights",
             Lives => "runs about nodes that restart",
             Errands => "runs about errands of dead nodes",
+            Orphans => "runs about regions of dead nodes",
             Silence => "runs about the manager's silence",
             Standstill => "runs about a manager that stands still",
         }
@@ -92,12 +96,13 @@ impl Subject {
             ],
             Locks => &[Exclusive, Exclusive, Exclusive, Exclusive, Shared],
             Holders => &[Exclusive, Exclusive, Exclusive, Try, Shared, Name],
-            Breaks => &[Add, Add, Add, Swap, Flag, Call],
+            Breaks => &[Tally, Tally, Tally, Add, Flag, Call],
             Late => &[Exclusive, Exclusive, Exclusive, Exclusive, Write, Settle, Read],
             Frees => &[Pool],
             Self::Rights => &[Rights, Rights, Rights, Remap],
             Lives => &[Pool, Pool, Pool, Remap, Own, Admin],
             Errands => &[Memset, Memset, Memset, Copy, Read, Read, Read],
+            Orphans => &[Pool],
             Silence | Standstill => &[Write, Read, Call, Send, Add, Queue, Memset],
         }
     }
@@ -106,7 +111,7 @@ impl Subject {
     pub(super) const fn shared(self) -> Option<usize> {
         match self {
             Everything | Health | Silence | Standstill | Lives => None,
-            Locks | Holders | Breaks | Late | Rights | Errands | Frees => Some(1),
+            Locks | Holders | Breaks | Late | Rights | Errands | Frees | Orphans => Some(1),
         }
     }
 
@@ -125,6 +130,7 @@ impl Subject {
             Rights => Some((&[Pause, Part, Held], 8)),
             Lives => Some((&[Death], 12)),
             Errands => Some((&[Part, Part, Part, Part, Death], 3)),
+            Orphans => Some((&[Death], 8)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
             Standstill => Some((&[ManagerPause], 20)),
         }
@@ -139,14 +145,14 @@ impl Subject {
             Late => Some(millis(60)),
             Frees => Some(millis(30)),
             Rights | Lives => Some(millis(60)),
-            Holders | Errands => Some(millis(400)),
+            Holders | Errands | Orphans => Some(millis(400)),
             Silence | Standstill => Some(millis(3000)),
         }
     }
 
     /// Returns whether nodes die in the middle of what the run is about, and others take their place.
     pub(super) fn revives(self) -> bool {
-        matches!(self, Holders | Lives | Errands)
+        matches!(self, Holders | Lives | Errands | Orphans)
     }
 
     /// Returns whether the nodes that die have no part in the shared objects, which so last as long
@@ -204,6 +210,12 @@ impl Subject {
                 // Answers take their time, so tasks wait for them when a node dies.
                 *config = Config { ack_timeout: millis(30), idle: None, ..wide };
                 options.faults = Faults { delay_ns: 2_000_000, ..Faults::NONE };
+                options.keep_ids = true;
+                options.control = ControlLinks::INSTANT;
+            }
+            Orphans => {
+                *config = Config { idle: None, ..wide };
+                options.faults = plain;
                 options.keep_ids = true;
                 options.control = ControlLinks::INSTANT;
             }

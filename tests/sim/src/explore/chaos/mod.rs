@@ -91,6 +91,7 @@ impl Chaos {
         let more = [
             ("writes of the manager that a crash tore", cluster.manager.disk().torn()),
             ("frames that came seconds late", cluster.wire.delayed()),
+            ("changes of regions by RDMA that were judged", cluster.shadows.judged()),
         ];
         self.counts.iter().map(|(kind, count)| (*kind, *count)).chain(more).collect()
     }
@@ -198,6 +199,9 @@ impl Chaos {
         let begun = match kind {
             Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
+            Kind::Death if self.subject == Subject::Orphans => {
+                return self.unheard_death(cluster, check, until);
+            }
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
                 sever(cluster, check, node);
@@ -237,10 +241,24 @@ impl Chaos {
         }
         if self.left > 0 && (self.subject.revives() || self.random.one_in(2)) {
             self.left -= 1;
-            let same = self.subject == Subject::Lives || self.random.one_in(2);
+            let same = matches!(self.subject, Subject::Lives | Subject::Orphans) || self.random.one_in(2);
             check.log(now, if same { "-- it restarts" } else { "-- another machine joins" });
             cluster.begin_join(same.then_some(node));
         }
+    }
+
+    /// Kills the owner of a region that is lent, and keeps the news from another member for a while.
+    fn unheard_death(&mut self, cluster: &mut Cluster, check: &Check, until: Instant) {
+        let live = |i: &usize| !self.dead.contains(i) && cluster.lite(*i).is_member();
+        let mut others: Vec<usize> = (1..=cluster.joined()).filter(live).collect();
+        let lends = |i: &usize| cluster.lite(*i).describe_regions().iter().any(|line| line.contains("loan-"));
+        let Some(at) = others.iter().position(lends).filter(|_| others.len() > SURVIVORS) else { return };
+        let victim = others.remove(at);
+        let deaf = self.random.pick(&others);
+        cluster.manager.hold(cluster.lite(deaf).node_id(), Direction::FromManager, true);
+        check.paused(deaf, cluster.world.now(), true);
+        self.troubles.push((until, Trouble::Stalled(deaf)));
+        self.death(cluster, check, victim);
     }
 
     /// Holds the tasks of all nodes while one dies, so that they handle answers of the dead one later.

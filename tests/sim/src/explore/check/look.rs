@@ -17,7 +17,11 @@ impl Check {
                 self.stray_write(cluster, i);
             }
             self.hear_of_ends(cluster, i);
+            self.look_at_errands(cluster, i);
             self.hear_of_losses(cluster, i);
+        }
+        if let Some(seen) = cluster.shadows.violation() {
+            self.violated("only nodes that map a region change it", seen);
         }
         self.lock().looked = cluster.world.now();
     }
@@ -33,6 +37,17 @@ impl Check {
         if let Some(at) = cluster.host(i).arena().stray_write() {
             let seen = format!("node {i}: the byte at {:#x} was written while it was free", at.0);
             self.violated("free memory stays as it is", seen);
+        }
+    }
+
+    /// Checks that no node sets or copies bytes for an incarnation whose end all members know.
+    fn look_at_errands(&self, cluster: &Cluster, i: usize) {
+        let mut state = self.lock();
+        for by in lite::testing::errands(&cluster.lite(i)) {
+            if state.settled.contains(&by) {
+                let seen = format!("node {i} still changes bytes for {by:?}, whose end all members know");
+                state.violated("only nodes that map a region change it", seen);
+            }
         }
     }
 

@@ -12,6 +12,7 @@ mod calls;
 mod history;
 mod locks;
 mod look;
+mod tallies;
 mod words;
 
 pub(super) use bytes::WriteEnd;
@@ -76,6 +77,7 @@ struct State {
     locks: locks::Locks,
     barriers: barriers::Barriers,
     calls: calls::Calls,
+    tallies: tallies::Tallies,
 }
 
 impl State {

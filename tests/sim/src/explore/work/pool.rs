@@ -3,10 +3,13 @@
 
 use super::stage::RW;
 use super::worker::Worker;
+use crate::explore::subject::Subject;
 use lite::{Error, Permissions, Placement};
 
 /// The length of a region that is lent, in bytes.
 const LENGTH: usize = 20_000;
+/// The bytes on the first node before the first on the second one, in a region on two nodes.
+const STRIPE: u64 = 8000;
 
 impl Worker {
     /// Lends a region, ends one, or uses that of another task.
@@ -28,8 +31,8 @@ impl Worker {
     async fn lend(&mut self) -> Option<()> {
         let (n, patience, mut home) = (self.shared(), self.patience(), self.anywhere());
         let (a, b) = (self.anyone(), self.anyone());
-        if a != b && self.random.one_in(2) {
-            home = Placement::Striped { nodes: vec![a, b], stripe: 8000 };
+        if a != b && (self.subject == Subject::Orphans || self.random.one_in(2)) {
+            home = Placement::Striped { nodes: vec![a, b], stripe: STRIPE };
         }
         let lite = self.lite.with_deadline(patience);
         let rights = RW | Permissions::SHARE;
@@ -55,8 +58,13 @@ impl Worker {
             self.borrowed[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
         }
         let region = self.borrowed[n].clone()?;
-        let at = self.random.below(LENGTH as u64 / 2);
-        let data = self.random.bytes(1 + self.random.clone().below(LENGTH as u64 / 2) as usize);
+        let (mut at, mut most) = (self.random.below(LENGTH as u64 / 2), LENGTH as u64 / 2);
+        if self.subject == Subject::Orphans {
+            // The bytes are not on the node of the owner.
+            (at, most) = (STRIPE + self.random.below(STRIPE / 2), STRIPE / 2);
+        }
+        let len = 1 + self.random.below(most);
+        let data = self.random.bytes(len as usize);
         let patience = self.patience();
         let write = region.with_deadline(patience);
         let what = format!("write {} at {at} of loan {n}", data.len());

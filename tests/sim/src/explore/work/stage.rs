@@ -21,10 +21,11 @@ pub(in crate::explore) const PART: usize = 3001;
 pub(in crate::explore) const EACH: usize = 3;
 /// The number of steps between two rounds of barriers.
 const ROUND: u32 = 8;
-/// The offsets in a cell, in bytes, of the word that its lock guards, and of the flag; the length of a cell.
+/// The offsets in a cell, in bytes, of the word that its lock guards, and of the flag.
 pub(super) const GUARDED: u64 = 3;
 pub(super) const FLAG: u64 = 16;
-const CELL: u64 = 24;
+/// The offset in a cell of the tallies: one word for each task.
+pub(super) const TALLIES: u64 = 24;
 /// The secret that a node must know to map a region with a secret.
 pub(in crate::explore) const SECRET: &[u8] = b"secret";
 pub(super) const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
@@ -112,6 +113,7 @@ impl Stage {
             let (maker, homes) = (node(), [0; 6].map(|_| NodeId(node() as u16)));
             let (lite, things_made) = (cluster.lite(maker).with_deadline(PATIENT), owned.clone());
             let len = (PART * most_tasks(initial)) as u64;
+            let cell_len = TALLIES + 8 * most_tasks(initial) as u64;
             let striped = random.one_in(2);
             let make = async move {
                 let place = if striped {
@@ -121,7 +123,8 @@ impl Stage {
                 };
                 let region = lite.alloc(place, len, RW | Permissions::SHARE).await?;
                 region.publish(&format!("region-{n}")).await?;
-                let cell = lite.alloc(homes[1], CELL, RW | Permissions::ATOMIC | Permissions::SHARE).await?;
+                let rights = RW | Permissions::ATOMIC | Permissions::SHARE;
+                let cell = lite.alloc(homes[1], cell_len, rights).await?;
                 cell.publish(&format!("cell-{n}")).await?;
                 let gate = lite.alloc(homes[2], 8, Permissions::READ | Permissions::SHARE).await?;
                 gate.publish(&format!("gate-{n}")).await?;

@@ -1,8 +1,8 @@
 //! Words that all tasks change concurrently.
 
-use super::stage::{FLAG, PATIENT, RW};
+use super::stage::{FLAG, PATIENT, RW, TALLIES};
 use super::worker::{Worker, saw};
-use crate::explore::check::{Act, Cell};
+use crate::explore::check::{Act, Cell, End};
 use lite::{Counter, Lmr, Permissions};
 
 impl Worker {
@@ -21,6 +21,23 @@ impl Worker {
         let op = self.check.word(self.member(), Cell::Counter(n), Act::Add(more));
         let result = self.run(format!("add {more} to counter {n}"), patience, counter.add(more)).await;
         self.check.word_ended(op, saw(&result));
+        result?.ok().map(drop)
+    }
+
+    /// Adds to a word that no other task changes: an addition that happens twice shows in the next one.
+    pub(super) async fn tally(&mut self) -> Option<()> {
+        let n = self.shared();
+        let patience = self.patience();
+        let cell = self.cell_region(n).await?.with_deadline(patience);
+        let (tally, at) = ((n, self.number), TALLIES + 8 * self.number as u64);
+        let addend = self.check.adds(tally)?;
+        let what = format!("add {addend:#x} to its tally {n}");
+        let result = self.run(what, patience, cell.fetch_add(at, addend)).await;
+        match saw(&result) {
+            End::Saw(before) => self.check.added(tally, addend, before),
+            End::Never => self.check.never_added(tally, addend),
+            End::Done | End::Taken | End::Unknown | End::Asked => {}
+        }
         result?.ok().map(drop)
     }
 

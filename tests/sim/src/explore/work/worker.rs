@@ -267,6 +267,7 @@ impl Worker {
             Step::Copy => self.copy().await,
             Step::Queue => self.queue().await,
             Step::Add => self.add().await,
+            Step::Tally => self.tally().await,
             Step::Swap => self.swap().await,
             Step::Flag => self.flag().await,
             Step::Exclusive => self.exclusive(true).await,
