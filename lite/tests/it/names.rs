@@ -118,3 +118,20 @@ fn a_name_that_is_being_unbound_is_free_for_the_same_node() {
     c.world.run(LIMIT, async move { drop(find.map("name", Permissions::READ).await.unwrap()) });
     drop(kept);
 }
+
+/// The maker of a counter does not wait any more when the counter's name is bound. Nobody holds the counter,
+/// so it ends, and so does its name.
+#[test]
+fn a_counter_whose_maker_is_gone_before_its_name_is_bound_leaves_nothing() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, first) = (c.lite(1).with_deadline(Duration::from_millis(50)), c.lite(1));
+    // The nodes are connected before the manager waits.
+    c.world.run(LIMIT, async move { first.alloc(HOME, 8, SHARED).await.unwrap().free().await.unwrap() });
+    while_the_manager_waits(&mut c, async move {
+        let made = lite.create_counter(HOME, "name").await.map(drop);
+        assert!(matches!(made, Err(Error::Unknown | Error::Deadline)), "{made:?}");
+    });
+    let open = |lite: Lite| async move { lite.open_counter("name").await.map(drop) };
+    assert_eq!(c.world.run(LIMIT, open(c.lite(3))), Err(Error::NoSuchName));
+    assert_eq!(c.lite(2).audit(), [], "the region of the counter is left");
+}
