@@ -100,6 +100,8 @@ bugs! {
     LockBeforeSettled = "lock-before-settled",
     /// A node reports that it has cut a dead node off, and keeps its queue pairs to it.
     QueuePairsKept = "queue-pairs-kept",
+    /// A node reports that it has cut a dead node off, and destroys its queue pairs a while later.
+    CutOffLate = "cut-off-late",
     /// A mapping is installed although the owner of the region has died meanwhile.
     MappingOfTheDead = "mapping-of-the-dead",
     /// A claim, a holding or a wait is installed for a node that has died meanwhile.

@@ -31,6 +31,7 @@ pub(crate) fn faults(cases: &[String]) -> Result<Vec<String>> {
         }
     }
     let tests = std::fs::read_to_string(root.join(TESTS)).with_context(|| format!("cannot read {TESTS}"))?;
+    faults.extend(crate::findings::faults(&root)?);
     faults.extend(differences(&tests, cases).into_iter().map(|fault| format!("{TESTS}: {fault}")));
     Ok(faults)
 }

@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod doctor;
 mod documents;
+mod findings;
 mod language;
 mod linux_peer;
 mod output;

@@ -15,6 +15,9 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use proto::{Incarnation, Member, NodeId, ToManager};
 
+/// The delay of [`Bug::CutOffLate`].
+const LATE: core::time::Duration = core::time::Duration::from_millis(50);
+
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -128,7 +131,14 @@ impl Membership {
             }
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
-        if !planted(Bug::QueuePairsKept) {
+        if planted(Bug::CutOffLate) {
+            let (me, at) = (self.clone(), self.platform.now() + LATE);
+            let late = async move {
+                me.timers.until(at).await;
+                me.retire(link);
+            };
+            self.platform.spawn("lite-late", alloc::boxed::Box::pin(late));
+        } else if !planted(Bug::QueuePairsKept) {
             self.retire(link);
         }
         let life = (node, incarnation);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use end_to_end::runner::{Case, Lane, Outcome};
 use lab::{cargo, paths, tool};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -49,12 +49,13 @@ pub(super) fn cases(full: bool) -> Vec<Case> {
     cases.into_iter().map(|case| case.in_lane(Lane::Tools)).collect()
 }
 
-/// Fuzzes one target for [`FUZZING`]. Each run starts from the same inputs.
+/// Fuzzes one target for [`FUZZING`], with a seed that the log names. Each run starts from the inputs of
+/// earlier ones that reached new code, which stay in the directory of the target.
 fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     let Some(path) = path_with("cargo-fuzz", "cargo-fuzz", install, log)? else {
         return Ok(Outcome::Skipped("there is no cargo-fuzz; --full installs it".into()));
     };
-    let work = fresh(paths::state()?.join("fuzz").join(target.name))?;
+    let work = paths::made(paths::state()?.join("fuzz").join(target.name))?;
     let corpus = paths::made(work.join("corpus"))?;
     for (n, seed) in (target.seeds)()?.into_iter().enumerate() {
         std::fs::write(corpus.join(format!("seed-{n}")), seed)?;
@@ -66,7 +67,7 @@ fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     command.arg(format!("-max_total_time={}", FUZZING.as_secs()));
     command.arg(format!("-max_len={LONGEST_INPUT}"));
     command.arg(format!("-artifact_prefix={}/", work.display()));
-    command.args(["-seed=1", "-timeout=20", "-print_final_stats=1"]);
+    command.args(["-timeout=20", "-print_final_stats=1"]);
     command.current_dir(paths::root().join("fuzz")).env("PATH", path);
     let output = tool::run_ok(&mut command, log, SILENCE)?;
     let runs = output.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:"));
@@ -206,16 +207,6 @@ fn has_miri(install: bool, log: &Path) -> Result<bool> {
     command.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]);
     tool::run(&mut command, log, SILENCE)?;
     Ok(there())
-}
-
-/// Returns an empty directory.
-fn fresh(dir: PathBuf) -> Result<PathBuf> {
-    match std::fs::remove_dir_all(&dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("cannot empty {}", dir.display()))
-        }
-        _ => paths::made(dir),
-    }
 }
 
 #[cfg(test)]
