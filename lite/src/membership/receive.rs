@@ -36,6 +36,14 @@ impl Membership {
             let Ok(bytes) = core::future::poll_fn(|cx| link.poll_recv(cx)).await else {
                 return self.fence();
             };
+            if !ToNode::is_for_lite(&bytes) {
+                if !self.control.inbox.lock().push(bytes) {
+                    log::error!("lite: the manager has sent more than this node was ready to accept");
+                    return self.fence();
+                }
+                self.control.inbox_change.wake_all();
+                continue;
+            }
             let Ok(message) = proto::decode::<ToNode>(&bytes) else {
                 log::warn!("lite: malformed control message of {} bytes", bytes.len());
                 continue;
@@ -75,21 +83,7 @@ impl Membership {
                     log::error!("lite: the manager has ended the membership: {reason}");
                     return self.fence();
                 }
-                ToNode::Welcome(_) => log::warn!("lite: unexpected control message"),
-                job @ (ToNode::JobStart(_)
-                | ToNode::JobInput { .. }
-                | ToNode::JobInputEnd { .. }
-                | ToNode::JobOutputAck { .. }
-                | ToNode::JobCancel { .. }
-                | ToNode::Shutdown) => {
-                    if !self.control.jobs.lock().push(bytes.len(), job) {
-                        log::error!(
-                            "lite: the manager has sent more input than this node was ready to accept"
-                        );
-                        return self.fence();
-                    }
-                    self.control.jobs_change.wake_all();
-                }
+                _ => log::warn!("lite: unexpected control message"),
             }
         }
     }
