@@ -74,8 +74,8 @@ impl Membership {
                 ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
                 ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
                 ToNode::Name { request, result } => {
-                    if let Some(place) = self.control.names.lock().get_mut(&request) {
-                        *place = Some(result);
+                    if let Some(answer) = self.control.names.lock().get_mut(&request) {
+                        *answer = Some(result);
                     }
                     self.control.names_change.wake_all();
                 }
