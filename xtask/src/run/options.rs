@@ -23,8 +23,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
     pub cpus: u32,
     /// Memory of each appliance in MiB [default: 64, plus the larger of 8 times its share of the input and 4
-    /// times the whole input (at most 1024), because a word is never cut]
-    #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
+    /// times the whole input (at most 1024), because a word is never cut]; at least 8, for the image alone
+    #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(8..=1_048_576))]
     pub memory: Option<u32>,
     /// Application to run; the appliances list theirs when they join
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
