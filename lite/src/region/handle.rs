@@ -12,22 +12,15 @@ use crate::base::ticket::Ticket;
 use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::Request;
-use crate::transport::op::Access;
-use crate::transport::op::Ended;
-use crate::transport::op::FastRoute;
-use crate::transport::op::InFlight;
-use crate::transport::op::OpId;
-use crate::transport::op::Verb;
-use crate::transport::op::{Rest, TaskWaker, Transport};
-use crate::transport::transfer::AttemptError;
-use crate::transport::transfer::Data;
-use crate::transport::transfer::TransferError;
-use crate::transport::transfer::judge;
+use crate::transport::op::{Access, Ended, FastRoute, InFlight, Verb};
+use crate::transport::transfer::{AttemptError, Data, TransferError, judge};
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
+use core::future::poll_fn;
+use core::pin::Pin;
 use core::sync::atomic::AtomicBool;
-use core::task::Waker;
+use core::task::{Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
@@ -39,22 +32,22 @@ use proto::NodeId;
 /// A function of its own would copy the operation into its future.
 macro_rules! on_fast_path {
     ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
-        let mut lost = false;
-        if $lmr.is_short() {
-            let waker = TaskWaker.await;
-            let verb = $verb;
-            if let Some(id) = $lmr.depart($offset, verb, $deadline, waker) {
-                let mut $flight = InFlight::new($lmr.transport(), id);
-                Rest::default().await;
-                let ended = (&mut $flight).await;
-                if ended == Ended::Done {
-                    return $done;
-                }
-                $lmr.failed(&$flight, ended, $late)?;
-                lost = true;
+        let mut flight: Option<InFlight<'_>> = None;
+        let ended = poll_fn(|cx| match &mut flight {
+            Some(flight) => Pin::new(flight).poll(cx).map(Some),
+            None => {
+                flight = $lmr.depart($offset, $verb, $deadline, false, cx.waker());
+                if flight.is_some() { Poll::Pending } else { Poll::Ready(None) }
             }
+        });
+        match (ended.await, &flight) {
+            (Some(Ended::Done), Some($flight)) => return $done,
+            (Some(ended), Some(flight)) => {
+                $lmr.failed(flight, ended, $late)?;
+                true
+            }
+            _ => false,
         }
-        lost
     }};
 }
 
@@ -193,12 +186,6 @@ impl Lmr {
         Self { terms: HandleShared::of(issuer, self.terms.extent), short: self.short }
     }
 
-    /// Returns the operations of this node.
-    #[inline]
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.terms.by.transport
-    }
-
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
         &*self.here().platform
     }
@@ -226,17 +213,22 @@ impl Lmr {
         Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
     }
 
-    /// Posts an operation at once if the fast path applies. Returns `None` if it does not; nothing has
-    /// happened then. Must not be called for a handle with limits.
+    /// Posts an operation at once if the fast path applies: the handle caches the location, and no limits
+    /// delay it. Otherwise returns `None`, and nothing has happened. `admitted`: limits have been applied.
     #[inline(always)]
     pub(crate) fn depart(
         &self,
         offset: u64,
         verb: Verb<'_>,
         deadline: Instant,
-        waker: Waker,
-    ) -> Option<OpId> {
-        let node = &*self.terms.by.transport;
+        admitted: bool,
+        waker: &Waker,
+    ) -> Option<InFlight<'_>> {
+        let by = &*self.terms.by;
+        if by.class.app.is_some() && !admitted {
+            return None;
+        }
+        let node = &*by.transport;
         let (right, len) = match verb {
             Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
             Verb::Read { len } => (Permissions::READ, len as usize),
@@ -247,8 +239,9 @@ impl Lmr {
         if len == 0 || len > node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
-        let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
-        node.post_fast(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
+        let (addr, stamp) = (self.short.at(offset), self.short.stamp());
+        let route = FastRoute { place, addr, stamp, class: &by.class, admitted };
+        node.post_fast(&route, verb, deadline, waker).map(|id| InFlight::new(node, id))
     }
 
     /// Returns a handle whose operations have that priority.
@@ -287,12 +280,6 @@ impl Lmr {
             return Ok(None);
         }
         self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
-    }
-
-    /// Returns whether an operation may use the location that the handle caches.
-    #[inline]
-    fn is_short(&self) -> bool {
-        self.terms.extent.place.is_some() && !self.is_rated()
     }
 
     /// Returns the error of a failed fast-path operation that must not be repeated: `late` if its deadline
@@ -341,7 +328,7 @@ impl Lmr {
                 Verb::Write { head: data, tail: &[], imm: None },
                 deadline,
                 Error::Unknown,
-                |flight| Ok(())
+                |_flight| Ok(())
             );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
