@@ -556,7 +556,7 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         for entry in self.entries.get_mut().drain(..) {
             if let Stage::Wire(id) = entry.stage {
-                self.by.node.ops.lock().let_go(id);
+                self.by.node.let_go(id);
             }
         }
         self.by.node.resources.wake_all();

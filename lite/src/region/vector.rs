@@ -24,8 +24,7 @@ impl Lmr {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, into), flight) in group.iter().zip(&mut flights) {
                 let verb = Verb::Read { len: into.len() as u32 };
-                *flight =
-                    poll_fn(|cx| Poll::Ready(self.depart(*offset, verb, deadline, true, cx.waker()))).await;
+                *flight = self.launch(*offset, verb, deadline).await;
             }
             for ((offset, into), flight) in group.iter_mut().zip(flights) {
                 if !self.land(flight, Error::Deadline, Some(into)).await? {
@@ -49,8 +48,7 @@ impl Lmr {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, data), flight) in group.iter().zip(&mut flights) {
                 let verb = Verb::Write { head: data, tail: &[], imm: None };
-                *flight =
-                    poll_fn(|cx| Poll::Ready(self.depart(*offset, verb, deadline, true, cx.waker()))).await;
+                *flight = self.launch(*offset, verb, deadline).await;
             }
             for ((offset, data), flight) in group.iter().zip(flights) {
                 if !self.land(flight, Error::Unknown, None).await? {
@@ -75,6 +73,12 @@ impl Lmr {
     /// Returns the handle for a part of an operation that has been admitted.
     fn unrated(&self, deadline: Instant) -> Self {
         self.until(deadline).without_class()
+    }
+
+    /// Posts a piece that fits one work request, if it can be posted now.
+    async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<InFlight<'_>> {
+        let id = poll_fn(|cx| Poll::Ready(self.depart(offset, verb, deadline, true, cx.waker()))).await;
+        id.map(|id| InFlight::new(self.transport(), id))
     }
 
     /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns

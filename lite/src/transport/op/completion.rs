@@ -42,7 +42,7 @@ impl Transport {
     /// Ends an operation that has succeeded.
     #[inline(always)]
     fn succeed(&self, id: OpId) {
-        let wakes = self.ops.lock().complete(id, Status::Success);
+        let wakes = self.ops.lock().succeed(id);
         if self.standing.is_traced() {
             self.local.record(Event::Ended { id: id.wr_id().0, ok: true });
         }

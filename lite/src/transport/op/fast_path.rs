@@ -21,13 +21,10 @@ use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError}
 const MAX_INLINE: usize = 256;
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
-pub(crate) struct FastRoute<'a> {
+pub(crate) struct FastRoute {
     pub(crate) place: MemberIndex,
     pub(crate) addr: IoAddr,
     pub(crate) stamp: StampId,
-    pub(crate) class: &'a Class,
-    /// True if the limits and the scheme have been applied to the operation.
-    pub(crate) admitted: bool,
 }
 
 impl Transport {
@@ -35,7 +32,7 @@ impl Transport {
     /// node if its lease has passed.
     #[inline(always)]
     pub(crate) fn deadline(&self, patience: u64) -> Instant {
-        let now = self.local.platform.now();
+        let now = self.platform.now();
         // The lease has not passed before something is due.
         if self.standing.is_due(now) {
             self.local.look_at_lease(now);
@@ -44,17 +41,19 @@ impl Transport {
     }
 
     /// Posts at once, with the waker of the task that waits. Otherwise returns `None` and nothing has
-    /// happened; the slow path finds the reason.
+    /// happened; the slow path finds the reason. `admitted`: the limits and the scheme of the class have been
+    /// applied to the operation.
     #[inline(always)]
     pub(crate) fn post_fast(
         &self,
-        route: &FastRoute<'_>,
+        route: &FastRoute,
         verb: Verb<'_>,
         deadline: Instant,
+        (class, admitted): (&Class, bool),
         waker: &Waker,
     ) -> Option<OpId> {
         let (share, traced) =
-            if self.standing.is_plain() { (Share::All, false) } else { self.attention(route)? };
+            if self.standing.is_plain() { (Share::All, false) } else { self.attention(class, admitted)? };
         let bytes = self.bounce_len(verb);
         let to = {
             // The mapping is checked under this lock: a task that changes it then finds the operations
@@ -77,10 +76,10 @@ impl Transport {
     /// Returns the queue pairs for an operation, and true if events are traced; `None` if no operation may
     /// begin, or may be delayed.
     #[cold]
-    fn attention(&self, route: &FastRoute<'_>) -> Option<(Share, bool)> {
+    fn attention(&self, class: &Class, admitted: bool) -> Option<(Share, bool)> {
         let qos = &self.local.qos;
-        let may_begin = self.local.lease.may_begin() && (route.admitted || !route.class.is_rated(qos));
-        may_begin.then(|| (route.class.share(qos), self.standing.is_traced()))
+        let may_begin = self.local.lease.may_begin() && (admitted || !class.is_rated(qos));
+        may_begin.then(|| (class.share(qos), self.standing.is_traced()))
     }
 
     /// Returns the length of the bounce buffer that `verb` needs, if it needs one.
@@ -146,7 +145,7 @@ impl Transport {
         let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
         match self.rnic.post_send(qp, &[work]) {
             Ok(()) => {
-                self.local.platform.wake_poller();
+                self.platform.wake_poller();
                 Ok(())
             }
             Err((_, error)) => {
@@ -164,7 +163,7 @@ impl Transport {
     }
 
     /// Polls a work request for which a task waits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         let stage = match self.ends.look(id) {
             Some(Stage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
@@ -218,7 +217,7 @@ pub(crate) enum Ended {
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
     node: &'n Transport,
-    /// `None` once nothing is held any more.
+    /// `None` before the posting, and once nothing is held any more.
     id: Option<OpId>,
 }
 
@@ -226,6 +225,24 @@ impl<'n> InFlight<'n> {
     #[inline]
     pub(crate) fn new(node: &'n Transport, id: OpId) -> Self {
         Self { node, id: Some(id) }
+    }
+
+    /// Returns the state before anything is posted.
+    #[inline(always)]
+    pub(crate) fn before(node: &'n Transport) -> Self {
+        Self { node, id: None }
+    }
+
+    /// Notes the work request, once it is posted.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, id: OpId) {
+        self.id = Some(id);
+    }
+
+    /// Returns true from the posting until nothing is held any more.
+    #[inline(always)]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.id.is_some()
     }
 
     /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
@@ -244,7 +261,7 @@ impl<'n> InFlight<'n> {
 impl Future for InFlight<'_> {
     type Output = Ended;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
         let Some(id) = self.id else { return Poll::Ready(Ended::Done) };
         self.node.poll_op(id, cx).map(|(ended, id)| {
@@ -255,7 +272,7 @@ impl Future for InFlight<'_> {
 }
 
 impl Drop for InFlight<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.node.let_go(id);

@@ -9,16 +9,11 @@ use alloc::vec::Vec;
 
 /// The number of a peer's incarnation in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MemberIndex(u32);
+pub(crate) struct MemberIndex(pub(super) u32);
 
 impl MemberIndex {
     pub(crate) fn number(self) -> u32 {
         self.0
-    }
-
-    #[inline]
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
     }
 }
 
@@ -63,17 +58,17 @@ impl Links {
 
     /// Returns the incarnation with that number.
     pub(crate) fn life(&self, place: MemberIndex) -> Option<MemberId> {
-        self.lives.get(place.index()).copied()
+        self.lives.get(place.0 as usize).copied()
     }
 
     fn known(&self, life: MemberId) -> Option<MemberIndex> {
         let place = (*self.by_node.get(usize::from(life.0.0))?)?;
-        self.lives.get(place.index()).filter(|known| **known == life).map(|_| place)
+        self.lives.get(place.0 as usize).filter(|known| **known == life).map(|_| place)
     }
 
     /// Returns the connection for one-sided operations to that incarnation of that node.
     pub(crate) fn conn(&self, life: MemberId) -> Option<&Arc<Conn>> {
-        self.routes.get(self.known(life)?.index())?.as_ref().filter(|conn| !conn.is_shut())
+        self.routes.get(self.known(life)?.0 as usize)?.as_ref().filter(|conn| !conn.is_shut())
     }
 
     /// Returns the number of a connection, and adds it if need be; [`Link::NONE`] if it is shut.
@@ -98,7 +93,7 @@ impl Links {
     /// Lets one-sided operations use a connection.
     pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
         let (link, place) = (self.link(conn), self.place((conn.peer, conn.incarnation)));
-        if let Some(route) = self.routes.get_mut(place.index()).filter(|_| link != Link::NONE) {
+        if let Some(route) = self.routes.get_mut(place.0 as usize).filter(|_| link != Link::NONE) {
             *route = Some(conn.clone());
         }
     }
@@ -109,7 +104,7 @@ impl Links {
         let link = conn.link();
         conn.set_link(Link::NONE);
         let route = self.known((conn.peer, conn.incarnation));
-        let route = route.and_then(|place| self.routes.get_mut(place.index()));
+        let route = route.and_then(|place| self.routes.get_mut(place.0 as usize));
         let route =
             route.filter(|route| route.as_ref().is_some_and(|c| c.id == conn.id && c.link() == Link::NONE));
         [route.and_then(Option::take), self.conns.get_mut(link.index()).and_then(Option::take)]

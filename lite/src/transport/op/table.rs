@@ -156,13 +156,19 @@ fn reserve<'a>(
 /// Releases the slot and the bounce buffer of an operation that has ended.
 #[inline(always)]
 fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) {
+    if let Some(bounce) = slot.bounce.take() {
+        pool.give(bounce);
+    }
+    free_slot(slot, ends, free);
+}
+
+/// Releases the slot of an operation that has ended and has no bounce buffer.
+#[inline(always)]
+fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
     let index = slot.id.index();
     slot.state = State::Free;
     slot.id = slot.id.next();
     ends.set(slot.id, Stage::OnWire);
-    if let Some(bounce) = slot.bounce.take() {
-        pool.give(bounce);
-    }
     free.push(index as u32);
 }
 
@@ -290,11 +296,11 @@ impl OpTable {
         depth: u32,
         (waker, deadline): (&Waker, Instant),
     ) -> Option<Taken> {
-        let word = self.valid.words.get(touch.stamp.word())?;
-        if word & touch.stamp.bit() == 0 {
+        let stamp = touch.stamp.0;
+        if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
             return None;
         }
-        let conn = self.links.routes.get(place.index())?.as_ref()?;
+        let conn = self.links.routes.get(place.0 as usize)?.as_ref()?;
         let lanes = &conn.group.lanes;
         if lanes.is_ending() {
             return None;
@@ -318,12 +324,33 @@ impl OpTable {
         }
     }
 
+    /// Ends operation `id`, which has succeeded, and returns the tasks to wake.
+    #[inline(always)]
+    pub(crate) fn succeed(&mut self, id: OpId) -> Wakes {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::OnWire)
+        else {
+            return self.complete(id, Status::Success);
+        };
+        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
+            queue_pair.end();
+        }
+        let task = slot.waker.take();
+        if slot.bounce.is_none() {
+            free_slot(slot, &self.ends, &mut self.free);
+        } else {
+            (slot.state, slot.status) = (State::Ended, Status::Success);
+            self.ends.set(id, Stage::Done);
+        }
+        Wakes { task, others: core::mem::take(&mut self.wanted) }
+    }
+
     /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
     /// completion that came twice.
     ///
     /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
     /// success from the slot's next use.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
         const NOBODY: Wakes = Wakes { task: None, others: false };
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
@@ -354,6 +381,7 @@ impl OpTable {
     /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if
     /// a task may wait for what becomes free by that.
     #[inline]
+    #[must_use]
     pub(crate) fn let_go(&mut self, id: OpId) -> bool {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
         match slot.state {

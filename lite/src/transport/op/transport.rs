@@ -15,6 +15,7 @@ use crate::sometimes::sometimes;
 use crate::transport::conn::peers::Peers;
 use alloc::sync::Arc;
 use core::ops::Deref;
+use platform::Platform;
 use verbs::Rnic;
 
 /// The operations of a node. It extends [`Peers`].
@@ -23,6 +24,7 @@ pub(crate) struct Transport {
     /// The lowest layer, which the fast path uses.
     pub(crate) local: Arc<Local>,
     pub(crate) standing: Arc<Standing>,
+    pub(super) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
     /// The longest payload of an inline work request, in bytes.
     pub(crate) max_inline: usize,
@@ -62,6 +64,7 @@ impl Transport {
         Ok(Self {
             local: (*peers).clone(),
             standing: peers.standing.clone(),
+            platform: peers.platform.clone(),
             peers,
             rnic,
             max_inline,

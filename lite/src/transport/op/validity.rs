@@ -13,7 +13,7 @@ pub(crate) const STAMP_BITS: u32 = 28;
 
 /// The number of a mapping within its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StampId(u32);
+pub(crate) struct StampId(pub(super) u32);
 
 impl StampId {
     /// The number of no mapping.
@@ -28,19 +28,17 @@ impl StampId {
     }
 
     /// Returns the index of the word with this mapping's bit.
-    #[inline(always)]
-    pub(super) fn word(self) -> usize {
+    fn word(self) -> usize {
         (self.0 / u64::BITS) as usize
     }
 
     /// Returns this mapping's bit.
-    #[inline(always)]
-    pub(super) fn bit(self) -> u64 {
+    fn bit(self) -> u64 {
         1 << (self.0 % u64::BITS)
     }
 }
 
-/// The bits of all mappings; those of valid mappings are set.
+/// The bits of all mappings, 64 to a word; those of valid mappings are set.
 #[derive(Default)]
 pub(super) struct ValidStamps {
     pub(super) words: Vec<u64>,
