@@ -46,7 +46,8 @@ fn collect(dir: &Path, package: &str, tests: &mut Vec<Test>) -> Result<()> {
         if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
             collect(&path, package, tests)?;
         } else if path.extension().is_some_and(|kind| kind == "rs") {
-            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let modules: Vec<String> =
                 path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
             tests.extend(functions(&text).map(|function| Test {
@@ -80,7 +81,8 @@ mod tests {
 
     #[test]
     fn a_name_without_a_test_is_found() {
-        let text = "#[test]\nfn one() {}\nfn two() {}\n    #[test]\n    #[ignore = \"long\"]\n    fn three() {}\n";
+        let text =
+            "#[test]\nfn one() {}\nfn two() {}\n    #[test]\n    #[ignore = \"long\"]\n    fn three() {}\n";
         assert_eq!(functions(text).collect::<Vec<_>>(), ["one", "three"]);
         let modules = ["root", "lite", "tests", "it", "sync"].map(String::from).to_vec();
         let test = Test { package: "lite".into(), modules, function: "one".into() };

@@ -155,8 +155,9 @@ impl Membership {
         // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
         // behalf: the manager may rely on that.
         let seen = ToManager::LeftSeen { node, incarnation };
+        let early = planted(Bug::QueuePairsKept) || planted(Bug::CutOffLate);
         if unused.iter().all(|mapping| self.is_drained(mapping))
-            && (!self.is_served(member) || planted(Bug::QueuePairsKept))
+            && (early || !self.is_served(member))
             && self.errands.are_done(member)
         {
             self.control.post(&seen);
@@ -167,7 +168,7 @@ impl Membership {
                 for mapping in unused {
                     me.drained(&mapping).await;
                 }
-                me.peer_change.until(|| (!me.is_served(member)).then_some(())).await;
+                me.peer_change.until(|| (early || !me.is_served(member)).then_some(())).await;
                 me.errands.done(member).await;
                 me.control.post(&seen);
             };

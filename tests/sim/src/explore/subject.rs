@@ -101,7 +101,7 @@ impl Subject {
             Frees => &[Pool],
             Self::Rights => &[Rights, Rights, Rights, Remap],
             Lives => &[Pool, Pool, Pool, Remap, Own, Admin],
-            Errands => &[Memset, Memset, Memset, Own, Copy, Copy, Read, Read, Read],
+            Errands => &[Memset, Memset, Memset, Copy, Read, Read, Read],
             Orphans => &[Pool],
             Silence | Standstill => &[Write, Read, Call, Send, Add, Queue, Memset],
         }
@@ -129,8 +129,8 @@ impl Subject {
             Frees => Some((&[Part, PartOneWay, Slow], 1)),
             Rights => Some((&[Pause, Part, Held], 8)),
             Lives => Some((&[Death], 12)),
-            Errands => Some((&[Part, Part, Part, Part, Death, Held], 3)),
-            Orphans => Some((&[Death, Slow, Slow], 6)),
+            Errands => Some((&[Part, Part, Part, Death], 3)),
+            Orphans => Some((&[Death], 6)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
             Standstill => Some((&[ManagerPause], 20)),
         }

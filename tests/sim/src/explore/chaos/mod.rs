@@ -187,6 +187,16 @@ impl Chaos {
             // The tasks of the other nodes go on after they have heard of the death.
             return self.delayed_death(cluster, check, node);
         }
+        if kind == Kind::Death && self.subject == Subject::Errands {
+            // The node dies while another node sets or copies bytes for it.
+            let errands = |i| lite::testing::errands(&cluster.lite(i));
+            let requesters: BTreeSet<_> = (1..=cluster.joined()).flat_map(errands).collect();
+            let asks = |i: &usize| {
+                requesters.contains(&(cluster.lite(*i).node_id(), cluster.lite(*i).incarnation()))
+            };
+            let mut all = (spared(stage.initial) + 1..=cluster.joined()).filter(asks);
+            node = all.next().unwrap_or(node);
+        }
         if kind == Kind::Death && self.subject == Subject::Holders {
             // A node that holds no lock does not die.
             let holders = check.holders();
@@ -200,7 +210,11 @@ impl Chaos {
             Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death if self.subject == Subject::Orphans => {
-                return self.unheard_death(cluster, check, until);
+                return if self.random.one_in(2) {
+                    self.unheard_death(cluster, check, until)
+                } else {
+                    self.slow_death(cluster, check, node)
+                };
             }
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
@@ -259,6 +273,20 @@ impl Chaos {
         check.paused(deaf, cluster.world.now(), true);
         self.troubles.push((until, Trouble::Stalled(deaf)));
         self.death(cluster, check, victim);
+    }
+
+    /// Kills a node whose last frames arrive when all members know of its end.
+    fn slow_death(&mut self, cluster: &mut Cluster, check: &Check, victim: usize) {
+        let now = cluster.world.now();
+        if self.members(cluster) <= SURVIVORS || self.dead.contains(&victim) {
+            return;
+        }
+        for other in (1..=cluster.joined()).filter(|node| *node != victim) {
+            cluster.slow(victim, other, Some(Duration::from_millis(30)));
+            self.troubles.push((now + Duration::from_millis(10), Trouble::Slowed(victim, other)));
+        }
+        check.log(now, format_args!("-- the frames of node {victim} come late, and it dies soon"));
+        self.victims.push((now + Duration::from_millis(10), victim));
     }
 
     /// Holds the tasks of all nodes while one dies, so that they handle answers of the dead one later.
