@@ -85,7 +85,7 @@ const SLOW: &[(Bug, &[&str])] = &[
     (RingOverrun, &[FREE, REPLIES]),
     (CallTwice, &[CALLS]),
     (BounceReused, &[MEMORY, REPLIES, CALLS]),
-    (CutOffLate, &[WRITERS]),
+    (CutOffLate, &[FREE, WRITERS]),
     (FreedBeforeSettled, &[FREE, FRESH, MEMORY, WRITERS]),
     (InstalledForTheDead, &[LEFT, HOLDER]),
     (MappingOfTheDead, &[FREE, FRESH, MEMORY, LEFT, WRITERS]),

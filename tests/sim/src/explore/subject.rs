@@ -49,7 +49,7 @@ use Subject::{
 /// The subjects other than everything.
 const NARROW: &[Subject] = &[
     Health, Locks, Holders, Breaks, Breaks, Late, Late, Frees, Frees, Rights, Lives, Errands, Errands,
-    Orphans, Silence, Standstill,
+    Orphans, Orphans, Silence, Standstill,
 ];
 
 const fn millis(n: u64) -> Duration {

@@ -187,16 +187,6 @@ impl Chaos {
             // The tasks of the other nodes go on after they have heard of the death.
             return self.delayed_death(cluster, check, node);
         }
-        if kind == Kind::Death && self.subject == Subject::Errands {
-            // The node dies while another node sets or copies bytes for it.
-            let errands = |i| lite::testing::errands(&cluster.lite(i));
-            let requesters: BTreeSet<_> = (1..=cluster.joined()).flat_map(errands).collect();
-            let asks = |i: &usize| {
-                requesters.contains(&(cluster.lite(*i).node_id(), cluster.lite(*i).incarnation()))
-            };
-            let mut all = (spared(stage.initial) + 1..=cluster.joined()).filter(asks);
-            node = all.next().unwrap_or(node);
-        }
         if kind == Kind::Death && self.subject == Subject::Holders {
             // A node that holds no lock does not die.
             let holders = check.holders();
@@ -210,11 +200,12 @@ impl Chaos {
             Kind::ManagerPause | Kind::ManagerCrash | Kind::Disk => self.at_manager(cluster, kind, until),
             _ if self.dead.contains(&node) || !cluster.lite(node).is_member() => None,
             Kind::Death if self.subject == Subject::Orphans => {
-                return if self.random.one_in(2) {
-                    self.unheard_death(cluster, check, until)
+                if self.random.one_in(2) {
+                    self.unheard_death(cluster, check, until);
                 } else {
-                    self.slow_death(cluster, check, node)
-                };
+                    self.slow_death(cluster, check, node);
+                }
+                return;
             }
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
