@@ -102,9 +102,11 @@ impl Lease {
     }
 
     /// Returns whether this node is suspended: it posts nothing new until the manager has answered.
+    // A task that waits for the end of a suspension registers its waker first and looks then. A relaxed load
+    // could be done before that, and the task would sleep for ever.
     #[inline(always)]
     pub(crate) fn is_suspended(&self) -> bool {
-        self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
+        self.has(SUSPENDED)
     }
 
     /// Returns whether this node begins nothing as a member any more, because it leaves or its membership
