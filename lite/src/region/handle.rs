@@ -146,10 +146,10 @@ impl Lmr {
         self.with(Mapping::rights)
     }
 
-    /// Returns a handle whose operations end within `patience` of their call.
+    /// Returns a handle whose operations end within `timeout` of their call.
     #[must_use]
-    pub fn with_deadline(&self, patience: Duration) -> Self {
-        self.by(&self.terms.by.patient(patience))
+    pub fn with_deadline(&self, timeout: Duration) -> Self {
+        self.by(&self.terms.by.with_timeout(timeout))
     }
 
     /// Fails unless this handle has `right` to `len` bytes at `offset`.
@@ -434,7 +434,7 @@ impl Lmr {
     fn lost(&self) -> Error {
         let place = self.terms.extent.place;
         let at = place.and_then(|place| self.here().ops.lock().links.life(place));
-        at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
+        at.and_then(|(node, incarnation)| self.here().gone(node, incarnation)).unwrap_or(Error::Unknown)
     }
 
     /// Does an atomic on the slow path.
