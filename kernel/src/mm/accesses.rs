@@ -1,4 +1,4 @@
-//! Accesses to lent memory by address that are under way. An access first checks that the memory is lent.
+//! Accesses to lent memory by address that have begun and not ended. An access first checks that the memory is lent.
 //! The memory of a loan that ends is free only after all accesses that may have passed the check before.
 
 use core::hint;
@@ -12,9 +12,9 @@ use crate::arch::this_cpu_index;
 #[repr(align(64))]
 struct Count(AtomicU32);
 
-static UNDER_WAY: [Count; MAX_CPUS] = [const { Count(AtomicU32::new(0)) }; MAX_CPUS];
+static BEGUN: [Count; MAX_CPUS] = [const { Count(AtomicU32::new(0)) }; MAX_CPUS];
 
-/// An access that is under way until this is dropped, on the processor that began it.
+/// An access that ends when this is dropped, on the processor that began it.
 pub(super) struct Access {
     count: &'static AtomicU32,
     /// Another processor must not end the access.
@@ -25,7 +25,7 @@ impl Access {
     /// Begins an access. The check that the memory is lent must follow.
     #[inline]
     pub(super) fn begin() -> Self {
-        let Count(count) = &UNDER_WAY[this_cpu_index()];
+        let Count(count) = &BEGUN[this_cpu_index()];
         // Either the check sees the end of a loan, or the processor that ends the loan sees this.
         count.fetch_add(1, Ordering::SeqCst);
         Self { count, _here: PhantomData }
@@ -44,7 +44,7 @@ impl Drop for Access {
 /// this. Accesses wait for nothing, so this ends.
 pub(super) fn wait_for_all() {
     core::sync::atomic::fence(Ordering::SeqCst);
-    for Count(count) in &UNDER_WAY {
+    for Count(count) in &BEGUN {
         while count.load(Ordering::Acquire) != 0 {
             hint::spin_loop();
         }

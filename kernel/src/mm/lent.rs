@@ -118,7 +118,8 @@ pub(crate) fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
     Some(at)
 }
 
-/// Ends the loan of a run, after all accesses to it by address. `bytes` must be the length with which it was lent.
+/// Ends the loan of a run, after all accesses to it by address. `bytes` must be the length with which it
+/// was lent.
 ///
 /// # Panics
 /// If that run is not lent.
