@@ -1,5 +1,6 @@
-//! Accesses to lent memory by address that have begun and not ended. An access first checks that the memory is lent.
-//! The memory of a loan that ends is free only after all accesses that may have passed the check before.
+//! Accesses to lent memory by address that have begun and not ended. An access first checks that the memory
+//! is lent. The memory of a loan that ends is free only after all accesses that may have passed the check
+//! before.
 
 use core::hint;
 use core::marker::PhantomData;
