@@ -62,7 +62,7 @@ pub use base::scope::Scope;
 pub use base::settings::{SETTINGS, Setting, SettingError};
 pub use base::trace::{Event as TraceEvent, Stamped, Work};
 pub use lite::Lite;
-pub use membership::{Change, JobMessages, Watcher};
+pub use membership::{Change, ControlMessages, Watcher};
 pub use proto::{Incarnation, Member, NodeId};
 pub use region::{Completed, CompletionQueue, Grantee, Lmr, LocalMemory, Op, OpKind, Placement};
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};

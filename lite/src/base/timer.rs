@@ -33,21 +33,21 @@ struct Entry {
     at: Instant,
     number: u64,
     /// The index in `order`; `NOWHERE` once fired.
-    place: u32,
+    position: u32,
     waker: Option<Waker>,
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 impl Heap {
-    fn key(&self, place: usize) -> (Instant, u64) {
-        let e = &self.entries[self.order[place] as usize];
+    fn key(&self, position: usize) -> (Instant, u64) {
+        let e = &self.entries[self.order[position] as usize];
         (e.at, e.number)
     }
 
-    fn put(&mut self, place: usize, entry: u32) {
-        self.order[place] = entry;
-        self.entries[entry as usize].place = place as u32;
+    fn put(&mut self, position: usize, entry: u32) {
+        self.order[position] = entry;
+        self.entries[entry as usize].position = position as u32;
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -56,37 +56,37 @@ impl Heap {
         self.put(b, x);
     }
 
-    fn rise(&mut self, mut place: usize) {
-        while place > 0 {
-            let above = (place - 1) / 2;
-            if self.key(above) <= self.key(place) {
+    fn rise(&mut self, mut position: usize) {
+        while position > 0 {
+            let above = (position - 1) / 2;
+            if self.key(above) <= self.key(position) {
                 break;
             }
-            self.swap(place, above);
-            place = above;
+            self.swap(position, above);
+            position = above;
         }
     }
 
-    fn sink(&mut self, mut place: usize) {
+    fn sink(&mut self, mut position: usize) {
         loop {
-            let left = 2 * place + 1;
+            let left = 2 * position + 1;
             if left >= self.order.len() {
                 break;
             }
             let right = left + 1;
             let least =
                 if right < self.order.len() && self.key(right) < self.key(left) { right } else { left };
-            if self.key(place) <= self.key(least) {
+            if self.key(position) <= self.key(least) {
                 break;
             }
-            self.swap(place, least);
-            place = least;
+            self.swap(position, least);
+            position = least;
         }
     }
 
     fn insert(&mut self, at: Instant, waker: Waker) -> u32 {
         self.started += 1;
-        let entry = Entry { at, number: self.started, place: NOWHERE, waker: Some(waker) };
+        let entry = Entry { at, number: self.started, position: NOWHERE, waker: Some(waker) };
         let index = if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
             index
@@ -101,18 +101,18 @@ impl Heap {
         index
     }
 
-    /// Removes the timer at `place` from the order.
-    fn take(&mut self, place: usize) -> u32 {
-        let entry = self.order[place];
+    /// Removes the timer at `position` from the order.
+    fn take(&mut self, position: usize) -> u32 {
+        let entry = self.order[position];
         let last = self.order.len() - 1;
-        if place != last {
-            self.swap(place, last);
+        if position != last {
+            self.swap(position, last);
         }
         self.order.pop();
-        self.entries[entry as usize].place = NOWHERE;
-        if place < self.order.len() {
-            self.rise(place);
-            self.sink(place);
+        self.entries[entry as usize].position = NOWHERE;
+        if position < self.order.len() {
+            self.rise(position);
+            self.sink(position);
         }
         entry
     }
@@ -190,7 +190,7 @@ impl Timer<'_> {
         let Some(index) = self.index else {
             let index = heap.insert(self.at, cx.waker().clone());
             self.index = Some(index);
-            let earliest = heap.entries[index as usize].place == 0;
+            let earliest = heap.entries[index as usize].position == 0;
             if earliest {
                 self.timers.first.store(self.at.as_nanos(), Ordering::Release);
                 self.timers.standing.due_by(self.at);
@@ -202,7 +202,7 @@ impl Timer<'_> {
             return Poll::Pending;
         };
         let entry = &mut heap.entries[index as usize];
-        if entry.place == NOWHERE {
+        if entry.position == NOWHERE {
             return Poll::Ready(());
         }
         if !entry.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
@@ -216,9 +216,9 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         let Some(index) = self.index else { return };
         let mut heap = self.timers.heap.lock();
-        let place = heap.entries[index as usize].place;
-        if place != NOWHERE {
-            heap.take(place as usize);
+        let position = heap.entries[index as usize].position;
+        if position != NOWHERE {
+            heap.take(position as usize);
         }
         let waker = heap.entries[index as usize].waker.take();
         heap.free.push(index);

@@ -38,7 +38,7 @@ impl Lite {
         welcome: Welcome,
         config: Config,
     ) -> Result<Self, Error> {
-        let patience = config.deadline;
+        let timeout = config.deadline;
         let node = Arc::new(Node::new(platform, rnic, (&welcome, link.lease_until()), config)?);
         for member in welcome.members {
             node.on_joined(member);
@@ -46,7 +46,7 @@ impl Lite {
         node.start_services();
         node.start_control(link);
         node.report_memory();
-        let by = Issuer::new(node.regions().clone(), patience, Class::default());
+        let by = Issuer::new(node.regions().clone(), timeout, Class::default());
         Ok(Self { node, by })
     }
 
@@ -95,7 +95,7 @@ impl Lite {
     /// Returns a handle whose operations, and those of regions that it makes, end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
-        Self { node: self.node.clone(), by: self.by.patient(d) }
+        Self { node: self.node.clone(), by: self.by.with_timeout(d) }
     }
 
     /// Returns the deadline of an operation that begins now.

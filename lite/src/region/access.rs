@@ -32,7 +32,7 @@ impl Mappings {
             let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
             let part = data.part(done, spot.run);
             let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
-            let (node, life) = spot.at;
+            let (node, incarnation) = spot.at;
             let stopped = if node == self.me {
                 if self.lease.is_suspended() {
                     self.resumed().await?;
@@ -45,7 +45,7 @@ impl Mappings {
                 })
             } else {
                 let mut moved = 0;
-                let route = Route::Node(node, life);
+                let route = Route::Node(node, incarnation);
                 let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, issued).await;
                 done += moved;
                 result

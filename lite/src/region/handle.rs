@@ -176,10 +176,10 @@ impl Lmr {
         self.with(Mapping::rights)
     }
 
-    /// Returns a handle whose operations end within `patience` of their call.
+    /// Returns a handle whose operations end within `timeout` of their call.
     #[must_use]
-    pub fn with_deadline(&self, patience: Duration) -> Self {
-        self.by(&self.terms.by.patient(patience))
+    pub fn with_deadline(&self, timeout: Duration) -> Self {
+        self.by(&self.terms.by.with_timeout(timeout))
     }
 
     /// Fails unless this handle has `right` to `len` bytes at `offset`.
@@ -231,7 +231,7 @@ impl Lmr {
     #[inline(always)]
     pub(crate) fn deadline(&self) -> Instant {
         let by = &*self.terms.by;
-        by.transport.deadline(by.patience_ns)
+        by.transport.deadline(by.timeout_ns)
     }
 
     /// Returns the operations of this node.

@@ -111,9 +111,9 @@ pub(crate) fn judge(status: Status) -> Result<(), AttemptError> {
 impl Connections {
     pub(crate) async fn route(self: &Arc<Self>, route: Route<'_>) -> Result<Arc<Conn>, Error> {
         match route {
-            Route::Node(node, life) => {
+            Route::Node(node, incarnation) => {
                 let conn = self.connection(node).await?;
-                if conn.incarnation != life {
+                if conn.incarnation != incarnation {
                     return Err(Error::NodeDown(node));
                 }
                 self.ops.lock().links.remember(&conn);

@@ -23,8 +23,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
     pub cpus: u32,
     /// Memory of each appliance in MiB [default: 64, plus the larger of 8 times its share of the input and 4
-    /// times the whole input (at most 1024), because a word is never cut]
-    #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
+    /// times the whole input (at most 1024), because a word is never cut]; at least 8, for the image alone
+    #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(8..=1_048_576))]
     pub memory: Option<u32>,
     /// Application to run; the appliances list theirs when they join
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
@@ -123,9 +123,7 @@ impl Options {
         if plan.one_nic && plan.has_infiniband() {
             bail!("--one-nic: an InfiniBand port carries no control connection");
         }
-        if let Some(CardKey { node, key }) = plan.key_without_card() {
-            bail!("--card {node}:{key}: appliance {node} has no card");
-        }
+        plan.check_card_keys().context("--card")?;
         Ok(plan)
     }
 

@@ -263,8 +263,8 @@ impl Connections {
     /// Handles the end of a connection here. If this node has found it broken, or operations were lost on
     /// it, the peer is told to end it too.
     pub(crate) fn confirm_end(&self, conn: &Conn) {
-        let life = (conn.peer, conn.incarnation);
-        if !conn.has_failed() && !self.ops.lock().unfinished.awaits(life, conn.id) {
+        let ended = (conn.peer, conn.incarnation);
+        if !conn.has_failed() && !self.ops.lock().unfinished.awaits(ended, conn.id) {
             return;
         }
         let member = {
@@ -276,7 +276,7 @@ impl Connections {
             Some(member) => self.tell(&member, conn.id, Message::Broken),
             // This check follows the noting of the operations: the code that ends a membership forgets them
             // after that.
-            None => self.forget_lost(life),
+            None => self.forget_lost(ended),
         }
     }
 
@@ -327,7 +327,7 @@ impl Connections {
     }
 
     /// Returns true if a queue pair to that incarnation exists, also one that is being destroyed.
-    pub(crate) fn is_served(&self, life: MemberId) -> bool {
-        self.by_qp.lock().values().any(|conn| (conn.peer, conn.incarnation) == life)
+    pub(crate) fn is_served(&self, member: MemberId) -> bool {
+        self.by_qp.lock().values().any(|conn| (conn.peer, conn.incarnation) == member)
     }
 }

@@ -28,16 +28,16 @@ pub(crate) struct FastRoute {
 }
 
 impl Transport {
-    /// Returns the deadline of an operation that begins now, after `patience` nanoseconds. Suspends this
+    /// Returns the deadline of an operation that begins now, `timeout` nanoseconds from now. Suspends this
     /// node if its lease has passed.
     #[inline(always)]
-    pub(crate) fn deadline(&self, patience: u64) -> Instant {
+    pub(crate) fn deadline(&self, timeout: u64) -> Instant {
         let now = self.platform.now();
         // The lease has not passed before something is due.
         if self.standing.is_due(now) {
             self.local.look_at_lease(now);
         }
-        Instant::from_nanos(now.as_nanos().saturating_add(patience))
+        Instant::from_nanos(now.as_nanos().saturating_add(timeout))
     }
 
     /// Posts at once, with the waker of the task that waits. Otherwise returns `None` and nothing has

@@ -55,5 +55,5 @@ pub(crate) fn posted(id: OpId, verb: Verb<'_>, peer: NodeId, qp_index: usize) ->
         Verb::Read { len } => (Work::Read, len as usize),
         Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Work::Atomic, 8),
     };
-    Event::Posted { id: id.wr_id().0, work, peer, lane: qp_index as u8, bytes: bytes as u32 }
+    Event::Posted { id: id.wr_id().0, work, peer, queue_pair: qp_index as u8, bytes: bytes as u32 }
 }
