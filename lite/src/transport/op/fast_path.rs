@@ -7,7 +7,7 @@ use super::links::MemberIndex;
 use super::status::{OpId, Stage};
 use super::transport::Transport;
 use super::validity::StampId;
-use super::work::{Effect, NotPosted, Verb};
+use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
 use crate::Error;
 use crate::base::bounce::BufferOffset;
 use crate::base::qos::{Class, Share};
@@ -16,9 +16,6 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
-
-/// The longest payload that is assembled on the stack for an inline work request, in bytes.
-pub(super) const MAX_INLINE: usize = 256;
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
 pub(crate) struct FastRoute {

@@ -1,10 +1,10 @@
 //! The state of operations: the table, the buffers, and the RNIC to which they are posted.
 
-use super::fast_path::MAX_INLINE;
 use super::status::OpStatuses;
 use super::table::OpTable;
 use super::unfinished::Moment;
 use super::validity::StampNumbers;
+use super::work::MAX_INLINE;
 use crate::Error;
 use crate::base::bounce::{BouncePool, Buffers};
 use crate::base::config::Config;
