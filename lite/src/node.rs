@@ -104,7 +104,7 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Does a turn of the poller in which rare work may be due besides completions. Returns true if there was
+    /// Takes completions, and does the rare work before and after them that may be due. Returns true if there was
     /// work.
     #[cold]
     pub(crate) fn full_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
