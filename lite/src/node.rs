@@ -104,8 +104,8 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Takes completions, and does the rare work before and after them that may be due. Returns true if there was
-    /// work.
+    /// Takes completions, and does the rare work before and after them that may be due. Returns true if
+    /// there was work.
     #[cold]
     pub(crate) fn full_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
         let before = self.begin_turn(poller, now);
