@@ -142,9 +142,9 @@ impl Local {
         }
     }
 
-    /// Gives the poller a thing to look at in its next turn.
-    pub(crate) fn defer<T>(&self, list: &DeferredList<T>, thing: T) {
-        list.push(thing);
+    /// Adds an entry to a list that the poller looks at in its next turn.
+    pub(crate) fn defer<T>(&self, list: &DeferredList<T>, entry: T) {
+        list.push(entry);
         self.standing.due_by(Instant::ZERO);
     }
 
