@@ -32,8 +32,9 @@ const RARE: &[&str] = &[
 const DIRECTED: &[&str] = &[
     // lite/tests/it/regions.rs: revoking_waits_for_what_is_under_way
     "a mapping arrived after it was revoked",
-    // lite/src/region/lend.rs: a_loan_is_taken_once_by_whom_it_is_for_and_in_time. A loan lasts a little longer
-    // than the request of its borrower, so it ends before only if that request is late in its last moment.
+    // lite/src/region/lend.rs: a_loan_is_taken_once_by_whom_it_is_for_and_in_time. A loan lasts a
+    // little longer than the request of its borrower, so it ends before only if that request is
+    // late in its last moment.
     "a loan had expired or ended",
     // lite/tests/it/departed.rs: nothing_is_left_of_what_a_dead_node_has_asked
     "memory came for an owner that was gone",
