@@ -27,7 +27,8 @@
 //! - The issuing node checks one-sided operations; the receiving node checks all messages. Every call has a
 //!   deadline.
 //! - Locks are held for short, bounded times, and never across a wait. The order is, outermost first: a
-//!   connection's ring, its outbox, bounce pool, operation table. No other two are held together.
+//!   connection's ring, its outbox, bounce pool, operation table. The lock of a mapping's layout also
+//!   precedes the operation table. No other two are held together.
 //! - While the manager is silent for longer than the lease, the node posts nothing new; see `lease.rs`.
 //!
 //! # Neighbours
@@ -61,7 +62,7 @@ pub use base::scope::Scope;
 pub use base::settings::{SETTINGS, Setting, SettingError};
 pub use base::trace::{Event as TraceEvent, Stamped, Work};
 pub use lite::Lite;
-pub use membership::{Change, JobMessages, Watcher};
+pub use membership::{Change, ControlMessages, Watcher};
 pub use proto::{Incarnation, Member, NodeId};
 pub use region::{Completed, CompletionQueue, Grantee, Lmr, LocalMemory, Op, OpKind, Placement};
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};

@@ -297,6 +297,19 @@ impl ToNode {
     /// a round trip of 0.8 ms at 10 Gbit/s, and takes 2 s at 500 kB/s.
     pub const INPUT_WINDOW: u64 = 1 << 20;
 
+    /// The most bytes of messages that are [not for LITE](Self::is_for_lite) and that may wait at a node. The
+    /// window keeps an honest manager below this: it covers the input of two jobs that the node was ready to
+    /// accept, one of which was cancelled, and other messages.
+    pub const MAX_WAITING: usize = 4 * Self::INPUT_WINDOW as usize;
+
+    /// Returns true if LITE handles an encoded message itself. All other messages (those of jobs, and
+    /// [`Shutdown`](Self::Shutdown)) are for the program above LITE. Reads the first byte only.
+    #[must_use]
+    pub fn is_for_lite(encoded: &[u8]) -> bool {
+        // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`.
+        !matches!(encoded.first(), Some(7..=12))
+    }
+
     /// Returns the credit that a [`JobInput`](Self::JobInput) of `bytes` bytes consumes: `bytes`, but at
     /// least [`MIN_CHARGE`](Self::MIN_CHARGE).
     #[must_use]

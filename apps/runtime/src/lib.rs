@@ -20,6 +20,7 @@ mod error;
 mod host;
 mod input;
 mod memory;
+mod messages;
 mod output;
 mod serve;
 mod task;

@@ -1,13 +1,14 @@
 //! The task that handles the manager's job messages.
 
 use crate::input::{Input, Intake};
+use crate::messages::JobMessages;
 use crate::output::Credit;
 use crate::task::Tasks;
 use crate::{App, JobContext, JobError, memory};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
@@ -20,20 +21,20 @@ use spin::Mutex;
 pub enum End {
     /// The manager has told the node to leave and power off.
     Shutdown,
-    /// The node is no longer a member; the text says why.
-    Lost(String),
+    /// The node has lost its membership, or has left.
+    Lost,
 }
 
 /// Serves the manager's jobs with these applications until the membership ends, and then cancels the jobs
 /// that still run. Call once the node is a member.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
     let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
-    let messages = server.lite.jobs();
+    let messages = JobMessages::new(&server.lite);
     let end = loop {
         match messages.next().await {
-            ToNode::Shutdown => break End::Shutdown,
-            ToNode::Refused { reason } => break End::Lost(reason),
-            message => server.handle(message).await,
+            Some(ToNode::Shutdown) => break End::Shutdown,
+            Some(message) => server.handle(message).await,
+            None => break End::Lost,
         }
     };
     for (_, job) in core::mem::take(&mut *server.jobs.lock()) {

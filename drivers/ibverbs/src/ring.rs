@@ -45,15 +45,15 @@ impl<T: Copy + Default> Ring<T> {
         true
     }
 
-    /// Removes all elements up to `place`. Returns the last of them and their number, or `None` if it is not
+    /// Removes all elements up to `index`. Returns the last of them and their number, or `None` if it is not
     /// in the ring.
-    pub(crate) fn complete(&mut self, place: RingIndex) -> Option<(T, u32)> {
-        if !(self.head..self.tail).contains(&place.0) {
+    pub(crate) fn complete(&mut self, index: RingIndex) -> Option<(T, u32)> {
+        if !(self.head..self.tail).contains(&index.0) {
             return None;
         }
-        let element = self.slots.get(self.slot(place.0)).copied()?;
-        let count = u32::try_from(place.0 + 1 - self.head).ok()?;
-        self.head = place.0 + 1;
+        let element = self.slots.get(self.slot(index.0)).copied()?;
+        let count = u32::try_from(index.0 + 1 - self.head).ok()?;
+        self.head = index.0 + 1;
         Some((element, count))
     }
 

@@ -63,8 +63,8 @@ impl Mailbox {
     /// Makes a mailbox of words in memory order.
     pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Self {
         let mut mailbox = Self::new();
-        for (place, word) in mailbox.0.as_chunks_mut().0.iter_mut().zip(words) {
-            *place = word.to_ne_bytes();
+        for (target, word) in mailbox.0.as_chunks_mut().0.iter_mut().zip(words) {
+            *target = word.to_ne_bytes();
         }
         mailbox
     }
@@ -110,8 +110,8 @@ impl Mailbox {
 
     /// Copies bytes to an offset.
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
+        if let Some(target) = self.0.get_mut(at..at + bytes.len()) {
+            target.copy_from_slice(bytes);
         }
     }
 

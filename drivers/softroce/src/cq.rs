@@ -45,13 +45,13 @@ impl Cq {
 }
 
 /// The completion queues of one queue pair.
-pub(crate) struct Sink<'a> {
+pub(crate) struct QpCompletionQueues<'a> {
     pub(crate) cqs: &'a mut [Option<Cq>],
     pub(crate) send: CqId,
     pub(crate) recv: CqId,
 }
 
-impl Completions for Sink<'_> {
+impl Completions for QpCompletionQueues<'_> {
     fn send_ended(&mut self, completion: &Completion, report: bool) {
         let Some(Some(cq)) = self.cqs.get_mut(usize::from(self.send.0)) else { return };
         if report {

@@ -1,7 +1,7 @@
 //! The state behind the lock: queue pairs, completion queues, the order of senders, and timers.
 
 use crate::config::{Config, SplitMix};
-use crate::cq::{Cq, Sink};
+use crate::cq::{Cq, QpCompletionQueues};
 use crate::port::EthernetPort;
 use crate::queue_pair::QueuePair;
 use crate::slots::{Slot, Slots};
@@ -100,8 +100,8 @@ impl Core {
             }
             None => return Err(VerbsError::NoResources),
         };
-        if let Some(place) = self.cqs.get_mut(id) {
-            *place = Some(Cq::new(options.depth));
+        if let Some(entry) = self.cqs.get_mut(id) {
+            *entry = Some(Cq::new(options.depth));
         }
         Ok(CqId(id as u16))
     }
@@ -110,8 +110,8 @@ impl Core {
         if self.slots.iter().any(|slot| [slot.send_cq, slot.recv_cq].contains(&cq)) {
             return Err(VerbsError::InvalidState);
         }
-        let place = self.cqs.get_mut(usize::from(cq.0)).filter(|cq| cq.is_some());
-        *place.ok_or(VerbsError::NotFound)? = None;
+        let entry = self.cqs.get_mut(usize::from(cq.0)).filter(|cq| cq.is_some());
+        *entry.ok_or(VerbsError::NotFound)? = None;
         Ok(())
     }
 
@@ -274,13 +274,14 @@ impl Core {
         f: impl FnOnce(&mut QueuePair, &mut Env<'_>) -> T,
     ) -> Option<T> {
         let slot = self.slots.find(number)?;
-        let mut sink = Sink { cqs: &mut self.cqs, send: slot.send_cq, recv: slot.recv_cq };
+        let mut completions =
+            QpCompletionQueues { cqs: &mut self.cqs, send: slot.send_cq, recv: slot.recv_cq };
         let mut env = Env {
             now,
             memory: &*self.memory,
             remote: &OneKey { key: self.key, memory: &*self.memory },
             counters: &mut self.counters,
-            completions: &mut sink,
+            completions: &mut completions,
         };
         let result = f(&mut slot.qp, &mut env);
         if !slot.queued && slot.qp.has_work() {

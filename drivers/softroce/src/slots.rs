@@ -68,8 +68,8 @@ impl Slots {
     }
 
     pub(crate) fn put(&mut self, index: usize, slot: Slot) {
-        if let Some(place) = self.slots.get_mut(index) {
-            *place = Some(Box::new(slot));
+        if let Some(entry) = self.slots.get_mut(index) {
+            *entry = Some(Box::new(slot));
         }
     }
 
@@ -89,8 +89,8 @@ impl Slots {
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
-        if let Some(place) = self.slots.get_mut(index) {
-            *place = None;
+        if let Some(entry) = self.slots.get_mut(index) {
+            *entry = None;
         }
     }
 

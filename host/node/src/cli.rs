@@ -145,8 +145,8 @@ impl Cli {
                 log::info!("the manager has ended this node");
                 leave(&node);
             }
-            End::Lost(_) if stopped.load(Ordering::SeqCst) => {}
-            End::Lost(why) => bail!("this node ends: {why}"),
+            End::Lost if stopped.load(Ordering::SeqCst) => {}
+            End::Lost => bail!("this node ends: it has lost its membership"),
         }
         Ok(())
     }

@@ -219,10 +219,10 @@ impl Link {
         self.close();
     }
 
-    /// Waits until the connection is down, for at most `patience`.
-    pub(crate) fn wait_down(&self, patience: Duration) {
+    /// Waits until the connection is down, for at most `timeout`.
+    pub(crate) fn wait_down(&self, timeout: Duration) {
         let mut incoming = self.incoming.lock();
-        self.down.wait_while_for(&mut incoming, |incoming| !incoming.down, patience);
+        self.down.wait_while_for(&mut incoming, |incoming| !incoming.down, timeout);
     }
 
     /// Ends the connection and both threads.

@@ -151,8 +151,8 @@ impl Drop for Node {
         // Handles that outlive the node must fail at once, so this waits until a task of LITE has seen that
         // the connection is down.
         let fenced = async {
-            let jobs = self.lite.jobs();
-            while !matches!(jobs.next().await, ToNode::Refused { .. }) {}
+            let messages = self.lite.control_messages();
+            while messages.next().await.is_some() {}
         };
         block_on(futures_lite::future::or(fenced, self.lite.sleep(FAREWELL)));
         self.poller.stop();

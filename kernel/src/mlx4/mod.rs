@@ -142,13 +142,13 @@ pub(crate) async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
     let mut cards: Vec<Function> = pci::functions().into_iter().filter(is_card).collect();
     // Physical functions come before virtual ones, otherwise in the order of the bus.
     cards.sort_by_key(|card| card.id.1 == VIRTUAL);
-    let place = match choice.address {
+    let index = match choice.address {
         _ if cards.is_empty() => return Err(NoCard::Absent),
         Some(address) => cards.iter().position(|card| card.address == address),
         None => Some(0),
     };
-    let function = match (place, choice.address) {
-        (Some(place), _) => cards.remove(place),
+    let function = match (index, choice.address) {
+        (Some(index), _) => cards.remove(index),
         (None, Some(address)) => return Err(NoCard::Elsewhere(address, cards)),
         (None, None) => return Err(NoCard::Absent),
     };

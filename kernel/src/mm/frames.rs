@@ -234,10 +234,10 @@ pub(crate) unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> 
     // The bitmaps go to the first address with room that is already mapped at this point of the boot.
     let words = (top / PAGE).div_ceil(64);
     let bytes = (words * 16).next_multiple_of(PAGE);
-    let place = free.iter().find(|r| r.len() >= bytes && r.start.as_u64() + bytes <= 4 << 30);
-    let place = place.expect("no room for the frame bitmaps").start.as_u64();
-    let base = (DIRECT_MAP + place) as *mut u64;
-    // SAFETY: `bytes` bytes at `place` are free RAM, mapped, and used by nothing else.
+    let bitmaps_at = free.iter().find(|r| r.len() >= bytes && r.start.as_u64() + bytes <= 4 << 30);
+    let bitmaps_at = bitmaps_at.expect("no room for the frame bitmaps").start.as_u64();
+    let base = (DIRECT_MAP + bitmaps_at) as *mut u64;
+    // SAFETY: `bytes` bytes at `bitmaps_at` are free RAM, mapped, and used by nothing else.
     let (taken, first) = unsafe {
         base.write_bytes(0xff, words as usize);
         base.add(words as usize).write_bytes(0, words as usize);
@@ -248,7 +248,7 @@ pub(crate) unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> 
     let mut total = 0;
     for r in free.iter() {
         let mut start = r.start.as_u64();
-        if start == place {
+        if start == bitmaps_at {
             start += bytes;
         }
         if start < r.end.as_u64() {

@@ -41,8 +41,8 @@ impl Receive for Receiver {
         if self.len == 0 {
             let (frame, len) = (&mut self.frame, &mut self.len);
             self.card.receive_frames(1, &mut |came| {
-                if let Some(place) = frame.get_mut(..came.len()) {
-                    place.copy_from_slice(came);
+                if let Some(target) = frame.get_mut(..came.len()) {
+                    target.copy_from_slice(came);
                     *len = came.len();
                 }
             });
@@ -91,8 +91,8 @@ impl Transmit for Transmitter {
     fn send(&mut self, len: usize) {
         let frame = self.frame.get(..len).unwrap_or_default();
         // The frame is dropped if the card has failed since there was room.
-        let sent = self.card.transmit_frame(len, &mut |place| {
-            place.copy_from_slice(frame);
+        let sent = self.card.transmit_frame(len, &mut |target| {
+            target.copy_from_slice(frame);
             len
         });
         self.frames += u64::from(sent);

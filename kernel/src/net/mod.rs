@@ -188,7 +188,7 @@ pub(crate) fn init(stack: bool) -> Result<&'static Net, String> {
         leak(name, address, nic)
     };
     let ports: Vec<&'static Port> = found.into_iter().enumerate().map(port).collect();
-    let at = |place: Option<usize>| ports.get(place?).copied();
+    let at = |index: Option<usize>| ports.get(index?).copied();
     let (mgmt, fabric) = (at(mgmt), at(fabric));
     let addressing = stack.then_some(addressing);
     let net =

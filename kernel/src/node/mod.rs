@@ -193,8 +193,8 @@ impl Node {
                 log::info!("the manager has ended this node");
                 power::exit(Code::Success);
             }
-            runtime::End::Lost(why) => {
-                log::error!("this node ends: {why}");
+            runtime::End::Lost => {
+                log::error!("this node ends: it has lost its membership");
                 power::exit(Code::Refused);
             }
         }

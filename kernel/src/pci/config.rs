@@ -71,8 +71,8 @@ impl Config {
     }
 
     fn select(a: Address, offset: u16) -> u32 {
-        let place = u32::from(a.bus) << 16 | u32::from(a.device & 31) << 11 | u32::from(a.function & 7) << 8;
-        0x8000_0000 | place | u32::from(offset & 0xfc)
+        let target = u32::from(a.bus) << 16 | u32::from(a.device & 31) << 11 | u32::from(a.function & 7) << 8;
+        0x8000_0000 | target | u32::from(offset & 0xfc)
     }
 
     fn reaches(&self, a: Address, offset: u16) -> bool {

@@ -56,9 +56,9 @@ impl MsixTable {
         let at = function.capabilities(capability::MSIX).next().ok_or(MsixError::Absent)?;
         let control = function.read(at);
         let len = (control >> 16 & 0x7ff) as u16 + 1;
-        let place = function.read(at + 4);
-        let (bar, size) = function.map_bar(place as usize & 7).map_err(MsixError::Bar)?;
-        let offset = u64::from(place & !7);
+        let location = function.read(at + 4);
+        let (bar, size) = function.map_bar(location as usize & 7).map_err(MsixError::Bar)?;
+        let offset = u64::from(location & !7);
         if offset + ENTRY_BYTES * u64::from(len) > size {
             return Err(MsixError::OutOfRange);
         }

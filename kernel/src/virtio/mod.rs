@@ -127,14 +127,14 @@ impl Device {
     ) -> Result<Self, SetupError> {
         function.enable();
         let mut root = PciRoot::new(Access { function: function.clone(), sizing: [false; 6] });
-        let place = DeviceFunction {
+        let bdf = DeviceFunction {
             bus: function.address.bus,
             device: function.address.device,
             function: function.address.function,
         };
         // This comes first: it maps every window that the transport uses, and can report a failure.
         let registers = Registers::find(function).ok_or(SetupError::Transport)?;
-        let mut transport = PciTransport::new::<Hal, _>(&mut root, place).map_err(|e| {
+        let mut transport = PciTransport::new::<Hal, _>(&mut root, bdf).map_err(|e| {
             log::error!("pci {}: {e}", function.address);
             SetupError::Transport
         })?;

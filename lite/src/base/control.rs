@@ -10,12 +10,8 @@ use proto::{NameError, NodeId, ToManager, ToNode};
 
 /// The number of queued messages at which [`Lite::send_control`](crate::Lite::send_control) waits.
 pub(crate) const SEND_QUEUE: usize = 16;
-/// The bytes of job messages that may be queued: the input of two jobs that this node was ready to accept,
-/// one of which was cancelled, and room for other messages. The receiver never waits for the task that
-/// takes them, because the acknowledgements behind them would wait as well.
-const JOB_BYTES: usize = 4 * ToNode::INPUT_WINDOW as usize;
-/// The bytes that a queued job message counts for beyond its encoded length.
-const JOB_COST: usize = 64;
+/// The bytes that a message in an [`Inbox`] counts for beyond its encoded length.
+const MESSAGE_COST: usize = 64;
 
 /// The answer of the directory to a request.
 pub(crate) type NameResult = Result<(NodeId, Vec<u8>), NameError>;
@@ -32,36 +28,40 @@ pub(crate) struct Control {
     /// The free memory that this node has reported last; `u64::MAX`: none yet.
     told_free: AtomicU64,
     pub(crate) next_request: AtomicU32,
-    pub(crate) jobs: Mutex<JobQueue>,
-    pub(crate) jobs_change: Waiters,
+    /// The messages that are not for LITE.
+    pub(crate) inbox: Mutex<Inbox>,
+    pub(crate) inbox_change: Waiters,
     ended: AtomicBool,
 }
 
-/// Job messages that wait to be taken.
+/// Encoded messages of the manager that are not for LITE and that wait to be taken. The receiver never waits
+/// for the task that takes them, because the acknowledgements of heartbeats behind them would wait as well.
 #[derive(Default)]
-pub(crate) struct JobQueue {
-    /// The messages, each with its cost in bytes.
-    messages: VecDeque<(usize, ToNode)>,
-    /// The sum of the costs.
+pub(crate) struct Inbox {
+    messages: VecDeque<Vec<u8>>,
+    /// The sum of the messages' lengths and costs.
     bytes: usize,
 }
 
-impl JobQueue {
-    /// Appends a message of `encoded` bytes; returns false if too many are queued.
-    pub(crate) fn push(&mut self, encoded: usize, message: ToNode) -> bool {
-        let cost = encoded.saturating_add(JOB_COST);
-        let bytes = self.bytes.saturating_add(cost);
-        if bytes > JOB_BYTES {
+impl Inbox {
+    fn cost(message: &[u8]) -> usize {
+        message.len().saturating_add(MESSAGE_COST)
+    }
+
+    /// Appends a message; returns false if it exceeds the [limit](ToNode::MAX_WAITING).
+    pub(crate) fn push(&mut self, message: Vec<u8>) -> bool {
+        let bytes = self.bytes.saturating_add(Self::cost(&message));
+        if bytes > ToNode::MAX_WAITING {
             return false;
         }
         self.bytes = bytes;
-        self.messages.push_back((cost, message));
+        self.messages.push_back(message);
         true
     }
 
-    pub(crate) fn pop(&mut self) -> Option<ToNode> {
-        let (cost, message) = self.messages.pop_front()?;
-        self.bytes -= cost;
+    pub(crate) fn pop(&mut self) -> Option<Vec<u8>> {
+        let message = self.messages.pop_front()?;
+        self.bytes -= Self::cost(&message);
         Some(message)
     }
 }
@@ -77,8 +77,8 @@ impl Control {
             free: Mutex::default(),
             told_free: AtomicU64::new(u64::MAX),
             next_request: AtomicU32::new(1),
-            jobs: Mutex::default(),
-            jobs_change: Waiters::default(),
+            inbox: Mutex::default(),
+            inbox_change: Waiters::default(),
             ended: AtomicBool::new(false),
         }
     }
@@ -104,7 +104,7 @@ impl Control {
         self.ended.store(true, Ordering::SeqCst);
         self.out_change.wake_all();
         self.names_change.wake_all();
-        self.jobs_change.wake_all();
+        self.inbox_change.wake_all();
     }
 
     pub(crate) fn has_ended(&self) -> bool {

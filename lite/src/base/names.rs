@@ -28,7 +28,7 @@ impl Named {
     pub(crate) const fn what(&self) -> &'static str {
         match self {
             Self::Region { .. } => "a region",
-            Self::Object(place) => place.kind.name(),
+            Self::Object(address) => address.kind.name(),
         }
     }
 }
@@ -54,14 +54,14 @@ impl Kind {
 pub(crate) struct ObjectAddress {
     pub(crate) kind: Kind,
     pub(crate) home: NodeId,
-    pub(crate) life: Incarnation,
+    pub(crate) incarnation: Incarnation,
     pub(crate) number: u64,
     pub(crate) secret: u64,
 }
 
 impl ObjectAddress {
     pub(crate) fn home(&self) -> MemberId {
-        (self.home, self.life)
+        (self.home, self.incarnation)
     }
 }
 
@@ -77,7 +77,7 @@ impl Named {
     pub(super) const fn bearer(&self) -> Bearer {
         match self {
             Self::Region { region, .. } => Bearer::Region(*region),
-            Self::Object(place) => Bearer::Object(place.number),
+            Self::Object(address) => Bearer::Object(address.number),
         }
     }
 }

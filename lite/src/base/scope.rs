@@ -44,12 +44,12 @@ impl Scope {
     }
 
     /// Ends all objects that were made in the scope and still exist. Nothing can be made in it afterwards
-    /// ([`Error::Refused`]). Each object may take `patience`; LITE goes on telling nodes that could not be
-    /// reached by then.
-    pub async fn end(&self, patience: Duration) {
+    /// ([`Error::Refused`]). Each object may take as long as `timeout`; LITE goes on telling nodes that could
+    /// not be reached by then.
+    pub async fn end(&self, timeout: Duration) {
         let Some(made) = self.made.lock().take() else { return };
         for end in made.into_values() {
-            end(patience).await;
+            end(timeout).await;
         }
     }
 }

@@ -3,13 +3,17 @@
 
 use super::config::MOST_SLOTS;
 use crate::Config;
+use Form::{Bytes, Number, Pools, Time, TimeOrNever};
 use alloc::string::{String, ToString};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 use platform::{TIME_UNITS, parse_time};
 
 /// The longest time that a setting accepts, which is the longest that Linux counts of a silent connection.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
 const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// One of [`Config`]'s sizes and times.
 pub struct Setting {
@@ -23,13 +27,13 @@ pub struct Setting {
 /// The syntax and the range of a value, and the function that stores it.
 enum Form {
     /// A number without a unit.
-    Number { least: u64, most: u64, set: fn(&mut Config, u64) },
+    Number(RangeInclusive<u64>, fn(&mut Config, u64)),
     /// A number of bytes; the text may end in K or M.
-    Bytes { least: u64, most: u64, set: fn(&mut Config, u64) },
+    Bytes(RangeInclusive<u64>, fn(&mut Config, u64)),
     /// A time with its unit.
-    Time { least: Duration, most: Duration, set: fn(&mut Config, Duration) },
+    Time(RangeInclusive<Duration>, fn(&mut Config, Duration)),
     /// A time with its unit, or `never`.
-    TimeOrNever { least: Duration, most: Duration, set: fn(&mut Config, Option<Duration>) },
+    TimeOrNever(RangeInclusive<Duration>, fn(&mut Config, Option<Duration>)),
     /// The pools of bounce buffers.
     Pools,
 }
@@ -52,105 +56,81 @@ pub enum SettingError {
     },
 }
 
-const fn number(
-    name: &'static str,
-    help: &'static str,
-    least: u64,
-    most: u64,
-    set: fn(&mut Config, u64),
-) -> Setting {
-    Setting { name, help, form: Form::Number { least, most, set } }
-}
-
-const fn bytes(
-    name: &'static str,
-    help: &'static str,
-    least: u64,
-    most: u64,
-    set: fn(&mut Config, u64),
-) -> Setting {
-    Setting { name, help, form: Form::Bytes { least, most, set } }
-}
-
-const fn time(
-    name: &'static str,
-    help: &'static str,
-    least: Duration,
-    most: Duration,
-    set: fn(&mut Config, Duration),
-) -> Setting {
-    Setting { name, help, form: Form::Time { least, most, set } }
+const fn setting(name: &'static str, help: &'static str, form: Form) -> Setting {
+    Setting { name, help, form }
 }
 
 /// All settings: the fields of [`Config`] except the node's name.
 pub const SETTINGS: &[Setting] = &[
-    time(
+    setting(
         "deadline",
         "the time limit of an operation whose handle sets none",
-        Duration::from_micros(1),
-        LONGEST,
-        |c, v| c.deadline = v,
+        Time(MICROSECOND..=LONGEST, |c, v| c.deadline = v),
     ),
-    number("queue-pairs", "reliable connections per peer", 1, 4, |c, v| c.queue_pairs = v as usize),
-    number("send-depth", "send work requests outstanding on one queue pair", 8, 16_384, |c, v| {
-        c.send_depth = v as u32;
-    }),
-    number(
+    setting("queue-pairs", "reliable connections per peer", Number(1..=4, |c, v| c.queue_pairs = v as usize)),
+    setting(
+        "send-depth",
+        "send work requests outstanding on one queue pair",
+        Number(8..=16_384, |c, v| c.send_depth = v as u32),
+    ),
+    setting(
         "operations",
         "one-sided operations and RPC messages outstanding on the node",
-        16,
-        MOST_SLOTS as u64,
-        |c, v| c.operations = v as u32,
+        Number(16..=MOST_SLOTS as u64, |c, v| c.operations = v as u32),
     ),
-    number("peers", "peers that may be connected at once", 2, 4095, |c, v| c.peers = v as u32),
-    Setting {
-        name: "idle",
-        help: "the time after which an unused connection is closed",
-        form: Form::TimeOrNever { least: Duration::from_millis(1), most: LONGEST, set: |c, v| c.idle = v },
-    },
-    Setting { name: "bounce", help: "the three pools of bounce buffers", form: Form::Pools },
-    number("window", "chunks of one large transfer in flight at once", 1, 8, |c, v| c.window = v as usize),
-    bytes(
+    setting("peers", "peers that may be connected at once", Number(2..=4095, |c, v| c.peers = v as u32)),
+    setting(
+        "idle",
+        "the time after which an unused connection is closed",
+        TimeOrNever(MILLISECOND..=LONGEST, |c, v| c.idle = v),
+    ),
+    setting("bounce", "the three pools of bounce buffers", Pools),
+    setting(
+        "window",
+        "chunks of one large transfer in flight at once",
+        Number(1..=8, |c, v| c.window = v as usize),
+    ),
+    setting(
         "ring",
         "length of the ring for one peer's requests, a power of two",
-        16 << 10,
-        16 << 20,
-        |c, v| {
-            c.ring = v as u32;
-        },
+        Bytes(16 << 10..=16 << 20, |c, v| c.ring = v as u32),
     ),
-    number("calls", "calls outstanding to one peer", 1, 4088, |c, v| c.calls = v as u32),
-    bytes("backlog", "memory for one peer's undelivered requests", 4 << 10, 1 << 30, |c, v| {
-        c.backlog = v as u32;
-    }),
-    bytes("reply-slot", "length of the slot for one reply", 256, 64 << 10, |c, v| c.reply_slot = v as u32),
-    time(
+    setting("calls", "calls outstanding to one peer", Number(1..=4088, |c, v| c.calls = v as u32)),
+    setting(
+        "backlog",
+        "memory for one peer's undelivered requests",
+        Bytes(4 << 10..=1 << 30, |c, v| c.backlog = v as u32),
+    ),
+    setting(
+        "reply-slot",
+        "length of the slot for one reply",
+        Bytes(256..=64 << 10, |c, v| c.reply_slot = v as u32),
+    ),
+    setting(
         "connect-timeout",
         "the time after which the set-up of a connection starts again",
-        Duration::from_millis(1),
-        LONGEST,
-        |c, v| c.connect_timeout = v,
+        Time(MILLISECOND..=LONGEST, |c, v| c.connect_timeout = v),
     ),
-    time(
+    setting(
         "ack-timeout",
         "the time that a queue pair waits for an acknowledgement before it retransmits",
-        Duration::from_micros(10),
-        Duration::from_secs(60),
-        |c, v| c.ack_timeout = v,
+        Time(Duration::from_micros(10)..=Duration::from_secs(60), |c, v| c.ack_timeout = v),
     ),
-    number("retries", "retransmissions before a queue pair fails", 0, 7, |c, v| c.retries = v as u8),
-    time(
+    setting(
+        "retries",
+        "retransmissions before a queue pair fails",
+        Number(0..=7, |c, v| c.retries = v as u8),
+    ),
+    setting(
         "rnr-delay",
         "the time for which a peer waits when no receive is posted",
-        Duration::from_micros(10),
-        Duration::from_millis(655),
-        |c, v| c.rnr_delay = v,
+        Time(Duration::from_micros(10)..=Duration::from_millis(655), |c, v| c.rnr_delay = v),
     ),
-    Setting {
-        name: "silence",
-        help: "the time, beyond the lease, after which the node leaves if the manager is silent",
-        form: Form::TimeOrNever { least: SECOND, most: LONGEST, set: |c, v| c.silence = v },
-    },
+    setting(
+        "silence",
+        "the time, beyond the lease, after which the node leaves if the manager is silent",
+        TimeOrNever(SECOND..=LONGEST, |c, v| c.silence = v),
+    ),
 ];
 
 impl Setting {
@@ -158,36 +138,26 @@ impl Setting {
     #[must_use]
     pub fn wanted(&self) -> String {
         match &self.form {
-            Form::Number { least, most, .. } => alloc::format!("a number from {least} to {most}"),
-            Form::Bytes { least, most, .. } => {
-                alloc::format!("bytes from {} to {}", size_text(*least), size_text(*most))
+            Number(range, _) => alloc::format!("a number from {} to {}", range.start(), range.end()),
+            Bytes(range, _) => {
+                alloc::format!("bytes from {} to {}", size_text(*range.start()), size_text(*range.end()))
             }
-            Form::Time { least, most, .. } => {
-                alloc::format!("a time from {} to {}", time_text(*least), time_text(*most))
-            }
-            Form::TimeOrNever { least, most, .. } => {
-                alloc::format!("a time from {} to {}, or never", time_text(*least), time_text(*most))
-            }
-            Form::Pools => "three pools as SIZExCOUNT, as in 256x256,4Kx64,64Kx16".into(),
+            Time(range, _) => time_range_text(range),
+            TimeOrNever(range, _) => time_range_text(range) + ", or never",
+            Pools => "three pools as SIZExCOUNT, as in 256x256,4Kx64,64Kx16".into(),
         }
     }
 
     fn apply(&self, config: &mut Config, text: &str) -> Option<()> {
-        match self.form {
-            Form::Number { least, most, set } => {
-                set(config, parse_number(text).filter(|v| (least..=most).contains(v))?);
+        match &self.form {
+            Number(range, set) => set(config, parse_number(text).filter(|v| range.contains(v))?),
+            Bytes(range, set) => set(config, parse_size(text).filter(|v| range.contains(v))?),
+            Time(range, set) => set(config, parse_time(text).filter(|v| range.contains(v))?),
+            TimeOrNever(_, set) if text == "never" => set(config, None),
+            TimeOrNever(range, set) => {
+                set(config, Some(parse_time(text).filter(|v| range.contains(v))?));
             }
-            Form::Bytes { least, most, set } => {
-                set(config, parse_size(text).filter(|v| (least..=most).contains(v))?);
-            }
-            Form::Time { least, most, set } => {
-                set(config, parse_time(text).filter(|v| (least..=most).contains(v))?);
-            }
-            Form::TimeOrNever { set, .. } if text == "never" => set(config, None),
-            Form::TimeOrNever { least, most, set } => {
-                set(config, Some(parse_time(text).filter(|v| (least..=most).contains(v))?));
-            }
-            Form::Pools => config.bounce = parse_pools(text)?,
+            Pools => config.bounce = parse_pools(text)?,
         }
         // The ring is the one size that is not a plain range.
         (self.name != "ring" || config.ring.is_power_of_two()).then_some(())
@@ -256,6 +226,10 @@ fn size_text(bytes: u64) -> String {
         _ if bytes.is_multiple_of(1 << 10) => alloc::format!("{}K", bytes >> 10),
         _ => bytes.to_string(),
     }
+}
+
+fn time_range_text(range: &RangeInclusive<Duration>) -> String {
+    alloc::format!("a time from {} to {}", time_text(*range.start()), time_text(*range.end()))
 }
 
 fn time_text(time: Duration) -> String {

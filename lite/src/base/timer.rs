@@ -1,5 +1,6 @@
 //! Timers: a heap from which any timer can be removed, without allocation once it has grown.
 
+use super::standing::Standing;
 use crate::base::lock::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,6 +17,7 @@ pub(crate) struct Timers {
     first: AtomicU64,
     /// The platform, whose poller is woken when a timer is started that is earlier than all others.
     platform: Arc<dyn Platform>,
+    standing: Arc<Standing>,
 }
 
 #[derive(Default)]
@@ -31,21 +33,21 @@ struct Entry {
     at: Instant,
     number: u64,
     /// The index in `order`; `NOWHERE` once fired.
-    place: u32,
+    position: u32,
     waker: Option<Waker>,
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 impl Heap {
-    fn key(&self, place: usize) -> (Instant, u64) {
-        let e = &self.entries[self.order[place] as usize];
+    fn key(&self, position: usize) -> (Instant, u64) {
+        let e = &self.entries[self.order[position] as usize];
         (e.at, e.number)
     }
 
-    fn put(&mut self, place: usize, entry: u32) {
-        self.order[place] = entry;
-        self.entries[entry as usize].place = place as u32;
+    fn put(&mut self, position: usize, entry: u32) {
+        self.order[position] = entry;
+        self.entries[entry as usize].position = position as u32;
     }
 
     fn swap(&mut self, a: usize, b: usize) {
@@ -54,37 +56,37 @@ impl Heap {
         self.put(b, x);
     }
 
-    fn rise(&mut self, mut place: usize) {
-        while place > 0 {
-            let above = (place - 1) / 2;
-            if self.key(above) <= self.key(place) {
+    fn rise(&mut self, mut position: usize) {
+        while position > 0 {
+            let above = (position - 1) / 2;
+            if self.key(above) <= self.key(position) {
                 break;
             }
-            self.swap(place, above);
-            place = above;
+            self.swap(position, above);
+            position = above;
         }
     }
 
-    fn sink(&mut self, mut place: usize) {
+    fn sink(&mut self, mut position: usize) {
         loop {
-            let left = 2 * place + 1;
+            let left = 2 * position + 1;
             if left >= self.order.len() {
                 break;
             }
             let right = left + 1;
             let least =
                 if right < self.order.len() && self.key(right) < self.key(left) { right } else { left };
-            if self.key(place) <= self.key(least) {
+            if self.key(position) <= self.key(least) {
                 break;
             }
-            self.swap(place, least);
-            place = least;
+            self.swap(position, least);
+            position = least;
         }
     }
 
     fn insert(&mut self, at: Instant, waker: Waker) -> u32 {
         self.started += 1;
-        let entry = Entry { at, number: self.started, place: NOWHERE, waker: Some(waker) };
+        let entry = Entry { at, number: self.started, position: NOWHERE, waker: Some(waker) };
         let index = if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
             index
@@ -99,35 +101,33 @@ impl Heap {
         index
     }
 
-    /// Removes the timer at `place` from the order.
-    fn take(&mut self, place: usize) -> u32 {
-        let entry = self.order[place];
+    /// Removes the timer at `position` from the order.
+    fn take(&mut self, position: usize) -> u32 {
+        let entry = self.order[position];
         let last = self.order.len() - 1;
-        if place != last {
-            self.swap(place, last);
+        if position != last {
+            self.swap(position, last);
         }
         self.order.pop();
-        self.entries[entry as usize].place = NOWHERE;
-        if place < self.order.len() {
-            self.rise(place);
-            self.sink(place);
+        self.entries[entry as usize].position = NOWHERE;
+        if position < self.order.len() {
+            self.rise(position);
+            self.sink(position);
         }
         entry
     }
 }
 
 impl Timers {
-    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
-        Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform }
+    pub(crate) fn new(platform: Arc<dyn Platform>, standing: Arc<Standing>) -> Self {
+        Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform, standing }
     }
 
     /// Fires all timers up to `now`; returns true if there were any.
-    #[inline]
     pub(crate) fn expire(&self, now: Instant) -> bool {
         now.as_nanos() >= self.first.load(Ordering::Acquire) && self.fire(now)
     }
 
-    #[cold]
     fn fire(&self, now: Instant) -> bool {
         let mut any = false;
         loop {
@@ -146,6 +146,11 @@ impl Timers {
                 waker.wake();
             }
         }
+    }
+
+    /// Returns a time that is not later than any timer, without the lock.
+    pub(crate) fn bound(&self) -> Instant {
+        Instant::from_nanos(self.first.load(Ordering::Acquire))
     }
 
     /// Returns the time of the earliest timer.
@@ -185,9 +190,10 @@ impl Timer<'_> {
         let Some(index) = self.index else {
             let index = heap.insert(self.at, cx.waker().clone());
             self.index = Some(index);
-            let earliest = heap.entries[index as usize].place == 0;
+            let earliest = heap.entries[index as usize].position == 0;
             if earliest {
                 self.timers.first.store(self.at.as_nanos(), Ordering::Release);
+                self.timers.standing.due_by(self.at);
             }
             drop(heap);
             if earliest {
@@ -196,7 +202,7 @@ impl Timer<'_> {
             return Poll::Pending;
         };
         let entry = &mut heap.entries[index as usize];
-        if entry.place == NOWHERE {
+        if entry.position == NOWHERE {
             return Poll::Ready(());
         }
         if !entry.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
@@ -210,9 +216,9 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         let Some(index) = self.index else { return };
         let mut heap = self.timers.heap.lock();
-        let place = heap.entries[index as usize].place;
-        if place != NOWHERE {
-            heap.take(place as usize);
+        let position = heap.entries[index as usize].position;
+        if position != NOWHERE {
+            heap.take(position as usize);
         }
         let waker = heap.entries[index as usize].waker.take();
         heap.free.push(index);
@@ -252,7 +258,7 @@ mod tests {
     #[test]
     fn an_earlier_timer_wakes_the_poller() {
         let platform = Arc::new(Woken::default());
-        let timers = Timers::new(platform.clone());
+        let timers = Timers::new(platform.clone(), Arc::default());
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
         for (at, woken) in [(50, 1), (60, 1), (40, 2), (45, 2)] {
@@ -267,7 +273,7 @@ mod tests {
         /// Timers fire in order of time, and removed ones never, for all orders of starts and drops.
         #[test]
         fn fires_in_order(times in proptest::collection::vec(0u64..100, 1..60), drops in proptest::collection::vec(any::<prop::sample::Index>(), 0..30)) {
-            let timers = Timers::new(Arc::new(Woken::default()));
+            let timers = Timers::new(Arc::new(Woken::default()), Arc::default());
             let mut cx = Context::from_waker(Waker::noop());
             let mut all: Vec<Option<Timer<'_>>> = times.iter().map(|t| {
                 let mut timer = Timer { timers: &timers, at: Instant::from_nanos(*t), index: None };

@@ -1,12 +1,14 @@
 //! The trace of a node: typed events in one ring for each processor.
 //!
-//! While tracing is off, each traced place costs one relaxed load. While it is on, an event reads the clock
-//! and stores four words; nothing is formatted and nothing waits. A ring keeps the last events and
-//! overwrites older ones.
+//! While tracing is off, a call that would record an event costs one relaxed load. While it is on, an event
+//! reads the clock and stores four words; nothing is formatted and nothing waits. A ring keeps the last
+//! events and overwrites older ones.
 
+use super::standing::{Standing, TRACED};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Instant;
 use proto::NodeId;
 use spin::Once;
@@ -42,7 +44,7 @@ pub enum Event {
         /// The peer.
         peer: NodeId,
         /// The index of the queue pair in the connection, from 0.
-        lane: u8,
+        queue_pair: u8,
         /// The length in bytes; larger values appear as 2^24 - 1.
         bytes: u32,
     },
@@ -94,8 +96,8 @@ impl Event {
     fn pack(self) -> (u64, u64) {
         let head = |kind: u64, peer: NodeId, more: u64| kind << 56 | u64::from(peer.0) << 40 | more;
         match self {
-            Self::Posted { id, work, peer, lane, bytes } => {
-                let low = u64::from(lane) << 32 | u64::from(work as u8) << 24;
+            Self::Posted { id, work, peer, queue_pair, bytes } => {
+                let low = u64::from(queue_pair) << 32 | u64::from(work as u8) << 24;
                 (head(1, peer, low | u64::from(bytes.min(0xff_ffff))), id)
             }
             Self::Ended { id, ok } => (head(2, NodeId(0), u64::from(ok)), id),
@@ -120,7 +122,7 @@ impl Event {
                     _ => return None,
                 },
                 peer,
-                lane: (head >> 32) as u8,
+                queue_pair: (head >> 32) as u8,
                 bytes: head as u32 & 0xff_ffff,
             },
             2 => Self::Ended { id, ok: head & 1 == 1 },
@@ -147,14 +149,14 @@ impl Ring {
         Self { next: AtomicU64::new(0), words }
     }
 
-    fn place(&self, turn: u64) -> Option<&[AtomicU64; WORDS]> {
+    fn slot(&self, turn: u64) -> Option<&[AtomicU64; WORDS]> {
         let at = (turn % EVENTS as u64) as usize * WORDS;
         self.words.get(at..at + WORDS)?.try_into().ok()
     }
 
     fn put(&self, at: Instant, event: Event) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let Some([mark, time, head, id]) = self.place(turn) else { return };
+        let Some([mark, time, head, id]) = self.slot(turn) else { return };
         let (first, second) = event.pack();
         mark.swap(2 * turn + 1, Ordering::AcqRel);
         time.store(at.as_nanos(), Ordering::Relaxed);
@@ -164,7 +166,7 @@ impl Ring {
     }
 
     fn get(&self, turn: u64) -> Option<(Instant, Event)> {
-        let [mark, time, head, id] = self.place(turn)?;
+        let [mark, time, head, id] = self.slot(turn)?;
         let before = mark.load(Ordering::Acquire);
         let words = [time, head, id].map(|w| w.load(Ordering::Acquire));
         let whole = before == 2 * turn + 2 && mark.load(Ordering::Relaxed) == before;
@@ -180,17 +182,15 @@ impl Ring {
 }
 
 /// A node's trace; its rings are made when it is first turned on.
-#[derive(Default)]
 pub(crate) struct Trace {
-    on: AtomicBool,
+    /// One bit of it tells whether tracing is on.
+    standing: Arc<Standing>,
     rings: Once<Vec<Ring>>,
 }
 
 impl Trace {
-    /// Returns true if tracing is on.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    pub(crate) fn new(standing: Arc<Standing>) -> Self {
+        Self { standing, rings: Once::new() }
     }
 
     /// Records an event of processor `cpu`.
@@ -207,7 +207,7 @@ impl Trace {
         if on {
             self.rings.call_once(|| (0..cpus).map(|_| Ring::new()).collect());
         }
-        self.on.store(on, Ordering::Release);
+        self.standing.replace(TRACED, if on { TRACED } else { 0 });
     }
 
     /// Returns the last events, by time.
@@ -230,8 +230,9 @@ mod tests {
         let work = prop_oneof![Just(Work::Write), Just(Work::Read), Just(Work::Atomic), Just(Work::Message)];
         let peer = || (0u16..4096).prop_map(NodeId);
         prop_oneof![
-            (any::<u64>(), work, peer(), 0u8..4, 0u32..1 << 24)
-                .prop_map(|(id, work, peer, lane, bytes)| Event::Posted { id, work, peer, lane, bytes }),
+            (any::<u64>(), work, peer(), 0u8..4, 0u32..1 << 24).prop_map(
+                |(id, work, peer, queue_pair, bytes)| Event::Posted { id, work, peer, queue_pair, bytes }
+            ),
             (any::<u64>(), any::<bool>()).prop_map(|(id, ok)| Event::Ended { id, ok }),
             (peer(), any::<u32>()).prop_map(|(peer, function)| Event::Called { peer, function }),
             peer().prop_map(|peer| Event::Arrived { peer }),
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(first, Some((Instant::from_nanos(10), Event::Ended { id: 10, ok: true })));
         assert_eq!(ring.all().count(), EVENTS);
         // An entry that is being written is skipped.
-        ring.place(20).unwrap()[0].store(2 * 20 + 1, Ordering::Relaxed);
+        ring.slot(20).unwrap()[0].store(2 * 20 + 1, Ordering::Relaxed);
         assert_eq!(ring.all().count(), EVENTS - 1);
     }
 }

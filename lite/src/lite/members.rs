@@ -1,9 +1,9 @@
-//! The membership of this node, and messages of jobs.
+//! The membership of this node, and the control connection.
 
 use super::Lite;
 use crate::Error;
 use crate::base::control::SEND_QUEUE;
-use crate::membership::{JobMessages, Watcher, Watchers};
+use crate::membership::{ControlMessages, Watcher, Watchers};
 use crate::transport::conn::peers::PeerLink;
 use crate::transport::op::Moment;
 use alloc::vec::Vec;
@@ -91,11 +91,11 @@ impl Lite {
         self.node.leave(self.deadline()).await
     }
 
-    /// Returns the control messages of jobs. One task should take them, because each message goes to the
-    /// first task that asks.
+    /// Returns the manager's messages that are not for LITE. One task should take them, because each message
+    /// goes to the first task that asks.
     #[must_use]
-    pub fn jobs(&self) -> JobMessages {
-        JobMessages { node: self.node.membership.clone() }
+    pub fn control_messages(&self) -> ControlMessages {
+        ControlMessages { node: self.node.membership.clone() }
     }
 
     /// Sends a message to the manager; waits while many messages are queued.

@@ -1,7 +1,7 @@
 //! Calls and messages.
 
 use super::Lite;
-use crate::rpc::{INTERNAL, RawRequest, Registration, Sink, Takes, Whom, all};
+use crate::rpc::{INTERNAL, RawRequest, Registration, ReplyTarget, Takes, Whom, all};
 use crate::{Error, FunctionId, Mailbox, RpcOptions, RpcServer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ impl Lite {
         node: NodeId,
         function: FunctionId,
         data: &[u8],
-        sink: Sink<'_>,
+        target: ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         if function >= INTERNAL {
             return Err(Error::Permission);
@@ -24,7 +24,7 @@ impl Lite {
         } else {
             None
         };
-        self.node.rpc.call(Whom::Node(node), RawRequest { function, data }, sink, deadline).await
+        self.node.rpc.call(Whom::Node(node), RawRequest { function, data }, target, deadline).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.
@@ -56,7 +56,7 @@ impl Lite {
         max_reply: usize,
     ) -> Result<Vec<u8>, Error> {
         let mut reply = Vec::new();
-        self.call_to(node, f, request, Sink::Vec { into: &mut reply, max: max_reply }).await?;
+        self.call_to(node, f, request, ReplyTarget::Vec { into: &mut reply, max: max_reply }).await?;
         Ok(reply)
     }
 
@@ -80,7 +80,7 @@ impl Lite {
         request: &[u8],
         reply: &mut [u8],
     ) -> Result<usize, Error> {
-        self.call_to(node, f, request, Sink::Slice(reply)).await
+        self.call_to(node, f, request, ReplyTarget::Slice(reply)).await
     }
 
     /// Calls function `f` of each of `nodes` with the same request, all at once, and returns each node's
@@ -117,7 +117,7 @@ impl Lite {
     /// error: it is not.
     pub async fn send(&self, node: NodeId, port: FunctionId, message: &[u8]) -> Result<(), Error> {
         self.node.counters.sends.add(1);
-        self.call_to(node, port, message, Sink::Nowhere).await.map(drop)
+        self.call_to(node, port, message, ReplyTarget::Nowhere).await.map(drop)
     }
 
     /// Registers function `f` of this node, for callers on all nodes. Any number of tasks may
@@ -138,7 +138,7 @@ impl Lite {
     /// # }
     /// ```
     pub fn register(&self, f: FunctionId, options: RpcOptions) -> Result<RpcServer, Error> {
-        let of = (&self.by.scope, self.by.patience());
+        let of = (&self.by.scope, self.by.timeout());
         Registration::new(&self.node, of, f, options, Takes::Calls).map(RpcServer)
     }
 
@@ -159,7 +159,7 @@ impl Lite {
     /// # }
     /// ```
     pub fn open_mailbox(&self, port: FunctionId, options: RpcOptions) -> Result<Mailbox, Error> {
-        let of = (&self.by.scope, self.by.patience());
+        let of = (&self.by.scope, self.by.timeout());
         Registration::new(&self.node, of, port, options, Takes::Messages).map(Mailbox)
     }
 }

@@ -30,12 +30,12 @@ impl Lite {
                 return Err(Error::Refused(why.into()));
             }
         };
-        let life = node.member_now(home)?;
-        let waiting = node.begin_wait_at_barrier(life)?;
-        let (token, oldest) = (waiting.token, node.waits.oldest_at_barriers(life));
-        let undo = Rollback::new(node, life, Request::BarrierLeave { name: name.into(), token });
+        let member = node.member_now(home)?;
+        let waiting = node.begin_wait_at_barrier(member)?;
+        let (token, oldest) = (waiting.token, node.waits.oldest_at_barriers(member));
+        let undo = Rollback::new(node, member, Request::BarrierLeave { name: name.into(), token });
         let ask = Request::BarrierEnter { name: name.into(), group, token, oldest };
-        let result = match node.request_until(life, &ask, deadline).await {
+        let result = match node.request_until(member, &ask, deadline).await {
             // Without an answer, this node may still be waiting at the home.
             Ok(Response::Queued) | Err(Error::Unknown) => {
                 // After the deadline the barrier may have opened without this node's knowledge.
@@ -80,20 +80,20 @@ impl Lite {
     /// `NameTaken` if something is published under that name.
     pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
         self.by.scope.check()?;
-        let place = self.node.sync.new_object(Kind::Event, home, name, self.deadline()).await?;
-        self.node.sync.keep_object(&self.by.scope, place)?;
-        Ok(self.event(place))
+        let address = self.node.sync.new_object(Kind::Event, home, name, self.deadline()).await?;
+        self.node.sync.keep_object(&self.by.scope, address)?;
+        Ok(self.event(address))
     }
 
     /// Opens the event that is published as `name`.
     pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
-        let place = self.node.sync.find_object(Kind::Event, name, self.deadline()).await?;
-        Ok(self.event(place))
+        let address = self.node.sync.find_object(Kind::Event, name, self.deadline()).await?;
+        Ok(self.event(address))
     }
 
-    fn event(&self, place: ObjectAddress) -> Event {
+    fn event(&self, address: ObjectAddress) -> Event {
         let (node, scope) = (self.node.sync.clone(), self.by.scope.clone());
-        Event { node, place, patience: self.by.patience(), scope }
+        Event { node, address, timeout: self.by.timeout(), scope }
     }
 
     /// Creates a lock on `home`, which may be this node, and publishes it as `name`.
@@ -102,19 +102,19 @@ impl Lite {
     /// `NameTaken` if something is published under that name.
     pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
         self.by.scope.check()?;
-        let place = self.node.sync.new_object(Kind::Lock, home, name, self.deadline()).await?;
-        self.node.sync.keep_object(&self.by.scope, place)?;
-        Ok(self.lock(place))
+        let address = self.node.sync.new_object(Kind::Lock, home, name, self.deadline()).await?;
+        self.node.sync.keep_object(&self.by.scope, address)?;
+        Ok(self.lock(address))
     }
 
     /// Opens the lock that is published as `name`.
     pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
-        let place = self.node.sync.find_object(Kind::Lock, name, self.deadline()).await?;
-        Ok(self.lock(place))
+        let address = self.node.sync.find_object(Kind::Lock, name, self.deadline()).await?;
+        Ok(self.lock(address))
     }
 
-    fn lock(&self, place: ObjectAddress) -> Lock {
+    fn lock(&self, address: ObjectAddress) -> Lock {
         let (node, scope) = (self.node.sync.clone(), self.by.scope.clone());
-        Lock { node, place, patience: self.by.patience(), scope }
+        Lock { node, address, timeout: self.by.timeout(), scope }
     }
 }

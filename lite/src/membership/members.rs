@@ -94,7 +94,7 @@ impl Membership {
         if node == self.me {
             return;
         }
-        let former = self.incarnation_of(node).filter(|life| *life != member.incarnation);
+        let former = self.incarnation_of(node).filter(|former| *former != member.incarnation);
         if let Some(former) = former {
             self.on_left(node, former, "joined again".into());
         }
@@ -131,23 +131,23 @@ impl Membership {
         if !planted(Bug::QueuePairsKept) {
             self.retire(link);
         }
-        let life = (node, incarnation);
-        self.forget_lost(life);
-        let unused = self.mappings.forget(life);
-        for region in self.regions.forget(life) {
+        let member = (node, incarnation);
+        self.forget_lost(member);
+        let unused = self.mappings.forget(member);
+        for region in self.regions.forget(member) {
             self.spawn_fence(region);
         }
-        self.sync.waits.forget(life);
-        self.sync.end_waits_of(life);
+        self.sync.waits.forget(member);
+        self.sync.end_waits_of(member);
         if planted(Bug::FreedBeforeSettled) {
-            self.free_memory_of(life);
+            self.free_memory_of(member);
         }
         // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
         // behalf: the manager may rely on that.
         let seen = ToManager::LeftSeen { node, incarnation };
         if unused.iter().all(|mapping| self.is_drained(mapping))
-            && (!self.is_served(life) || planted(Bug::QueuePairsKept))
-            && self.errands.are_done(life)
+            && (!self.is_served(member) || planted(Bug::QueuePairsKept))
+            && self.errands.are_done(member)
         {
             self.control.post(&seen);
         } else {
@@ -157,8 +157,8 @@ impl Membership {
                 for mapping in unused {
                     me.drained(&mapping).await;
                 }
-                me.peer_change.until(|| (!me.is_served(life)).then_some(())).await;
-                me.errands.done(life).await;
+                me.peer_change.until(|| (!me.is_served(member)).then_some(())).await;
+                me.errands.done(member).await;
                 me.control.post(&seen);
             };
             self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));
@@ -168,18 +168,18 @@ impl Membership {
     }
 
     /// Handles the news that all members have seen the end of an incarnation.
-    pub(crate) fn on_settled(self: &Arc<Self>, life: MemberId) {
+    pub(crate) fn on_settled(self: &Arc<Self>, member: MemberId) {
         #[cfg(feature = "testing")]
-        self.settled.lock().push(life);
-        self.sync.unblock_locks(life);
-        self.free_memory_of(life);
+        self.settled.lock().push(member);
+        self.sync.unblock_locks(member);
+        self.free_memory_of(member);
     }
 
     /// Frees the memory of an incarnation that has ended, because no node accesses memory on its behalf any
     /// more.
-    fn free_memory_of(self: &Arc<Self>, life: MemberId) {
-        self.holdings.settle(life);
-        for region in self.regions.settle(life) {
+    fn free_memory_of(self: &Arc<Self>, member: MemberId) {
+        self.holdings.settle(member);
+        for region in self.regions.settle(member) {
             self.spawn_fence(region);
         }
         self.report_memory();

@@ -36,6 +36,14 @@ impl Membership {
             let Ok(bytes) = core::future::poll_fn(|cx| link.poll_recv(cx)).await else {
                 return self.fence();
             };
+            if !ToNode::is_for_lite(&bytes) {
+                if !self.control.inbox.lock().push(bytes) {
+                    log::error!("lite: the manager has sent more than this node was ready to accept");
+                    return self.fence();
+                }
+                self.control.inbox_change.wake_all();
+                continue;
+            }
             let Ok(message) = proto::decode::<ToNode>(&bytes) else {
                 log::warn!("lite: malformed control message of {} bytes", bytes.len());
                 continue;
@@ -66,8 +74,8 @@ impl Membership {
                 ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
                 ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
                 ToNode::Name { request, result } => {
-                    if let Some(place) = self.control.names.lock().get_mut(&request) {
-                        *place = Some(result);
+                    if let Some(answer) = self.control.names.lock().get_mut(&request) {
+                        *answer = Some(result);
                     }
                     self.control.names_change.wake_all();
                 }
@@ -75,21 +83,7 @@ impl Membership {
                     log::error!("lite: the manager has ended the membership: {reason}");
                     return self.fence();
                 }
-                ToNode::Welcome(_) => log::warn!("lite: unexpected control message"),
-                job @ (ToNode::JobStart(_)
-                | ToNode::JobInput { .. }
-                | ToNode::JobInputEnd { .. }
-                | ToNode::JobOutputAck { .. }
-                | ToNode::JobCancel { .. }
-                | ToNode::Shutdown) => {
-                    if !self.control.jobs.lock().push(bytes.len(), job) {
-                        log::error!(
-                            "lite: the manager has sent more input than this node was ready to accept"
-                        );
-                        return self.fence();
-                    }
-                    self.control.jobs_change.wake_all();
-                }
+                _ => log::warn!("lite: unexpected control message"),
             }
         }
     }

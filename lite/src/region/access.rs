@@ -32,7 +32,7 @@ impl Mappings {
             let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
             let part = data.part(done, spot.run);
             let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
-            let (node, life) = spot.at;
+            let (node, incarnation) = spot.at;
             let stopped = if node == self.me {
                 if self.lease.is_suspended() {
                     self.resumed().await?;
@@ -45,7 +45,7 @@ impl Mappings {
                 })
             } else {
                 let mut moved = 0;
-                let route = Route::Node(node, life);
+                let route = Route::Node(node, incarnation);
                 let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, issued).await;
                 done += moved;
                 result
@@ -108,7 +108,7 @@ impl Mappings {
             let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
             let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
             let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
-            let qp_index = conn.pick(share);
+            let qp_index = conn.group.lanes.pick(share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
             let posted =
                 self.resources.until(|| match self.try_post(&conn, qp_index, verb, to, Some(pass), false) {

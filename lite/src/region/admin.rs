@@ -22,9 +22,9 @@ impl Lmr {
     fn keep_in_scope(&self, name: &str, mapping: u64) -> Result<bool, Error> {
         let end = || -> End {
             let (region, name) = (self.clone(), String::from(name));
-            Box::new(move |patience| {
+            Box::new(move |timeout| {
                 Box::pin(async move {
-                    match region.with_deadline(patience).free().await {
+                    match region.with_deadline(timeout).free().await {
                         Ok(()) | Err(Error::Freed) => {}
                         Err(error) => log::debug!("lite: freeing the region `{name}`: {error}"),
                     }

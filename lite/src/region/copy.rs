@@ -62,13 +62,13 @@ impl Lmr {
         let mut loans = [None; 2];
         let sides = [(here, Permissions::READ, offset), (there, Permissions::WRITE, to_offset)];
         for (loan, (mapping, rights, offset)) in loans.iter_mut().zip(sides) {
-            let (owner, token, patience_ns) = (mapping.owner, node.random(), left(deadline));
-            let ask = Request::Lend { mapping: mapping.id, to: from.0, rights, token, patience_ns };
+            let (owner, token, timeout_ns) = (mapping.owner, node.random(), left(deadline));
+            let ask = Request::Lend { mapping: mapping.id, to: from.0, rights, token, timeout_ns };
             node.request(owner, &ask, deadline).await.map_err(|e| self.explain(e))?;
             *loan = Some(Loan { owner: owner.0, token, offset });
         }
         let [Some(source), Some(target)] = loans else { return Err(Error::Unknown) };
-        let ask = Request::Copy { from: source, to: target, len, patience_ns: left(deadline) };
+        let ask = Request::Copy { from: source, to: target, len, timeout_ns: left(deadline) };
         node.request(from, &ask, deadline).await.map(drop)
     }
 
@@ -139,11 +139,11 @@ impl RegionOwner {
         from: Loan,
         to: Loan,
         len: u64,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Response, Error> {
-        let patience = Duration::from_nanos(patience_ns).min(Duration::from_secs(3600));
-        let deadline = self.platform.now() + patience;
-        let issuer = Issuer::new(self.clone(), patience, Class::default());
+        let timeout = Duration::from_nanos(timeout_ns).min(Duration::from_secs(3600));
+        let deadline = self.platform.now() + timeout;
+        let issuer = Issuer::new(self.clone(), timeout, Class::default());
         let lmr = |mapping| Lmr::new(&issuer, mapping, MemoryCharge::default());
         let borrowed = async {
             let source = lmr(self.borrow(from, deadline).await?);

@@ -20,7 +20,7 @@ pub(crate) struct Issuer {
     pub(crate) class: Class,
     /// The shared data of its handles.
     pub(crate) terms: SharedTable,
-    patience_ns: u64,
+    pub(super) timeout_ns: u64,
     /// The scope whose end ends everything made through the handles, if there is one.
     pub(crate) scope: Scoped,
     /// The platform as applications see it.
@@ -28,13 +28,13 @@ pub(crate) struct Issuer {
 }
 
 impl Issuer {
-    pub(crate) fn new(node: Arc<RegionOwner>, patience: Duration, class: Class) -> Arc<Self> {
-        let patience_ns = nanoseconds(patience);
+    pub(crate) fn new(node: Arc<RegionOwner>, timeout: Duration, class: Class) -> Arc<Self> {
+        let timeout_ns = nanoseconds(timeout);
         let (terms, scope, platform) = (SharedTable::default(), Scoped::default(), node.platform.clone());
         let transport: &Arc<Transport> = &node;
         let transport = transport.clone();
         let local = transport.local.clone();
-        Arc::new(Self { node, transport, local, class, terms, patience_ns, scope, platform })
+        Arc::new(Self { node, transport, local, class, terms, timeout_ns, scope, platform })
     }
 
     /// Returns a copy with handles of its own.
@@ -45,15 +45,15 @@ impl Issuer {
             local: self.local.clone(),
             class: self.class.clone(),
             terms: SharedTable::default(),
-            patience_ns: self.patience_ns,
+            timeout_ns: self.timeout_ns,
             scope: self.scope.clone(),
             platform: self.platform.clone(),
         }
     }
 
     /// Returns a copy with that time limit.
-    pub(crate) fn patient(&self, patience: Duration) -> Arc<Self> {
-        Arc::new(Self { patience_ns: nanoseconds(patience), ..self.copy() })
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { timeout_ns: nanoseconds(timeout), ..self.copy() })
     }
 
     /// Returns a copy with that class.
@@ -67,19 +67,17 @@ impl Issuer {
     }
 
     /// Returns the time limit of an operation.
-    pub(crate) fn patience(&self) -> Duration {
-        Duration::from_nanos(self.patience_ns)
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_ns)
     }
 
     /// Returns the deadline of an operation that begins now. Checks the lease as well.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
-        let now = self.local.platform.now();
-        self.local.look_at_lease(now);
-        Instant::from_nanos(now.as_nanos().saturating_add(self.patience_ns))
+        self.transport.deadline(self.timeout_ns)
     }
 }
 
-fn nanoseconds(patience: Duration) -> u64 {
-    u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
+fn nanoseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -59,8 +59,8 @@ impl Loans {
     }
 
     /// Removes the loans of and to an incarnation that has ended.
-    pub(super) fn forget(&mut self, life: MemberId) {
-        self.0.retain(|_, loan| loan.mapping.0 != life && loan.to != life.0);
+    pub(super) fn forget(&mut self, member: MemberId) {
+        self.0.retain(|_, loan| loan.mapping.0 != member && loan.to != member.0);
     }
 
     /// Adds a loan again that could not be used.
@@ -98,7 +98,7 @@ mod tests {
         for (token, gone) in [(3, lender), (4, (NodeId(2), Incarnation(1)))] {
             loans.add(at(0), token, loan(10), |_| true).unwrap();
             loans.forget((NodeId(1), Incarnation(4)));
-            assert!(loans.0.contains_key(&token), "another life of the lender has ended");
+            assert!(loans.0.contains_key(&token), "another incarnation of the lender has ended");
             loans.forget(gone);
             assert!(loans.take(at(1), token, NodeId(2)).is_none());
         }

@@ -140,8 +140,8 @@ impl Expected<'_> {
     /// its owner has departed: the memory may be in use for something else by now.
     pub(crate) fn arrived(self, node: &Mappings, mapping: &Arc<Mapping>) -> Result<(), Error> {
         let own = (node.me, node.incarnation);
-        let life = if planted(Bug::MappingOfTheDead) { own } else { self.owner };
-        let mut table = node.lock_for(&self.table.table, life)?;
+        let member = if planted(Bug::MappingOfTheDead) { own } else { self.owner };
+        let mut table = node.lock_for(&self.table.table, member)?;
         let fate = table.expected.get(&(self.owner, self.id)).copied().unwrap_or_default();
         if let Some(rights) = fate.taken {
             mapping.take(rights);
@@ -238,10 +238,10 @@ impl Mappings {
         ask: &Request,
         deadline: Instant,
     ) -> Result<Arc<Mapping>, Error> {
-        let life = self.member_now(owner)?;
-        let expected = self.mappings.expect(life, id);
-        let undo = Rollback::new(self, life, Request::Unmap { mapping: id });
-        let answer = match self.request(life, ask, deadline).await {
+        let member = self.member_now(owner)?;
+        let expected = self.mappings.expect(member, id);
+        let undo = Rollback::new(self, member, Request::Unmap { mapping: id });
+        let answer = match self.request(member, ask, deadline).await {
             Ok(answer) => answer,
             Err(error) => {
                 if !matches!(error, Error::Unknown) {
@@ -250,7 +250,7 @@ impl Mappings {
                 return Err(error);
             }
         };
-        let mapping = self.mapped(life, id, answer, expected, deadline).await?;
+        let mapping = self.mapped(member, id, answer, expected, deadline).await?;
         undo.disarm();
         Ok(mapping)
     }
@@ -292,7 +292,7 @@ impl Mappings {
             return Err(Error::Refused("unexpected answer".into()));
         };
         let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
-        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp()?);
+        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamp()?);
         expected.arrived(self, &mapping)?;
         Ok(mapping)
     }

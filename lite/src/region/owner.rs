@@ -110,13 +110,13 @@ pub(super) struct Table {
 impl LockedFor<'_, Table> {
     /// Returns the region of a mapping of this incarnation that has `right`.
     pub(super) fn through(&mut self, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
-        let key = (self.life(), mapping);
+        let key = (self.member(), mapping);
         self.mapped_as(key, right)
     }
 
     /// Adds a mapping of this incarnation.
     fn hold(&mut self, region: u64, mapping: u64, lender: Option<MemberId>, permissions: Permissions) {
-        let key = (self.life(), mapping);
+        let key = (self.member(), mapping);
         self.mappings.insert(key, Held { region, lender, permissions });
         if let Some(r) = self.regions.get_mut(&region) {
             r.holders.insert(key);
@@ -256,9 +256,9 @@ impl RegionTable {
                 Stage::Freeing => "freeing",
             };
             let at_rest = if r.changing { "changing" } else { "at rest" };
-            let (master, life) = r.master;
+            let (master, incarnation) = r.master;
             alloc::format!(
-                "region {id} of {} bytes: {stage}, {at_rest}, master {master} {life:?}, names {:?}, held by {:?}",
+                "region {id} of {} bytes: {stage}, {at_rest}, master {master} {incarnation:?}, names {:?}, held by {:?}",
                 r.layout.len(),
                 r.names,
                 r.holders,
@@ -412,28 +412,29 @@ impl RegionTable {
     }
 
     /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was.
-    pub(crate) fn forget(&self, life: MemberId) -> Vec<u64> {
+    pub(crate) fn forget(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
-            r.rights.forget(life.0);
-            if r.master == life && r.stage != Stage::Freeing {
+            r.rights.forget(member.0);
+            if r.master == member && r.stage != Stage::Freeing {
                 if r.stage == Stage::Live {
                     orphans.push(*id);
                 }
                 r.stage = Stage::Freeing;
             }
         }
-        table.waiting.retain(|(by, _)| *by != life);
-        table.loans.forget(life);
+        table.waiting.retain(|(by, _)| *by != member);
+        table.loans.forget(member);
         orphans
     }
 
     /// Removes the mappings of an ended incarnation, once all nodes have destroyed their queue pairs to it.
     /// Returns the regions to fence: those that no node can reach any more.
-    pub(crate) fn settle(&self, life: MemberId) -> Vec<u64> {
+    pub(crate) fn settle(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
-        let keys: Vec<_> = table.mappings.range((life, 0)..=(life, u64::MAX)).map(|(key, _)| *key).collect();
+        let keys: Vec<_> =
+            table.mappings.range((member, 0)..=(member, u64::MAX)).map(|(key, _)| *key).collect();
         let mut unreachable = Vec::new();
         for key in keys {
             let Some(region) = table.mappings.remove(&key).map(|held| held.region) else { continue };

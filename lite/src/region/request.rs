@@ -64,11 +64,11 @@ pub(crate) enum Request {
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
     /// Lend a mapping of the requester to another node for some time, under a number of the requester's
     /// choice.
-    Lend { mapping: u64, to: NodeId, rights: Permissions, token: u64, patience_ns: u64 },
+    Lend { mapping: u64, to: NodeId, rights: Permissions, token: u64, timeout_ns: u64 },
     /// Map a region that was lent to the requester.
     Borrow { mapping: u64, token: u64 },
     /// Copy between two regions that the requester has lent.
-    Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
+    Copy { from: Loan, to: Loan, len: u64, timeout_ns: u64 },
 }
 
 /// The response to a request.

@@ -65,14 +65,14 @@ impl InternalService for RegionOwner {
                     n.memset_for(by, mapping, offset, len, byte).await.map(|()| Response::Done)
                 });
             }
-            Request::Lend { mapping, to, rights, token, patience_ns } => {
-                let until = self.platform.now() + Duration::from_nanos(patience_ns);
+            Request::Lend { mapping, to, rights, token, timeout_ns } => {
+                let until = self.platform.now() + Duration::from_nanos(timeout_ns);
                 let loan = Loan { mapping: (by, mapping), to, rights, until };
                 answer(call, &self.regions.lend(self, token, loan));
             }
             Request::Borrow { mapping, token } => self.grant_borrowed(call, mapping, token),
-            Request::Copy { from, to, len, patience_ns } => {
-                self.later(call, move |n| async move { n.copy_for(by, from, to, len, patience_ns).await });
+            Request::Copy { from, to, len, timeout_ns } => {
+                self.later(call, move |n| async move { n.copy_for(by, from, to, len, timeout_ns).await });
             }
         }
     }

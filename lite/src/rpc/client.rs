@@ -11,12 +11,8 @@ use crate::channel::slots::{CallSlot, Channel, Ended, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
-use crate::transport::op::NotPosted;
-use crate::transport::op::Rest;
-use crate::transport::op::TaskWaker;
-use crate::transport::op::Verb;
+use crate::transport::conn::{Conn, RPC_QP};
+use crate::transport::op::{NotPosted, Verb};
 use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -35,7 +31,7 @@ const FIRST_BACKOFF: Duration = Duration::from_micros(50);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
 
 /// The destination of a reply.
-pub(crate) enum Sink<'a> {
+pub(crate) enum ReplyTarget<'a> {
     /// The start of this slice.
     Slice(&'a mut [u8]),
     /// Appended to `into`, at most `max` bytes.
@@ -44,7 +40,7 @@ pub(crate) enum Sink<'a> {
     Nowhere,
 }
 
-impl Sink<'_> {
+impl ReplyTarget<'_> {
     fn max(&self) -> usize {
         match self {
             Self::Slice(slice) => slice.len(),
@@ -58,7 +54,7 @@ impl Sink<'_> {
     }
 
     /// Returns the memory for a reply of `len` bytes, if the destination accepts that many.
-    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+    fn buffer(&mut self, len: usize) -> Option<&mut [u8]> {
         match self {
             Self::Slice(slice) => slice.get_mut(..len),
             Self::Vec { into, max } => {
@@ -116,13 +112,13 @@ enum Attempt {
 }
 
 impl Rpc {
-    /// Calls `whom`, which may be this node, by `deadline`. Stores the reply in `sink` and returns its
+    /// Calls `whom`, which may be this node, by `deadline`. Stores the reply in `target` and returns its
     /// length.
     pub(crate) async fn call(
         self: &Arc<Self>,
         whom: Whom,
         request: RawRequest<'_>,
-        mut sink: Sink<'_>,
+        mut target: ReplyTarget<'_>,
         deadline: Instant,
     ) -> Result<usize, Error> {
         self.local.counters.calls.add(1);
@@ -134,17 +130,22 @@ impl Rpc {
             && let Some(conn) = self.transport.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
-            let waker = TaskWaker.await;
-            if let Some(mut slot) = self.begin_call(&conn, request, &sink, deadline, waker) {
-                Rest::default().await;
-                let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-                match self.finish_call(&conn, &slot, ended, &mut sink)? {
+            let mut slot = None;
+            let ended = core::future::poll_fn(|cx| match &mut slot {
+                Some(slot) => CallSlot::poll(slot, cx).map(Some),
+                None => {
+                    slot = self.begin_call(&conn, request, &target, deadline, cx.waker());
+                    if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
+                }
+            });
+            if let (Some(ended), Some(slot)) = (ended.await, &slot) {
+                match self.finish_call(&conn, slot, ended, &mut target)? {
                     Attempt::Reply(len) => return Ok(len),
                     Attempt::Busy | Attempt::NotSent => busy = true,
                 }
             }
         }
-        self.call_long(whom, request, sink, deadline, busy).await
+        self.call_long(whom, request, target, deadline, busy).await
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.
@@ -152,23 +153,23 @@ impl Rpc {
         &self,
         conn: &'c Arc<Conn>,
         request: RawRequest<'_>,
-        sink: &Sink<'_>,
+        target: &ReplyTarget<'_>,
         deadline: Instant,
-        waker: Waker,
+        waker: &Waker,
     ) -> Option<CallSlot<'c>> {
         let rpc = conn.rpc.as_ref()?;
-        let (max_reply, len) = (sink.max(), request.data.len());
+        let (max_reply, len) = (target.max(), request.data.len());
         let short = max_reply <= Channel::longest_in_slot(&rpc.local)
             && RequestHeader::LEN + len <= rpc.longest_record();
         if !short {
             return None;
         }
         let own = request.function >= super::internal::INTERNAL;
-        let mut slot = rpc.claim_now(own, waker, deadline, &self.earliest_call)?;
+        let mut slot = rpc.claim_now(own, waker, deadline, |deadline| self.note_deadline(deadline))?;
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,
-            one_way: sink.is_one_way(),
+            one_way: target.is_one_way(),
             request_pieces: 0,
             reply_pieces: 0,
             call: slot.number(),
@@ -186,7 +187,7 @@ impl Rpc {
         conn: &Conn,
         slot: &CallSlot<'_>,
         ended: Ended,
-        sink: &mut Sink<'_>,
+        target: &mut ReplyTarget<'_>,
     ) -> Result<Attempt, Error> {
         let (reply, buffers) = match ended {
             Ended::Replied(reply, buffers) => (reply, buffers),
@@ -203,10 +204,10 @@ impl Rpc {
         if let Some(error) = verdict(&reply) {
             return Err(error);
         }
-        let (Some(rpc), place) = (&conn.rpc, buffers.as_ref().map(|lent| &lent.1)) else {
+        let (Some(rpc), long_reply) = (&conn.rpc, buffers.as_ref().map(|lent| &lent.1)) else {
             return Err(Error::Unknown);
         };
-        self.collect((conn, rpc), slot, &reply, place, sink).map(Attempt::Reply)
+        self.collect((conn, rpc), slot, &reply, long_reply, target).map(Attempt::Reply)
     }
 
     /// Does the work of [`call`](Self::call) on the slow path. `busy`: the server's queue was full a moment
@@ -215,7 +216,7 @@ impl Rpc {
         self: &Arc<Self>,
         whom: Whom,
         request: RawRequest<'_>,
-        mut sink: Sink<'_>,
+        mut target: ReplyTarget<'_>,
         deadline: Instant,
         mut busy: bool,
     ) -> Result<usize, Error> {
@@ -232,13 +233,13 @@ impl Rpc {
                 }
                 let attempt = if node == self.local.me {
                     whom.check(self.local.incarnation)?;
-                    self.call_here(request, &mut sink, &issued).await?
+                    self.call_here(request, &mut target, &issued).await?
                 } else {
                     let conn = match self.connected(node) {
                         Some(conn) => conn,
                         None => {
-                            if let Whom::Member(life) = whom
-                                && !self.is_live(life)
+                            if let Whom::Member(member) = whom
+                                && !self.is_live(member)
                             {
                                 return Err(Error::NodeDown(node));
                             }
@@ -246,7 +247,7 @@ impl Rpc {
                         }
                     };
                     whom.check(conn.incarnation)?;
-                    self.call_there(&conn, request, &mut sink, &issued).await?
+                    self.call_there(&conn, request, &mut target, &issued).await?
                 };
                 match attempt {
                     Attempt::Reply(len) => return Ok(len),
@@ -265,7 +266,7 @@ impl Rpc {
         self: &Arc<Self>,
         conn: &Arc<Conn>,
         request: RawRequest<'_>,
-        sink: &mut Sink<'_>,
+        target: &mut ReplyTarget<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let Some(rpc) = &conn.rpc else { return Err(Error::Unknown) };
@@ -273,28 +274,28 @@ impl Rpc {
             self.fail(conn);
             return Ok(Attempt::NotSent);
         };
-        let (lent, place) = self.lend(rpc, request.data, sink.max())?;
+        let (lent, long_reply) = self.lend(rpc, request.data, target.max())?;
         let mut data = if lent.count() > 0 { &[] } else { request.data };
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,
-            one_way: sink.is_one_way(),
+            one_way: target.is_one_way(),
             request_pieces: lent.count(),
-            reply_pieces: place.count(),
+            reply_pieces: long_reply.count(),
             call: slot.number(),
             len: request.data.len() as u64,
-            max_reply: sink.max() as u64,
+            max_reply: target.max() as u64,
         };
         let head = header.emit();
         // The header is followed by the pieces, if there are any, and the request, if it is not in pieces.
         let mut joined = Vec::new();
         if header.pieces_len() > 0 {
-            for piece in lent.pieces().chain(place.pieces()) {
+            for piece in lent.pieces().chain(long_reply.pieces()) {
                 joined.extend_from_slice(&piece.emit());
             }
             joined.extend_from_slice(data);
             data = &joined;
-            slot.lend(Box::new((lent, place)));
+            slot.lend(Box::new((lent, long_reply)));
         }
         let mut post = || match self.send_request(conn, rpc, &head, data) {
             Err(NotPosted::Busy) => {
@@ -321,23 +322,23 @@ impl Rpc {
             Err(NotPosted::Invalid) => return Err(Error::Refused("the RNIC refused the request".into())),
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-        self.finish_call(conn, &slot, ended, sink)
+        self.finish_call(conn, &slot, ended, target)
     }
 
     /// Lends memory for a request that is too long for the ring, and copies the request there. Lends memory
     /// for a reply that may be too long for the slot.
     fn lend(&self, rpc: &Channel, data: &[u8], max_reply: usize) -> Result<(Lent, Lent), Error> {
         let platform = &self.local.platform;
-        let (mut lent, mut place) = (Lent::default(), Lent::default());
+        let (mut lent, mut long_reply) = (Lent::default(), Lent::default());
         if max_reply > Channel::longest_in_slot(&rpc.local) {
-            place = Lent::take(platform, max_reply as u64)?;
+            long_reply = Lent::take(platform, max_reply as u64)?;
         }
-        let head = RequestHeader::LEN + usize::from(place.count()) * Piece::LEN;
+        let head = RequestHeader::LEN + usize::from(long_reply.count()) * Piece::LEN;
         if head + data.len() > rpc.longest_record() {
             lent = Lent::take(platform, data.len() as u64)?;
             lent.write(data)?;
         }
-        Ok((lent, place))
+        Ok((lent, long_reply))
     }
 
     /// Copies the reply from the slot or the buffer.
@@ -346,19 +347,19 @@ impl Rpc {
         (conn, rpc): (&Conn, &Channel),
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
-        place: Option<&Lent>,
-        sink: &mut Sink<'_>,
+        long_reply: Option<&Lent>,
+        target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         let nonsense = || Error::Refused("the server's reply is malformed".into());
-        if (reply.status == ReplyStatus::Accepted) != sink.is_one_way() {
+        if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
             return Err(nonsense());
         }
         let len = usize::try_from(reply.len).map_err(|_| nonsense())?;
-        let into = sink.place(len).ok_or_else(nonsense)?;
+        let into = target.buffer(len).ok_or_else(nonsense)?;
         match reply.status {
             ReplyStatus::Accepted => {}
-            ReplyStatus::InBuffer if place.is_some_and(|place| place.count() > 0) => {
-                place.map_or(Ok(()), |place| place.read(into))?;
+            ReplyStatus::InBuffer if long_reply.is_some_and(|long_reply| long_reply.count() > 0) => {
+                long_reply.map_or(Ok(()), |long_reply| long_reply.read(into))?;
             }
             ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
                 let from = Channel::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
@@ -397,16 +398,16 @@ impl Rpc {
     async fn call_here(
         self: &Arc<Self>,
         request: RawRequest<'_>,
-        sink: &mut Sink<'_>,
+        target: &mut ReplyTarget<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
-        let (one_way, max) = (sink.is_one_way(), sink.max());
+        let (one_way, max) = (target.is_one_way(), target.max());
         let service = self.services.get(request.function).filter(|s| s.takes(one_way));
         let service = service.ok_or(Error::NoSuchFunction)?;
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });
         }
-        let mut record = service.place(request.data.len()).await;
+        let mut record = service.reserve_later(request.data.len()).await;
         record.request.copy_from_slice(request.data);
         let reply = self.local_replies.take();
         service.enqueue(Call::here(record, service.clone(), self, reply.clone(), max, one_way));
@@ -414,7 +415,7 @@ impl Rpc {
         issued.store(true, Ordering::Relaxed);
         let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {
             Some(error) => Err(error),
-            None => match sink.place(bytes.len()) {
+            None => match target.buffer(bytes.len()) {
                 Some(into) => {
                     into.copy_from_slice(bytes);
                     Ok(Attempt::Reply(bytes.len()))

@@ -4,7 +4,7 @@
 
 use super::Rpc;
 use super::call::Call;
-use super::client::{RawRequest, Sink, Whom};
+use super::client::{RawRequest, ReplyTarget, Whom};
 use super::server::{FunctionId, RpcOptions};
 use super::service::{Service, Takes};
 use crate::Error;
@@ -93,7 +93,7 @@ impl Rpc {
         reply: &mut [u8],
         deadline: Instant,
     ) -> Result<usize, Error> {
-        let called = self.call(Whom::Member(whom), request, Sink::Slice(reply), deadline).await;
+        let called = self.call(Whom::Member(whom), request, ReplyTarget::Slice(reply), deadline).await;
         called.map_err(|error| match error {
             // The internal functions of this node end with its membership.
             Error::NoSuchFunction if self.local.is_fenced() => Error::LinkDown,

@@ -21,7 +21,7 @@ mod service;
 mod state;
 
 pub use call::Call;
-pub(crate) use client::{RawRequest, Sink, Whom};
+pub(crate) use client::{RawRequest, ReplyTarget, Whom};
 pub(crate) use internal::{INTERNAL, InternalRequest, InternalService, answer};
 pub(crate) use many::all;
 pub(crate) use retry::Rollback;

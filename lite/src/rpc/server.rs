@@ -36,16 +36,16 @@ pub(crate) struct Registration {
     node: Arc<Rpc>,
     function: FunctionId,
     service: Arc<Service>,
-    patience: Duration,
+    timeout: Duration,
     kept: Kept,
     scope: Scoped,
 }
 
 impl Registration {
-    /// Registers a function. `patience` is the time limit of its end; `scope` ends it.
+    /// Registers a function. `timeout` is the time limit of its end; `scope` ends it.
     pub(crate) fn new(
         node: &Arc<Rpc>,
-        (scope, patience): (&Scoped, Duration),
+        (scope, timeout): (&Scoped, Duration),
         function: FunctionId,
         options: RpcOptions,
         takes: Takes,
@@ -69,7 +69,7 @@ impl Registration {
         };
         // In a scope that has ended, the function ends with its handle.
         drop(scope.keep(kept.clone(), end));
-        Ok(Self { node: node.clone(), function, service, patience, kept, scope: scope.clone() })
+        Ok(Self { node: node.clone(), function, service, timeout, kept, scope: scope.clone() })
     }
 
     async fn receive(&self) -> Result<Call, Error> {
@@ -85,7 +85,7 @@ impl Registration {
 
     async fn close(&self) -> Result<(), Error> {
         self.node.services.remove(self.function, &self.service);
-        let deadline = self.node.platform.now() + self.patience;
+        let deadline = self.node.platform.now() + self.timeout;
         self.node.timers.before(deadline, self.service.idle()).await.ok_or(Error::Deadline)
     }
 }

@@ -95,7 +95,7 @@ impl Service {
 
     /// Does the work of [`reserve`](Self::reserve) once an entry is free. [`enqueue`](Self::enqueue)
     /// handles the end of the function.
-    pub(crate) async fn place(&self, len: usize) -> Box<Record> {
+    pub(crate) async fn reserve_later(&self, len: usize) -> Box<Record> {
         let free = || {
             let mut queue = self.queue.lock();
             let most = if queue.closed { usize::MAX } else { self.options.queue };

@@ -73,11 +73,11 @@ impl Barriers {
     }
 
     /// Removes the barriers of an incarnation that has ended, and returns the waits to end.
-    pub(super) fn forget(&mut self, life: MemberId) -> Vec<(MemberId, u64)> {
-        let of_it = self.meetings.extract_if(.., |_, meeting| meeting.group.contains(&life.0));
+    pub(super) fn forget(&mut self, member: MemberId) -> Vec<(MemberId, u64)> {
+        let of_it = self.meetings.extract_if(.., |_, meeting| meeting.group.contains(&member.0));
         let waits: Vec<_> = of_it.flat_map(|(_, meeting)| meeting.here).collect();
         self.end(&waits);
-        self.ended.remove(&life);
+        self.ended.remove(&member);
         waits
     }
 
@@ -110,7 +110,7 @@ impl SyncHome {
             return refuse("the group does not contain the barrier's home and the caller");
         }
         let mut objects = self.lock_for(&self.objects, by)?;
-        let by = objects.life();
+        let by = objects.member();
         let barriers = &mut objects.barriers;
         if barriers.ended.entry(by).or_default().includes(token, oldest) {
             sometimes!("a node came again to a barrier that had ended for it");
@@ -134,7 +134,7 @@ impl SyncHome {
         if meeting.here.contains(&(by, token)) {
             return Ok(Response::Queued);
         }
-        if meeting.here.iter().any(|(life, _)| life.0 == by.0) {
+        if meeting.here.iter().any(|(member, _)| member.0 == by.0) {
             return refuse("this node waits at this barrier already");
         }
         meeting.here.push((by, token));

@@ -29,8 +29,8 @@ use proto::NodeId;
 #[derive(Clone)]
 pub struct Event {
     pub(crate) node: Arc<SyncHome>,
-    pub(crate) place: ObjectAddress,
-    pub(crate) patience: Duration,
+    pub(crate) address: ObjectAddress,
+    pub(crate) timeout: Duration,
     pub(crate) scope: Scoped,
 }
 
@@ -44,7 +44,7 @@ struct Listening<'a> {
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.event.node.spawn_leave(self.event.place, self.token, false);
+            self.event.node.spawn_leave(self.event.address, self.token, false);
         }
     }
 }
@@ -53,32 +53,36 @@ impl Event {
     /// Returns a handle of the event whose operations end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
-        Self { patience: d, ..self.clone() }
+        Self { timeout: d, ..self.clone() }
     }
 
     /// Returns the node that keeps the event.
     #[must_use]
     pub fn home(&self) -> NodeId {
-        self.place.home
+        self.address.home
     }
 
     /// Increments the count, wakes the tasks that wait for the new count, and returns it. On `Unknown` the
     /// signal may have been counted.
     pub async fn signal(&self) -> Result<u64, Error> {
-        self.node.check_home(&self.place)?;
-        let deadline = self.node.platform.now() + self.patience;
-        count(self.node.request(self.place.home(), &Request::Signal { place: self.place }, deadline).await?)
+        self.node.check_home(&self.address)?;
+        let deadline = self.node.platform.now() + self.timeout;
+        count(
+            self.node
+                .request(self.address.home(), &Request::Signal { address: self.address }, deadline)
+                .await?,
+        )
     }
 
     /// Waits until the count is above `past`, and returns it.
     pub async fn wait(&self, past: u64) -> Result<u64, Error> {
-        let (node, place) = (&self.node, self.place);
-        let deadline = node.platform.now() + self.patience;
-        node.check_home(&place)?;
-        let waiting = node.begin_wait(place.home())?;
+        let (node, address) = (&self.node, self.address);
+        let deadline = node.platform.now() + self.timeout;
+        node.check_home(&address)?;
+        let waiting = node.begin_wait(address.home())?;
         let mut listening = Listening { event: self, token: waiting.token, armed: true };
-        let ask = Request::Await { place, past, token: waiting.token };
-        let ended = match node.request_until(place.home(), &ask, deadline).await {
+        let ask = Request::Await { address, past, token: waiting.token };
+        let ended = match node.request_until(address.home(), &ask, deadline).await {
             Ok(Response::Queued) => {
                 let ended = node.wait_until(&waiting, deadline).await;
                 ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Response::Ended(outcome)))
@@ -94,8 +98,8 @@ impl Event {
     /// Ends the event: tasks that wait for it, and later operations, get [`Error::Freed`]. On errors, and
     /// if the future is dropped, a background task goes on until the home has ended it.
     pub async fn destroy(self) -> Result<(), Error> {
-        self.scope.forget_object(self.place.secret);
-        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+        self.scope.forget_object(self.address.secret);
+        self.node.end_object(&self.address, self.node.platform.now() + self.timeout).await
     }
 }
 
@@ -108,6 +112,6 @@ fn count(answer: Response) -> Result<u64, Error> {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event {} of {}", self.place.number, self.place.home)
+        write!(f, "event {} of {}", self.address.number, self.address.home)
     }
 }

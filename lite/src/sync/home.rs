@@ -2,7 +2,7 @@
 
 use super::object::Objects;
 use super::request::Request;
-use super::waiting::Waits;
+use super::waiting::WaitTable;
 use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::names::ObjectAddress;
@@ -18,7 +18,7 @@ pub(crate) struct SyncHome {
     rpc: Arc<Rpc>,
     pub(crate) objects: Mutex<Objects>,
     /// The waits of this node's tasks for locks, events and barriers, here and elsewhere.
-    pub(crate) waits: Waits,
+    pub(crate) waits: WaitTable,
 }
 
 impl Deref for SyncHome {
@@ -31,25 +31,25 @@ impl Deref for SyncHome {
 
 impl SyncHome {
     pub(crate) fn new(rpc: Arc<Rpc>) -> Self {
-        Self { rpc, objects: Mutex::default(), waits: Waits::default() }
+        Self { rpc, objects: Mutex::default(), waits: WaitTable::default() }
     }
 
     /// Notes a lock or event that was made in `scope`.
-    pub(crate) fn keep_object(self: &Arc<Self>, scope: &Scoped, place: ObjectAddress) -> Result<(), Error> {
+    pub(crate) fn keep_object(self: &Arc<Self>, scope: &Scoped, address: ObjectAddress) -> Result<(), Error> {
         let end = || -> End {
             let node = self.clone();
-            Box::new(move |patience| {
+            Box::new(move |timeout| {
                 Box::pin(async move {
-                    match node.end_object(&place, node.platform.now() + patience).await {
+                    match node.end_object(&address, node.platform.now() + timeout).await {
                         Ok(()) | Err(Error::NodeDown(_)) => {}
-                        Err(error) => log::debug!("lite: ending an object on {}: {error}", place.home),
+                        Err(error) => log::debug!("lite: ending an object on {}: {error}", address.home),
                     }
                 })
             })
         };
-        let kept = scope.keep(Kept::Object(place.secret), end);
+        let kept = scope.keep(Kept::Object(address.secret), end);
         if kept.is_err() {
-            self.spawn_retry(place.home(), Request::Destroy { secret: place.secret });
+            self.spawn_retry(address.home(), Request::Destroy { secret: address.secret });
         }
         kept.map(drop)
     }

@@ -44,8 +44,8 @@ use proto::NodeId;
 #[derive(Clone)]
 pub struct Lock {
     pub(crate) node: Arc<SyncHome>,
-    pub(crate) place: ObjectAddress,
-    pub(crate) patience: Duration,
+    pub(crate) address: ObjectAddress,
+    pub(crate) timeout: Duration,
     pub(crate) scope: Scoped,
 }
 
@@ -53,13 +53,13 @@ impl Lock {
     /// Returns a handle of the lock whose operations end within `d` of their call.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
-        Self { patience: d, ..self.clone() }
+        Self { timeout: d, ..self.clone() }
     }
 
     /// Returns the node that keeps the lock.
     #[must_use]
     pub fn home(&self) -> NodeId {
-        self.place.home
+        self.address.home
     }
 
     /// Waits until this task holds the lock exclusively. On `Deadline` it does not hold it and has stopped
@@ -83,29 +83,29 @@ impl Lock {
     /// not told. On errors, and if the future is dropped, a background task goes on until the home has
     /// ended it.
     pub async fn destroy(self) -> Result<(), Error> {
-        self.scope.forget_object(self.place.secret);
-        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+        self.scope.forget_object(self.address.secret);
+        self.node.end_object(&self.address, self.node.platform.now() + self.timeout).await
     }
 
     async fn claim(&self, mode: Mode, wait: bool) -> Result<Option<LockGuard>, Error> {
-        let (node, place) = (&self.node, self.place);
-        let deadline = node.platform.now() + self.patience;
-        node.check_home(&place)?;
-        let waiting = node.begin_wait(place.home())?;
+        let (node, address) = (&self.node, self.address);
+        let deadline = node.platform.now() + self.timeout;
+        node.check_home(&address)?;
+        let waiting = node.begin_wait(address.home())?;
         // From here on the home may hold the lock for this token: dropping the guard releases it in any
         // case.
         let mut guard = LockGuard {
             node: node.clone(),
-            place,
-            patience: self.patience,
+            address,
+            timeout: self.timeout,
             token: waiting.token,
             after_death: false,
             since: None,
             fencing: FencingToken::NONE,
             stage: Stage::Claimed,
         };
-        let ask = Request::Claim { place, mode, token: waiting.token, wait };
-        let outcome = match node.request_until(place.home(), &ask, deadline).await {
+        let ask = Request::Claim { address, mode, token: waiting.token, wait };
+        let outcome = match node.request_until(address.home(), &ask, deadline).await {
             Ok(Response::Ended(outcome)) => outcome,
             Ok(Response::Queued) if wait => {
                 node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
@@ -129,7 +129,7 @@ impl Lock {
         guard.since = (!planted(Bug::UnlockedUnsettled)).then(|| node.moment());
         // While the answer waited here, the lock's home may have died and another lock of that name may
         // exist.
-        node.check_home(&place)?;
+        node.check_home(&address)?;
         guard.stage = Stage::Held;
         Ok(Some(guard))
     }
@@ -137,7 +137,7 @@ impl Lock {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {} of {}", self.place.number, self.place.home)
+        write!(f, "lock {} of {}", self.address.number, self.address.home)
     }
 }
 
@@ -145,8 +145,8 @@ impl fmt::Debug for Lock {
 #[must_use = "the lock is given back when this is dropped"]
 pub struct LockGuard {
     node: Arc<SyncHome>,
-    place: ObjectAddress,
-    patience: Duration,
+    address: ObjectAddress,
+    timeout: Duration,
     token: u64,
     after_death: bool,
     /// The time of the grant.
@@ -186,7 +186,7 @@ impl LockGuard {
     /// a member.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.node.check_home(&self.place).is_err()
+        self.node.check_home(&self.address).is_err()
     }
 
     /// Releases the lock, with the deadline of the [`Lock`] that it came from. On `Ok` the home has
@@ -197,8 +197,8 @@ impl LockGuard {
     /// each of them has ended, so that the next holder finds the final data. If there are any, this takes
     /// as long as [`Lite::settled`](crate::Lite::settled).
     pub async fn unlock(mut self) -> Result<(), Error> {
-        self.node.check_home(&self.place)?;
-        let deadline = self.node.platform.now() + self.patience;
+        self.node.check_home(&self.address)?;
+        let deadline = self.node.platform.now() + self.timeout;
         if let Some(since) = self.since.filter(|since| !self.node.is_settled(*since)) {
             let settled = self.node.settled(since);
             if self.node.timers.before(deadline, settled).await.is_none() {
@@ -207,8 +207,8 @@ impl LockGuard {
             }
             self.since = None;
         }
-        let ask = Request::Leave { place: self.place, token: self.token, held: true };
-        self.node.request(self.place.home(), &ask, deadline).await?;
+        let ask = Request::Leave { address: self.address, token: self.token, held: true };
+        self.node.request(self.address.home(), &ask, deadline).await?;
         self.stage = Stage::Over;
         Ok(())
     }
@@ -219,14 +219,14 @@ impl Drop for LockGuard {
         if self.stage == Stage::Over {
             return;
         }
-        let (node, place, token) = (self.node.clone(), self.place, self.token);
+        let (node, address, token) = (self.node.clone(), self.address, self.token);
         let held = self.stage == Stage::Held;
         match self.since.filter(|since| !node.is_settled(*since)) {
-            None => node.spawn_leave(place, token, held),
+            None => node.spawn_leave(address, token, held),
             Some(since) => {
                 let task = async move {
                     node.settled(since).await;
-                    node.spawn_leave(place, token, held);
+                    node.spawn_leave(address, token, held);
                 };
                 self.node.platform.spawn("lite-unlock", Box::pin(task));
             }
@@ -236,6 +236,6 @@ impl Drop for LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {} of {}, held", self.place.number, self.place.home)
+        write!(f, "lock {} of {}, held", self.address.number, self.address.home)
     }
 }

@@ -68,13 +68,13 @@ impl Objects {
         self.objects.values().map(at).sum::<usize>() + self.barriers.places_of(which)
     }
 
-    fn find(&mut self, place: &ObjectAddress) -> Result<&mut State, Error> {
-        let object = self.objects.get_mut(&place.number).filter(|o| o.secret == place.secret);
+    fn find(&mut self, address: &ObjectAddress) -> Result<&mut State, Error> {
+        let object = self.objects.get_mut(&address.number).filter(|o| o.secret == address.secret);
         object.map(|o| &mut o.state).ok_or(Error::Freed)
     }
 
-    fn find_lock(&mut self, place: &ObjectAddress) -> Result<&mut Queue, Error> {
-        match self.find(place)? {
+    fn find_lock(&mut self, address: &ObjectAddress) -> Result<&mut Queue, Error> {
+        match self.find(address)? {
             State::Lock(queue) => Ok(queue),
             State::Event { .. } => Err(Error::Freed),
         }
@@ -100,11 +100,11 @@ impl SyncHome {
             objects.objects.insert(number, Object { secret, name: name.clone(), state });
             number
         };
-        let place = ObjectAddress { kind, home: self.me, life: self.incarnation, number, secret };
+        let address = ObjectAddress { kind, home: self.me, incarnation: self.incarnation, number, secret };
         let node = self.clone();
         let task = async move {
             let deadline = node.platform.now() + BIND_DEADLINE;
-            let bound = node.bind_named(&name, &Named::Object(place), deadline).await;
+            let bound = node.bind_named(&name, &Named::Object(address), deadline).await;
             match &bound {
                 Ok(binding) => node.object_bound(number, *binding),
                 Err(_) => {
@@ -113,7 +113,7 @@ impl SyncHome {
                 }
             }
             let unsure = matches!(bound, Err(Error::Unknown));
-            answer(call, &bound.map(|_| Response::Created(place)));
+            answer(call, &bound.map(|_| Response::Created(address)));
             if unsure {
                 node.unbind_at_last(&name, Bearer::Object(number)).await;
             }
@@ -163,14 +163,14 @@ impl SyncHome {
     pub(crate) fn claim_lock(
         &self,
         by: MemberId,
-        place: &ObjectAddress,
+        address: &ObjectAddress,
         mode: Mode,
         token: u64,
         wait: bool,
     ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
-        let claim = Claim { by: objects.life(), token, mode };
-        let granted = objects.find_lock(place)?.claim(claim, wait);
+        let claim = Claim { by: objects.member(), token, mode };
+        let granted = objects.find_lock(address)?.claim(claim, wait);
         Ok(match granted {
             Some(Grant { after_death, token, .. }) => {
                 Response::Ended(Outcome::Granted { after_death, token })
@@ -183,10 +183,10 @@ impl SyncHome {
     pub(crate) fn signal_event(
         self: &Arc<Self>,
         by: MemberId,
-        place: &ObjectAddress,
+        address: &ObjectAddress,
     ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
-        let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
+        let State::Event { count, listeners } = objects.find(address)? else { return Err(Error::Freed) };
         *count += 1 + u64::from(planted(Bug::SignalTwice));
         let now = *count;
         let woken: Vec<_> = listeners.extract_if(.., |l| l.past < now && !planted(Bug::LostSignal)).collect();
@@ -201,12 +201,12 @@ impl SyncHome {
     pub(crate) fn await_event(
         &self,
         by: MemberId,
-        place: &ObjectAddress,
+        address: &ObjectAddress,
         past: u64,
         token: u64,
     ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
-        let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
+        let State::Event { count, listeners } = objects.find(address)? else { return Err(Error::Freed) };
         if *count > past {
             return Ok(Response::Ended(Outcome::Count(*count)));
         }
@@ -220,12 +220,12 @@ impl SyncHome {
     pub(crate) fn leave_object(
         self: &Arc<Self>,
         by: MemberId,
-        place: &ObjectAddress,
+        address: &ObjectAddress,
         token: u64,
         held: bool,
     ) {
         let mut objects = self.objects.lock();
-        let grants = match objects.find(place) {
+        let grants = match objects.find(address) {
             Ok(State::Lock(queue)) => queue.release(by, token, held),
             Ok(State::Event { listeners, .. }) => {
                 listeners.retain(|l| (l.by, l.token) != (by, token));
@@ -238,27 +238,27 @@ impl SyncHome {
     }
 
     /// Removes the waits and holds of an incarnation that has ended.
-    pub(crate) fn end_waits_of(self: &Arc<Self>, life: MemberId) {
+    pub(crate) fn end_waits_of(self: &Arc<Self>, member: MemberId) {
         let mut objects = self.objects.lock();
         let mut grants = Vec::new();
         for object in objects.objects.values_mut() {
             match &mut object.state {
-                State::Lock(queue) => grants.extend(queue.end(life)),
-                State::Event { listeners, .. } => listeners.retain(|l| l.by != life),
+                State::Lock(queue) => grants.extend(queue.end(member)),
+                State::Event { listeners, .. } => listeners.retain(|l| l.by != member),
             }
         }
-        let failed = objects.barriers.forget(life);
+        let failed = objects.barriers.forget(member);
         drop(objects);
         self.tell_granted(grants);
-        self.tell_barrier(failed, &Err(Error::NodeDown(life.0)));
+        self.tell_barrier(failed, &Err(Error::NodeDown(member.0)));
     }
 
     /// Unblocks the locks that an ended incarnation held exclusively, once all nodes know of its end.
-    pub(crate) fn unblock_locks(self: &Arc<Self>, life: MemberId) {
+    pub(crate) fn unblock_locks(self: &Arc<Self>, member: MemberId) {
         let mut grants = Vec::new();
         for object in self.objects.lock().objects.values_mut() {
             if let State::Lock(queue) = &mut object.state {
-                grants.extend(queue.settled(life));
+                grants.extend(queue.settled(member));
             }
         }
         self.tell_granted(grants);
@@ -292,7 +292,7 @@ impl SyncHome {
             undo.disarm();
         }
         match result? {
-            Response::Created(place) => Ok(place),
+            Response::Created(address) => Ok(address),
             _ => Err(Error::Refused("unexpected answer".into())),
         }
     }
@@ -305,7 +305,7 @@ impl SyncHome {
         deadline: Instant,
     ) -> Result<ObjectAddress, Error> {
         match self.find_named(name, deadline).await? {
-            Named::Object(place) if place.kind == kind => Ok(place),
+            Named::Object(address) if address.kind == kind => Ok(address),
             other => Err(Error::Refused(alloc::format!("`{name}` is {}, not {}", other.what(), kind.name()))),
         }
     }
@@ -314,13 +314,13 @@ impl SyncHome {
     /// possible.
     pub(crate) async fn end_object(
         self: &Arc<Self>,
-        place: &ObjectAddress,
+        address: &ObjectAddress,
         deadline: Instant,
     ) -> Result<(), Error> {
-        self.check_home(place)?;
-        let ask = Request::Destroy { secret: place.secret };
-        let again = Rollback::new(self, place.home(), ask.clone());
-        let ended = self.request_until(place.home(), &ask, deadline).await;
+        self.check_home(address)?;
+        let ask = Request::Destroy { secret: address.secret };
+        let again = Rollback::new(self, address.home(), ask.clone());
+        let ended = self.request_until(address.home(), &ask, deadline).await;
         if ended.is_ok() {
             again.disarm();
         }
@@ -328,18 +328,18 @@ impl SyncHome {
     }
 
     /// Fails unless the object's home is still the incarnation that created it.
-    pub(crate) fn check_home(&self, place: &ObjectAddress) -> Result<(), Error> {
-        if place.home() == (self.me, self.incarnation) {
+    pub(crate) fn check_home(&self, address: &ObjectAddress) -> Result<(), Error> {
+        if address.home() == (self.me, self.incarnation) {
             return if self.is_fenced() { Err(Error::LinkDown) } else { Ok(()) };
         }
-        self.gone(place.home, place.life).map_or(Ok(()), Err)
+        self.gone(address.home, address.incarnation).map_or(Ok(()), Err)
     }
 
     /// Tells an object's home that a task has stopped waiting or holding, and repeats that until it is
     /// acknowledged. `held`: the task has had the lock.
-    pub(crate) fn spawn_leave(self: &Arc<Self>, place: ObjectAddress, token: u64, held: bool) {
+    pub(crate) fn spawn_leave(self: &Arc<Self>, address: ObjectAddress, token: u64, held: bool) {
         // A home on this node is told by a message, too: the claim or the wait may not have been served
         // yet, and this must follow it.
-        self.spawn_retry(place.home(), Request::Leave { place, token, held });
+        self.spawn_retry(address.home(), Request::Leave { address, token, held });
     }
 }

@@ -104,15 +104,15 @@ impl Queue {
     /// Removes the claims of an incarnation that has ended, and returns the claims that are granted by
     /// that. If it held the lock exclusively, the lock stays blocked until [`settled`](Self::settled): some
     /// node may still accept what that incarnation sent.
-    pub(crate) fn end(&mut self, life: MemberId) -> Vec<Grant> {
-        self.waiting.retain(|claim| claim.by != life);
-        let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
-        self.holders.retain(|g| g.claim.by != life);
+    pub(crate) fn end(&mut self, member: MemberId) -> Vec<Grant> {
+        self.waiting.retain(|claim| claim.by != member);
+        let exclusive = self.holders.iter().any(|g| g.claim.by == member && g.claim.mode == Mode::Exclusive);
+        self.holders.retain(|g| g.claim.by != member);
         if exclusive {
             sometimes!("the holder of a lock died");
             self.died = !planted(Bug::DeathNotTold);
             if !planted(Bug::LockBeforeSettled) {
-                self.unsettled.push(life);
+                self.unsettled.push(member);
             }
         }
         self.advance()
@@ -120,8 +120,8 @@ impl Queue {
 
     /// Unblocks the lock once all nodes know of the end of an incarnation, and returns the claims that are
     /// granted by that.
-    pub(crate) fn settled(&mut self, life: MemberId) -> Vec<Grant> {
-        self.unsettled.retain(|l| *l != life);
+    pub(crate) fn settled(&mut self, member: MemberId) -> Vec<Grant> {
+        self.unsettled.retain(|l| *l != member);
         self.advance()
     }
 
@@ -178,12 +178,12 @@ mod tests {
     use proptest::prelude::*;
     use proto::{Incarnation, NodeId};
 
-    fn life(n: u16) -> MemberId {
+    fn member(n: u16) -> MemberId {
         (NodeId(n), Incarnation(u64::from(n)))
     }
 
     fn claim(n: u16, token: u64, mode: Mode) -> Claim {
-        Claim { by: life(n), token, mode }
+        Claim { by: member(n), token, mode }
     }
 
     fn tokens(grants: &[Grant]) -> Vec<u64> {
@@ -201,7 +201,7 @@ mod tests {
         let mut q = Queue::default();
         assert!(q.claim(claim(1, 1, Shared), false).is_none());
         assert!(q.claim(claim(1, 2, Shared), true).is_none() && q.claim(claim(2, 3, Shared), true).is_none());
-        assert!(q.release(life(1), 9, true).is_empty() && q.end(life(9)).is_empty());
+        assert!(q.release(member(1), 9, true).is_empty() && q.end(member(9)).is_empty());
         let grants = q.bound(7);
         assert_eq!(tokens(&grants), [2, 3], "the first one did not wait");
         assert_eq!(grants.iter().map(|g| g.token.to_u128()).collect::<Vec<_>>(), [7 << 64 | 1, 7 << 64 | 2]);
@@ -215,19 +215,19 @@ mod tests {
         assert!(q.claim(claim(3, 3, Exclusive), true).is_none());
         assert!(q.claim(claim(1, 4, Shared), true).is_none());
         assert!(q.claim(claim(1, 5, Shared), false).is_none(), "and does not wait");
-        assert!(q.release(life(1), 1, true).is_empty());
-        assert_eq!(tokens(&q.release(life(2), 2, true)), [3]);
+        assert!(q.release(member(1), 1, true).is_empty());
+        assert_eq!(tokens(&q.release(member(2), 2, true)), [3]);
         assert!(q.claim(claim(2, 6, Shared), true).is_none());
-        assert_eq!(tokens(&q.release(life(3), 3, true)), [4, 6]);
+        assert_eq!(tokens(&q.release(member(3), 3, true)), [4, 6]);
         // A claim made twice is in the queue once.
         assert!(
             q.claim(claim(3, 7, Exclusive), true).is_none()
                 && q.claim(claim(3, 7, Exclusive), true).is_none()
         );
         assert_eq!(q.claim(claim(1, 4, Shared), true).map(|g| g.claim.token), Some(4));
-        assert!(q.release(life(3), 7, true).is_empty() && q.waiting.is_empty());
+        assert!(q.release(member(3), 7, true).is_empty() && q.waiting.is_empty());
         // Another node's token changes nothing, nor does a claim that was given up before.
-        assert!(q.release(life(9), 4, true).is_empty() && q.release(life(3), 3, true).is_empty());
+        assert!(q.release(member(9), 4, true).is_empty() && q.release(member(3), 3, true).is_empty());
     }
 
     #[test]
@@ -237,14 +237,14 @@ mod tests {
         for (n, mode) in [(2, Shared), (3, Exclusive), (4, Exclusive)] {
             assert!(q.claim(claim(n, u64::from(n), mode), true).is_none());
         }
-        assert!(q.end(life(1)).is_empty());
+        assert!(q.end(member(1)).is_empty());
         assert!(q.claim(claim(5, 5, Shared), false).is_none());
-        let told = q.settled(life(1));
+        let told = q.settled(member(1));
         assert_eq!((tokens(&told), told[0].after_death), (vec![2], true));
         // A reader that dies changes nothing for others.
-        let told = q.end(life(2));
+        let told = q.end(member(2));
         assert_eq!((tokens(&told), told[0].after_death), (vec![3], true));
-        let told = q.release(life(3), 3, true);
+        let told = q.release(member(3), 3, true);
         assert_eq!((tokens(&told), told[0].after_death), (vec![4], false));
     }
 
@@ -255,16 +255,16 @@ mod tests {
         for (n, mode) in [(2, Exclusive), (3, Shared), (4, Exclusive), (5, Exclusive)] {
             assert!(q.claim(claim(n, u64::from(n), mode), true).is_none());
         }
-        assert!(q.end(life(1)).is_empty());
+        assert!(q.end(member(1)).is_empty());
         let is_told =
             |grants: Vec<Grant>| grants.iter().map(|g| (g.claim.token, g.after_death)).collect::<Vec<_>>();
-        assert_eq!(is_told(q.settled(life(1))), [(2, true)]);
+        assert_eq!(is_told(q.settled(member(1))), [(2, true)]);
         // The second had given up when it was granted the lock. The third only reads, and may not repair
         // what is half changed.
-        assert_eq!(is_told(q.release(life(2), 2, false)), [(3, true)]);
-        assert_eq!(is_told(q.release(life(3), 3, true)), [(4, true)]);
+        assert_eq!(is_told(q.release(member(2), 2, false)), [(3, true)]);
+        assert_eq!(is_told(q.release(member(3), 3, true)), [(4, true)]);
         assert_eq!(q.claim(claim(4, 4, Exclusive), true).map(|g| g.after_death), Some(true), "asked again");
-        assert_eq!(is_told(q.release(life(4), 4, true)), [(5, false)]);
+        assert_eq!(is_told(q.release(member(4), 4, true)), [(5, false)]);
     }
 
     proptest! {
@@ -288,14 +288,14 @@ mod tests {
                     2 => {
                         let token = used.iter().copied().nth(pick as usize).unwrap_or(0);
                         waiting.retain(|t| *t != token);
-                        (1..5).flat_map(|n| q.release(life(n), token, true)).collect()
+                        (1..5).flat_map(|n| q.release(member(n), token, true)).collect()
                     }
                     _ => {
-                        let gone: Vec<u64> = q.waiting.iter().filter(|c| c.by == life(node)).map(|c| c.token).collect();
+                        let gone: Vec<u64> = q.waiting.iter().filter(|c| c.by == member(node)).map(|c| c.token).collect();
                         waiting.retain(|t| !gone.contains(t));
-                        let mut grants = q.end(life(node));
-                        prop_assert!(!q.holders.iter().any(|g| g.claim.by == life(node)));
-                        grants.extend(q.settled(life(node)));
+                        let mut grants = q.end(member(node));
+                        prop_assert!(!q.holders.iter().any(|g| g.claim.by == member(node)));
+                        grants.extend(q.settled(member(node)));
                         grants
                     }
                 };

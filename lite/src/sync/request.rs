@@ -23,13 +23,13 @@ pub(crate) enum Request {
     /// End the object that was made under `secret`, if there is one.
     Destroy { secret: u64 },
     /// Claim a lock; if it is not free, `wait` for it.
-    Claim { place: ObjectAddress, mode: Mode, token: u64, wait: bool },
+    Claim { address: ObjectAddress, mode: Mode, token: u64, wait: bool },
     /// Increment an event's count.
-    Signal { place: ObjectAddress },
+    Signal { address: ObjectAddress },
     /// Wait until an event's count is above `past`.
-    Await { place: ObjectAddress, past: u64, token: u64 },
+    Await { address: ObjectAddress, past: u64, token: u64 },
     /// Stop waiting or holding. `held`: the requester's task has had the lock.
-    Leave { place: ObjectAddress, token: u64, held: bool },
+    Leave { address: ObjectAddress, token: u64, held: bool },
     /// Sent by a home: a wait of the called node has ended.
     Woken { token: u64, outcome: Result<Outcome, Error> },
 }

@@ -23,13 +23,15 @@ impl InternalService for SyncHome {
                 self.destroy_object(secret);
                 answer(call, &Ok(Response::Done));
             }
-            Request::Claim { place, mode, token, wait } => {
-                answer(call, &self.claim_lock(by, &place, mode, token, wait));
+            Request::Claim { address, mode, token, wait } => {
+                answer(call, &self.claim_lock(by, &address, mode, token, wait));
             }
-            Request::Signal { place } => answer(call, &self.signal_event(by, &place)),
-            Request::Await { place, past, token } => answer(call, &self.await_event(by, &place, past, token)),
-            Request::Leave { place, token, held } => {
-                self.leave_object(by, &place, token, held);
+            Request::Signal { address } => answer(call, &self.signal_event(by, &address)),
+            Request::Await { address, past, token } => {
+                answer(call, &self.await_event(by, &address, past, token));
+            }
+            Request::Leave { address, token, held } => {
+                self.leave_object(by, &address, token, held);
                 answer(call, &Ok(Response::Done));
             }
             Request::Woken { token, outcome } => {

@@ -36,14 +36,14 @@ struct Wait {
 
 /// The waits of a node, by the numbers that it chose.
 #[derive(Default)]
-pub(crate) struct Waits {
+pub(crate) struct WaitTable {
     last: AtomicU64,
     table: Mutex<BTreeMap<u64, Wait>>,
 }
 
 /// One wait. Dropping it removes it here; the task that began it must tell the home.
 pub(crate) struct Waiting<'a> {
-    waits: &'a Waits,
+    waits: &'a WaitTable,
     pub(crate) token: u64,
 }
 
@@ -53,7 +53,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Waits {
+impl WaitTable {
     /// Returns the number of waits.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
@@ -142,7 +142,7 @@ impl SyncHome {
         let mut table = self.lock_for(&waits.table, home)?;
         // Under the lock, so that a wait's token is above those of all waits before it.
         let token = waits.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let home = table.life();
+        let home = table.member();
         table.insert(token, Wait { home, at_barrier, ended: None, waker: None });
         drop(table);
         Ok(Waiting { waits, token })

@@ -13,7 +13,7 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
     let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_qp.lock().len());
     let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
     // Nothing of an ended incarnation is left once all members have seen its end.
-    let ended = |life| !node.is_live(life);
+    let ended = |member| !node.is_live(member);
     let departed = node.sync.objects.lock().places_of(&ended)
         + node.regions.places_of(&ended)
         + node.holdings.places_of(&ended)
@@ -34,7 +34,7 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
         ("entries of lives that have ended", departed),
         ("barriers", barriers),
         ("connections being closed", node.closing.len()),
-        ("connections being closed by agreement, or waiting for a place", node.links_in_change()),
+        ("connections being closed by agreement, or waiting for a permit", node.links_in_change()),
         ("places without a connection", places.abs_diff(connected)),
         ("connections with messages that found no room", node.stalled.len()),
     ];

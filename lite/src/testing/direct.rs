@@ -191,8 +191,8 @@ impl Rnic for DirectRnic {
 
     fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
         self.with(|port| {
-            let place = port.cqs.get_mut(usize::from(cq.0)).and_then(Option::take);
-            place.map(drop).ok_or(VerbsError::NotFound)
+            let slot = port.cqs.get_mut(usize::from(cq.0)).and_then(Option::take);
+            slot.map(drop).ok_or(VerbsError::NotFound)
         })
     }
 
@@ -215,8 +215,8 @@ impl Rnic for DirectRnic {
 
     fn destroy_qp(&self, number: QpNum) -> Result<(), VerbsError> {
         self.with(|port| {
-            let place = port.qps.get_mut((number.get() & 0xffff) as usize).and_then(Option::take);
-            place.map(drop).ok_or(VerbsError::NotFound)
+            let slot = port.qps.get_mut((number.get() & 0xffff) as usize).and_then(Option::take);
+            slot.map(drop).ok_or(VerbsError::NotFound)
         })
     }
 
@@ -267,8 +267,8 @@ impl Rnic for DirectRnic {
         let mut state = self.fabric.state.lock();
         let Some(Some((_, queue))) = state.ports[self.port].cqs.get_mut(usize::from(cq.0)) else { return 0 };
         let n = queue.len().min(out.len());
-        for (place, completion) in out.iter_mut().zip(queue.drain(..n)) {
-            *place = completion;
+        for (entry, completion) in out.iter_mut().zip(queue.drain(..n)) {
+            *entry = completion;
         }
         n
     }

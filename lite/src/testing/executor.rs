@@ -294,8 +294,8 @@ impl World {
         task: impl Future<Output = T> + Send + 'static,
     ) -> T {
         let result = Arc::new(Mutex::new(None));
-        let place = result.clone();
-        self.shared.spawn(None, "test", Box::pin(async move { *place.lock() = Some(task.await) }));
+        let output = result.clone();
+        self.shared.spawn(None, "test", Box::pin(async move { *output.lock() = Some(task.await) }));
         let end = self.now() + limit;
         let ended = self.run_until(end, || result.lock().is_some());
         assert!(ended, "the task has not ended by {end:?}");

@@ -109,8 +109,8 @@ impl Rnic for PacedRnic {
             }
         }
         let n = state.ended.len().min(out.len());
-        for (place, completion) in out.iter_mut().zip(state.ended.drain(..n)) {
-            *place = completion;
+        for (entry, completion) in out.iter_mut().zip(state.ended.drain(..n)) {
+            *entry = completion;
         }
         n
     }

@@ -404,8 +404,8 @@ impl Rnic for InstantRnic {
             if port.qps.values().any(uses) {
                 return Err(VerbsError::InvalidState);
             }
-            let place = port.cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
-            place.take().map(drop).ok_or(VerbsError::NotFound)
+            let slot = port.cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+            slot.take().map(drop).ok_or(VerbsError::NotFound)
         })
     }
 
@@ -501,8 +501,8 @@ impl Rnic for InstantRnic {
         let Some(port) = state.ports.get_mut(&self.port.gid.0) else { return 0 };
         let Some(Some((_, queue))) = port.cqs.get_mut(usize::from(cq.0)) else { return 0 };
         let n = queue.len().min(out.len());
-        for (place, completion) in out.iter_mut().zip(queue.drain(..n)) {
-            *place = completion;
+        for (entry, completion) in out.iter_mut().zip(queue.drain(..n)) {
+            *entry = completion;
         }
         n
     }

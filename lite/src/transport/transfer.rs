@@ -111,9 +111,9 @@ pub(crate) fn judge(status: Status) -> Result<(), AttemptError> {
 impl Connections {
     pub(crate) async fn route(self: &Arc<Self>, route: Route<'_>) -> Result<Arc<Conn>, Error> {
         match route {
-            Route::Node(node, life) => {
+            Route::Node(node, incarnation) => {
                 let conn = self.connection(node).await?;
-                if conn.incarnation != life {
+                if conn.incarnation != incarnation {
                     return Err(Error::NodeDown(node));
                 }
                 self.ops.lock().links.remember(&conn);
@@ -155,7 +155,7 @@ impl Connections {
                 self.route(route).await.map_err(|error| TransferError::For(data.unreached(error, issued)))?;
             // All chunks go in order on one queue pair.
             let qp_index = match route {
-                Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),
+                Route::Node(..) => conn.group.lanes.pick(pass.map_or(Share::All, |p| p.share)),
                 Route::Conn(_) => RPC_QP,
             };
             match self.attempt((&conn, qp_index), remote, &mut data, done, pass, issued).await {

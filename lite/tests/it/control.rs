@@ -19,17 +19,18 @@ async fn publish(lite: Lite, name: &'static str) -> Result<(), Error> {
 }
 
 #[test]
-fn job_messages_that_nobody_takes_hold_nothing_up() {
+fn messages_that_nobody_takes_hold_nothing_up() {
     let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
     let node = NodeId(1);
     for number in 0..500 {
         c.hub.send(node, &piece(number, 4 << 10));
     }
     assert_eq!(c.world.run(LIMIT, publish(c.lite(1), "behind them")), Ok(()));
-    let jobs = c.lite(1).jobs();
+    let messages = c.lite(1).control_messages();
     let taken = async move {
         for number in 0..500 {
-            assert_eq!(jobs.next().await, piece(number, 4 << 10), "in order, and none is lost");
+            let expected = proto::encode(&piece(number, 4 << 10));
+            assert_eq!(messages.next().await, Some(expected), "in order, and none is lost");
         }
     };
     c.world.run(LIMIT, taken);

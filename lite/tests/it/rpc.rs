@@ -96,8 +96,8 @@ fn the_line_is_fair_and_survives_who_leaves_it() {
     });
     for i in 0..40u64 {
         // Each fourth gives up while it waits.
-        let patience = if i % 4 == 3 { Duration::from_micros(500 * i) } else { LIMIT };
-        let (caller, order) = (a.with_deadline(patience), order.clone());
+        let timeout = if i % 4 == 3 { Duration::from_micros(500 * i) } else { LIMIT };
+        let (caller, order) = (a.with_deadline(timeout), order.clone());
         spawn(&a, async move {
             match caller.call(TWO, 1, &[i as u8], 1).await {
                 Ok(reply) => order.lock().unwrap().push(reply[0]),

@@ -162,7 +162,7 @@ fn operations_wait_for_the_managers_answer_and_then_succeed() {
     for (what, operation) in operations() {
         let mut p = Pair::new(&Config::default());
         let free = |p: &Pair| (p.host(1).memory().stats().free, p.c.fabric.queue_pairs(gid(1)));
-        let (before, life) = (free(&p), p.a.incarnation());
+        let (before, incarnation) = (free(&p), p.a.incarnation());
         p.silence();
         let result = p.begin(operation(p.a.clone(), p.far.clone()));
         p.c.world.run_for(2 * LEASE);
@@ -170,7 +170,7 @@ fn operations_wait_for_the_managers_answer_and_then_succeed() {
         assert_eq!(p.bytes(), [1, 0, 0, 0, 0, 0, 0, 0], "{what} changes memory of another node");
         assert_eq!(p.served.load(Ordering::SeqCst), 0, "{what} reaches another node");
         // Nothing has been torn down.
-        assert_eq!((free(&p), p.a.incarnation()), (before, life), "{what}");
+        assert_eq!((free(&p), p.a.incarnation()), (before, incarnation), "{what}");
         p.answer();
         p.c.world.run_for(Duration::from_millis(10));
         assert_eq!(taken(&result), Some(Ok(())), "{what}");

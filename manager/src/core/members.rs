@@ -304,10 +304,10 @@ impl Core {
         if !live.relays.take(now, body.len().max(MIN_RELAY) as u64) {
             return self.remove_member(from, "it relayed more messages than any connection setup needs");
         }
-        let life = live.member.incarnation;
+        let sender = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
         if let Some(conn) = receiver.map(|receiver| receiver.conn) {
-            self.tell_node(conn, ToNode::Relayed { from, incarnation: life, body });
+            self.tell_node(conn, ToNode::Relayed { from, incarnation: sender, body });
         }
     }
 

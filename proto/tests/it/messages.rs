@@ -23,6 +23,30 @@ fn the_version_is_read_from_any_version() {
 }
 
 #[test]
+fn messages_of_jobs_are_not_for_lite() {
+    let (job, node, incarnation) = (JobId(300), NodeId(2), Incarnation(3));
+    let start = JobStart { job, app: "a".into(), args: vec![], nodes: vec![], inputs: vec![], share: 0 };
+    for (message, expected) in [
+        (ToNode::Refused { reason: "full".into() }, true),
+        (ToNode::HeartbeatAck { seq: 300 }, true),
+        (ToNode::Left { node, incarnation, reason: "left".into() }, true),
+        (ToNode::Relayed { from: node, incarnation, body: vec![8] }, true),
+        (ToNode::Name { request: 7, result: Err(NameError::Taken) }, true),
+        (ToNode::JobStart(start), false),
+        (ToNode::JobInput { job, file: 0, offset: 0, bytes: vec![], end_of_split: true }, false),
+        (ToNode::JobInputEnd { job }, false),
+        (ToNode::JobOutputAck { job, bytes: 9 }, false),
+        (ToNode::JobCancel { job, reason: "late".into() }, false),
+        (ToNode::Shutdown, false),
+        (ToNode::Settled { node, incarnation }, true),
+        (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),
+    ] {
+        assert_eq!(ToNode::is_for_lite(&encode(&message)), expected, "{message:?}");
+    }
+    assert!(ToNode::is_for_lite(&[]), "LITE reports malformed messages");
+}
+
+#[test]
 fn trailing_bytes_are_malformed() {
     let mut bytes = encode(&ToManager::Leave);
     assert_eq!(decode::<ToManager>(&bytes), Ok(ToManager::Leave));

@@ -25,7 +25,7 @@ const fn name(work: Work) -> &'static str {
 struct Span {
     work: Work,
     peer: NodeId,
-    lane: u8,
+    queue_pair: u8,
     bytes: u32,
     from_ns: u64,
     end: Option<(u64, bool)>,
@@ -37,9 +37,9 @@ fn spans(trace: &NodeTrace) -> Vec<Span> {
     for stamped in &trace.events {
         let at = stamped.at.as_nanos();
         match stamped.event {
-            TraceEvent::Posted { id, work, peer, lane, bytes } => {
+            TraceEvent::Posted { id, work, peer, queue_pair, bytes } => {
                 open.insert(id, spans.len());
-                spans.push(Span { work, peer, lane, bytes, from_ns: at, end: None });
+                spans.push(Span { work, peer, queue_pair, bytes, from_ns: at, end: None });
             }
             TraceEvent::Ended { id, ok } => {
                 if let Some(span) = open.remove(&id).and_then(|at: usize| spans.get_mut(at)) {
@@ -65,8 +65,12 @@ pub fn text(traces: &[NodeTrace]) -> String {
                 }
                 None => "no end".into(),
             };
-            let (what, bytes, peer, lane) = (name(span.work), span.bytes, span.peer, span.lane);
-            lines.push((span.from_ns, trace.node, format!("{what} {bytes} B, {peer}, lane {lane}: {end}")));
+            let (what, bytes, peer, queue_pair) = (name(span.work), span.bytes, span.peer, span.queue_pair);
+            lines.push((
+                span.from_ns,
+                trace.node,
+                format!("{what} {bytes} B, {peer}, queue pair {queue_pair}: {end}"),
+            ));
         }
         for stamped in &trace.events {
             let line = match stamped.event {
@@ -101,7 +105,7 @@ pub fn chrome(traces: &[NodeTrace]) -> String {
             trace.node
         ));
         for span in spans(trace) {
-            let tid = u32::from(span.peer.0) * 16 + u32::from(span.lane);
+            let tid = u32::from(span.peer.0) * 16 + u32::from(span.queue_pair);
             let (what, from, bytes) = (name(span.work), span.from_ns as f64 / 1e3, span.bytes);
             let peer = span.peer;
             events.push(match span.end {

@@ -37,7 +37,7 @@ const COUNTED: u64 = 1600;
 /// The name of the guest's program, there and among our sources.
 const PROGRAM: &str = "post-cost";
 
-/// The output of `cargo bench -p mlx4` for one batch length, with which WRITEs are posted and polled.
+/// The output of `cargo bench -p cards` for one batch length, with which WRITEs are posted and polled.
 #[derive(Debug, Deserialize, Serialize)]
 struct Batch {
     batch: u32,
@@ -89,7 +89,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let program = ui::step("the benchmark of the driver", || program::build("mlx4", "post"))?;
+    let program = ui::step("the benchmark of the driver", || program::build("cards", "post"))?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let native = ui::step("our driver, native", || {
         let file = dir.path().join("post.json");
@@ -177,7 +177,7 @@ fn targets(native: &[Batch], ours: Option<Instructions>, theirs: Option<Instruct
 }
 
 fn tables(native: &[Batch], ours: Option<Instructions>, theirs: Option<Instructions>) -> [Table; 2] {
-    let remark = "cargo bench -p mlx4: the driver on a card that nobody is behind; the benchmark writes the completions";
+    let remark = "cargo bench -p cards: the driver on a card that nobody is behind; the benchmark writes the completions";
     let heads = ["posted and polled at once", "post, ns", "poll, ns", "requests per doorbell"];
     let mut times = Table::new("64 B inline WRITE by our driver, native", remark, &heads);
     for batch in native {

@@ -73,7 +73,7 @@ struct Point {
     lite: f64,
 }
 
-/// The results of LITE over our driver at the same points (`mlx4`'s example `lite_scaling`).
+/// The results of LITE over our driver at the same points, from the example `lite_scaling` of `cards`.
 #[derive(Debug, Deserialize)]
 struct LiteOutput {
     memory: Vec<LitePoint>,
@@ -115,7 +115,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         simulate(options, ["connectx3", "scaling"]).context("the simulation of verbs")
     })?;
     let lite: LiteOutput = ui::step("the same by LITE over our driver", || {
-        simulate(options, ["mlx4", "lite_scaling"]).context("the simulation of LITE")
+        simulate(options, ["cards", "lite_scaling"]).context("the simulation of LITE")
     })?;
     join(&mut output.memory, &lite.memory)?;
     join(&mut output.regions, &lite.regions)?;

@@ -95,7 +95,7 @@ fn serve(counts: &Arc<Counts>) -> Cluster {
         platform::Platform::spawn(
             &**host,
             "serve",
-            Box::pin(async move { drop(runtime::serve(lite, apps).await) }),
+            Box::pin(async move { _ = runtime::serve(lite, apps).await }),
         );
     }
     cluster

@@ -192,22 +192,22 @@ impl Rnic for IbvRnic {
         if id == cqs.len() {
             cqs.push(None);
         }
-        if let Some(place) = cqs.get_mut(id) {
-            *place = Some(Arc::new(cq));
+        if let Some(slot) = cqs.get_mut(id) {
+            *slot = Some(Arc::new(cq));
         }
         Ok(CqId(number))
     }
 
     fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
         let mut cqs = self.cqs.write().unwrap_or_else(PoisonError::into_inner);
-        let place = cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
-        let cq = place.as_ref().ok_or(VerbsError::NotFound)?;
+        let slot = cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+        let cq = slot.as_ref().ok_or(VerbsError::NotFound)?;
         let uses = |qp: &Arc<Qp>| qp.cqs().iter().any(|used| Arc::ptr_eq(used, cq));
         if self.qps().values().any(uses) {
             return Err(VerbsError::InvalidState);
         }
         // The device's queue is destroyed when its last user has polled it.
-        *place = None;
+        *slot = None;
         Ok(())
     }
 

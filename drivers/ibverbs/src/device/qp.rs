@@ -164,9 +164,9 @@ impl Qp {
             chain.clear();
             let mut refused = None;
             for (wr, entry) in part.iter().zip(&mut entries) {
-                let place = queue.ring.next_index(chain.len());
+                let index = queue.ring.next_index(chain.len());
                 let added =
-                    reserve(&self.send_cq, queue.ring.room(), chain.len(), || chain.add(wr, place, limits));
+                    reserve(&self.send_cq, queue.ring.room(), chain.len(), || chain.add(wr, index, limits));
                 match added {
                     Ok(sent) => *entry = sent,
                     Err(e) => {
@@ -201,9 +201,9 @@ impl Qp {
             chain.clear();
             let mut refused = None;
             for (wr, entry) in part.iter().zip(&mut entries) {
-                let place = queue.ring.next_index(chain.len());
+                let index = queue.ring.next_index(chain.len());
                 let added =
-                    reserve(&self.recv_cq, queue.ring.room(), chain.len(), || chain.add(wr, place, limits));
+                    reserve(&self.recv_cq, queue.ring.room(), chain.len(), || chain.add(wr, index, limits));
                 match added {
                     Ok(id) => *entry = id,
                     Err(e) => {
@@ -225,7 +225,7 @@ impl Qp {
     /// Interprets a completion of the device. Returns `None` if its work is not outstanding.
     pub(super) fn translate(&self, wc: &ibv::ibv_wc) -> Option<Completion> {
         let status = status_of(wc.status);
-        let (is_recv, place) = index_of(wc.wr_id);
+        let (is_recv, index) = index_of(wc.wr_id);
         // SAFETY: both fields of the union are the same four bytes.
         let (imm, key) = unsafe {
             let word = &wc.imm_data_invalidated_rkey_union;
@@ -236,7 +236,7 @@ impl Qp {
         let invalidated = has(ibv::ibv_wc_flags::IBV_WC_WITH_INV).then_some(key).filter(|_| is_recv);
         let (id, kind, byte_len, imm) = if is_recv {
             let mut queue = lock(&self.recv);
-            let (id, count) = queue.ring.complete(place)?;
+            let (id, count) = queue.ring.complete(index)?;
             self.recv_cq.release(count);
             let by_write = wc.opcode == ibv::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
             // A failed completion has no valid opcode.
@@ -246,7 +246,7 @@ impl Qp {
             (id, kind, wc.byte_len, imm)
         } else {
             let mut queue = lock(&self.send);
-            let (sent, count) = queue.ring.complete(place)?;
+            let (sent, count) = queue.ring.complete(index)?;
             self.send_cq.release(count);
             self.note(status, &queue);
             (sent.id, sent.kind, sent.len, None)

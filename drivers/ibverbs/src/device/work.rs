@@ -19,13 +19,13 @@ pub(super) const MAX_SGE: usize = 8;
 const RECV: u64 = 1 << 63;
 
 /// Returns the 64-bit identifier of a send work request, from its index in the ring.
-pub(super) fn send_number(place: RingIndex) -> u64 {
-    place.0
+pub(super) fn send_number(index: RingIndex) -> u64 {
+    index.0
 }
 
 /// Returns the 64-bit identifier of a receive work request, from its index in the ring.
-pub(super) fn recv_number(place: RingIndex) -> u64 {
-    place.0 | RECV
+pub(super) fn recv_number(index: RingIndex) -> u64 {
+    index.0 | RECV
 }
 
 /// Returns true for a receive work request, and the index in its ring.
@@ -72,8 +72,8 @@ impl Lists {
 
     /// Appends an element to the present list.
     fn add(&mut self, addr: u64, length: u32, lkey: u32) -> Result<(), VerbsError> {
-        let place = self.elements.get_mut(self.used).ok_or(VerbsError::InvalidArgument)?;
-        place.write(ibv::ibv_sge { addr, length, lkey });
+        let sge = self.elements.get_mut(self.used).ok_or(VerbsError::InvalidArgument)?;
+        sge.write(ibv::ibv_sge { addr, length, lkey });
         self.used += 1;
         Ok(())
     }
@@ -130,11 +130,11 @@ impl SendChain {
     pub(super) fn add(
         &mut self,
         work: &SendWr<'_>,
-        place: RingIndex,
+        index: RingIndex,
         limits: &Limits<'_>,
     ) -> Result<SendRecord, VerbsError> {
         let lists_from = self.lists.used;
-        let added = self.try_add(work, place, limits);
+        let added = self.try_add(work, index, limits);
         if added.is_err() {
             self.lists.used = lists_from;
         }
@@ -144,14 +144,14 @@ impl SendChain {
     fn try_add(
         &mut self,
         work: &SendWr<'_>,
-        place: RingIndex,
+        index: RingIndex,
         limits: &Limits<'_>,
     ) -> Result<SendRecord, VerbsError> {
         use ibv::ibv_send_flags as flag;
         let lists_from = self.lists.used;
         // SAFETY: numbers, null pointers, and unions of numbers and null pointers.
         let mut wr: ibv::ibv_send_wr = unsafe { mem::zeroed() };
-        wr.wr_id = send_number(place);
+        wr.wr_id = send_number(index);
         let mut result = [Sge { addr: platform::IoAddr(0), len: 8 }];
         let (kind, payload) = set_operation(&mut wr, &work.op, &mut result);
         let len = self.add_payload(&mut wr, payload, limits)?;
@@ -300,7 +300,7 @@ impl RecvChain {
     pub(super) fn add(
         &mut self,
         work: &RecvWr<'_>,
-        place: RingIndex,
+        index: RingIndex,
         limits: &Limits<'_>,
     ) -> Result<WrId, VerbsError> {
         let lists_from = self.lists.used;
@@ -312,7 +312,7 @@ impl RecvChain {
             return Err(list.err().unwrap_or(VerbsError::NoResources));
         };
         slot.write(ibv::ibv_recv_wr {
-            wr_id: recv_number(place),
+            wr_id: recv_number(index),
             next: ptr::null_mut(),
             sg_list: ptr::null_mut(),
             num_sge,

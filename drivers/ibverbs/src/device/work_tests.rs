@@ -131,9 +131,9 @@ fn a_full_chain_holds_the_longest_lists() {
 
 #[test]
 fn identifiers_contain_the_queue_and_the_index() {
-    for place in [RingIndex(0), RingIndex(1), RingIndex((1 << 63) - 1)] {
-        assert_eq!(index_of(send_number(place)), (false, place));
-        assert_eq!(index_of(recv_number(place)), (true, place));
+    for index in [RingIndex(0), RingIndex(1), RingIndex((1 << 63) - 1)] {
+        assert_eq!(index_of(send_number(index)), (false, index));
+        assert_eq!(index_of(recv_number(index)), (true, index));
     }
 }
 

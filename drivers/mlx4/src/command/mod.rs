@@ -110,16 +110,16 @@ impl<'a, H: Hardware> Commands<'a, H> {
     ) -> Result<(), Error> {
         let parameter = self.store_input(input.iter().copied());
         self.execute(command.immediate(parameter), self.state.output.addr().0)?;
-        for (place, word) in output.iter_mut().zip(self.state.output.iter()) {
-            *place = word.load(Ordering::Relaxed);
+        for (target, word) in output.iter_mut().zip(self.state.output.iter()) {
+            *target = word.load(Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Writes the first words of the input mailbox, and returns the mailbox's address.
     fn store_input(&self, words: impl Iterator<Item = u64>) -> u64 {
-        for (place, word) in self.state.input.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
+        for (target, word) in self.state.input.iter().zip(words) {
+            target.store(word, Ordering::Relaxed);
         }
         self.state.input.addr().0
     }

@@ -88,7 +88,7 @@ impl Arm {
 
 /// Updates an event queue's consumer index. With `arm`, the next event raises an interrupt.
 pub(crate) fn ring_events(hw: &impl Hardware, eqn: u32, consumer: u32, arm: bool) {
-    let (page, place) = (u64::from(eqn) / EQS_OF_PAGE, u64::from(eqn) % EQS_OF_PAGE);
+    let (page, index) = (u64::from(eqn) / EQS_OF_PAGE, u64::from(eqn) % EQS_OF_PAGE);
     fence(Ordering::Release);
-    hw.ring(page * PAGE + EQ + 8 * place, consumer & INDEX | if arm { EQ_ARM } else { 0 });
+    hw.ring(page * PAGE + EQ + 8 * index, consumer & INDEX | if arm { EQ_ARM } else { 0 });
 }

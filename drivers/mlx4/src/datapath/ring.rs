@@ -202,8 +202,8 @@ impl<B: Block> QpRings<B> {
     #[inline]
     pub(crate) fn receive_entry(&self, index: u32) -> &[AtomicU64] {
         let index = (index & ((1 << self.shape.log_receives) - 1)) as usize;
-        let place = self.shape.send_bytes() as usize / 8 + index * RECEIVE_WORDS;
-        self.buffer.get(place..place + RECEIVE_WORDS).unwrap_or_default()
+        let first = self.shape.send_bytes() as usize / 8 + index * RECEIVE_WORDS;
+        self.buffer.get(first..first + RECEIVE_WORDS).unwrap_or_default()
     }
 
     /// Updates the doorbell record with the number of receives posted so far.
@@ -214,15 +214,15 @@ impl<B: Block> QpRings<B> {
         }
     }
 
-    /// Writes the completion for an entry of a completion queue to `place`, and returns the number of work
-    /// requests that it completes. Returns `None` and leaves `place` unchanged if no such work is in flight.
+    /// Writes the completion for an entry of a completion queue to `out`, and returns the number of work
+    /// requests that it completes. Returns `None` and leaves `out` unchanged if no such work is in flight.
     #[inline(always)]
-    pub(crate) fn complete(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
-        if cqe.is_send() { self.complete_send(cqe, place) } else { self.complete_receive(cqe, place) }
+    pub(crate) fn complete(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
+        if cqe.is_send() { self.complete_send(cqe, out) } else { self.complete_receive(cqe, out) }
     }
 
     #[inline(always)]
-    fn complete_send(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
+    fn complete_send(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let kind =
             if status == Status::Success { sent(cqe.opcode()) } else { self.posted_kind(cqe.index()) }?;
@@ -231,7 +231,7 @@ impl<B: Block> QpRings<B> {
             WorkKind::FetchAdd | WorkKind::CompareSwap => 8,
             _ => cqe.len(),
         };
-        *place = Completion { byte_len, ..Completion::new(id, self.number, status, kind) };
+        *out = Completion { byte_len, ..Completion::new(id, self.number, status, kind) };
         Some(retired)
     }
 
@@ -243,7 +243,7 @@ impl<B: Block> QpRings<B> {
     }
 
     #[inline(never)]
-    fn complete_receive(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
+    fn complete_receive(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
         // Receives complete in order, each with an entry of its own (rdma-core does not check the index
@@ -258,7 +258,7 @@ impl<B: Block> QpRings<B> {
             Received::SendInvalidate => completion.invalidated = Some(RemoteKey(cqe.immediate())),
             Received::Send => {}
         }
-        *place = completion;
+        *out = completion;
         Some(1)
     }
 

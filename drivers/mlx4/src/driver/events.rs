@@ -63,9 +63,9 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             Event::Completion { cqn } => {
                 // The numbers of a virtual function's queues follow no pattern, and few queues are armed, so
                 // a search is right.
-                let named = |place: &&CqSlot<R, H::Block>| place.number.load(Ordering::Relaxed) == cqn;
-                if let Some(place) = self.cqs.iter().find(named)
-                    && let Some(cq) = place.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
+                let named = |slot: &&CqSlot<R, H::Block>| slot.number.load(Ordering::Relaxed) == cqn;
+                if let Some(slot) = self.cqs.iter().find(named)
+                    && let Some(cq) = slot.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
                 {
                     cq.on_event();
                 } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {

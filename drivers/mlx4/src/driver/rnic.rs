@@ -143,12 +143,12 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         self.with_control(|control| {
             let lock = self.cq(id).ok_or(VerbsError::NotFound)?;
             let taken = {
-                let mut place = lock.queue.lock();
-                let cq = place.as_ref().ok_or(VerbsError::NotFound)?;
+                let mut slot = lock.queue.lock();
+                let cq = slot.as_ref().ok_or(VerbsError::NotFound)?;
                 if cq.is_used() {
                     return Err(VerbsError::InvalidState);
                 }
-                place.take()
+                slot.take()
             };
             let Some(cq) = taken else { return Err(VerbsError::NotFound) };
             control.destroy_cq(id, &cq).inspect_err(|_| {
@@ -260,8 +260,8 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn arm(&self) -> bool {
         let mut waits = false;
-        for place in &self.cqs {
-            if let Some(cq) = &*place.queue.lock() {
+        for slot in &self.cqs {
+            if let Some(cq) = &*slot.queue.lock() {
                 waits |= cq.arm(&self.hw);
             }
         }
@@ -281,7 +281,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         let unexpected = self
             .cqs
             .iter()
-            .map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.unexpected_entries()))
+            .map(|slot| slot.queue.lock().as_ref().map_or(0, |cq| cq.unexpected_entries()))
             .sum();
         let (mut posts, mut queue_pairs) = (*self.destroyed_posts.lock(), 0);
         for lock in &*self.slots {

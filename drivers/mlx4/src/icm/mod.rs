@@ -200,9 +200,9 @@ impl<B: Block> Icm<B> {
         let missing = Error::Exhausted("page entries");
         let Some(Lent(lent)) = self.lent.get(TableId::Mtt as usize) else { return Err(missing) };
         for index in 0..run.bytes >> LOG_PAGE {
-            let place = run.first + index;
-            let (at, block) = lent.range(..=place / IN_PAGE).next_back().ok_or(missing)?;
-            let word = block.get((place - at * IN_PAGE) as usize).ok_or(missing)?;
+            let page = run.first + index;
+            let (at, block) = lent.range(..=page / IN_PAGE).next_back().ok_or(missing)?;
+            let word = block.get((page - at * IN_PAGE) as usize).ok_or(missing)?;
             word.store(entry(index).to_be(), Ordering::Release);
         }
         Ok(())

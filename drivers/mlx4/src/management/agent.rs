@@ -39,9 +39,9 @@ pub(crate) fn serve<H: Hardware>(
         let headers = headers(lid, service_level);
         let sent = packets.send(
             commands.hw,
-            |place| {
-                for (place, bytes) in place.iter().zip(answer.0.as_chunks().0) {
-                    place.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            |buffer| {
+                for (target, bytes) in buffer.iter().zip(answer.0.as_chunks().0) {
+                    target.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
                 }
             },
             |wqe, key, addr| {
@@ -62,8 +62,9 @@ fn read<B: Block>(packets: &Packets<B>, arrival: &Arrival) -> Option<Mad> {
         return None;
     }
     let mut bytes = [0; LEN];
-    for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(packets.words(arrival).iter().skip(GRH / 8)) {
-        *place = word.load(Ordering::Relaxed).to_ne_bytes();
+    for (target, word) in bytes.as_chunks_mut().0.iter_mut().zip(packets.words(arrival).iter().skip(GRH / 8))
+    {
+        *target = word.load(Ordering::Relaxed).to_ne_bytes();
     }
     Some(Mad(bytes))
 }

@@ -81,8 +81,8 @@ impl Mad {
     pub(crate) fn arrives(&mut self, port: u8) -> bool {
         let (pointer, count) = (self.0[6], self.0[7]);
         let at_end = pointer == count && count <= MAX_HOPS;
-        if let Some(place) = self.0.get_mut(RETURN_PATH + usize::from(pointer)).filter(|_| at_end) {
-            *place = port;
+        if let Some(byte) = self.0.get_mut(RETURN_PATH + usize::from(pointer)).filter(|_| at_end) {
+            *byte = port;
         }
         at_end
     }
@@ -120,8 +120,8 @@ impl Mad {
         let mut answer = [0; LEN / 8];
         commands.exec_in_out(command, &words, &mut answer)?;
         let mut bytes = [0; LEN];
-        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(answer) {
-            *place = word.to_ne_bytes();
+        for (target, word) in bytes.as_chunks_mut().0.iter_mut().zip(answer) {
+            *target = word.to_ne_bytes();
         }
         Ok(Self(bytes))
     }

@@ -119,15 +119,15 @@ impl<'a, B: Block> Entries<'a, B> {
         ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
     }
 
-    /// Consumes entries up to the next completion, writes that to `place`, and returns its entry. Entries
+    /// Consumes entries up to the next completion, writes that to `out`, and returns its entry. Entries
     /// without a work request are skipped, at most as many as the queue holds, so that a faulty card cannot
     /// keep the poller here.
     #[inline(always)]
-    fn next(&mut self, place: &mut Completion) -> Option<Cqe> {
+    fn next(&mut self, out: &mut Completion) -> Option<Cqe> {
         loop {
             let cqe = self.peek()?;
             self.consumer = self.consumer.wrapping_add(1);
-            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, place)) {
+            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, out)) {
                 self.retired = self.retired.wrapping_add(retired);
                 return Some(cqe);
             }
@@ -242,8 +242,8 @@ impl<B: Block> Cq<B> {
         if self.queues.len() <= slot {
             self.queues.resize_with(slot + 1, || None);
         }
-        if let Some(place) = self.queues.get_mut(slot) {
-            *place = Some(queue);
+        if let Some(entry) = self.queues.get_mut(slot) {
+            *entry = Some(queue);
         }
     }
 
@@ -277,8 +277,8 @@ impl<B: Block> Cq<B> {
         before
             + self.take_entries(|entries| {
                 let mut taken = 0;
-                for place in rest {
-                    if entries.next(place).is_none() {
+                for out in rest {
+                    if entries.next(out).is_none() {
                         break;
                     }
                     taken += 1;
@@ -290,8 +290,8 @@ impl<B: Block> Cq<B> {
     #[cold]
     fn take_backlog(&mut self, out: &mut [Completion]) -> usize {
         let count = self.backlog.len().min(out.len());
-        for (place, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {
-            *place = completion;
+        for (entry, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {
+            *entry = completion;
         }
         count
     }

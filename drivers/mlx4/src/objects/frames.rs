@@ -92,8 +92,8 @@ impl<B: Block> Frames<B> {
         let mut taken = 0;
         for _ in 0..budget {
             let Some(arrival) = self.packets.next() else { break };
-            for (place, word) in self.scratch.as_chunks_mut().0.iter_mut().zip(self.packets.words(&arrival)) {
-                *place = word.load(Ordering::Relaxed).to_ne_bytes();
+            for (bytes, word) in self.scratch.as_chunks_mut().0.iter_mut().zip(self.packets.words(&arrival)) {
+                *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
             }
             self.packets.give_back(arrival);
             let frame = self.scratch.get(..arrival.len).unwrap_or_default();
@@ -117,8 +117,8 @@ impl<B: Block> Frames<B> {
         if !self.packets.has_room() {
             return false;
         }
-        let Some(place) = self.scratch.get_mut(..max_len) else { return false };
-        let len = fill(place).min(max_len);
+        let Some(buffer) = self.scratch.get_mut(..max_len) else { return false };
+        let len = fill(buffer).min(max_len);
         let padded = len.max(SHORTEST);
         if let Some(padding) = self.scratch.get_mut(len..padded) {
             padding.fill(0);

@@ -152,15 +152,15 @@ impl<B: Block> Packets<B> {
         if !self.has_room() {
             return false;
         }
-        let place = u64::from(self.posted % self.room.sends);
+        let index = u64::from(self.posted % self.room.sends);
         let skip = u64::from(self.room.receives) * u64::from(self.room.receive_len)
-            + place * u64::from(self.room.send_len);
+            + index * u64::from(self.room.send_len);
         let words = skip as usize / 8..(skip as usize + self.room.send_len as usize) / 8;
         let Some(words) = self.memory.get(words) else { return false };
         fill(words);
         let at = IoAddr(self.memory.addr().0 + skip);
         let key = self.key;
-        let posted = self.qp.post(hw, &[()], |(), wqe| Ok((WrId(place), write(wqe, key, at))));
+        let posted = self.qp.post(hw, &[()], |(), wqe| Ok((WrId(index), write(wqe, key, at))));
         if posted.is_ok() {
             self.posted = self.posted.wrapping_add(1);
         }

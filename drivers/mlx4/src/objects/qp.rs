@@ -83,8 +83,8 @@ impl BlueFlameRegister {
     #[inline(never)]
     fn write(&mut self, hw: &impl Hardware, page: Page, entry: &Entry) {
         let mut words = [0; WORDS];
-        for (word, place) in words.iter_mut().zip(entry) {
-            *word = place.load(Ordering::Relaxed);
+        for (word, source) in words.iter_mut().zip(entry) {
+            *word = source.load(Ordering::Relaxed);
         }
         let chunks = Head::chunks(u64::from_be(words[0]));
         let words = words.get(..chunks * CHUNK_WORDS).unwrap_or_default();

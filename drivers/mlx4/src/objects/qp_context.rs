@@ -378,7 +378,7 @@ fn rnr_code(delay: Duration) -> u32 {
         4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     let long_enough = |tens: &u64| Duration::from_micros(tens * 10) >= delay;
-    TENS_OF_US.iter().position(long_enough).map_or(0, |place| place as u32 + 1)
+    TENS_OF_US.iter().position(long_enough).map_or(0, |index| index as u32 + 1)
 }
 
 /// Returns the UDP source port, which distributes connections over the paths of a network. It is the same at

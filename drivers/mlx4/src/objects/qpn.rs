@@ -70,7 +70,7 @@ impl QpnAllocator {
             return None;
         }
         let from = random as usize % self.backed;
-        let mut numbers = (from..self.backed).chain(0..from).map(|place| self.base + place as u32);
+        let mut numbers = (from..self.backed).chain(0..from).map(|offset| self.base + offset as u32);
         let number = numbers.find(|number| self.taken.get(slot(*number)) == Some(&false))?;
         *self.taken.get_mut(slot(number))? = true;
         self.count += 1;

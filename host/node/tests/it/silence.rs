@@ -90,7 +90,7 @@ fn a_process_that_is_cut_off_for_too_long_is_dead_and_ends() {
     for process in processes {
         let (status, said) = process.wait();
         assert!(!status.success(), "it goes on");
-        assert!(said.contains("this node ends: this node has lost its membership"), "{said}");
+        assert!(said.contains("this node ends: it has lost its membership"), "{said}");
     }
 }
 

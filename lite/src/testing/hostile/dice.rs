@@ -62,12 +62,12 @@ pub(super) struct Dice {
     spares: Vec<Spare>,
     /// Numbers of mappings, waits, holdings, objects and attempts that other nodes have named.
     known: Vec<u64>,
-    places: Vec<ObjectAddress>,
+    addresses: Vec<ObjectAddress>,
 }
 
 impl Dice {
     pub(super) fn new(seed: u64, me: MemberId, spares: Vec<Spare>) -> Self {
-        Self { state: seed, me, spares, known: Vec::new(), places: Vec::new() }
+        Self { state: seed, me, spares, known: Vec::new(), addresses: Vec::new() }
     }
 
     /// splitmix64 (Steele, Lea, Flood 2014).
@@ -100,9 +100,9 @@ impl Dice {
         self.known.push(number);
     }
 
-    pub(super) fn learn_place(&mut self, place: ObjectAddress) {
-        if self.places.len() < KNOWN {
-            self.places.push(place);
+    pub(super) fn learn_address(&mut self, address: ObjectAddress) {
+        if self.addresses.len() < KNOWN {
+            self.addresses.push(address);
         }
     }
 
@@ -124,18 +124,18 @@ impl Dice {
         }
     }
 
-    fn life(&mut self) -> MemberId {
-        let lives: Vec<MemberId> = self.spares.iter().map(|s| s.at).chain([self.me]).collect();
-        let life = self.pick(&lives).unwrap_or(self.me);
+    fn member(&mut self) -> MemberId {
+        let members: Vec<MemberId> = self.spares.iter().map(|s| s.at).chain([self.me]).collect();
+        let member = self.pick(&members).unwrap_or(self.me);
         match self.below(10) {
-            0 => (NodeId(self.random() as u16), life.1),
-            1 => (life.0, Incarnation(self.number())),
-            _ => life,
+            0 => (NodeId(self.random() as u16), member.1),
+            1 => (member.0, Incarnation(self.number())),
+            _ => member,
         }
     }
 
     fn node(&mut self) -> NodeId {
-        self.life().0
+        self.member().0
     }
 
     fn rights(&mut self) -> Permissions {
@@ -149,7 +149,7 @@ impl Dice {
             let len = self.below(spare.len - from + 1) / 8 * 8;
             return Piece { at: spare.at, addr: IoAddr(spare.addr.0 + from), len };
         }
-        let at = self.life();
+        let at = self.member();
         let addr = match self.below(3) {
             // No node has memory there.
             0 => 1 << 52 | self.below(1 << 40),
@@ -179,13 +179,13 @@ impl Dice {
         }
     }
 
-    fn place(&mut self) -> ObjectAddress {
-        let places = self.places.clone();
-        if let (false, Some(place)) = (self.one_in(3), self.pick(&places)) {
-            return place;
+    fn address(&mut self) -> ObjectAddress {
+        let addresses = self.addresses.clone();
+        if let (false, Some(address)) = (self.one_in(3), self.pick(&addresses)) {
+            return address;
         }
-        let (home, life) = self.life();
-        ObjectAddress { kind: self.kind(), home, life, number: self.number(), secret: self.number() }
+        let (home, incarnation) = self.member();
+        ObjectAddress { kind: self.kind(), home, incarnation, number: self.number(), secret: self.number() }
     }
 
     fn kind(&mut self) -> Kind {
@@ -258,7 +258,7 @@ impl Dice {
     fn some_sync_response(&mut self) -> sync::Response {
         match self.below(4) {
             0 => sync::Response::Done,
-            1 => sync::Response::Created(self.place()),
+            1 => sync::Response::Created(self.address()),
             2 => sync::Response::Queued,
             _ => sync::Response::Ended(self.outcome()),
         }
@@ -300,7 +300,7 @@ impl Dice {
         }
         use sync::{Request, Response};
         Ok(match request {
-            Request::Create { .. } => Response::Created(self.place()),
+            Request::Create { .. } => Response::Created(self.address()),
             Request::Claim { .. } | Request::Await { .. } if self.one_in(2) => Response::Queued,
             Request::Claim { .. } | Request::Await { .. } | Request::Signal { .. } => {
                 Response::Ended(self.outcome())
@@ -339,9 +339,9 @@ impl Dice {
             19 => region::Request::Yield { holding },
             20 => region::Request::Fill { piece: self.piece(), byte: 0xbb },
             21 => region::Request::Memset { mapping, offset: self.len(), len, byte: 0xbb },
-            22 => region::Request::Lend { mapping, to: self.node(), rights, token, patience_ns: len },
+            22 => region::Request::Lend { mapping, to: self.node(), rights, token, timeout_ns: len },
             23 => region::Request::Borrow { mapping, token },
-            _ => region::Request::Copy { from: self.loan(), to: self.loan(), len, patience_ns: self.len() },
+            _ => region::Request::Copy { from: self.loan(), to: self.loan(), len, timeout_ns: self.len() },
         }
     }
 
@@ -358,10 +358,10 @@ impl Dice {
             3 => sync::Request::Destroy { secret: token },
             4 => {
                 let mode = if self.one_in(2) { Mode::Shared } else { Mode::Exclusive };
-                sync::Request::Claim { place: self.place(), mode, token, wait: self.one_in(2) }
+                sync::Request::Claim { address: self.address(), mode, token, wait: self.one_in(2) }
             }
-            5 => sync::Request::Await { place: self.place(), past: holding, token },
-            6 => sync::Request::Leave { place: self.place(), token, held: self.one_in(2) },
+            5 => sync::Request::Await { address: self.address(), past: holding, token },
+            6 => sync::Request::Leave { address: self.address(), token, held: self.one_in(2) },
             _ => {
                 let outcome = if self.one_in(3) { Err(self.error()) } else { Ok(self.outcome()) };
                 sync::Request::Woken { token, outcome }

@@ -14,9 +14,9 @@ use crate::base::names::Named;
 use crate::base::names::ObjectAddress;
 use crate::node::Node;
 use crate::region::request as region;
+use crate::rpc::ReplyTarget;
 use crate::rpc::RpcOptions;
 use crate::rpc::Service;
-use crate::rpc::Sink;
 use crate::rpc::Takes;
 use crate::rpc::Whom;
 use crate::rpc::{InternalRequest, RawRequest};
@@ -61,8 +61,8 @@ impl Hostile {
     pub fn start(lite: &Lite, seed: u64, spares: &[(NodeId, IoAddr, u64)]) -> Arc<Self> {
         let node = lite.node.clone();
         let spare = |(of, addr, len): &(NodeId, IoAddr, u64)| {
-            let life = node.incarnation_of(*of).expect("a member");
-            Spare { at: (*of, life), addr: *addr, len: *len }
+            let incarnation = node.incarnation_of(*of).expect("a member");
+            Spare { at: (*of, incarnation), addr: *addr, len: *len }
         };
         let spares: Vec<Spare> = spares.iter().map(spare).collect();
         let victims: Vec<MemberId> = spares.iter().map(|spare| spare.at).collect();
@@ -147,18 +147,18 @@ impl Hostile {
     /// Binds names to objects that do not exist.
     fn bind_names(&self) {
         let mut dice = self.dice.lock();
-        let place = |dice: &mut Dice, kind| ObjectAddress {
+        let address = |dice: &mut Dice, kind| ObjectAddress {
             kind,
             home: self.node.me,
-            life: self.node.incarnation,
+            incarnation: self.node.incarnation,
             number: dice.number(),
             secret: dice.number(),
         };
         let region = Named::Region { owner: self.node.me, region: dice.number(), key: dice.number() };
         let values = [
             proto::encode(&region),
-            proto::encode(&Named::Object(place(&mut dice, Kind::Lock))),
-            proto::encode(&Named::Object(place(&mut dice, Kind::Event))),
+            proto::encode(&Named::Object(address(&mut dice, Kind::Lock))),
+            proto::encode(&Named::Object(address(&mut dice, Kind::Event))),
             vec![0xff; 40],
         ];
         for (name, value) in NAMES.into_iter().zip(values) {
@@ -184,7 +184,7 @@ impl Hostile {
     }
 
     async fn question(&self, victim: MemberId) {
-        let (data, function, patience) = {
+        let (data, function, timeout) = {
             let mut dice = self.dice.lock();
             let (request, function) = if dice.below(33) < 25 {
                 (proto::encode(&dice.region_request()), region::Request::FUNCTION)
@@ -196,13 +196,14 @@ impl Hostile {
         };
         let mut reply = vec![0; 4000];
         let request = RawRequest { function, data: &data };
-        let deadline = self.node.platform.now() + Duration::from_nanos(patience);
-        let asked = self.node.call(Whom::Node(victim.0), request, Sink::Slice(&mut reply), deadline).await;
+        let deadline = self.node.platform.now() + Duration::from_nanos(timeout);
+        let asked =
+            self.node.call(Whom::Node(victim.0), request, ReplyTarget::Slice(&mut reply), deadline).await;
         if let Some(bytes) = asked.ok().and_then(|len| reply.get(..len))
-            && let Ok(Ok(sync::Response::Created(place))) =
+            && let Ok(Ok(sync::Response::Created(address))) =
                 proto::decode::<Result<sync::Response, Error>>(bytes)
         {
-            self.dice.lock().learn_place(place);
+            self.dice.lock().learn_address(address);
         }
     }
 
@@ -257,9 +258,9 @@ fn learn_sync(dice: &mut Dice, request: &sync::Request) {
     match request {
         Request::Create { secret, .. } => dice.learn(*secret),
         Request::BarrierEnter { token, .. } => dice.learn(*token),
-        Request::Claim { place, token, .. } | Request::Await { place, token, .. } => {
+        Request::Claim { address, token, .. } | Request::Await { address, token, .. } => {
             dice.learn(*token);
-            dice.learn_place(*place);
+            dice.learn_address(*address);
         }
         _ => {}
     }

@@ -81,13 +81,13 @@ impl Deref for Peers {
 /// entry of a peer take this instead of the table, and install the entry for that incarnation.
 pub(crate) struct LockedFor<'a, T> {
     table: MutexGuard<'a, T>,
-    life: MemberId,
+    member: MemberId,
 }
 
 impl<T> LockedFor<'_, T> {
     /// Returns the incarnation that was a member when the lock was taken.
-    pub(crate) fn life(&self) -> MemberId {
-        self.life
+    pub(crate) fn member(&self) -> MemberId {
+        self.member
     }
 }
 
@@ -130,11 +130,11 @@ impl Peers {
     }
 
     /// Returns the error for operations on that incarnation of a node, if it has ended.
-    pub(crate) fn gone(&self, node: NodeId, life: Incarnation) -> Option<Error> {
+    pub(crate) fn gone(&self, node: NodeId, incarnation: Incarnation) -> Option<Error> {
         if self.is_fenced() {
             return Some(Error::LinkDown);
         }
-        (node != self.me && self.incarnation_of(node) != Some(life)).then_some(Error::NodeDown(node))
+        (node != self.me && self.incarnation_of(node) != Some(incarnation)).then_some(Error::NodeDown(node))
     }
 
     /// Returns the present incarnation of a node, which new objects there belong to.
@@ -146,31 +146,31 @@ impl Peers {
             return Ok((node, self.incarnation));
         }
         match self.incarnation_of(node) {
-            Some(life) => Ok((node, life)),
+            Some(incarnation) => Ok((node, incarnation)),
             None if self.has_left(node) => Err(Error::NodeDown(node)),
             None => Err(Error::NoSuchNode),
         }
     }
 
     /// Locks `table`, one of those that the end of a member cleans up, in order to install an entry
-    /// for `life`. Fails with `NodeDown` if that incarnation has ended, and with `LinkDown` if this node's
+    /// for `member`. Fails with `NodeDown` if that incarnation has ended, and with `LinkDown` if this node's
     /// membership has.
     pub(crate) fn lock_for<'a, T>(
         &self,
         table: &'a Mutex<T>,
-        life: MemberId,
+        member: MemberId,
     ) -> Result<LockedFor<'a, T>, Error> {
         let table = table.lock();
         // The check must follow the lock: see the top of this file.
-        if self.is_live(life) || planted(Bug::InstalledForTheDead) {
-            return Ok(LockedFor { table, life });
+        if self.is_live(member) || planted(Bug::InstalledForTheDead) {
+            return Ok(LockedFor { table, member });
         }
         sometimes!("a life that had ended was to install something");
-        Err(self.gone(life.0, life.1).unwrap_or(Error::NodeDown(life.0)))
+        Err(self.gone(member.0, member.1).unwrap_or(Error::NodeDown(member.0)))
     }
 
     /// Returns true if that incarnation is a member, as far as this node knows; true for this node itself.
-    pub(crate) fn is_live(&self, life: MemberId) -> bool {
-        life == (self.me, self.incarnation) || self.incarnation_of(life.0) == Some(life.1)
+    pub(crate) fn is_live(&self, member: MemberId) -> bool {
+        member == (self.me, self.incarnation) || self.incarnation_of(member.0) == Some(member.1)
     }
 }

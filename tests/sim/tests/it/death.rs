@@ -209,7 +209,7 @@ fn freed_memory_is_used_again() {
 fn a_node_that_does_not_hear_of_its_lease_waits_and_goes_on() {
     let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });
     let (a, d) = (c.lite(1), c.lite(4));
-    let (life, region) = c.world.run(LIMIT, {
+    let (incarnation, region) = c.world.run(LIMIT, {
         let d = d.clone();
         async move { (d.incarnation(), d.alloc(NodeId(2), 100, RW).await.unwrap()) }
     });
@@ -221,8 +221,8 @@ fn a_node_that_does_not_hear_of_its_lease_waits_and_goes_on() {
     assert!(a.members().iter().any(|m| m.node == NodeId(4)), "for the others it is a member");
     c.manager.hold(NodeId(4), Direction::FromManager, false);
     c.world.run(LEASE / 10, async move { region.write(0, b"on we go").await.unwrap() });
-    assert!(!d.is_suspended() && d.incarnation() == life);
-    assert!(a.members().iter().any(|m| (m.node, m.incarnation) == (NodeId(4), life)));
+    assert!(!d.is_suspended() && d.incarnation() == incarnation);
+    assert!(a.members().iter().any(|m| (m.node, m.incarnation) == (NodeId(4), incarnation)));
 }
 
 /// The manager receives nothing from a node for a lease and ends its incarnation. The node learns of that

@@ -225,9 +225,9 @@ impl<'a> Wqe<'a> {
     /// Writes a unit, its first word last.
     #[inline(always)]
     fn unit(self, unit: usize, [first, second]: [u64; 2]) {
-        if let Some(place) = self.0.as_chunks::<2>().0.get(unit) {
-            place[1].store(second.to_be(), Ordering::Relaxed);
-            place[0].store(first.to_be(), Ordering::Release);
+        if let Some(target) = self.0.as_chunks::<2>().0.get(unit) {
+            target[1].store(second.to_be(), Ordering::Relaxed);
+            target[0].store(first.to_be(), Ordering::Release);
         }
     }
 
@@ -308,8 +308,8 @@ const fn flags(signaled: bool, solicited: bool) -> u32 {
 /// Writes a receive into a single buffer of the driver's own.
 pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]) {
     let words = [pair(len, key), addr.0, NO_KEY, 0];
-    for (place, word) in entry.iter().zip(words) {
-        place.store(word.to_be(), Ordering::Relaxed);
+    for (target, word) in entry.iter().zip(words) {
+        target.store(word.to_be(), Ordering::Relaxed);
     }
 }
 
@@ -326,8 +326,8 @@ pub(crate) fn store_receive<H: Hardware>(
     let elements = scatter.iter().filter(|element| element.len > 0);
     let elements = elements.map(|e| [pair(e.len, key), e.addr.0]);
     for (words, places) in elements.chain([[NO_KEY, 0]]).zip(entry.as_chunks::<2>().0) {
-        for (place, word) in places.iter().zip(words) {
-            place.store(word.to_be(), Ordering::Relaxed);
+        for (target, word) in places.iter().zip(words) {
+            target.store(word.to_be(), Ordering::Relaxed);
         }
     }
     Ok(())

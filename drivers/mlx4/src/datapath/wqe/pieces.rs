@@ -19,15 +19,15 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     let Some((first, others)) = chunks.get(unit / UNITS..).and_then(<[_]>::split_first) else {
         return unit;
     };
-    let (_, places) = first.split_at(unit % UNITS * 2);
+    let (_, targets) = first.split_at(unit % UNITS * 2);
     if bytes.is_empty() {
         return unit;
     }
-    let Some((piece, mut bytes)) = bytes.split_at_checked(places.len() * 8 - HEADER) else {
-        fill_part(places, bytes);
+    let Some((piece, mut bytes)) = bytes.split_at_checked(targets.len() * 8 - HEADER) else {
+        fill_part(targets, bytes);
         return unit + behind(bytes);
     };
-    fill(places, piece);
+    fill(targets, piece);
     let mut end = (unit / UNITS + 1) * UNITS;
     for chunk in others {
         let Some((piece, rest)) = bytes.split_first_chunk::<ROOM>() else {
@@ -43,29 +43,30 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     end
 }
 
-/// Writes a piece that fills its place. The word with its header is stored last.
+/// Writes a piece that fills its units. The word with its header is stored last.
 #[inline(always)]
-fn fill(places: &[AtomicU64], piece: &[u8]) {
-    if let (Some((first, places)), Some((head, behind))) = (places.split_first(), piece.split_first_chunk()) {
-        for (place, word) in places.iter().zip(behind.as_chunks().0) {
-            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+fn fill(targets: &[AtomicU64], piece: &[u8]) {
+    if let (Some((first, targets)), Some((head, behind))) = (targets.split_first(), piece.split_first_chunk())
+    {
+        for (target, word) in targets.iter().zip(behind.as_chunks().0) {
+            target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
         first.store(header(piece.len(), u32::from_be_bytes(*head)), Ordering::Release);
     }
 }
 
-/// Writes a piece that may be shorter than its place.
+/// Writes a piece that may be shorter than its units.
 #[inline(never)]
-fn fill_part(places: &[AtomicU64], piece: &[u8]) {
-    let Some((first, places)) = places.split_first() else { return };
+fn fill_part(targets: &[AtomicU64], piece: &[u8]) {
+    let Some((first, targets)) = targets.split_first() else { return };
     let head = if let Some((head, behind)) = piece.split_first_chunk() {
-        let (places, behind) = fill_words::<4>(places, behind);
-        let (places, behind) = fill_words::<2>(places, behind);
-        let (places, behind) = fill_words::<1>(places, behind);
+        let (targets, behind) = fill_words::<4>(targets, behind);
+        let (targets, behind) = fill_words::<2>(targets, behind);
+        let (targets, behind) = fill_words::<1>(targets, behind);
         if !behind.is_empty()
-            && let Some(place) = places.first()
+            && let Some(target) = targets.first()
         {
-            place.store(padded(behind).to_be(), Ordering::Relaxed);
+            target.store(padded(behind).to_be(), Ordering::Relaxed);
         }
         u32::from_be_bytes(*head)
     } else {
@@ -74,20 +75,20 @@ fn fill_part(places: &[AtomicU64], piece: &[u8]) {
     first.store(header(piece.len(), head), Ordering::Release);
 }
 
-/// Stores `N` words if there are that many. Returns the remaining places and bytes.
+/// Stores `N` words if there are that many. Returns the remaining targets and bytes.
 #[inline(always)]
 fn fill_words<'a, 'b, const N: usize>(
-    places: &'a [AtomicU64],
+    targets: &'a [AtomicU64],
     bytes: &'b [u8],
 ) -> (&'a [AtomicU64], &'b [u8]) {
-    match (places.split_first_chunk::<N>(), bytes.split_at_checked(8 * N)) {
-        (Some((places, behind)), Some((words, rest))) => {
-            for (place, word) in places.iter().zip(words.as_chunks().0) {
-                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    match (targets.split_first_chunk::<N>(), bytes.split_at_checked(8 * N)) {
+        (Some((targets, behind)), Some((words, rest))) => {
+            for (target, word) in targets.iter().zip(words.as_chunks().0) {
+                target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
             }
             (behind, rest)
         }
-        _ => (places, bytes),
+        _ => (targets, bytes),
     }
 }
 
@@ -100,7 +101,7 @@ const fn header(len: usize, head: u32) -> u64 {
 /// Returns up to 8 bytes as the first bytes of a word.
 #[inline]
 fn padded(bytes: &[u8]) -> u64 {
-    bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, place)| word | u64::from(*byte) << (8 * place))
+    bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, target)| word | u64::from(*byte) << (8 * target))
 }
 
 #[cfg(test)]
@@ -112,15 +113,15 @@ mod tests {
 
     /// Returns the expected bytes of the request, computed one by one.
     fn expected(unit: usize, bytes: &[u8]) -> (Vec<(usize, u8)>, usize) {
-        let (mut places, mut at, mut rest) = (Vec::new(), unit * UNIT, bytes);
+        let (mut targets, mut at, mut rest) = (Vec::new(), unit * UNIT, bytes);
         while !rest.is_empty() {
             let (piece, behind) = rest.split_at(rest.len().min(CHUNK - at % CHUNK - HEADER));
             let header = (1 << 31 | piece.len() as u32).to_be_bytes();
-            places.extend((at..).zip(header.iter().chain(piece).copied()));
+            targets.extend((at..).zip(header.iter().chain(piece).copied()));
             at = (at + HEADER + piece.len()).next_multiple_of(UNIT);
             rest = behind;
         }
-        (places, at / UNIT)
+        (targets, at / UNIT)
     }
 
     #[test]
@@ -132,8 +133,8 @@ mod tests {
                 let end = write(&entry, unit, &bytes[..len]);
                 let words = entry.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
                 let mut written = [0; LEN];
-                let (places, behind) = expected(unit, &bytes[..len]);
-                places.into_iter().for_each(|(at, byte)| written[at] = byte);
+                let (targets, behind) = expected(unit, &bytes[..len]);
+                targets.into_iter().for_each(|(at, byte)| written[at] = byte);
                 assert_eq!(
                     (words.collect::<Vec<_>>(), end),
                     (written.into(), behind),

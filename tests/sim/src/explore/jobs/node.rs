@@ -2,7 +2,7 @@
 
 use super::super::random::Random;
 use crate::Cluster;
-use lite::{Error, JobMessages, Lite};
+use lite::{ControlMessages, Error, Lite};
 use platform::Platform;
 use proto::{AppManifest, CutRule, JobId, JobReport, JobStart, ToManager, ToNode};
 use std::time::Duration;
@@ -30,13 +30,13 @@ pub(super) fn output(job: JobId) -> Vec<u8> {
 /// Lets a node take part in jobs.
 pub(in super::super) fn serve(cluster: &Cluster, node: usize, random: Random) {
     let lite = cluster.lite(node);
-    let runner = Runner { messages: lite.jobs(), lite, random };
+    let runner = Runner { messages: lite.control_messages(), lite, random };
     cluster.host(node).spawn("jobs", Box::pin(runner.run()));
 }
 
 struct Runner {
     lite: Lite,
-    messages: JobMessages,
+    messages: ControlMessages,
     random: Random,
 }
 
@@ -50,12 +50,13 @@ enum Ended {
 impl Runner {
     async fn run(mut self) {
         loop {
-            let ended = match self.messages.next().await {
+            let Some(message) = self.next().await else { return };
+            let ended = match message {
                 ToNode::JobStart(start) => self.part(&start).await,
                 // The manager did not know yet that the part was done, or the node was not in time to begin
                 // it.
                 ToNode::JobCancel { .. } => Ok(Ended::Done),
-                ToNode::Refused { .. } | ToNode::Shutdown => return,
+                ToNode::Shutdown => return,
                 _ => Ok(Ended::Done),
             };
             let said = match ended {
@@ -79,7 +80,7 @@ impl Runner {
         let (mut charge, mut bytes) = (WINDOW, 0);
         self.say(ToManager::JobInputCredit { job, bytes: charge }).await?;
         loop {
-            match self.messages.next().await {
+            match self.next().await.ok_or(Error::LinkDown)? {
                 ToNode::JobInput { job: of, bytes: piece, .. } if of == job => {
                     bytes += piece.len() as u64;
                     charge += ToNode::input_charge(piece.len());
@@ -87,7 +88,6 @@ impl Runner {
                 }
                 ToNode::JobInputEnd { job: of } if of == job => break,
                 ToNode::JobCancel { job: of, .. } if of == job => return Ok(Ended::Cancelled(job)),
-                ToNode::Refused { .. } => return Err(Error::LinkDown),
                 _ => {}
             }
         }
@@ -100,6 +100,12 @@ impl Runner {
         }
         let report = JobReport { counts: vec![(BYTES.into(), bytes)], times_us: Vec::new() };
         self.say(ToManager::JobDone { job, report }).await
+    }
+
+    /// Returns the next message; `None` once the node is no longer a member.
+    async fn next(&self) -> Option<ToNode> {
+        let message = self.messages.next().await?;
+        Some(proto::decode(&message).expect("the manager's messages are well-formed"))
     }
 
     async fn say(&self, message: ToManager) -> Result<Ended, Error> {
