@@ -12,6 +12,7 @@ use clap::Parser;
 use connectx3::device::cost::{CacheParameters, Costs, Parameters};
 use connectx3::device::{Card, Profile};
 use connectx3_testdriver::driver::{self, KEY, Node, PD, Queue, Sizes};
+use fastrand::Rng;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -207,12 +208,12 @@ impl Pair {
 }
 
 fn point(x: u32, size: u32, regions: Regions, options: &Options) -> Point {
-    let mut random = Random(options.seed);
+    let mut random = Rng::with_seed(options.seed);
     let mut pair = Pair::new(options.parameters());
     let keys = pair.register(regions);
     let native = pair.throughput(size, options.writes, || {
-        let key = keys[random.below(regions.count) as usize];
-        (u64::from(random.below(regions.pages)) * PAGE, key)
+        let key = keys[random.u32(..regions.count) as usize];
+        (u64::from(random.u32(..regions.pages)) * PAGE, key)
     });
     let account = pair.costs[1].account();
     let share = |lookups: connectx3::device::cost::Lookups| {
@@ -223,16 +224,4 @@ fn point(x: u32, size: u32, regions: Regions, options: &Options) -> Point {
     let at = pair.data[1];
     let physical = pair.throughput(size, options.writes, || (at, KEY));
     Point { x, size, native, physical, misses }
-}
-
-/// A small generator of the SplitMix family. It decides only which page is written next.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ z >> 31) * u128::from(bound)) >> 64) as u32
-    }
 }

@@ -11,6 +11,7 @@ mod common;
 use clap::Parser;
 use common::lite::{Cluster, cluster};
 use connectx3::device::cost::{CacheParameters, Costs, Parameters};
+use fastrand::Rng;
 use futures_util::future::join_all;
 use lite::testing::World;
 use lite::{Lite, Lmr, NodeId, Permissions};
@@ -122,11 +123,11 @@ impl Pair {
             self.world.run(LIMIT, async move {
                 let all = &all;
                 join_all((0..TASKS).map(|task| async move {
-                    let mut random = Random(seed << 32 | u64::from(task));
+                    let mut random = Rng::with_seed(seed << 32 | u64::from(task));
                     let bytes = vec![7; size as usize];
                     for _ in 0..each {
-                        let lmr = &all[random.below(all.len() as u32) as usize];
-                        lmr.write(u64::from(random.below(pages)) * PAGE, &bytes).await.unwrap();
+                        let lmr = &all[random.usize(..all.len())];
+                        lmr.write(u64::from(random.u32(..pages)) * PAGE, &bytes).await.unwrap();
                     }
                 }))
                 .await;
@@ -163,16 +164,4 @@ fn main() {
     }
     let text = serde_json::to_string(&Output { memory, regions }).unwrap();
     std::fs::write(&options.json, text).unwrap();
-}
-
-/// A small generator of the SplitMix family, which only chooses the next page.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ z >> 31) * u128::from(bound)) >> 64) as u32
-    }
 }

@@ -6,9 +6,12 @@ use anyhow::{Result, ensure};
 use lab::cargo::{self, LIBIBVERBS, Profile};
 use lab::image::{self, Apps, Contents};
 use lab::{manager, tool};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+/// The name of the build of everything in the host workspace.
+const HOST: &str = "build::host";
 /// The longest silence of a compiler.
 const SILENCE: Duration = Duration::from_secs(600);
 
@@ -22,7 +25,7 @@ pub fn cases() -> Vec<Case> {
         }
     };
     vec![
-        programs(),
+        Case::new(HOST, host).compiles(Lane::Host),
         Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
         Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
             .compiles(Lane::Kernel),
@@ -32,9 +35,20 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the case that makes the programs of [`Case::runs_programs`].
-pub fn programs() -> Case {
-    Case::new("build::host", host).compiles(Lane::Host)
+/// Returns the build of the programs that the tests run, if the tests do not include the whole build.
+#[must_use]
+pub fn programs(tests: &[Case]) -> Option<Case> {
+    let wanted: BTreeSet<_> =
+        tests.iter().map(|case| case.programs).filter(|args| !args.is_empty()).collect();
+    if wanted.is_empty() || tests.iter().any(|case| case.name == HOST) {
+        return None;
+    }
+    let build = move |log: &Path| {
+        let mut command = cargo::host("build");
+        command.args(["--workspace", "--features", LIBIBVERBS]).args(wanted.into_iter().flatten());
+        tool::run_ok(&mut command, log, SILENCE).map(|_| Outcome::Passed)
+    };
+    Some(Case::new("build::programs", build).compiles(Lane::Host))
 }
 
 /// Compiles all programs, tests and examples of the host workspace.
@@ -71,4 +85,26 @@ fn too_large(log: &Path) -> Result<Outcome> {
     let warns = said.lines().any(|line| line.starts_with("warning: the image has "));
     ensure!(warns && image::check_size(image::build()?.stripped_bytes, 1).is_err(), "no warning: {said}");
     Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_of_tests_are_built_unless_everything_is() {
+        let test = |name: &str| Case::new(name, |_| Ok(Outcome::Passed));
+        let built = |tests: Vec<Case>| programs(&tests).map(|case| (case.name, case.compiles));
+        let build = Some(("build::programs".to_owned(), true));
+        assert_eq!(built(vec![test("a")]), None);
+        assert_eq!(built(vec![test("a"), test("b").runs(&["--bin", "lite-node"])]), build);
+        assert_eq!(built(vec![test(HOST), test("b").runs(&["--bin", "lite-node"])]), None);
+    }
+
+    #[test]
+    fn tests_of_a_mixed_cluster_run_programs() {
+        let cases = crate::cases();
+        let case = cases.iter().find(|case| case.name == "cx3::no link in common");
+        assert!(case.is_some_and(|case| case.programs == ["--bin", "lite-node"]));
+    }
 }

@@ -4,7 +4,7 @@ use super::clock;
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{Host, read_be32};
-use super::layout::cq_context;
+use super::layout::{ENTRY, Field, cq_context, cqe, eqe};
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
 use super::observe::Observation;
@@ -12,21 +12,17 @@ use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The length of an entry, in bytes. In a queue with entries of twice the length, the entry is the second
-/// half.
-pub(super) const CQE: usize = 32;
-const OWNER: u8 = 0x80;
+/// The owner bit in an entry's last byte.
+const OWNER: u8 = cqe::OWNER.mask() as u8;
 /// Flag of a context: entries have timestamps in place of the service level and VLAN.
 const STAMPED: u32 = 1 << (19 - 12);
 /// The opcode of the entry that ends the old buffer at a resize.
 const RESIZE: u8 = 0x16;
-/// The opcode of an error entry.
-const ERROR: u8 = 0x1e;
 
 /// A completion queue entry under construction (Linux `include/linux/mlx4/cq.h`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cqe {
-    bytes: [u8; CQE],
+    bytes: [u8; ENTRY],
     /// True if the completion counts as solicited: errors, and receives whose sender requested an event.
     solicited: bool,
 }
@@ -35,33 +31,32 @@ impl Cqe {
     /// Creates the completion of a queue pair's work request. `wqe` is the request's index modulo 2^16.
     #[must_use]
     pub(super) fn new(qpn: u32, wqe: u16, send: bool, opcode: u8) -> Self {
-        let mut cqe = Self { bytes: [0; CQE], solicited: false };
-        cqe.put(0x00, &(qpn & 0xff_ffff).to_be_bytes());
-        cqe.put(0x18, &wqe.to_be_bytes());
-        cqe.bytes[0x1f] = opcode & 0x1f | if send { 0x40 } else { 0 };
-        cqe
+        Self { bytes: [0; ENTRY], solicited: false }
+            .with(cqe::QPN, qpn)
+            .with(cqe::WQE, wqe.into())
+            .with(cqe::OPCODE, opcode.into())
+            .with(cqe::SENT, send.into())
     }
 
     /// Creates the completion of a work request that has failed.
     #[must_use]
     pub(super) fn error(qpn: u32, wqe: u16, send: bool, syndrome: u8, vendor: u8) -> Self {
-        let mut cqe = Self::new(qpn, wqe, send, ERROR);
-        cqe.put(0x1a, &[vendor, syndrome]);
-        cqe.solicited = true;
-        cqe
+        Self::new(qpn, wqe, send, cqe::ERROR)
+            .with(cqe::VENDOR, vendor.into())
+            .with(cqe::SYNDROME, syndrome.into())
+            .solicited(true)
     }
 
     /// Returns the direction (true: sent) and the syndrome of an error entry.
-    const fn failure(&self) -> Option<(bool, u8)> {
-        const SEND: u8 = 0x40;
-        let last = self.bytes[0x1f];
-        if last & 0x1f == ERROR { Some((last & SEND != 0, self.bytes[0x1b])) } else { None }
+    fn failure(&self) -> Option<(bool, u8)> {
+        let failed = cqe::OPCODE.get(&self.bytes) == u32::from(cqe::ERROR);
+        failed.then(|| (cqe::SENT.get(&self.bytes) != 0, cqe::SYNDROME.get(&self.bytes) as u8))
     }
 
-    /// Writes bytes at an offset of the entry.
+    /// Sets a field of the entry. Bits of the value that exceed the field are ignored.
     #[must_use]
-    pub(super) fn with(mut self, offset: usize, data: &[u8]) -> Self {
-        self.put(offset, data);
+    pub(super) fn with(mut self, field: Field, value: u32) -> Self {
+        field.put(&mut self.bytes, value);
         self
     }
 
@@ -70,12 +65,6 @@ impl Cqe {
     pub(super) const fn solicited(mut self, solicited: bool) -> Self {
         self.solicited |= solicited;
         self
-    }
-
-    fn put(&mut self, offset: usize, data: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(offset..offset + data.len()) {
-            place.copy_from_slice(data);
-        }
     }
 }
 
@@ -163,12 +152,11 @@ impl Cq {
         let mut bytes = cqe.bytes;
         if self.stamped {
             let (high, low) = clock::stamp(host.now());
-            bytes[0x0c..0x10].copy_from_slice(&high.to_be_bytes());
-            bytes[0x1d..0x1f].copy_from_slice(&low.to_be_bytes());
+            cqe::STAMP_HIGH.put(&mut bytes, high);
+            cqe::STAMP.put(&mut bytes, low.into());
         }
-        let owner = if self.producer & entries == 0 { 0 } else { OWNER };
-        bytes[CQE - 1] = bytes[CQE - 1] & 0x7f | owner;
-        let at = u64::from(self.producer & (entries - 1)) * self.stride as u64 + (self.stride - CQE) as u64;
+        cqe::OWNER.put(&mut bytes, (self.producer & entries != 0).into());
+        let at = u64::from(self.producer & (entries - 1)) * self.stride as u64 + (self.stride - ENTRY) as u64;
         let written = self.memory.publish(host, at, &bytes).is_ok();
         self.producer = self.producer.wrapping_add(1) & 0xff_ffff;
         written
@@ -190,7 +178,7 @@ pub(super) struct Cqs {
 
 impl Default for Cqs {
     fn default() -> Self {
-        Self::new(CQE)
+        Self::new(ENTRY)
     }
 }
 
@@ -304,7 +292,10 @@ impl Cqs {
             self.overruns += u32::from(overrun);
             let syndrome = if overrun { OVERRUN } else { ACCESS_VIOLATION };
             log::warn!("completion queue {cqn:#x}: {}", if overrun { "overrun" } else { "access violation" });
-            eqs.post(&Event::new(EventType::CqError, 0).with(0x04, cqn).with(0x0c, syndrome), host);
+            eqs.post(
+                &Event::new(EventType::CqError, 0).with(eqe::NUMBER, cqn).with(eqe::SYNDROME, syndrome),
+                host,
+            );
             return false;
         }
         host.observe(&Observation::Completion { cqn, entry: &cqe.bytes });
@@ -436,5 +427,5 @@ impl Cqs {
 }
 
 fn completion_event(cqn: u32) -> Event {
-    Event::new(EventType::Completion, 0).with(0x04, cqn)
+    Event::new(EventType::Completion, 0).with(eqe::NUMBER, cqn)
 }

@@ -2,7 +2,7 @@
 
 use super::hcr::Status;
 use super::host::Host;
-use super::layout::eq_context;
+use super::layout::{ENTRY, Field, eq_context, eqe};
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
 use super::observe::Observation;
@@ -10,10 +10,8 @@ use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::BTreeMap;
 
-/// The length of an entry, in bytes. In a queue with entries of twice the length, the event is the second
-/// half.
-pub(super) const EQE: usize = 32;
-const OWNER: u8 = 0x80;
+/// The owner bit in an entry's last byte.
+const OWNER: u8 = eqe::OWNER.mask() as u8;
 
 /// Types of events (Linux `include/linux/mlx4/device.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,36 +49,32 @@ pub(super) enum EventType {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     kind: EventType,
-    entry: [u8; EQE],
+    entry: [u8; ENTRY],
 }
 
 impl Event {
     /// Creates an event of a type and subtype.
     #[must_use]
     pub(super) fn new(kind: EventType, subtype: u8) -> Self {
-        let mut entry = [0; EQE];
-        entry[1] = kind as u8;
-        entry[3] = subtype;
-        Self { kind, entry }
+        let event = Self { kind, entry: [0; ENTRY] };
+        event.with(eqe::KIND, kind as u32).with(eqe::SUBTYPE, subtype.into())
     }
 
-    /// Sets the 32-bit field at an offset of the entry.
+    /// Sets a field of the entry. Bits of the value that exceed the field are ignored.
     #[must_use]
-    pub(super) fn with(mut self, offset: usize, value: u32) -> Self {
-        if let Some(place) = self.entry.get_mut(offset..offset + 4) {
-            place.copy_from_slice(&value.to_be_bytes());
-        }
+    pub(super) fn with(mut self, field: Field, value: u32) -> Self {
+        field.put(&mut self.entry, value);
         self
     }
 
     /// Creates the event that reports the end of a command.
     #[must_use]
     pub(super) fn command(token: u16, status: u8, out: u64) -> Self {
-        let mut event = Self::new(EventType::Command, 0);
-        event.entry[6..8].copy_from_slice(&token.to_be_bytes());
-        event.entry[15] = status;
-        event.entry[16..24].copy_from_slice(&out.to_be_bytes());
-        event
+        Self::new(EventType::Command, 0)
+            .with(eqe::TOKEN, token.into())
+            .with(eqe::STATUS, status.into())
+            .with(eqe::OUT_HIGH, (out >> 32) as u32)
+            .with(eqe::OUT, out as u32)
     }
 }
 
@@ -132,7 +126,7 @@ pub(super) struct Eqs {
 
 impl Default for Eqs {
     fn default() -> Self {
-        Self::new(EQE)
+        Self::new(ENTRY)
     }
 }
 
@@ -282,9 +276,9 @@ impl Eqs {
         }
         host.observe(&Observation::Event { eqn, entry: &event.entry });
         let mut entry = event.entry;
-        entry[EQE - 1] = if queue.producer & entries == 0 { 0 } else { OWNER };
+        eqe::OWNER.put(&mut entry, (queue.producer & entries != 0).into());
         let at =
-            u64::from(queue.producer & (entries - 1)) * queue.stride as u64 + (queue.stride - EQE) as u64;
+            u64::from(queue.producer & (entries - 1)) * queue.stride as u64 + (queue.stride - ENTRY) as u64;
         if let Err(e) = queue.memory.publish(host, at, &entry) {
             log::warn!("event queue {eqn}: {e}");
             return;

@@ -6,6 +6,7 @@
 
 use super::ctx::Ctx;
 use super::eq::{Event, EventType};
+use super::layout::eqe;
 use super::qp::completed::Completed;
 use super::qp::{Qp, State, flush};
 use super::queues::Queues;
@@ -147,5 +148,5 @@ impl Queues {
 
 /// Posts an event that names a queue pair.
 pub(super) fn qp_event(kind: EventType, qpn: u32, ctx: &mut Ctx<'_>) {
-    ctx.eqs.post(&Event::new(kind, 0).with(0x04, qpn), ctx.host);
+    ctx.eqs.post(&Event::new(kind, 0).with(eqe::NUMBER, qpn), ctx.host);
 }

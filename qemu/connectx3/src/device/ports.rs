@@ -6,6 +6,7 @@
 use super::breakdown::PlannedFailure;
 use super::eq::{Eqs, Event, EventType};
 use super::host::Host;
+use super::layout::eqe;
 use super::port::Port;
 use super::profile::Profile;
 use platform::Instant;
@@ -49,7 +50,7 @@ const PORT_ACTIVE: u8 = 4;
 /// Returns the event that a port's link has changed.
 pub(super) fn port_change(index: usize, active: bool) -> Event {
     let subtype = if active { PORT_ACTIVE } else { PORT_DOWN };
-    Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
+    Event::new(EventType::PortChange, subtype).with(eqe::PORT, index as u32 + 1)
 }
 
 impl Port {

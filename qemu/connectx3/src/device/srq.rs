@@ -4,7 +4,7 @@
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{DmaError, Host, read_be32};
-use super::layout::srq_context;
+use super::layout::{eqe, srq_context};
 use super::mailbox::Mailbox;
 use super::qp::{Scatter, scatter_list};
 use super::queue_memory::{MttTable, QueueMemory};
@@ -182,7 +182,7 @@ impl Srqs {
         let Some(queue) = self.queues.get_mut(&srqn) else { return };
         if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {
             queue.limit = 0;
-            eqs.post(&Event::new(EventType::SrqLimit, 0).with(0x04, srqn), host);
+            eqs.post(&Event::new(EventType::SrqLimit, 0).with(eqe::NUMBER, srqn), host);
         }
     }
 }

@@ -2,10 +2,26 @@
 
 /// The length of a datagram, in bytes.
 const LEN: usize = 256;
-/// The offset of the data of a subnet management attribute.
-const DATA: usize = 64;
-const INITIAL_PATH: usize = 128;
-const RETURN_PATH: usize = 192;
+
+/// The offsets of the fields of a datagram, in bytes.
+pub(crate) mod offset {
+    pub(crate) const CLASS: usize = 1;
+    pub(crate) const METHOD: usize = 3;
+    /// The status, whose first bit is the direction of a directed datagram.
+    pub(crate) const STATUS: usize = 4;
+    pub(crate) const HOP_POINTER: usize = 6;
+    pub(crate) const HOP_COUNT: usize = 7;
+    pub(crate) const TRANSACTION: usize = 8;
+    pub(crate) const ATTRIBUTE: usize = 16;
+    pub(crate) const MODIFIER: usize = 20;
+    pub(crate) const MANAGEMENT_KEY: usize = 24;
+    /// The LID after the directed part of a route.
+    pub(crate) const DESTINATION_LID: usize = 34;
+    /// The data of a subnet management attribute.
+    pub(crate) const DATA: usize = 64;
+    pub(crate) const INITIAL_PATH: usize = 128;
+    pub(crate) const RETURN_PATH: usize = 192;
+}
 /// The maximum number of hops of a directed route.
 const MAX_HOPS: u8 = 63;
 
@@ -113,7 +129,7 @@ impl Mad {
     /// Returns the management class.
     #[must_use]
     pub const fn class(&self) -> u8 {
-        self.0[1]
+        self.0[offset::CLASS]
     }
 
     /// Returns whether the class is subnet management.
@@ -125,66 +141,66 @@ impl Mad {
     /// Returns the method.
     #[must_use]
     pub const fn method(&self) -> u8 {
-        self.0[3]
+        self.0[offset::METHOD]
     }
 
     /// Returns the number by which an answer names its request.
     #[must_use]
     pub fn transaction(&self) -> u64 {
-        self.be64(8)
+        self.be64(offset::TRANSACTION)
     }
 
     /// Returns the attribute.
     #[must_use]
     pub fn attribute(&self) -> u16 {
-        self.be16(16)
+        self.be16(offset::ATTRIBUTE)
     }
 
     /// Returns the attribute modifier.
     #[must_use]
     pub fn modifier(&self) -> u32 {
-        u32::from(self.be16(20)) << 16 | u32::from(self.be16(22))
+        u32::from(self.be16(offset::MODIFIER)) << 16 | u32::from(self.be16(offset::MODIFIER + 2))
     }
 
     /// Returns the management key that the sender presented.
     #[must_use]
     pub fn management_key(&self) -> u64 {
-        self.be64(24)
+        self.be64(offset::MANAGEMENT_KEY)
     }
 
     /// Returns the data of a subnet management attribute.
     #[must_use]
     pub fn data(&self) -> &[u8; 64] {
-        self.0[DATA..].first_chunk().unwrap_or(&[0; 64])
+        self.0[offset::DATA..].first_chunk().unwrap_or(&[0; 64])
     }
 
     /// Sets the data of a subnet management attribute.
     pub fn set_data(&mut self, data: &[u8; 64]) {
-        self.0[DATA..DATA + 64].copy_from_slice(data);
+        self.0[offset::DATA..offset::DATA + 64].copy_from_slice(data);
     }
 
     /// Returns the data of a performance management attribute.
     #[must_use]
     pub fn performance_data(&mut self) -> &mut [u8] {
-        &mut self.0[DATA..]
+        &mut self.0[offset::DATA..]
     }
 
     /// Turns the request into its answer.
     pub fn answer(&mut self, outcome: Outcome) {
-        self.0[3] = method::GET_RESPONSE;
-        self.0[4..6].copy_from_slice(&outcome.status().to_be_bytes());
+        self.0[offset::METHOD] = method::GET_RESPONSE;
+        self.0[offset::STATUS..offset::STATUS + 2].copy_from_slice(&outcome.status().to_be_bytes());
     }
 
     /// Reverses the direction of a directed datagram.
     pub const fn turn_back(&mut self) {
-        self.0[4] |= 0x80;
+        self.0[offset::STATUS] |= 0x80;
     }
 
     /// Determines the next step of a directed datagram that has arrived at `ingress` of a switch with `ports`
     /// external ports (specification 14.2.2). Updates the hop pointer and the return path.
     pub fn next_hop(&mut self, ingress: u8, ports: u8) -> Answer {
-        let (pointer, count) = (self.0[6], self.0[7]);
-        let back = self.0[4] & 0x80 != 0;
+        let (pointer, count) = (self.0[offset::HOP_POINTER], self.0[offset::HOP_COUNT]);
+        let back = self.0[offset::STATUS] & 0x80 != 0;
         if count > MAX_HOPS || pointer > count + 1 {
             return Answer::Drop;
         }
@@ -194,8 +210,8 @@ impl Mad {
             // A LID-routed part before the directed part is not supported, because no manager uses it.
             match pointer {
                 2.. if pointer <= count => {
-                    self.0[6] = pointer - 1;
-                    external(self.0[RETURN_PATH + usize::from(pointer) - 1])
+                    self.0[offset::HOP_POINTER] = pointer - 1;
+                    external(self.0[offset::RETURN_PATH + usize::from(pointer) - 1])
                 }
                 _ => Answer::Drop,
             }
@@ -203,13 +219,13 @@ impl Mad {
             match pointer {
                 0 => Answer::Drop,
                 _ if pointer < count => {
-                    self.0[RETURN_PATH + usize::from(pointer)] = ingress;
-                    self.0[6] = pointer + 1;
-                    external(self.0[INITIAL_PATH + usize::from(pointer) + 1])
+                    self.0[offset::RETURN_PATH + usize::from(pointer)] = ingress;
+                    self.0[offset::HOP_POINTER] = pointer + 1;
+                    external(self.0[offset::INITIAL_PATH + usize::from(pointer) + 1])
                 }
-                _ if pointer == count && permissive(34, self) => {
-                    self.0[RETURN_PATH + usize::from(pointer)] = ingress;
-                    self.0[6] = pointer + 1;
+                _ if pointer == count && permissive(offset::DESTINATION_LID, self) => {
+                    self.0[offset::RETURN_PATH + usize::from(pointer)] = ingress;
+                    self.0[offset::HOP_POINTER] = pointer + 1;
                     Answer::Here
                 }
                 _ => Answer::Drop,
@@ -220,9 +236,9 @@ impl Mad {
     /// Returns the port through which a switch's answer to a directed datagram leaves, and updates the hop
     /// pointer. Call [`turn_back`](Self::turn_back) first.
     pub fn first_hop_back(&mut self) -> Option<u8> {
-        let pointer = self.0[6].checked_sub(1)?;
-        self.0[6] = pointer;
-        self.0.get(RETURN_PATH + usize::from(pointer)).copied().filter(|port| *port != 0)
+        let pointer = self.0[offset::HOP_POINTER].checked_sub(1)?;
+        self.0[offset::HOP_POINTER] = pointer;
+        self.0.get(offset::RETURN_PATH + usize::from(pointer)).copied().filter(|port| *port != 0)
     }
 }
 
@@ -237,8 +253,8 @@ mod tests {
         (bytes[0], bytes[1], bytes[3]) = (1, class::SUBNET_DIRECTED, method::GET);
         (bytes[6], bytes[7]) = (1, path.len() as u8 + 1);
         bytes[32..36].fill(0xff);
-        bytes[INITIAL_PATH + 1] = 1;
-        bytes[INITIAL_PATH + 2..INITIAL_PATH + 2 + path.len()].copy_from_slice(path);
+        bytes[offset::INITIAL_PATH + 1] = 1;
+        bytes[offset::INITIAL_PATH + 2..offset::INITIAL_PATH + 2 + path.len()].copy_from_slice(path);
         Mad::parse(&bytes).unwrap()
     }
 

@@ -13,6 +13,7 @@ pub mod switch;
 mod training;
 
 pub use identity::{Identity, NodeKind};
+pub(crate) use mad::offset;
 pub use mad::{Answer, Mad, Outcome, attribute, class, method};
 pub use performance::Traffic;
 pub use port::{ManagedPort, PARTITIONS, Written};

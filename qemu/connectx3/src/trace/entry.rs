@@ -2,6 +2,7 @@
 
 use super::layout::{self, Kind};
 use super::names::{self, Modifier};
+use crate::device::layout::{cqe, eqe, word};
 use crate::device::opcode as op;
 use crate::device::{Command, Doorbell, Mailbox, Observation, Register};
 use std::fmt;
@@ -101,34 +102,30 @@ impl Entry {
     }
 
     fn event(eqn: u32, entry: &[u8; 32]) -> Self {
-        let [_, kind, _, subtype, rest @ ..] = *entry;
+        let kind = eqe::KIND.get(entry) as u8;
         let name = names::event(kind).map_or_else(|| format!("{kind:#04x}"), str::to_owned);
-        let mut line = Self::new("event", name).key("subtype", u32::from(subtype)).picked("eqn", eqn);
-        for (index, word) in rest.as_chunks::<4>().0.iter().take(6).enumerate() {
-            let word = u32::from_be_bytes(*word);
-            if word != 0 {
-                line = line.picked(&format!("word_{:#04x}", 4 + 4 * index), word);
+        let mut line = Self::new("event", name).key("subtype", eqe::SUBTYPE.get(entry)).picked("eqn", eqn);
+        // The words between the type and the owner depend on the type.
+        for offset in (eqe::NUMBER.word()..eqe::OWNER.word()).step_by(4) {
+            let value = word(offset).get(entry);
+            if value != 0 {
+                line = line.picked(&format!("word_{offset:#04x}"), value);
             }
         }
         line
     }
 
     fn completion(cqn: u32, entry: &[u8; 32]) -> Self {
-        const SEND: u8 = 0x40;
-        const ERROR: u8 = 0x1e;
-        let word = |at: usize| {
-            entry.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
-        };
-        let last = entry[0x1f];
-        let mut line = Self::new("completion", if last & SEND != 0 { "send" } else { "receive" })
-            .key("opcode", u32::from(last & 0x1f));
-        if last & 0x1f == ERROR {
-            line = line.key("syndrome", word(0x18) & 0xff).picked("vendor", word(0x18) >> 8 & 0xff);
+        let name = if cqe::SENT.get(entry) != 0 { "send" } else { "receive" };
+        let opcode = cqe::OPCODE.get(entry);
+        let mut line = Self::new("completion", name).key("opcode", opcode);
+        if opcode == u32::from(cqe::ERROR) {
+            line = line.key("syndrome", cqe::SYNDROME.get(entry)).picked("vendor", cqe::VENDOR.get(entry));
         }
         line.picked("cqn", cqn)
-            .picked("qpn", word(0x00) & 0xff_ffff)
-            .picked("wqe", word(0x18) >> 16)
-            .picked("len", word(0x14))
+            .picked("qpn", cqe::QPN.get(entry))
+            .picked("wqe", cqe::WQE.get(entry))
+            .picked("len", cqe::LENGTH.get(entry))
     }
 }
 

@@ -5,6 +5,7 @@ use connectx3::pci::PciCard;
 use connectx3::server::{Network, Server, Slot};
 use connectx3::trace::{Observer, Watch};
 use connectx3::vfio::{Connection, Ended};
+use fastrand::Rng;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::cell::Cell;
@@ -279,40 +280,27 @@ fn descriptors_do_not_pile_up() {
     assert!(closed.is_some_and(|n| n < 16), "{closed:?}");
 }
 
-/// A generator of random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % n
-    }
-}
-
 #[test]
 fn any_messages() {
     let fds = [memory(0x10_0000), memory(0x1000)];
     let mut answers = [0u32; 4];
     for seed in 1..=40 {
-        let (mut client, mut random) = (Client::new(), Random(seed));
+        let (mut client, mut random) = (Client::new(), Rng::with_seed(seed));
         for _ in 0..200 {
-            let command = random.below(17) as u16;
-            let mut body: Vec<u8> = (0..random.below(40))
-                .map(|_| if random.below(3) == 0 { random.below(256) as u8 } else { 0 })
-                .collect();
-            if random.below(2) == 0 && matches!(command, REGION_READ | REGION_WRITE) {
-                let region = [BAR0, BAR2, CONFIG][random.below(3) as usize];
-                let (offset, len) = (random.below(1 << 20) & !3, random.below(9));
-                body = access(offset, region, len as u32, &vec![random.below(256) as u8; len as usize]);
+            let command = random.u16(..17);
+            let mut body: Vec<u8> =
+                (0..random.u64(..40)).map(|_| if random.u64(..3) == 0 { random.u8(..) } else { 0 }).collect();
+            if random.bool() && matches!(command, REGION_READ | REGION_WRITE) {
+                let region = [BAR0, BAR2, CONFIG][random.usize(..3)];
+                let (offset, len) = (random.u64(..1 << 20) & !3, random.u64(..9));
+                body = access(offset, region, len as u32, &vec![random.u8(..); len as usize]);
             }
             let mut bytes = message(command, &body);
-            if random.below(50) == 0 {
-                let at = random.below(bytes.len() as u64) as usize;
-                bytes[at] = random.below(256) as u8;
+            if random.u64(..50) == 0 {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
             }
-            let some: Vec<_> = fds.iter().take(random.below(3) as usize).map(AsFd::as_fd).collect();
+            let some: Vec<_> = fds.iter().take(random.usize(..3)).map(AsFd::as_fd).collect();
             let answer = client.send(&bytes, &some);
             let kind = match answer {
                 Answer::Ok(_) => 0,

@@ -2,7 +2,9 @@
 
 use connectx3_testdriver::driver::{KEY, Node, Queue, data_of, remote};
 use connectx3_testdriver::keys::{COMPARE_SWAP, FETCH_ADD, READ, SEND, WRITE, WRITE_IMM, region};
+use fastrand::Rng;
 use netfault::{FaultQueue, Faults};
+use std::iter;
 
 /// The length of a region in bytes. Operations use its parts one after another.
 const AREA: u64 = 0x2_0000;
@@ -10,22 +12,6 @@ const PART: u64 = 0x4000;
 const VA: u64 = 0x7f12_3456_0123;
 /// The time of a step, in nanoseconds.
 const STEP: u64 = 100_000;
-
-/// A generator of random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % n
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.below(256) as u8).collect()
-    }
-}
 
 struct Net {
     nodes: [Node; 2],
@@ -71,7 +57,7 @@ fn bus(at: u64, offset: u64) -> u64 {
 
 fn run(faults: &str, seed: u64) -> u64 {
     let faults = Faults::parse(faults).unwrap();
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let mut qa: Queue = a.connect(0x51, 0x81, &b, 0x62);
     let mut qb: Queue = b.connect(0x62, 0x92, &a, 0x51);
@@ -83,13 +69,13 @@ fn run(faults: &str, seed: u64) -> u64 {
     let mut net = Net { nodes: [a, b], to, now: 1 };
     let mut counter = 0u64;
     for round in 0..120 {
-        let offset = round % (AREA / PART) * PART + random.below(64);
-        let len = 1 + random.below(PART - 200);
-        let content = random.bytes(len);
+        let offset = round % (AREA / PART) * PART + random.u64(..64);
+        let len = 1 + random.u64(..PART - 200);
+        let content = iter::repeat_with(|| random.u8(..)).take(len as usize).collect::<Vec<u8>>();
         let [a, b] = &mut net.nodes;
         let words =
             |len: u64| [&remote(VA + offset, rkey)[..], &data_of(lkey, VA + offset, len as u32)].concat();
-        let expected = match random.below(6) {
+        let expected = match random.u64(..6) {
             0 | 1 => {
                 a.machine.put(bus(here, offset), &content);
                 a.post_send(&mut qa, WRITE, 0, &words(len));
@@ -116,7 +102,7 @@ fn run(faults: &str, seed: u64) -> u64 {
                 // A separate word in physical memory, which only atomics change.
                 let word = receive + PART - 8;
                 b.machine.put(word, &counter.to_ne_bytes());
-                let (before, swap) = (counter, random.below(2) == 0);
+                let (before, swap) = (counter, random.bool());
                 counter = if swap { round } else { counter.wrapping_add(round) };
                 let (opcode, compare) = if swap { (COMPARE_SWAP, before) } else { (FETCH_ADD, 0) };
                 let operands = [0, round as u32, (compare >> 32) as u32, compare as u32];

@@ -3,6 +3,7 @@
 
 use connectx3_testdriver::driver::{KEY, Node, Queue, data, exchange, remote};
 use connectx3_testdriver::slave::{CQ, INTERNAL_ERROR, MAP, MPT, MTT, QP, RESERVE, RESERVE_AND_MAP};
+use fastrand::Rng;
 
 const WRITE: u32 = 0x08;
 const READ: u32 = 0x10;
@@ -201,27 +202,13 @@ fn commands_with_an_event_are_counted() {
     slave.post_with_event(0x031);
 }
 
-/// A generator of unevenly distributed numbers: small ones, numbers of existing objects, and any numbers.
-struct Rubbish(u64);
-
-impl Rubbish {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn pick(&mut self) -> u32 {
-        let any = self.next();
-        match any & 3 {
-            0 => (any >> 32) as u32 & 0xff,
-            1 => 0x840 + ((any >> 32) as u32 & 0x1f),
-            2 => 0x40 << ((any >> 32) as u32 & 0xf) | 1,
-            _ => (any >> 32) as u32,
-        }
+/// Returns unevenly distributed numbers: small ones, numbers of existing objects, and any numbers.
+fn pick(random: &mut Rng) -> u32 {
+    match random.u8(..4) {
+        0 => random.u32(..0x100),
+        1 => random.u32(0x840..0x860),
+        2 => 0x40 << random.u32(..16) | 1,
+        _ => random.u32(..),
     }
 }
 
@@ -235,21 +222,21 @@ fn rubbish_from_a_slave_neither_ends_the_card_nor_keeps_it_from_a_reset() {
     ];
     for seed in 0..20 {
         let ([mut a, mut b], [mut qa, _qb]) = pair();
-        let mut rubbish = Rubbish(seed);
+        let mut random = Rng::with_seed(seed);
         for _ in 0..1500 {
-            let opcode = OPCODES[rubbish.next() as usize % OPCODES.len()];
-            let words: Vec<_> = (0..0x110).step_by(4).map(|at| (at, rubbish.pick())).collect();
-            let op_mod = rubbish.next() as u32 & 3;
-            if rubbish.next() & 1 == 0 {
-                let in_mod = rubbish.pick();
+            let opcode = OPCODES[random.usize(..OPCODES.len())];
+            let words: Vec<_> = (0..0x110).step_by(4).map(|at| (at, pick(&mut random))).collect();
+            let op_mod = random.u32(..4);
+            if random.bool() {
+                let in_mod = pick(&mut random);
                 a.try_command(opcode, op_mod, in_mod, &words);
             } else {
                 let (in_mod, parameter) =
-                    (rubbish.pick(), u64::from(rubbish.pick()) << 32 | u64::from(rubbish.pick()));
+                    (pick(&mut random), u64::from(pick(&mut random)) << 32 | u64::from(pick(&mut random)));
                 a.raw_command(opcode, op_mod, in_mod, parameter);
             }
-            let doorbell = rubbish.pick().to_be_bytes();
-            let (offset, machine) = (u64::from(rubbish.pick()) % (8 << 20), &a.machine);
+            let doorbell = pick(&mut random).to_be_bytes();
+            let (offset, machine) = (u64::from(pick(&mut random)) % (8 << 20), &a.machine);
             if offset >= 16 {
                 a.card.write_bar2(offset & !3, &doorbell, machine);
             }

@@ -26,8 +26,8 @@ pub struct Case {
     pub full: bool,
     /// True if the test compiles something that other tests need; those begin when it has ended.
     pub compiles: bool,
-    /// True if the test runs programs that the build of the host workspace makes.
-    pub runs_programs: bool,
+    /// The programs of the host workspace that the test runs, as arguments of cargo.
+    pub programs: &'static [&'static str],
     /// The directory of compiled crates that the test occupies, if any.
     pub lane: Option<Lane>,
     /// The test's function. An error is a failure.
@@ -44,7 +44,7 @@ impl Case {
             name: name.into(),
             full: false,
             compiles: false,
-            runs_programs: false,
+            programs: &[],
             lane: None,
             check: Box::new(check),
         }
@@ -55,10 +55,10 @@ impl Case {
         Self { compiles: true, lane: Some(lane), ..self }
     }
 
-    /// Marks a test that runs programs of the host workspace: the build that makes them precedes it, even if
-    /// a filter leaves the build out.
-    pub fn runs_programs(self) -> Self {
-        Self { runs_programs: true, ..self }
+    /// Marks a test that runs programs of the host workspace, as in `["--bin", "lite-node"]`. They are built
+    /// before it, even if a filter leaves `build::host` out.
+    pub fn runs(self, programs: &'static [&'static str]) -> Self {
+        Self { programs, ..self }
     }
 
     /// Marks a test that runs one at a time in its lane.

@@ -26,16 +26,11 @@ proptest! {
     }
 }
 
-/// Returns bytes that the seed determines (xorshift64*).
+/// Returns bytes that the seed determines.
 fn random(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 fn sum(run: fn(&[u8]) -> Report) -> Report {

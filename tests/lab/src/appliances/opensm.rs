@@ -19,10 +19,11 @@ const SOON: Duration = Duration::from_secs(60);
 /// The file of opensm's log, in the machine.
 const LOG: &str = "/var/log/opensm.log";
 /// The command that starts opensm in the background, on the only port, with a sweep every second for new
-/// ports.
+/// ports. The console shows its log, so that a run that fails leaves it behind.
 const OPENSM: &str = "mkdir -p /var/log /var/cache/opensm && \
      opensm -B -s 1 -f LOG \
-     -g 0x$(cut -d: -f5- /sys/class/infiniband/mlx4_0/ports/1/gids/0 | tr -d :)";
+     -g 0x$(cut -d: -f5- /sys/class/infiniband/mlx4_0/ports/1/gids/0 | tr -d :) && \
+     { tail -f LOG >/dev/console 2>&1 </dev/null & }";
 
 /// A running subnet manager. Ends when dropped.
 pub(crate) struct SubnetManager {

@@ -3,11 +3,11 @@
 use super::io::Output;
 use crate::device::adapter::Adapter;
 use crate::device::clock;
-use crate::device::cq::{CQE, Cqs};
-use crate::device::eq::{EQE, Eqs};
+use crate::device::cq::Cqs;
+use crate::device::eq::Eqs;
 use crate::device::hca::Hca;
 use crate::device::hcr::Status;
-use crate::device::layout::init_hca;
+use crate::device::layout::{ENTRY, init_hca};
 use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
 
@@ -18,8 +18,8 @@ impl Adapter {
             return Err(Status::BadSystemState);
         }
         let hca = Hca::parse(mailbox, &self.profile)?;
-        self.eqs = Eqs::new(if hca.large_eqes { 2 * EQE } else { EQE });
-        self.traffic.queues.cqs = Cqs::new(if hca.large_cqes { 2 * CQE } else { CQE });
+        self.eqs = Eqs::new(if hca.large_eqes { 2 * ENTRY } else { ENTRY });
+        self.traffic.queues.cqs = Cqs::new(if hca.large_cqes { 2 * ENTRY } else { ENTRY });
         let regions = hca.mailbox.double(init_hca::DMPT_BASE_HIGH);
         let log_regions = hca.mailbox.field(init_hca::LOG_MPTS) as u8;
         self.tables.regions = Regions::new(regions, log_regions, self.traffic.costs.clone());

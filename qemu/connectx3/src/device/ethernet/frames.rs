@@ -4,6 +4,7 @@ use super::checksum;
 use super::headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use super::segmentation::Cut;
 use crate::device::cq::Cqe;
+use crate::device::layout::cqe;
 use crate::device::memory::{Access, Domain, Keyed};
 use crate::device::qp::wqe::{Control, Opcode, Segments};
 use crate::device::qp::{Qp, Scatter, Service, State, gather};
@@ -31,23 +32,18 @@ pub(crate) fn takes_frames(qp: &Qp) -> bool {
 /// Returns a receive completion, complete except for its length, that describes the frame's headers.
 pub(crate) fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) -> Cqe {
     const SEND: u8 = 1;
-    const CUSTOMER_TAG: u32 = 1 << 29;
-    const SERVICE_TAG: u32 = 1 << 30;
-    const TRANSPORT_OK: u8 = 1 << 2;
     let verdict = checksum::check(frame, headers);
-    let mut cqe = Cqe::new(qpn, index, false, SEND)
-        .with(0x04, &hash.to_be_bytes())
-        .with(0x10, &verdict.status.to_be_bytes())
-        .with(0x13, &[if verdict.transport_ok { TRANSPORT_OK } else { 0 }])
-        .with(0x1a, &verdict.checksum.to_be_bytes());
-    if let Some(vlan) = headers.vlan {
-        let flag = match vlan.kind {
-            VlanKind::Customer => CUSTOMER_TAG,
-            VlanKind::Service => SERVICE_TAG,
-        };
-        cqe = cqe.with(0x00, &(flag | qpn).to_be_bytes()).with(0x0c, &vlan.tci.to_be_bytes());
-    }
-    cqe
+    let entry = Cqe::new(qpn, index, false, SEND)
+        .with(cqe::IMMEDIATE, hash)
+        .with(cqe::HEADERS, verdict.status.into())
+        .with(cqe::TRANSPORT_OK, verdict.transport_ok.into())
+        .with(cqe::CHECKSUM, verdict.checksum.into());
+    let Some(vlan) = headers.vlan else { return entry };
+    let tag = match vlan.kind {
+        VlanKind::Customer => cqe::CUSTOMER,
+        VlanKind::Service => cqe::SERVICE,
+    };
+    entry.with(cqe::TAG, tag).with(cqe::VLAN, vlan.tci.into())
 }
 
 /// Returns the frames of a send work request, as they go to the cable.

@@ -3,7 +3,7 @@
 use crate::device::eq::{Eqs, Event, EventType};
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
-use crate::device::layout::set_port_infiniband;
+use crate::device::layout::{eqe, set_port_infiniband};
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::ports::Ports;
@@ -70,20 +70,21 @@ impl Ports {
             let (manager, level) = info.manager();
             let prefix = info.gid_prefix();
             let event = Event::new(EventType::PortManagement, PORT_INFO)
-                .with(0x04, number)
-                .with(0x08, u32::from(manager) << 16 | u32::from(info.lid()))
-                .with(0x0c, changed)
-                .with(0x10, u32::from(level))
-                .with(0x14, (prefix >> 32) as u32)
-                .with(0x18, prefix as u32);
+                .with(eqe::NUMBER, number)
+                .with(eqe::MANAGER_LID, manager.into())
+                .with(eqe::LID, info.lid().into())
+                .with(eqe::CHANGED, changed)
+                .with(eqe::MANAGER_LEVEL, level.into())
+                .with(eqe::PREFIX_HIGH, (prefix >> 32) as u32)
+                .with(eqe::PREFIX, prefix as u32);
             eqs.post(&event, host);
         }
         for (table, subtype) in [(written.guids, GUIDS), (written.partitions, PARTITIONS)] {
             if let Some((block, entries)) = table {
                 let event = Event::new(EventType::PortManagement, subtype)
-                    .with(0x04, number)
-                    .with(0x08, u32::from(block))
-                    .with(0x0c, entries);
+                    .with(eqe::NUMBER, number)
+                    .with(eqe::BLOCK, block.into())
+                    .with(eqe::ENTRIES, entries);
                 eqs.post(&event, host);
             }
         }

@@ -1,18 +1,24 @@
-//! The layouts of mailboxes, as named fields. Commands use them, and traces print them.
+//! The layouts of mailboxes and of queue entries, as named fields. The card uses them, and traces print them.
 
 mod capabilities;
 mod contexts;
+mod entries;
 mod queue_pair;
 mod settings;
 
 pub(crate) use capabilities::*;
 pub(crate) use contexts::*;
+pub(crate) use entries::*;
 pub(crate) use queue_pair::*;
 pub(crate) use settings::*;
 
 use super::mailbox::Mailbox;
 
-/// A field of a mailbox: a range of bits in a big-endian 32-bit word.
+/// The length of an entry of a completion or event queue, in bytes. In a queue with entries of twice the
+/// length, the entry is the second half.
+pub(crate) const ENTRY: usize = 32;
+
+/// A field of a mailbox or an entry: a range of bits in a big-endian 32-bit word.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     word: usize,
@@ -68,6 +74,18 @@ impl Field {
     pub const fn of(self, word: u32) -> u32 {
         (word & self.mask()) >> self.low
     }
+
+    /// Returns the field's value in an entry.
+    pub(crate) fn get(self, entry: &[u8; ENTRY]) -> u32 {
+        entry.as_chunks().0.get(self.word / 4).map_or(0, |word| self.of(u32::from_be_bytes(*word)))
+    }
+
+    /// Sets the field in an entry. Bits of the value that exceed the field are ignored.
+    pub(crate) fn put(self, entry: &mut [u8; ENTRY], value: u32) {
+        if let Some(word) = entry.as_chunks_mut().0.get_mut(self.word / 4) {
+            *word = self.with(u32::from_be_bytes(*word), value).to_be_bytes();
+        }
+    }
 }
 
 impl Mailbox {
@@ -104,6 +122,11 @@ mod tests {
         mailbox.set(bits(0x10, 31, 28), 0x175);
         assert_eq!(mailbox.u32(0x10), 0x50ab_cdef);
         assert_eq!((mailbox.field(byte(0x11)), mailbox.field(bits(0x10, 11, 4))), (0xab, 0xde));
+        let mut entry = [0; ENTRY];
+        byte(0x1f).put(&mut entry, 0x1ab);
+        bits(0x1c, 23, 8).put(&mut entry, 0x1234);
+        assert_eq!(entry[0x1c..], [0, 0x12, 0x34, 0xab]);
+        assert_eq!((half(0x1e).get(&entry), bits(0x1c, 6, 4).get(&entry)), (0x34ab, 2));
         mailbox.set_double(word(0x20), 1 << 40 | 7);
         assert_eq!((mailbox.field(word(0x20)), mailbox.double(word(0x20))), (1 << 8, 1 << 40 | 7));
     }

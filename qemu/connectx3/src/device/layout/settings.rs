@@ -1,6 +1,6 @@
 //! The layouts of commands that set up the card, its ports and its steering.
 
-use super::{Field, bits, byte, word};
+use super::{Field, bits, byte, half, word};
 
 /// INIT_HCA (Linux `mlx4/fw.c`, `mlx4_INIT_HCA`).
 pub(crate) mod init_hca {
@@ -111,11 +111,12 @@ pub(crate) mod set_port_infiniband {
 
 /// A management datagram of MAD_IFC.
 pub(crate) mod mad {
-    use super::{Field, bits};
+    use super::{Field, byte, half};
+    use crate::subnet::offset;
 
-    pub(crate) const CLASS: Field = bits(0x00, 23, 16);
-    pub(crate) const METHOD: Field = bits(0x00, 7, 0);
-    pub(crate) const ATTRIBUTE: Field = bits(0x10, 31, 16);
+    pub(crate) const CLASS: Field = byte(offset::CLASS);
+    pub(crate) const METHOD: Field = byte(offset::METHOD);
+    pub(crate) const ATTRIBUTE: Field = half(offset::ATTRIBUTE);
 }
 
 /// ACCESS_REG (Linux `mlx4/fw.c`, `mlx4_ACCESS_REG`).

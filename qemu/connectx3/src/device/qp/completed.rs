@@ -4,6 +4,7 @@ use super::datagram::Origin;
 use super::syndrome::{MEMORY_MANAGEMENT, failure};
 use super::wqe::Control;
 use crate::device::cq::Cqe;
+use crate::device::layout::cqe;
 use crate::device::memory::{LocalWork, Refused};
 use roce::transport::Completions;
 use verbs::{Completion, RemoteKey, Status, WorkKind, WrId};
@@ -59,28 +60,28 @@ impl Completed {
     /// Returns the completion queue entry of a completion.
     #[must_use]
     pub(crate) fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
-        let mut cqe = cqe(qpn, completion, send);
+        let mut entry = entry(qpn, completion, send);
         if self.extended && !send {
-            cqe = cqe.with(0x08, &srqn_of(completion.id).to_be_bytes());
+            entry = entry.with(cqe::SRQN, srqn_of(completion.id));
         }
         if send || completion.status != Status::Success {
-            return cqe;
+            return entry;
         }
-        let cqe = cqe.solicited(self.solicited);
+        let entry = entry.solicited(self.solicited);
         match (self.origin, completion.src_qp) {
-            (Some(origin), Some(from)) => origin.put(cqe, qpn, from, completion.imm.is_some()),
-            _ => cqe,
+            (Some(origin), Some(from)) => origin.put(entry, from, completion.imm.is_some()),
+            _ => entry,
         }
     }
 }
 
-fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
+fn entry(qpn: u32, completion: &Completion, send: bool) -> Cqe {
     let (index, opcode) = (index_of(completion.id), (completion.id.0 >> 16) as u8);
     if completion.status != Status::Success {
         return failure(qpn, index, send, completion.status);
     }
     if send {
-        return Cqe::new(qpn, index, true, opcode).with(0x14, &completion.byte_len.to_be_bytes());
+        return Cqe::new(qpn, index, true, opcode).with(cqe::LENGTH, completion.byte_len);
     }
     const WRITE_IMM: u8 = 0;
     const SEND: u8 = 1;
@@ -92,9 +93,7 @@ fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
         (_, _, Some(RemoteKey(key))) => (SEND_INVALIDATE, key),
         _ => (SEND, 0),
     };
-    Cqe::new(qpn, index, false, opcode)
-        .with(0x04, &word.to_be_bytes())
-        .with(0x14, &completion.byte_len.to_be_bytes())
+    Cqe::new(qpn, index, false, opcode).with(cqe::IMMEDIATE, word).with(cqe::LENGTH, completion.byte_len)
 }
 
 /// Work that the card executes itself, in order with the other work.

@@ -12,6 +12,7 @@ use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
 use super::{Ended, Qp, Transport};
 use crate::device::cq::Cqe;
 use crate::device::infiniband::route;
+use crate::device::layout::cqe;
 use crate::device::memory::{Access, Domain, Keyed};
 use crate::device::port::Port;
 use roce::transport::{DatagramQp, Env, Limits, Route};
@@ -309,29 +310,27 @@ impl Origin {
     /// valid; on Ethernet the VLAN; on InfiniBand the service level and, without immediate data, the
     /// partition.
     #[must_use]
-    pub(crate) fn put(self, cqe: Cqe, qpn: u32, from: QpNum, imm: bool) -> Cqe {
-        const VLAN_PRESENT: u32 = 1 << 29;
-        const GLOBAL_ROUTE: u32 = 1 << 31;
+    pub(crate) fn put(self, entry: Cqe, from: QpNum, imm: bool) -> Cqe {
         /// The mask of priority and VLAN, without the bit between them.
         const PRIORITY_AND_VLAN: u16 = 0xefff;
+        let entry = entry.with(cqe::REMOTE_QPN, from.get());
         match self {
             Self::Ethernet { mac, vlan } => {
-                let cqe = cqe.with(0x08, &(GLOBAL_ROUTE | from.get()).to_be_bytes()).with(0x0e, &mac.0);
-                match vlan {
-                    None => cqe,
-                    Some(vlan) => cqe
-                        .with(0x00, &(VLAN_PRESENT | qpn & 0xff_ffff).to_be_bytes())
-                        .with(0x0c, &(vlan & PRIORITY_AND_VLAN).to_be_bytes()),
-                }
+                let [a, b, c, d, e, f] = mac.0;
+                let entry = entry
+                    .with(cqe::GLOBAL, 1)
+                    .with(cqe::REMOTE_MAC_HIGH, u16::from_be_bytes([a, b]).into())
+                    .with(cqe::REMOTE_MAC, u32::from_be_bytes([c, d, e, f]));
+                let Some(vlan) = vlan else { return entry };
+                entry.with(cqe::TAG, cqe::CUSTOMER).with(cqe::VLAN, (vlan & PRIORITY_AND_VLAN).into())
             }
             Self::InfiniBand { slid, service_level, path_bits, partition, global } => {
-                let global = if global { GLOBAL_ROUTE } else { 0 };
-                let sender = global | u32::from(path_bits & 0x7f) << 24 | from.get();
-                let cqe = cqe
-                    .with(0x08, &sender.to_be_bytes())
-                    .with(0x0c, &(u16::from(service_level) << 12).to_be_bytes())
-                    .with(0x0e, &slid.to_be_bytes());
-                if imm { cqe } else { cqe.with(0x04, &u32::from(partition & 0x7f).to_be_bytes()) }
+                let entry = entry
+                    .with(cqe::GLOBAL, global.into())
+                    .with(cqe::PATH_BITS, path_bits.into())
+                    .with(cqe::SERVICE_LEVEL, service_level.into())
+                    .with(cqe::REMOTE_LID, slid.into());
+                if imm { entry } else { entry.with(cqe::IMMEDIATE, u32::from(partition & 0x7f)) }
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::device::ethernet::frames::{
     FCS, completion, frames_of, is_multicast, scatter_frame, takes_frames,
 };
 use crate::device::ethernet::headers::{Headers, Length, TAG};
+use crate::device::layout::cqe;
 use crate::device::memory::Keyed;
 use crate::device::profile::Steering;
 use crate::device::qp::completed::Completed;
@@ -207,7 +208,7 @@ impl Traffic {
             }
             Ok(Some(index)) => {
                 let len = frame.len() - if strip { TAG } else { 0 } + if keeps_fcs { FCS } else { 0 };
-                completion(qpn, index, frame, headers, hash).with(0x14, &(len as u32).to_be_bytes())
+                completion(qpn, index, frame, headers, hash).with(cqe::LENGTH, len as u32)
             }
             Err((index, status)) => {
                 let cqe = failure(qpn, index, false, status);

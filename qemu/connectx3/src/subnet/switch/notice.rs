@@ -6,7 +6,7 @@
 //! subnet, the switch does not yet know where to send the notice.
 
 use super::{Leaving, Switch};
-use crate::subnet::mad::{Mad, class, method};
+use crate::subnet::mad::{Mad, class, method, offset};
 use crate::subnet::switch::agent::QP0;
 use core::time::Duration;
 use platform::Instant;
@@ -102,15 +102,23 @@ impl Switch {
         let (Some(to), false) = (to, lid == 0 || manager == 0) else { return false };
         let mut bytes = [0; 256];
         bytes[..4].copy_from_slice(&[1, class::SUBNET_LID_ROUTED, 1, method::TRAP]);
-        bytes[8..16].copy_from_slice(&self.notice.number.to_be_bytes());
-        bytes[16..18].copy_from_slice(&NOTICE.to_be_bytes());
-        bytes[24..32].copy_from_slice(&self.own.info.management_key().to_be_bytes());
+        put(&mut bytes, offset::TRANSACTION, &self.notice.number.to_be_bytes());
+        put(&mut bytes, offset::ATTRIBUTE, &NOTICE.to_be_bytes());
+        put(&mut bytes, offset::MANAGEMENT_KEY, &self.own.info.management_key().to_be_bytes());
         let [t0, t1] = PORT_STATE_CHANGE.to_be_bytes();
         let [l0, l1] = lid.to_be_bytes();
-        bytes[64..76].copy_from_slice(&[URGENT_GENERIC, 0, 0, FROM_SWITCH, t0, t1, l0, l1, 0, 0, l0, l1]);
+        let notice = [URGENT_GENERIC, 0, 0, FROM_SWITCH, t0, t1, l0, l1, 0, 0, l0, l1];
+        put(&mut bytes, offset::DATA, &notice);
         let Some(mad) = Mad::parse(&bytes) else { return false };
         let lrh = Lrh { lane: Lrh::MANAGEMENT_LANE, service_level: level, dlid: manager, slid: lid };
         self.send(to, lrh, (QP0, QP0, 0), &mad, out);
         true
+    }
+}
+
+/// Writes a field of a datagram.
+fn put(bytes: &mut [u8; 256], at: usize, field: &[u8]) {
+    if let Some(place) = bytes.get_mut(at..at + field.len()) {
+        place.copy_from_slice(field);
     }
 }
