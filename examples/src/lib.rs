@@ -141,7 +141,7 @@ impl LocalCluster {
     }
 }
 
-/// Waits until the node knows that many members, itself included.
+/// Waits until the node knows `members` members, itself included.
 async fn all_known(lite: &Lite, members: usize) -> Result<(), lite::Error> {
     let mut watcher = lite.watch();
     while lite.members().len() < members {

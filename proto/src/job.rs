@@ -46,7 +46,7 @@ pub struct AppManifest {
     pub name: String,
     /// A description for users, in one line.
     pub about: String,
-    /// The rule by which its input may be split.
+    /// The rule by which the input of the application may be split.
     pub cut: CutRule,
 }
 

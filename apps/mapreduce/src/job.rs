@@ -189,7 +189,7 @@ impl<M: MapReduce> Node<M> {
         Ok(Some(region))
     }
 
-    /// Allocates memory for runs of these lengths.
+    /// Allocates memory for runs of the given lengths.
     async fn region(&self, lens: &[u64]) -> Result<Region, JobError> {
         self.context.alloc(table_len(lens.len()) + lens.iter().sum::<u64>()).await
     }

@@ -12,7 +12,7 @@ use verbs::{Gid, PathMtu, Psn, QpNum, RemoteKey};
 pub const VERSION_LEN: usize = 16;
 /// The version that this side announces.
 pub const VERSION: [u8; VERSION_LEN] = *b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Older versions use another exchange.
+/// The oldest perftest version that uses this exchange.
 const OLDEST: (u32, u32) = (5, 70);
 /// Bytes of the message about a queue pair with a GID.
 pub const KEYS_LEN: usize = 108;

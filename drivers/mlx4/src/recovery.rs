@@ -48,8 +48,8 @@ enum State {
 pub(crate) enum Step {
     /// Begin a reset, and report it to [`Recovery::reset_begun`].
     Reset,
-    /// Restart the card if it is back, and report that to [`Recovery::restarted`]. Otherwise report
-    /// [`Recovery::not_back`].
+    /// Restart the card if its reset has ended, and report the restart to [`Recovery::restarted`]. Otherwise
+    /// report [`Recovery::not_back`].
     Restart,
 }
 
@@ -95,7 +95,7 @@ impl Recovery {
         }
     }
 
-    /// Records that a reset has begun, or why it has not.
+    /// Records that a reset has begun, or the error with which it failed to begin.
     pub(crate) fn reset_begun(&mut self, begun: Result<(), Error>, now: Instant) {
         match begun {
             Ok(()) => {

@@ -60,7 +60,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The node's start.
     pub const ZERO: Self = Self(0);
-    /// Later than any instant that is reached.
+    /// A time later than any instant that is reached.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `ns` nanoseconds after the start.

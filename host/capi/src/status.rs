@@ -20,9 +20,9 @@ pub enum fl_status {
     FL_NODE_DOWN = 3,
     /// No node has that number or name.
     FL_NO_SUCH_NODE = 4,
-    /// Nothing is published under that name.
+    /// No region or object is published under the requested name.
     FL_NO_SUCH_NAME = 5,
-    /// Something is published or registered under that name or number already.
+    /// The name or function number is in use already.
     FL_NAME_TAKEN = 6,
     /// The node serves no function of that number.
     FL_NO_SUCH_FUNCTION = 7,

@@ -100,7 +100,7 @@ pub(crate) mod regions {
     pub(crate) struct Regions {
         list: [Region; MAX_REGIONS],
         len: usize,
-        /// The number of regions for which there was no room.
+        /// The number of regions that were dropped because the list was full.
         pub dropped: usize,
     }
 

@@ -242,7 +242,7 @@ impl Core {
         self.armed.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Sets the local timer to `at`, unless it is set to that already.
+    /// Sets the local timer to `at`, unless the timer is set to `at` already.
     pub(super) fn set_timer(&self, at: Instant) {
         if self.armed.swap(at.as_nanos(), Ordering::Relaxed) != at.as_nanos() {
             apic::set_timer((at != Instant::MAX).then(|| time::to_tsc(at)));

@@ -278,7 +278,7 @@ impl Access {
         (0x10..0x28).contains(&offset).then(|| usize::from(offset - 0x10) / 4)
     }
 
-    /// Returns the value that register `n` shows while it is sized.
+    /// Returns the value that base address register `n` shows while its size is probed.
     fn size_mask(&self, n: usize) -> Option<u32> {
         let mask = |bar: &Option<Bar>| match bar {
             Some(Bar::Memory { size, wide, .. }) => Some((size.wrapping_neg(), *wide)),

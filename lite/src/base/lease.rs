@@ -54,7 +54,7 @@ pub(crate) struct Resumed {
 /// The poller's next step in a suspension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Nothing.
+    /// No action is due.
     Wait,
     /// The node logs its suspension, once.
     Tell,

@@ -10,18 +10,18 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use platform::Task;
 
-/// An object of a scope. Objects end in this order.
+/// An object of a scope. Objects end in the order of the variants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kept {
-    /// A function or mailbox: its number, and the address of its queue.
+    /// A function or mailbox: the number, and the address of the queue.
     Service(u32, usize),
-    /// A lock or event, by its secret.
+    /// A lock or event, by its secret number.
     Object(u64),
-    /// A published region: its name, and the number of the mapping.
+    /// A published region: the name, and the number of the mapping.
     Region(String, u64),
 }
 
-/// Ends an object. Its task may take the given time.
+/// Ends an object, within the given time.
 pub(crate) type End = Box<dyn FnOnce(Duration) -> Task + Send>;
 
 type Made = BTreeMap<Kept, End>;
@@ -29,7 +29,7 @@ type Made = BTreeMap<Kept, End>;
 /// The objects made through a handle of [`Lite::scoped`](crate::Lite::scoped). Call [`end`](Self::end) to end
 /// them; dropping the scope leaves them.
 pub struct Scope {
-    /// `None` once the scope has ended.
+    /// The objects of the scope; `None` once the scope has ended.
     made: Arc<Mutex<Option<Made>>>,
 }
 

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 
-/// The bytes that a waiting request counts for beyond its length.
+/// The bytes that a waiting request counts for in addition to its length.
 const OVERHEAD: usize = 256;
 
 /// The state of RPC on one connection, in both directions.
@@ -44,7 +44,7 @@ pub(crate) struct Channel {
 pub(crate) enum Out {
     /// A reply: index of the slot, header, and data.
     Reply(u32, ReplyHeader, Vec<u8>),
-    /// A credit.
+    /// A credit message: the grains consumed in all, modulo 2^24.
     Credit(u32),
 }
 

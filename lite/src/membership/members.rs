@@ -37,7 +37,7 @@ struct Feed {
     arrival: Waiters,
 }
 
-/// Returns the changes of the membership since it was made.
+/// A receiver of membership changes. It returns all changes since it was made.
 pub struct Watcher {
     node: Arc<Membership>,
     feed: Arc<Feed>,

@@ -70,7 +70,7 @@ impl LocalMemory {
         self.layout.len()
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns true if the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -106,7 +106,7 @@ impl MappingTable {
         gone
     }
 
-    /// Returns the live mappings among those.
+    /// Returns the live mappings of regions of `owner` with the numbers `ids`.
     fn find(&self, owner: MemberId, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();
         ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()

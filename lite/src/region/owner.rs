@@ -30,7 +30,7 @@ use core::ops::Deref;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Memory is being taken for it.
+    /// The memory of the region is being taken on its nodes.
     Forming,
     Live,
     /// Being freed: new map requests are refused and existing mappings are being revoked.
@@ -44,7 +44,7 @@ pub(super) struct Region {
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
     pub(super) master: MemberId,
-    /// The names under which it is published, or is about to be.
+    /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
     stage: Stage,
     /// True if a change is in progress.
@@ -90,7 +90,7 @@ impl Region {
 
 pub(super) struct Held {
     region: u64,
-    /// The node for which it maps the region, if not for itself.
+    /// The node for which the holder maps the region, if not for itself.
     lender: Option<MemberId>,
     permissions: Permissions,
 }
@@ -108,13 +108,13 @@ pub(super) struct Table {
 }
 
 impl LockedFor<'_, Table> {
-    /// Returns the region of a mapping of this incarnation that has `right`.
+    /// Returns the region that a mapping with the right `right` refers to.
     pub(super) fn through(&mut self, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
         let key = (self.member(), mapping);
         self.mapped_as(key, right)
     }
 
-    /// Adds a mapping of this incarnation.
+    /// Adds a mapping that a member holds.
     fn hold(&mut self, region: u64, mapping: u64, lender: Option<MemberId>, permissions: Permissions) {
         let key = (self.member(), mapping);
         self.mappings.insert(key, Held { region, lender, permissions });
@@ -477,7 +477,7 @@ impl RegionTable {
         found
     }
 
-    /// Returns true if an incarnation has that mapping.
+    /// Returns true if a member holds the mapping.
     pub(super) fn is_held(&self, by: MemberId, mapping: u64) -> bool {
         self.table.lock().mappings.contains_key(&(by, mapping))
     }

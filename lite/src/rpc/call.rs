@@ -18,7 +18,7 @@ use proto::{Incarnation, NodeId};
 /// A request that waits for its reply. If it is dropped without one, the caller's call fails with
 /// [`Error::Refused`].
 pub struct Call {
-    /// `None` only while this is dropped.
+    /// The request; `None` only while the call is being dropped.
     record: Option<Box<Record>>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Record {
     charge: Option<Charge>,
     /// The function that the request is for.
     service: Option<Arc<Service>>,
-    /// True once a task has received it.
+    /// True once a task has received the call.
     taken: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct RemoteReply {
 }
 
 impl Record {
-    /// Clears everything but the buffers.
+    /// Clears all fields but the buffers, which are used again.
     pub(crate) fn clear(&mut self) {
         let (request, pieces) = (core::mem::take(&mut self.request), core::mem::take(&mut self.pieces));
         *self = Self { request, pieces, ..Self::default() };

@@ -89,7 +89,7 @@ impl Whom {
         }
     }
 
-    /// Fails with `NodeDown` if `met` is another incarnation.
+    /// Fails with `NodeDown` if `met`, the incarnation of the connected peer, is another one than requested.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
             Self::Member((node, wanted)) if wanted != met => Err(Error::NodeDown(node)),
@@ -107,7 +107,7 @@ pub(crate) struct RawRequest<'a> {
 
 /// The result of one attempt at a call, apart from errors.
 enum Attempt {
-    /// The reply has been stored; its length.
+    /// The reply has been stored; the value is its length in bytes.
     Reply(usize),
     /// The server's queue is full; the handler has not run.
     Busy,

@@ -37,7 +37,7 @@ pub(crate) enum Request {
 /// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Response {
-    /// Done.
+    /// The request was carried out, and nothing is returned.
     Done,
     /// An object was made.
     Created(ObjectAddress),

@@ -34,7 +34,7 @@ struct Wait {
     waker: Option<Waker>,
 }
 
-/// The waits of a node, by the numbers that it chose.
+/// The waits of this node's tasks, by the numbers (tokens) that this node chose.
 #[derive(Default)]
 pub(crate) struct WaitTable {
     last: AtomicU64,
@@ -111,7 +111,7 @@ impl WaitTable {
 }
 
 impl Wait {
-    /// Ends the wait, unless it has ended, and returns the waker of its task.
+    /// Ends a wait, unless it has ended already, and returns the waker of its task.
     fn end(&mut self, outcome: Result<Outcome, Error>) -> Option<Waker> {
         self.ended.get_or_insert(outcome);
         self.waker.take()

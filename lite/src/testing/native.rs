@@ -43,7 +43,7 @@ impl Wake for Job {
 }
 
 impl Queue {
-    /// Runs the ready tasks; returns true if there were some.
+    /// Runs the ready tasks; returns true if any was ready.
     fn run(&self) -> bool {
         let mut any = false;
         loop {

@@ -42,10 +42,10 @@ struct Port {
     keeps: bool,
 }
 
-/// The effect of the fabric on work of one port for another.
+/// The effect of a fault between two ports on the work of one for the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// The work waits.
+    /// The work waits until the fault ends.
     Held,
     /// The work fails as after too many retries, but its packets arrive later.
     Slow,

@@ -26,7 +26,7 @@ struct Request {
     done: fn(Lite) -> Work<bool>,
 }
 
-/// Returns whether node 3 can map the region with those rights.
+/// Returns true if node 3 can map the named region with the given rights.
 async fn maps(lite: Lite, name: &str, rights: Permissions) -> bool {
     match lite.map(name, rights).await {
         Ok(_) => true,

@@ -55,7 +55,7 @@ impl Cut {
         Self(held)
     }
 
-    /// Lets it connect again.
+    /// Ends the fault, so that the nodes connect again.
     fn end(self, c: &mut Cluster) {
         drop(self.0);
         c.fabric.cut(Gid::from_ipv4([10, 0, 0, 1]), false);
@@ -65,7 +65,7 @@ impl Cut {
 
 /// A future that ends something.
 struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
-/// Makes something on node 2; returns the future that ends it.
+/// A function that makes an object on node 2, and returns the future that ends the object.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;
 
 fn kinds() -> Vec<(&'static str, Make)> {

@@ -18,7 +18,7 @@ const MAX_HELLO: usize = 64 << 10;
 /// The number of bytes to read at once.
 const READ: usize = 4 << 10;
 
-/// A peer that has proved that it has its key.
+/// A peer that has proved that it has a key of the cluster.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) sealer: Sealer,

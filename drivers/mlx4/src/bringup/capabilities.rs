@@ -74,7 +74,7 @@ pub(crate) struct EntrySizes {
 pub(crate) enum EqScheme {
     /// Legacy: event queues `0..reserved` belong to the firmware.
     Legacy { reserved: u32 },
-    /// System: `QUERY_FUNC` reports the part of the `count` event queues that belongs to this function.
+    /// System numbering: `QUERY_FUNC` reports which of the card's `count` event queues this function may use.
     System { count: u32 },
 }
 

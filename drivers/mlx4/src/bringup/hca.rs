@@ -69,7 +69,7 @@ pub(crate) struct HcaParams {
 }
 
 impl HcaParams {
-    /// Returns the capabilities of a card that was started with these parameters.
+    /// Returns the capabilities as they are limited by these INIT_HCA parameters.
     pub(crate) fn restrict(self, capabilities: Capabilities) -> Capabilities {
         Capabilities { large_eqes: self.large_eqes, large_cqes: self.large_cqes, ..capabilities }
     }

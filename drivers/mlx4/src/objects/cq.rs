@@ -82,7 +82,7 @@ pub(crate) struct Cq<B> {
     /// The number of events so far, plus one.
     sequence: u32,
     credit: Arc<Credit>,
-    /// The queue pairs that complete here, by slot.
+    /// The queue pairs that use this completion queue, by slot.
     queues: Vec<Option<Arc<QpRings<B>>>>,
     /// Completions taken from the card before their queue pair was destroyed, and those of its flushed work.
     backlog: VecDeque<Completion>,
@@ -138,7 +138,7 @@ impl<'a, B: Block> Entries<'a, B> {
         }
     }
 
-    /// Returns the queue pair with a number, if it completes here.
+    /// Returns the queue pair with a number, if it uses this completion queue.
     #[inline(always)]
     fn queue(&mut self, number: QpNum) -> Option<&'a QpRings<B>> {
         if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
@@ -214,7 +214,7 @@ impl<B: Block> Cq<B> {
         Ok(())
     }
 
-    /// Returns the reference to this queue for queue pairs that complete here. `id` is its index.
+    /// Returns a reference to this queue, which queue pairs hold. `id` is the index of the queue.
     pub(crate) fn reference(&self, id: CqId) -> CqRef {
         CqRef { id, number: self.number, credit: self.credit.clone() }
     }
@@ -224,7 +224,7 @@ impl<B: Block> Cq<B> {
         self.number
     }
 
-    /// Returns true if queue pairs complete here.
+    /// Returns true if any queue pair uses this completion queue.
     pub(crate) fn is_used(&self) -> bool {
         self.queues.iter().any(Option::is_some)
     }
@@ -237,7 +237,7 @@ impl<B: Block> Cq<B> {
         device.free_cqn(self.number)
     }
 
-    /// Lets the queue pair in a slot complete here.
+    /// Registers the queue pair in a slot as a user of this completion queue.
     pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QpRings<B>>) {
         if self.queues.len() <= slot {
             self.queues.resize_with(slot + 1, || None);
@@ -296,7 +296,7 @@ impl<B: Block> Cq<B> {
         count
     }
 
-    /// Takes one completion, with its entry.
+    /// Takes one completion, with the 32-byte entry it was made from.
     pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
         let mut completion = Completion::BLANK;
         let cqe = self.take_entries(|entries| entries.next(&mut completion))?;

@@ -83,7 +83,7 @@ impl<B: Block> Packets<B> {
         if let Some(found) = self.found.pop_front() { Some(found) } else { self.next_from_cq() }
     }
 
-    /// Returns true if another packet can be sent.
+    /// Returns true if the send queue has room for another packet.
     pub(crate) fn has_room(&mut self) -> bool {
         let full = |packets: &Self| packets.posted.wrapping_sub(packets.left) >= packets.room.sends;
         if full(self) {

@@ -96,7 +96,7 @@ pub(crate) fn counter(commands: &mut Commands<'_, impl Hardware>) -> Result<Opti
     }
 }
 
-/// Allocates a row of a port's address table for this address.
+/// Allocates a row for an Ethernet address in a port's address table.
 pub(crate) fn mac_row(
     commands: &mut Commands<'_, impl Hardware>,
     port: u8,

@@ -12,7 +12,7 @@ const PAUSED: u64 = 1 << 62;
 const INSIDE: u64 = (1 << 32) - 1;
 const REOPENED: u64 = 1 << 32;
 
-/// Counts the operations inside, and lets only those in that have seen its present state.
+/// Counts the operations inside, and admits an operation only if it has seen the present state of the gate.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: AtomicU64,

@@ -12,7 +12,7 @@ use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 /// The result of an attempt to destroy queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gone {
-    /// The queue pairs are destroyed.
+    /// This attempt has destroyed the queue pairs.
     Now,
     /// The queue pairs were destroyed before.
     Before,
@@ -47,12 +47,12 @@ impl Load {
         self.0.load(Ordering::Relaxed) as u32 >= depth
     }
 
-    /// Counts one more as outstanding.
+    /// Counts one more work request as outstanding.
     pub(crate) fn begin(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(BEGUN + 1), Ordering::Relaxed);
     }
 
-    /// Counts one less as outstanding.
+    /// Counts one work request less as outstanding.
     pub(crate) fn end(&self) {
         let load = self.0.load(Ordering::Relaxed);
         if !matches!(load & UNDER_WAY, 0 | UNDER_WAY) {
@@ -60,12 +60,12 @@ impl Load {
         }
     }
 
-    /// Returns the number posted so far, modulo 2^32.
+    /// Returns the number of work requests posted so far, modulo 2^32.
     fn begun(&self) -> u32 {
         (self.0.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Returns true if none is outstanding.
+    /// Returns true if no work request is outstanding.
     fn is_idle(&self) -> bool {
         self.0.load(Ordering::Relaxed) & UNDER_WAY == 0
     }
@@ -215,7 +215,7 @@ impl QpGroup {
         self.queue_pairs.iter().fold(0, |sum, qp_index| sum.wrapping_add(qp_index.load.begun()))
     }
 
-    /// Returns true if they are destroyed, or about to be.
+    /// Returns true if the queue pairs are destroyed, or are about to be.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }

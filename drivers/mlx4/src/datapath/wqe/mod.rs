@@ -222,7 +222,7 @@ impl<'a> Wqe<'a> {
         second.store(pair(flags, immediate).to_be(), Ordering::Relaxed);
     }
 
-    /// Writes a unit, its first word last.
+    /// Writes a 16-byte unit of a work request; stores its first word last.
     #[inline(always)]
     fn unit(self, unit: usize, [first, second]: [u64; 2]) {
         if let Some(target) = self.0.as_chunks::<2>().0.get(unit) {
