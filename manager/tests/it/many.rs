@@ -21,6 +21,8 @@ const DEATHS: u16 = 10;
 const AT_ONCE: u16 = 32;
 /// The limit of the memory of the daemon's process. docs/security.md states it.
 const MOST_BYTES: usize = 1 << 30;
+/// The interval of heartbeats, a tenth of the lease that [`Daemon::start`] sets.
+const BEAT: Duration = Duration::from_secs(60);
 /// The longest time without any progress.
 const SILENCE: Duration = Duration::from_secs(300);
 
@@ -95,7 +97,7 @@ impl Member {
         self.stream.write_all(&sealed).await.unwrap();
     }
 
-    /// Receives some messages; none once the connection has ended.
+    /// Receives some messages; none once the connection has ended. Nothing is lost if this is dropped early.
     async fn hear(&mut self) -> Vec<ToNode> {
         loop {
             let (mut messages, mut bytes) = (Vec::new(), &self.buffer[..]);
@@ -106,22 +108,26 @@ impl Member {
             if !messages.is_empty() {
                 return messages;
             }
-            let opened = self.buffer.len();
-            self.buffer.resize(opened + (8 << 10), 0);
-            let count = self.stream.read(&mut self.buffer[opened..]).await.unwrap_or(0);
-            self.buffer.truncate(opened + count);
-            if count == 0 {
+            self.buffer.reserve(8 << 10);
+            if self.stream.read_buf(&mut self.buffer).await.unwrap_or(0) == 0 {
                 return Vec::new();
             }
         }
     }
 
-    /// Answers all messages until the connection or this member ends.
+    /// Answers all messages and sends heartbeats, until the connection or this member ends.
     async fn live(mut self, mut dies: watch::Receiver<bool>) {
+        let (mut beats, mut seq) = (tokio::time::interval(BEAT), 0);
         loop {
             let messages = tokio::select! {
-                messages = self.hear() => messages,
+                messages = self.hear() => Some(messages),
+                _ = beats.tick() => None,
                 _ = dies.wait_for(|&dies| dies) => return,
+            };
+            let Some(messages) = messages else {
+                seq += 1;
+                self.say(&[ToManager::Heartbeat { seq }]).await;
+                continue;
             };
             if messages.is_empty() {
                 return;
@@ -150,7 +156,7 @@ impl Member {
                 let report = JobReport { counts: vec![("ended".into(), 1)], times_us: vec![] };
                 return vec![ToManager::JobDone { job, report }];
             }
-            ToNode::JobInput { .. } => {}
+            ToNode::JobInput { .. } | ToNode::HeartbeatAck { .. } => {}
             other => panic!("{other:?}"),
         }
         Vec::new()

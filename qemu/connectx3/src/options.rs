@@ -2,80 +2,154 @@
 
 use crate::device::{Breakdown, Card, Function, Profile};
 use crate::server::{Plug, Slot};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use verbs::MacAddr;
 
 /// The keys of a card's description, for help and errors.
-pub const KEYS: &str = "profile, mac, fabric, fabric2, fails, dies";
+const KEYS: &str = "profile, mac, fabric, fabric2, fails, dies";
+
+/// A property of a card: `key=value` in its description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Property {
+    /// The profile, by name.
+    Profile(&'static str),
+    /// The address of the first port.
+    Mac(MacAddr),
+    /// The fabric's socket to which the cable of a port leads. Ports count from 0.
+    Fabric {
+        /// The port.
+        port: usize,
+        /// The path of the socket.
+        socket: PathBuf,
+    },
+    /// The card fails after a number of sent frames.
+    Fails {
+        /// The way in which it fails.
+        how: Breakdown,
+        /// The number of frames.
+        frames: u64,
+    },
+}
+
+impl Property {
+    /// Returns the key.
+    #[must_use]
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Profile(_) => "profile",
+            Self::Mac(_) => "mac",
+            Self::Fabric { port: 0, .. } => "fabric",
+            Self::Fabric { .. } => "fabric2",
+            Self::Fails { how: Breakdown::Once, .. } => "fails",
+            Self::Fails { how: Breakdown::Permanent, .. } => "dies",
+        }
+    }
+}
+
+impl FromStr for Property {
+    type Err = Error;
+
+    /// Parses `key=value`. An error names the key, the value and the accepted values.
+    fn from_str(text: &str) -> Result<Self> {
+        let Some((key, value)) = text.split_once('=') else {
+            bail!("\"{text}\" is not KEY=VALUE with a key of {KEYS}");
+        };
+        let fabric = |port| {
+            ensure!(!value.is_empty(), "{key}: \"\" is not the path of a fabric's socket");
+            Ok(Self::Fabric { port, socket: value.into() })
+        };
+        let fails = |how| {
+            let frames =
+                value.parse().ok().filter(|frames| *frames > 0).map(|frames| Self::Fails { how, frames });
+            frames.with_context(|| {
+                format!("{key}: \"{value}\" is not a number of sent frames, which is 1 or more")
+            })
+        };
+        match key {
+            "profile" => {
+                let known = Profile::NAMES.into_iter().find(|name| *name == value);
+                known.map(Self::Profile).with_context(|| {
+                    format!("{key}: \"{value}\" is not a profile; the profiles are {}", Profile::NAMES.join(", "))
+                })
+            }
+            "mac" => address(value).map(Self::Mac).with_context(|| {
+                format!(
+                    "{key}: \"{value}\" is not an address of a card, which is six pairs of hexadecimal digits, \
+                     the first of them even, as in 00:02:c9:00:00:01"
+                )
+            }),
+            "fabric" => fabric(0),
+            "fabric2" => fabric(1),
+            "fails" => fails(Breakdown::Once),
+            "dies" => fails(Breakdown::Permanent),
+            _ => bail!("there is no key \"{key}\"; the keys are {KEYS}"),
+        }
+    }
+}
 
 /// Parses the description of a card. `index` is the card's number in the process; it determines the card's
 /// address if the description has no `mac`.
 ///
 /// # Errors
-/// Fails if a key is unknown or a value is invalid.
+/// Fails if a property is invalid, is given twice, or is not for this profile. The error names the socket.
 pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
     let mut parts = text.split(',');
     let client = parts.next().filter(|socket| !socket.is_empty()).context("a card needs a socket")?;
-    let mut slot = Slot { client: client.into(), plugs: Vec::new() };
-    let mut breakdown = None;
-    let (mut profile, mut mac) = (Profile::NAMES[0], MacAddr([0x00, 0x02, 0xc9, 0x00, index, 0x01]));
-    for part in parts {
-        let Some((key, value)) = part.split_once('=') else {
-            bail!("card {client}: \"{part}\" is not key=value; the keys are {KEYS}");
-        };
-        match key {
-            "profile" => profile = value,
-            "mac" => mac = address(value).with_context(|| format!("card {client}: mac={value}"))?,
-            "fabric" => plug(&mut slot, 0, value),
-            "fabric2" => plug(&mut slot, 1, value),
-            "fails" | "dies" => {
-                let how = if key == "fails" { Breakdown::Once } else { Breakdown::Permanent };
-                let frames: Option<u64> = value.parse().ok().filter(|frames| *frames > 0);
-                breakdown = Some((
-                    how,
-                    frames.with_context(|| {
-                        format!("card {client}: {text}: {key}= takes a number of frames, from 1")
-                    })?,
-                ));
-            }
-            _ => bail!("card {client}: there is no key \"{key}\"; the keys are {KEYS}"),
-        }
-    }
-    let Some(profile) = Profile::named(profile, mac) else {
-        bail!("card {client}: there is no profile \"{profile}\"; there are {}", Profile::NAMES.join(", "));
-    };
-    ensure!(
-        slot.plugs.len() <= profile.ports.len(),
-        "card {client}: this profile has one port, so fabric2 is not allowed"
-    );
-    ensure!(
-        breakdown.is_none() || profile.function == Function::Physical,
-        "card {client}: a virtual function has no error buffer, so fails and dies are not allowed"
-    );
-    let mut card = Card::new(profile);
-    if let Some((how, frames)) = breakdown {
-        card.break_down(how, frames);
-    }
-    Ok((slot, card))
+    let made =
+        parts.map(str::parse).collect::<Result<Vec<_>>>().and_then(|properties| make(&properties, index));
+    let (plugs, card) = made.with_context(|| format!("card {client}"))?;
+    Ok((Slot { client: client.into(), plugs }, card))
 }
 
-fn plug(slot: &mut Slot, port: usize, path: &str) {
-    if slot.plugs.len() <= port {
-        slot.plugs.resize(port + 1, Plug::Switch);
+/// Makes a card with these properties. Also returns the destinations of its cables, as in [`Slot::plugs`].
+///
+/// # Errors
+/// Fails if a property is given twice or is not for this profile.
+pub fn make(properties: &[Property], index: u8) -> Result<(Vec<Plug>, Card)> {
+    for (at, property) in properties.iter().enumerate() {
+        let given = properties.iter().take(at).any(|earlier| earlier.key() == property.key());
+        ensure!(!given, "{} is given twice", property.key());
     }
-    slot.plugs[port] = Plug::Fabric(path.into());
+    let (mut name, mut mac) = (Profile::NAMES[0], MacAddr([0x00, 0x02, 0xc9, 0x00, index, 0x01]));
+    let (mut plugs, mut failure) = (Vec::new(), None);
+    for property in properties {
+        match property {
+            Property::Profile(given) => name = given,
+            Property::Mac(given) => mac = *given,
+            Property::Fabric { port, socket } => plug(&mut plugs, *port, socket),
+            Property::Fails { how, frames } => {
+                ensure!(failure.is_none(), "a card fails or dies, but not both");
+                failure = Some((property.key(), *how, *frames));
+            }
+        }
+    }
+    let profile = Profile::named(name, mac).with_context(|| format!("there is no profile \"{name}\""))?;
+    let fits = plugs.len() <= profile.ports.len();
+    ensure!(fits, "fabric2 is not for profile {name}, which has one port");
+    let mut card = Card::new(profile);
+    if let Some((key, how, frames)) = failure {
+        let physical = card.profile().function == Function::Physical;
+        ensure!(physical, "{key} is not for profile {name}: a virtual function has no error buffer");
+        card.break_down(how, frames);
+    }
+    Ok((plugs, card))
+}
+
+fn plug(plugs: &mut Vec<Plug>, port: usize, socket: &Path) {
+    if plugs.len() <= port {
+        plugs.resize(port + 1, Plug::Switch);
+    }
+    plugs[port] = Plug::Fabric(socket.to_owned());
 }
 
 /// Parses a unicast address: six pairs of hexadecimal digits separated by colons.
-fn address(text: &str) -> Result<MacAddr> {
-    let bytes: Vec<u8> = text
-        .split(':')
-        .map(|pair| if pair.len() == 2 { u8::from_str_radix(pair, 16).ok() } else { None })
-        .collect::<Option<_>>()
-        .context("not an Ethernet address, such as 00:02:c9:00:00:01")?;
-    let bytes: [u8; 6] = bytes.try_into().ok().context("an Ethernet address has six bytes")?;
-    ensure!(bytes[0] & 1 == 0, "a card's address cannot be a group address");
-    Ok(MacAddr(bytes))
+fn address(text: &str) -> Option<MacAddr> {
+    let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let pairs = text.split(':').map(|pair| u8::from_str_radix(pair, 16).ok().filter(|_| is_pair(pair)));
+    let bytes: [u8; 6] = pairs.collect::<Option<Vec<_>>>()?.try_into().ok()?;
+    (bytes[0] & 1 == 0).then_some(MacAddr(bytes))
 }
 
 #[cfg(test)]
@@ -102,18 +176,29 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused_by_name() {
+    fn an_error_names_the_key_the_value_and_the_accepted_values() {
         for (text, says) in [
-            ("", "needs a socket"),
-            ("s,pro", "key=value"),
-            ("s,colour=red", "no key \"colour\""),
-            ("s,profile=x9", "no profile \"x9\""),
-            ("s,mac=1:2", "mac=1:2"),
-            ("s,mac=01:00:00:00:00:00", "mac=01"),
-            ("s,fabric2=/f", "one port"),
-            ("s,fails=0", "fails= takes a number"),
-            ("s,dies=soon", "dies= takes a number"),
-            ("s,profile=vf,fails=9", "virtual function"),
+            ("", "a card needs a socket"),
+            (
+                "s,pro",
+                "card s: \"pro\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, fails, dies",
+            ),
+            ("s,=5", "card s: there is no key \"\"; the keys are profile, mac,"),
+            ("s,colour=red", "card s: there is no key \"colour\"; the keys are profile, mac,"),
+            ("s,profile=x9", "card s: profile: \"x9\" is not a profile; the profiles are pro, pro-2port,"),
+            ("s,mac=1:2", "card s: mac: \"1:2\" is not an address of a card, which is six pairs"),
+            ("s,mac=00:00:00:00:00:+1", "card s: mac: \"00:00:00:00:00:+1\" is not an address"),
+            ("s,mac=01:00:00:00:00:00", "the first of them even, as in 00:02:c9:00:00:01"),
+            ("s,fabric=", "card s: fabric: \"\" is not the path of a fabric's socket"),
+            ("s,fabric2=/f", "card s: fabric2 is not for profile pro, which has one port"),
+            ("s,fails=abc", "card s: fails: \"abc\" is not a number of sent frames, which is 1 or more"),
+            ("s,fails=0", "card s: fails: \"0\" is not a number of sent frames"),
+            ("s,fails=-1", "card s: fails: \"-1\" is not a number of sent frames"),
+            ("s,dies=soon", "card s: dies: \"soon\" is not a number of sent frames"),
+            ("s,dies=", "card s: dies: \"\" is not a number of sent frames"),
+            ("s,fails=1,dies=1", "card s: a card fails or dies, but not both"),
+            ("s,fails=1,fails=2", "card s: fails is given twice"),
+            ("s,profile=vf,fails=9", "card s: fails is not for profile vf: a virtual function has"),
         ] {
             let error = format!("{:#}", card(text, 0).map(|_| ()).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");

@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
         }
     };
     vec![
-        Case::new("build::host", host).compiles(Lane::Host),
+        programs(),
         Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
         Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
             .compiles(Lane::Kernel),
@@ -30,6 +30,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("build::too-large-an-image-is-built-with-a-warning", too_large).in_lane(Lane::Kernel),
         Case::new("build::manager", build_manager).compiles(Lane::Host),
     ]
+}
+
+/// Returns the case that makes the programs of [`Case::runs_programs`].
+pub fn programs() -> Case {
+    Case::new("build::host", host).compiles(Lane::Host)
 }
 
 /// Compiles all programs, tests and examples of the host workspace.

@@ -9,7 +9,7 @@ mod job;
 mod linux;
 pub mod runner;
 
-pub use builds::cases as builds;
+pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot, cluster, perftest, semantics};

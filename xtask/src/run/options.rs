@@ -123,9 +123,7 @@ impl Options {
         if plan.one_nic && plan.has_infiniband() {
             bail!("--one-nic: an InfiniBand port carries no control connection");
         }
-        if let Some(CardKey { node, key }) = plan.key_without_card() {
-            bail!("--card {node}:{key}: appliance {node} has no card");
-        }
+        plan.check_card_keys().context("--card")?;
         Ok(plan)
     }
 

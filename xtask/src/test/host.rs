@@ -23,8 +23,9 @@ pub(super) fn cases() -> Vec<Case> {
     };
     let mut cases = vec![
         Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
-        Case::new("sim::fresh-seeds", |log| fresh_seeds("softroce", "2", log)),
-        Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log)),
+        Case::new("sim::fresh-seeds", |log| fresh_seeds("softroce", "2", log)).runs_programs(),
+        Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log))
+            .runs_programs(),
         // Tests that fetch packages of Debian and boot Linux, and tests that take minutes.
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)

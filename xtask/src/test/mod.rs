@@ -71,6 +71,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
         cases.iter().for_each(|case| println!("{}", case.name));
         return Ok(None);
     }
+    add_programs(&mut cases);
     let (tally, timings) = runner::run(cases, options.jobs.map(usize::from))?;
     if options.timings {
         println!("{timings}");
@@ -78,8 +79,42 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     Ok(Some(tally))
 }
 
+/// Adds the build of the programs that the selected tests run, if the selection leaves it out.
+fn add_programs(cases: &mut Vec<Case>) {
+    let build = end_to_end::programs();
+    if cases.iter().any(|case| case.runs_programs) && cases.iter().all(|case| case.name != build.name) {
+        cases.insert(0, build);
+    }
+}
+
 /// Returns all tests. Cheap tests, and those that find most bugs, come first.
 fn all(full: bool) -> Vec<Case> {
     let of_sources = [lint::cases(), end_to_end::builds(), host::cases(), tools::cases(full)];
     of_sources.into_iter().flatten().chain(end_to_end::cases()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use end_to_end::runner::Outcome;
+
+    #[test]
+    fn the_programs_of_selected_tests_are_built() {
+        let test = |name: &str| Case::new(name, |_| Ok(Outcome::Passed));
+        let built = |mut cases: Vec<Case>| {
+            add_programs(&mut cases);
+            cases.into_iter().map(|case| case.name).collect::<Vec<_>>()
+        };
+        assert_eq!(built(vec![test("a")]), ["a"]);
+        assert_eq!(built(vec![test("a"), test("b").runs_programs()]), ["build::host", "a", "b"]);
+        let chosen = vec![test("b").runs_programs(), end_to_end::programs()];
+        assert_eq!(built(chosen), ["b", "build::host"], "it is already there");
+    }
+
+    #[test]
+    fn tests_of_a_mixed_cluster_run_programs() {
+        let cases = all(true);
+        let case = cases.iter().find(|case| case.name == "cx3::no link in common");
+        assert!(case.is_some_and(|case| case.runs_programs));
+    }
 }

@@ -101,9 +101,7 @@ impl Switch {
             let switch = self.infiniband.get_or_insert_with(|| subnet::Switch::new(ends, GUID));
             let mut leaving = Vec::new();
             switch.receive(from, &frame, Instant::from_nanos(now), &mut leaving);
-            for (to, frame) in leaving {
-                self.queue(to, frame);
-            }
+            self.queue_all(leaving);
             return;
         }
         match self.table.switch(&frame, from) {
@@ -123,6 +121,12 @@ impl Switch {
         }
     }
 
+    fn queue_all(&mut self, frames: subnet::switch::Leaving) {
+        for (to, frame) in frames {
+            self.queue(to, frame);
+        }
+    }
+
     /// Returns the next frame that is delivered by the time `now`, and its destination.
     pub(super) fn give(&mut self, now: u64) -> Option<(End, Vec<u8>)> {
         for from in 0..self.links.len() {
@@ -130,13 +134,19 @@ impl Switch {
                 self.forward(from, frame, now);
             }
         }
+        if let Some(switch) = &mut self.infiniband {
+            let mut leaving = Vec::new();
+            switch.on_timer(Instant::from_nanos(now), &mut leaving);
+            self.queue_all(leaving);
+        }
         let (to, frame) = self.waiting.pop_front()?;
         Some((*self.ends.get(to)?, frame))
     }
 
-    /// Returns the time of the next delivery, in nanoseconds.
+    /// Returns the time at which [`give`](Self::give) next has something to do, in nanoseconds.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.links.iter().filter_map(FaultQueue::next_deadline).min()
+        let notice = self.infiniband.as_ref().and_then(subnet::Switch::deadline).map(Instant::as_nanos);
+        self.links.iter().filter_map(FaultQueue::next_deadline).chain(notice).min()
     }
 }
 
@@ -198,6 +208,13 @@ mod tests {
             assert_eq!(given.len(), 1);
             assert_eq!(given[0].0.card, reached, "the partner on the cable, or an answer of the switch");
             assert_eq!(given[0].1 == polling, ends == 2);
+            // The InfiniBand switch has a notice, for which it waits for a manager.
+            let due = switch.next_deadline();
+            assert_eq!(due.is_some(), ends == 3);
+            if let Some(due) = due {
+                assert!(switch.give(due).is_none());
+                assert!(switch.next_deadline() > Some(due), "the timer has run");
+            }
         }
     }
 }

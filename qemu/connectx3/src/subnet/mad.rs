@@ -25,6 +25,8 @@ pub mod method {
     pub const GET: u8 = 0x01;
     /// Writes an attribute.
     pub const SET: u8 = 0x02;
+    /// Reports an event at a node to the subnet manager.
+    pub const TRAP: u8 = 0x05;
     /// Stops the repetition of a trap.
     pub const TRAP_REPRESS: u8 = 0x07;
     /// Answers a GET or SET.
@@ -104,6 +106,10 @@ impl Mad {
         u16::from_be_bytes([self.0[at], self.0[at + 1]])
     }
 
+    fn be64(&self, at: usize) -> u64 {
+        (at..at + 8).fold(0, |value, at| value << 8 | u64::from(self.0[at]))
+    }
+
     /// Returns the management class.
     #[must_use]
     pub const fn class(&self) -> u8 {
@@ -122,6 +128,12 @@ impl Mad {
         self.0[3]
     }
 
+    /// Returns the number by which an answer names its request.
+    #[must_use]
+    pub fn transaction(&self) -> u64 {
+        self.be64(8)
+    }
+
     /// Returns the attribute.
     #[must_use]
     pub fn attribute(&self) -> u16 {
@@ -137,7 +149,7 @@ impl Mad {
     /// Returns the management key that the sender presented.
     #[must_use]
     pub fn management_key(&self) -> u64 {
-        (24..32).fold(0, |key, at| key << 8 | u64::from(self.0[at]))
+        self.be64(24)
     }
 
     /// Returns the data of a subnet management attribute.

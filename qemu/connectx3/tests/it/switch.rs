@@ -13,6 +13,7 @@ const NOW: Instant = Instant::ZERO;
 const MANAGER: u16 = 1;
 const SWITCH: u16 = 2;
 const END: u16 = 3;
+const TRAP_REPRESS: u8 = 7;
 
 struct Subnet {
     switch: Switch,
@@ -34,6 +35,23 @@ impl Subnet {
         let mut out = Vec::new();
         self.switch.receive(port, frame, NOW, &mut out);
         out
+    }
+
+    /// Lets the time pass until the switch's timer. Returns the time and the datagrams sent to the manager.
+    fn wait(&mut self) -> Option<(u64, Vec<Vec<u8>>)> {
+        let at = self.switch.deadline()?;
+        let mut out = Vec::new();
+        self.switch.on_timer(at, &mut out);
+        assert!(out.iter().all(|(port, _)| *port == 0), "to the manager's cable");
+        Some((at.as_nanos() / 1_000_000, out.iter().map(|(_, frame)| open(frame).1).collect()))
+    }
+
+    /// Responds to a notice in the name of the manager.
+    fn repress(&mut self, notice: &[u8]) {
+        let mut response = notice.to_vec();
+        response[3] = TRAP_REPRESS;
+        let route = Lrh { lane: 15, service_level: 0, ..route(SWITCH) };
+        assert!(self.give(0, &datagram(route, 0, &response)).is_empty());
     }
 
     /// Sends the switch a request over the manager's cable. Returns the answer's status and data.
@@ -148,6 +166,48 @@ fn the_manager_is_told_of_changes_and_asks_by_lid() {
     let out = subnet.give(1, &symbol(Symbol::Silence));
     assert_eq!(out.iter().map(|(port, _)| *port).collect::<Vec<_>>(), [0], "a notice");
     assert_eq!(subnet.ask(GET, PORT_INFO, 2, &[]).1[32] & 0xf, 1);
+}
+
+#[test]
+fn a_notice_is_repeated_until_the_manager_responds() {
+    let mut subnet = Subnet::new();
+    subnet.configure();
+    let out = subnet.give(2, &symbol(Symbol::Polling));
+    let [_, (0, first)] = &out[..] else { panic!("{out:?}") };
+    let first = open(first).1;
+    let mut times = Vec::new();
+    for _ in 0..8 {
+        let (at, sent) = subnet.wait().unwrap();
+        assert_eq!(sent, [&first[..]], "the same notice");
+        times.push(at);
+    }
+    assert_eq!(times, [250, 750, 1_750, 3_750, 7_750, 15_750, 23_750, 31_750]);
+    let out = subnet.give(2, &symbol(Symbol::Silence));
+    let [(0, second)] = &out[..] else { panic!("{out:?}") };
+    let second = open(second).1;
+    subnet.repress(&first);
+    assert_eq!(subnet.wait().unwrap().1, [&second[..]], "only the notice of the last change ends it");
+    subnet.repress(&second);
+    assert_eq!(subnet.wait(), None);
+}
+
+#[test]
+fn a_change_in_the_managers_first_sweep_is_not_lost() {
+    const CHANGED: u8 = 1 << 2;
+    let mut subnet = Subnet::new();
+    assert_eq!(subnet.ask(GET, PORT_INFO, 3, &[]).1[32] & 0xf, 1, "the manager sees that the port is down");
+    subnet.give(2, &symbol(Symbol::Polling));
+    // Having seen all ports, it clears the bit for changes, and only then makes itself known to the switch.
+    let mut info = [0; 64];
+    info[11] = CHANGED;
+    subnet.set(SWITCH_INFO, 0, &info);
+    assert_eq!(subnet.wait().unwrap().1.len(), 0, "no manager is known");
+    subnet.configure();
+    assert_eq!(subnet.ask(GET, SWITCH_INFO, 0, &[]).1[11] & CHANGED, 0, "the bit says nothing");
+    let (at, sent) = subnet.wait().unwrap();
+    assert_eq!((at, sent.len()), (500, 1), "the notice does");
+    subnet.repress(&sent[0]);
+    assert_eq!(subnet.wait(), None);
 }
 
 #[test]

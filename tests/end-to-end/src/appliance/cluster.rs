@@ -64,6 +64,7 @@ pub(crate) fn cases() -> Vec<Case> {
             refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209752064 bytes asked", log)
         }),
         case("lite-peers", lite_peers),
+        case("lite-silence", lite_silence),
         case("job-outlasts-a-stopped-manager", stopped_manager),
         case("manager-stands-still", |log| stands_still(Duration::from_secs(4), log)),
         case("manager-stands-still-for-long", |log| stands_still(Duration::from_secs(30), log)).full_if(true),
@@ -191,6 +192,23 @@ fn lite_peers(log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Suspends the manager for good. The node gives it up after its lease and the time of the setting.
+fn lite_silence(log: &Path) -> Result<()> {
+    let cluster = Cluster::start(1, "lite.silence=1s", None, log)?;
+    cluster.joined(log)?;
+    let manager = process(&cluster)?;
+    kill_process(manager, Signal::STOP)?;
+    let ended = cluster.ends(&REFUSED, LIMIT);
+    kill_process(manager, Signal::CONT)?;
+    ended?;
+    says(&cluster, "the manager has been silent for 1s")
+}
+
+/// Returns the manager's process.
+fn process(cluster: &Cluster) -> Result<Pid> {
+    i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")
+}
+
 /// Stops the manager during a job, for longer than the lease of its nodes. The nodes must wait for it.
 fn stopped_manager(log: &Path) -> Result<()> {
     let cluster = Cluster::start(2, "", None, log)?;
@@ -203,8 +221,7 @@ fn stopped_manager(log: &Path) -> Result<()> {
     submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut job = qemu::die_with_this_thread(&mut submit).spawn()?;
     wait_for("job 1 ", &said, &mut job)?;
-    let manager =
-        i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")?;
+    let manager = process(&cluster)?;
     kill_process(manager, Signal::STOP)?;
     ensure!(job.try_wait()?.is_none(), "the job ended before the manager was stopped");
     let suspended = (0..2).try_for_each(|n| wait_for_console(n, "posts nothing until it answers", log));
@@ -221,8 +238,7 @@ fn stands_still(pause: Duration, log: &Path) -> Result<()> {
     let cluster = Cluster::start(2, "", None, log)?;
     cluster.joined(log)?;
     let Prepared { input, expected } = Input::SmallText.prepared(log)?;
-    let manager =
-        i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")?;
+    let manager = process(&cluster)?;
     kill_process(manager, Signal::STOP)?;
     std::thread::sleep(pause);
     kill_process(manager, Signal::CONT)?;

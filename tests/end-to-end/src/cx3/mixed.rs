@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
             Ok(_) => check(log).map(|()| Outcome::Passed),
             Err(why) => Ok(Outcome::Skipped(why.to_owned())),
         })
+        .runs_programs()
     };
     vec![
         case("no link in common", no_common_link),

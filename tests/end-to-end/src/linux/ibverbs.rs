@@ -17,7 +17,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(90);
 const PROGRAM: &str = "/opt/ibverbs-selftest";
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("linux::ibverbs-over-rxe", ibverbs)]
+    vec![Case::new("linux::ibverbs-over-rxe", ibverbs).runs_programs()]
 }
 
 /// Runs every verb and every failure through libibverbs and `rdma_rxe`, then checks the errors of a machine

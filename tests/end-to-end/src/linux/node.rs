@@ -25,7 +25,7 @@ const RUNS: &str = " runs on ";
 
 pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, check: fn(&Path) -> Result<()>| {
-        Case::new(format!("linux::{name}"), move |log| check(log).map(|()| Outcome::Passed))
+        Case::new(format!("linux::{name}"), move |log| check(log).map(|()| Outcome::Passed)).runs_programs()
     };
     vec![
         case("node-counts-words-beside-appliances-and-dies", word_count),

@@ -26,6 +26,8 @@ pub struct Case {
     pub full: bool,
     /// True if the test compiles something that other tests need; those begin when it has ended.
     pub compiles: bool,
+    /// True if the test runs programs that the build of the host workspace makes.
+    pub runs_programs: bool,
     /// The directory of compiled crates that the test occupies, if any.
     pub lane: Option<Lane>,
     /// The test's function. An error is a failure.
@@ -38,12 +40,25 @@ impl Case {
         name: impl Into<String>,
         check: impl FnOnce(&Path) -> Result<Outcome> + Send + 'static,
     ) -> Self {
-        Self { name: name.into(), full: false, compiles: false, lane: None, check: Box::new(check) }
+        Self {
+            name: name.into(),
+            full: false,
+            compiles: false,
+            runs_programs: false,
+            lane: None,
+            check: Box::new(check),
+        }
     }
 
     /// Marks a test that compiles: it runs before all tests that compile nothing, one at a time in its lane.
     pub fn compiles(self, lane: Lane) -> Self {
         Self { compiles: true, lane: Some(lane), ..self }
+    }
+
+    /// Marks a test that runs programs of the host workspace: the build that makes them precedes it, even if
+    /// a filter leaves the build out.
+    pub fn runs_programs(self) -> Self {
+        Self { runs_programs: true, ..self }
     }
 
     /// Marks a test that runs one at a time in its lane.

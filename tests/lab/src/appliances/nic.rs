@@ -1,6 +1,7 @@
 //! The RDMA devices of appliances.
 
 use connectx3::device::{LinkType, Profile};
+use connectx3::options::Property;
 use std::fmt;
 use std::str::FromStr;
 use verbs::MacAddr;
@@ -79,7 +80,9 @@ impl FromStr for RdmaNic {
 pub struct CardKey {
     /// The number of the appliance.
     pub node: u16,
-    /// The option, as `key=value`.
+    /// The option.
+    pub property: Property,
+    /// The option as it was given, as `key=value`.
     pub key: String,
 }
 
@@ -87,17 +90,18 @@ impl FromStr for CardKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once(':').and_then(|(node, key)| Some((node.parse().ok()?, key)));
-        let (node, key) = parts.ok_or("want N:KEY=VALUE, as in 1:fails=500")?;
-        // Checked here, because otherwise the program that serves the card would fail later.
-        connectx3::options::card(&format!("card,{key}"), 0).map_err(|error| format!("{error:#}"))?;
-        Ok(Self { node, key: key.to_owned() })
+        let (node, key) = text.split_once(':').ok_or("want N:KEY=VALUE, as in 1:fails=500")?;
+        let node =
+            node.parse().map_err(|_| format!("\"{node}\" is not the number of an appliance, from 0"))?;
+        let property = key.parse().map_err(|error| format!("{error:#}"))?;
+        Ok(Self { node, property, key: key.to_owned() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use connectx3::device::Breakdown;
 
     #[test]
     fn nics_have_one_name_each() {
@@ -118,9 +122,24 @@ mod tests {
     #[test]
     fn keys_of_cards_are_those_that_cx3_takes() {
         let key = "2:fails=500".parse::<CardKey>();
-        assert_eq!(key, Ok(CardKey { node: 2, key: "fails=500".into() }));
-        for wrong in ["", "fails=500", "x:fails=500", "1:fails=0", "1:colour=red"] {
-            assert!(wrong.parse::<CardKey>().is_err(), "{wrong}");
+        let property = Property::Fails { how: Breakdown::Once, frames: 500 };
+        assert_eq!(key, Ok(CardKey { node: 2, property, key: "fails=500".into() }));
+        for (wrong, says) in [
+            ("", "want N:KEY=VALUE, as in 1:fails=500"),
+            ("fails=500", "want N:KEY=VALUE, as in 1:fails=500"),
+            ("x:fails=500", "\"x\" is not the number of an appliance, from 0"),
+            ("0:fails=abc", "fails: \"abc\" is not a number of sent frames, which is 1 or more"),
+            ("1:fails=5,dies=5", "fails: \"5,dies=5\" is not a number of sent frames, which is 1 or more"),
+            (
+                "1:fails",
+                "\"fails\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, fails, dies",
+            ),
+            (
+                "1:colour=red",
+                "there is no key \"colour\"; the keys are profile, mac, fabric, fabric2, fails, dies",
+            ),
+        ] {
+            assert_eq!(wrong.parse::<CardKey>(), Err(says.to_owned()), "{wrong}");
         }
     }
 }

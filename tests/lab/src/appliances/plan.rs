@@ -1,6 +1,8 @@
 //! The machines of a run, and the network between them.
 
 use super::{CardKey, RdmaNic};
+use anyhow::{Context, Result, ensure};
+use connectx3::options::{self, Property};
 use netfault::Faults;
 use qemu::vm::Machine;
 use std::path::PathBuf;
@@ -56,9 +58,79 @@ impl Plan {
         self.card_keys.iter().filter(move |card| card.node == index).map(|card| card.key.clone())
     }
 
-    /// Returns the first option for a card of an appliance that has none.
-    #[must_use]
-    pub fn key_without_card(&self) -> Option<&CardKey> {
-        self.card_keys.iter().find(|card| self.cards().all(|(index, _)| index != card.node))
+    /// Checks that each further option is for an appliance with a card, and that the card accepts it: before
+    /// anything is built, because otherwise the program that serves the card would fail later.
+    pub fn check_card_keys(&self) -> Result<()> {
+        for CardKey { node, key, .. } in &self.card_keys {
+            let has_card = self.cards().any(|(index, _)| index == *node);
+            ensure!(has_card, "{node}:{key}: appliance {node} has no card");
+        }
+        for (index, profile) in self.cards() {
+            let mut properties = vec![Property::Profile(profile)];
+            if !self.nic(index).is_infiniband() {
+                // The cable leads to the run's own fabric, whose socket does not exist yet.
+                properties.push(Property::Fabric { port: 0, socket: PathBuf::new() });
+            }
+            let further = self.card_keys.iter().filter(|card| card.node == index);
+            properties.extend(further.map(|card| card.property.clone()));
+            options::make(&properties, 0).with_context(|| format!("the card of appliance {index}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(nics: &[&str], keys: &[&str]) -> Plan {
+        Plan {
+            nodes: 2,
+            cpus: 1,
+            machine: Machine::Microvm,
+            nics: nics.iter().map(|nic| nic.parse().unwrap()).collect(),
+            card_keys: keys.iter().map(|key| key.parse().unwrap()).collect(),
+            one_nic: false,
+            remote: "all".into(),
+            faults: Faults::default(),
+            seed: 1,
+            fabric_socket: None,
+            pcap: None,
+        }
+    }
+
+    #[test]
+    fn an_option_is_refused_that_its_card_does_not_accept() {
+        for (nics, keys) in [
+            (&["cx3", "softroce"][..], &["0:fails=5"][..]),
+            (&["cx3:pro-2port"], &["0:fabric2=/f", "1:dies=3"]),
+            (&["cx3:ib"], &["1:fabric=/f", "1:mac=00:02:c9:00:00:01"]),
+        ] {
+            assert!(plan(nics, keys).check_card_keys().is_ok(), "{keys:?}");
+        }
+        for (nics, keys, says) in [
+            (&["cx3", "softroce"][..], &["1:fails=5"][..], "1:fails=5: appliance 1 has no card"),
+            (&["cx3"], &["2:fails=5"], "2:fails=5: appliance 2 has no card"),
+            (
+                &["cx3-vf"],
+                &["1:dies=5"],
+                "the card of appliance 1: dies is not for profile vf: a virtual function has no error buffer",
+            ),
+            (
+                &["cx3"],
+                &["0:fabric2=/f"],
+                "the card of appliance 0: fabric2 is not for profile pro, which has one port",
+            ),
+            (&["cx3"], &["0:fabric=/f"], "the card of appliance 0: fabric is given twice"),
+            (&["cx3"], &["0:profile=vf"], "the card of appliance 0: profile is given twice"),
+            (
+                &["cx3"],
+                &["0:fails=1", "0:dies=2"],
+                "the card of appliance 0: a card fails or dies, but not both",
+            ),
+        ] {
+            let error = plan(nics, keys).check_card_keys().unwrap_err();
+            assert_eq!(format!("{error:#}"), says);
+        }
     }
 }

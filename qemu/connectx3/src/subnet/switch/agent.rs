@@ -1,4 +1,4 @@
-//! The agents of a switch: subnet management, performance management, and the notice that a port has changed.
+//! The agents of a switch: subnet management and performance management.
 
 use super::{Leaving, START, Switch, VCRC_LEN};
 use crate::subnet::mad::{Answer, Mad, Outcome, attribute as attr, class, method};
@@ -11,7 +11,7 @@ use verbs::{Psn, QpNum};
 pub(super) const CAPABILITIES: u32 = 1 << 3 | 1 << 6 | 1 << 11 | 1 << 25;
 
 /// The queue pairs of the agents, and the queue key of the second.
-const QP0: QpNum = QpNum::new(0);
+pub(super) const QP0: QpNum = QpNum::new(0);
 const QP1: QpNum = QpNum::new(1);
 const GENERAL_QKEY: u32 = 0x8001_0000;
 
@@ -36,7 +36,7 @@ impl Switch {
         }
     }
 
-    fn send(
+    pub(super) fn send(
         &mut self,
         port: usize,
         lrh: Lrh,
@@ -61,7 +61,9 @@ impl Switch {
     fn manage(&mut self, from: usize, lrh: &Lrh, mut mad: Mad, out: &mut Leaving) {
         let (ingress, ports) = (from as u8 + 1, self.identity.ports);
         if mad.class() == class::SUBNET_LID_ROUTED {
-            if self.answer(&mut mad, ingress, out) {
+            if mad.method() == method::TRAP_REPRESS {
+                self.end_notice(&mad);
+            } else if self.answer(&mut mad, ingress, out) {
                 let back = Lrh { dlid: lrh.slid, slid: self.own.info.lid(), ..*lrh };
                 self.send(from, back, (QP0, QP0, 0), &mad, out);
             }
@@ -89,7 +91,7 @@ impl Switch {
         let set = match mad.method() {
             method::GET => false,
             method::SET => true,
-            // Stray answers of other nodes, and the end of a notice's repetition.
+            // Stray answers of other nodes.
             _ => return false,
         };
         if self.own.is_locked_for(mad) {
@@ -170,30 +172,5 @@ impl Switch {
             None => crate::subnet::Traffic::default().answer(mad, 0),
         }
         true
-    }
-
-    /// Sends the subnet manager, if there is one, the notice that a port's state has changed (notice 128,
-    /// specification 14.2.5.1). If the notice is lost, the manager finds the change at its next sweep.
-    pub(super) fn notify_manager(&mut self, out: &mut Leaving) {
-        const TRAP: u8 = 0x05;
-        const NOTICE: u16 = 0x0002;
-        const URGENT_GENERIC: u8 = 0x81;
-        const FROM_SWITCH: u8 = 2;
-        const PORT_STATE_CHANGE: u16 = 128;
-        let (lid, (manager, level)) = (self.own.info.lid(), self.own.info.manager());
-        let to = self.tables.port(manager).and_then(|port| usize::from(port).checked_sub(1));
-        let (Some(to), false) = (to, lid == 0 || manager == 0) else { return };
-        self.notices += 1;
-        let mut bytes = [0; 256];
-        bytes[..4].copy_from_slice(&[1, class::SUBNET_LID_ROUTED, 1, TRAP]);
-        bytes[8..16].copy_from_slice(&self.notices.to_be_bytes());
-        bytes[16..18].copy_from_slice(&NOTICE.to_be_bytes());
-        bytes[24..32].copy_from_slice(&self.own.info.management_key().to_be_bytes());
-        let [t0, t1] = PORT_STATE_CHANGE.to_be_bytes();
-        let [l0, l1] = lid.to_be_bytes();
-        bytes[64..76].copy_from_slice(&[URGENT_GENERIC, 0, 0, FROM_SWITCH, t0, t1, l0, l1, 0, 0, l0, l1]);
-        let Some(mad) = Mad::parse(&bytes) else { return };
-        let lrh = Lrh { lane: Lrh::MANAGEMENT_LANE, service_level: level, dlid: manager, slid: lid };
-        self.send(to, lrh, (QP0, QP0, 0), &mad, out);
     }
 }

@@ -2,6 +2,7 @@
 //! the module `agent`.
 
 mod agent;
+mod notice;
 mod tables;
 
 use super::Traffic;
@@ -9,6 +10,7 @@ use super::identity::{Identity, NodeKind};
 use super::port::ManagedPort;
 use super::port_info::LinkState;
 use super::training::{Change, Training};
+use notice::Notice;
 use platform::Instant;
 use roce::wire::{CABLE, ETHERTYPE_INFINIBAND, Ethernet, Lrh, Symbol, vcrc};
 use tables::Tables;
@@ -38,8 +40,7 @@ pub struct Switch {
     /// The external ports, from port 1.
     ports: Vec<Port>,
     tables: Tables,
-    /// The number of notices sent, which identifies them.
-    notices: u64,
+    notice: Notice,
 }
 
 /// The frames that leave a switch, each with the number of its port, counted from 0.
@@ -73,7 +74,7 @@ impl Switch {
             own,
             ports: (1..=ports).map(external).collect(),
             tables: Tables::default(),
-            notices: 0,
+            notice: Notice::default(),
         }
     }
 
@@ -112,8 +113,7 @@ impl Switch {
             self.symbol(from, reply, out);
         }
         if change != Change::None {
-            self.tables.changed = true;
-            self.notify_manager(out);
+            self.port_changed(now, out);
         }
     }
 
