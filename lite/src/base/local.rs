@@ -69,7 +69,7 @@ impl Local {
         u64::from_le_bytes(bytes)
     }
 
-    /// Returns true if this node is no longer a member.
+    /// Returns true if this node is leaving, or is no longer a member.
     pub(crate) fn is_fenced(&self) -> bool {
         self.lease.is_fenced()
     }

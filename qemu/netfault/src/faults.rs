@@ -60,7 +60,7 @@ const KEYS: &str = "loss, dup, reorder, corrupt, delay_us, reorder_us, rate_mbit
 /// The reason for which a fault description was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseFaultsError {
-    /// A part between commas without an equals sign.
+    /// A part of the text, between commas, has no equals sign.
     #[error("fault `{0}` is not of the form key=value")]
     NotAPair(String),
     /// The key does not exist.

@@ -156,7 +156,7 @@ impl Bench {
         Self { rnic: Box::new(driver), machine, doorbells, cq, qp, ring, log, posted: 1, wr }
     }
 
-    /// Posts a whole round, in batches.
+    /// Posts a round of requests, in batches of the length of `batch`.
     fn post(&mut self, batch: &[SendWr<'_>]) {
         for _ in 0..DEPTH as usize / batch.len() {
             self.rnic.post_send(self.qp, batch).unwrap();

@@ -58,7 +58,7 @@ pub struct Machine {
     pub bus: Bus,
     pub card: Mutex<Card>,
     config: Mutex<[u32; 64]>,
-    /// The value of all registers in BAR 0, unless it is 0.
+    /// The value that all registers in BAR 0 return, unless it is 0.
     pub broken: AtomicU32,
     /// True if a reset repairs the card.
     heals: AtomicBool,

@@ -85,7 +85,7 @@ enum Armed {
     No,
     /// The next completion that is solicited or an error.
     Solicited,
-    /// The next completion.
+    /// The next completion of any kind.
     Next,
 }
 

@@ -30,7 +30,7 @@ struct Srq {
     head: u16,
     /// The number of entries fetched and not returned.
     taken: u16,
-    /// Returned entries, which are fetched again before those of the list.
+    /// Entries that were given back unused. They are fetched before those of the list.
     returned: Vec<u16>,
     /// The number of posted entries below which one event is posted.
     limit: u16,

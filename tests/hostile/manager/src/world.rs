@@ -88,8 +88,8 @@ impl World {
         self.event(Event::Tick);
     }
 
-    /// Returns the time so far in which the manager was able to hear. It is deaf while it is suspended: then
-    /// no tick comes.
+    /// Returns the sum of the times in which the manager was able to hear. The manager is deaf while it is
+    /// suspended and no tick comes.
     pub(crate) fn hearing(&self) -> Duration {
         self.heard_until_tick + (self.now - self.ticked).min(HEARS)
     }

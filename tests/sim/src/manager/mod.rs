@@ -49,7 +49,7 @@ struct End {
     waker: Option<Waker>,
     /// The number of the manager's process to which it is connected.
     generation: u64,
-    /// True if it has been told that the manager does not know the connection.
+    /// True if the machine has been told that the manager does not know the connection.
     reset: bool,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(crate) trait Station {
     /// Does pending work.
     fn progress(&self);
-    /// Returns the frames that it has sent.
+    /// Returns the frames that the station has sent since the last call.
     fn sent(&self) -> Vec<Vec<u8>>;
     /// Receives a frame.
     fn receive(&self, frame: &[u8]);

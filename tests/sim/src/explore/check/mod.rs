@@ -104,7 +104,7 @@ impl State {
         pauses.any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
     }
 
-    /// Returns whether, as node `by` knows, that incarnation is a member.
+    /// Returns true if node `by` regards the incarnation `member` as a member.
     fn sees(&self, by: MemberId, member: MemberId) -> bool {
         let members = self.nodes.get(&by).map(Lite::members).unwrap_or_default();
         members.iter().any(|known| (known.node, known.incarnation) == member)
@@ -227,7 +227,8 @@ impl Check {
         self.lock().was_paused(node, from, to)
     }
 
-    /// Returns a moment, with which operations before it can be named later.
+    /// Returns a token for the present moment, by which a later check can tell which operations had begun
+    /// before it.
     pub(super) fn moment(&self) -> Tick {
         self.lock().tick()
     }

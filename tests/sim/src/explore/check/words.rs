@@ -64,14 +64,14 @@ struct Entry {
     member: MemberId,
     act: Act,
     from: Tick,
-    /// The moment and the kind of its end.
+    /// The moment and the kind of the operation's end.
     end: Option<(Tick, End)>,
-    /// The moment after which it does not happen any more.
+    /// The moment after which the operation has no effect any more.
     closed: Tick,
 }
 
 impl Entry {
-    /// Returns whether it may still happen.
+    /// Returns true if the operation may still have an effect.
     fn is_open(&self) -> bool {
         self.closed == Tick::MAX && matches!(self.end, None | Some((_, End::Unknown | End::Asked)))
     }
