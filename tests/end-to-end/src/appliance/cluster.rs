@@ -192,7 +192,8 @@ fn lite_peers(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Suspends the manager and never resumes it. The node gives it up after its lease and the time of the setting.
+/// Suspends the manager and never resumes it. The node gives it up after its lease and the time of the
+/// setting.
 fn lite_silence(log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, "lite.silence=1s", None, log)?;
     cluster.joined(log)?;
