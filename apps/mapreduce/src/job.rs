@@ -71,7 +71,7 @@ impl<M: MapReduce> App for Job<M> {
     }
 }
 
-/// This node's part of the job.
+/// The state of a MapReduce job on one node.
 struct Node<M> {
     context: JobContext,
     job: Arc<M>,

@@ -60,7 +60,7 @@ impl Queue {
         queue
     }
 
-    /// Returns the number of pieces.
+    /// Returns the number of pieces of input.
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }

@@ -116,7 +116,7 @@ impl Keys {
 pub struct Bandwidth {
     /// The length of a message, in bytes.
     pub size: u64,
-    /// Messages on all queue pairs.
+    /// The number of messages, summed over all queue pairs.
     pub iterations: u64,
     /// Peak MiB (2^20 bytes) per second; 0 if not measured.
     pub peak: f64,

@@ -37,7 +37,7 @@ pub enum Verb {
 /// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// The time of one operation.
+    /// The time that one operation takes.
     Latency,
     /// The number of operations per second.
     Bandwidth,

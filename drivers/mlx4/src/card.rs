@@ -25,7 +25,7 @@ pub struct Identity {
     pub function: Function,
     /// The version of the firmware.
     pub firmware: Version,
-    /// The model.
+    /// The model of the card.
     pub board: BoardId,
     /// The number of the port in use, from 1.
     pub port: u8,

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use platform::IoAddr;
 
-/// The layer of a port.
+/// The link layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
     /// Ethernet, with RoCE.

@@ -43,7 +43,7 @@ enum State {
     Lost(Error),
 }
 
-/// A step that is due.
+/// The next step of a recovery, which is due now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Begin a reset, and report it to [`Recovery::reset_begun`].

@@ -27,7 +27,7 @@ pub enum NetworkError {
     /// Nothing arrived, or the peer accepted no more data, before the deadline.
     #[error("no answer in time")]
     Deadline,
-    /// The connection has ended.
+    /// The connection has ended at one of its sides.
     #[error("connection ended")]
     Closed,
 }

@@ -32,7 +32,7 @@ impl TimeLimit {
     const RANGE: core::ops::RangeInclusive<Duration> =
         Duration::from_secs(1)..=Duration::from_secs(366 * 24 * 3600);
 
-    /// The time.
+    /// Returns the limit as a duration.
     #[must_use]
     pub const fn get(self) -> Duration {
         self.0

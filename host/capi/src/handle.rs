@@ -68,7 +68,7 @@ impl Name {
 /// The reason for which a handle is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stale {
-    /// The handle was given back.
+    /// The handle was given back by its user.
     Closed,
     /// The library never made such a handle.
     Unknown,

@@ -57,7 +57,7 @@ pub(crate) enum NoCard {
     Absent,
     /// The wanted address has no card; the list contains the machine's cards.
     Elsewhere(Address, Vec<Function>),
-    /// The card does not start.
+    /// The card at this address does not start, for the given reason.
     Fails(Address, String),
 }
 

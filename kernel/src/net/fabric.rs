@@ -27,7 +27,7 @@ pub(crate) struct FabricNetwork {
 pub(crate) enum At {
     /// The address of an RNIC, which may not have it yet.
     Rnic(Arc<dyn Rnic>),
-    /// The port's own address.
+    /// The address configured for the port itself.
     Own(Ipv4Addr),
 }
 

@@ -26,7 +26,7 @@ pub(super) enum Wanted {
     /// A ConnectX-3 if one starts, otherwise softroce.
     Auto,
     Mlx4(Choice),
-    /// RDMA in software.
+    /// The software RNIC, softroce.
     SoftRoce,
 }
 

@@ -73,7 +73,7 @@ impl fmt::Debug for Address {
 /// A base address register: a window of a function's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bar {
-    /// In memory space.
+    /// A window in memory space.
     Memory {
         /// The address, if one is assigned.
         address: Option<PhysAddr>,
@@ -86,7 +86,7 @@ pub(crate) enum Bar {
     },
     /// In port space, which no driver here uses.
     Ports {
-        /// The first port.
+        /// The first I/O port.
         port: u16,
     },
 }

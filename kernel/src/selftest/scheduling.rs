@@ -102,7 +102,7 @@ impl Histogram {
 /// The poller's observations while the task computes.
 struct Gaps {
     last: Instant,
-    /// Times between two polls.
+    /// The times between two polls.
     all: Histogram,
     /// The part of each interval up to the last time at which the task ran. The rest is time that the host
     /// gave to other machines.

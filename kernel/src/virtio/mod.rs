@@ -45,7 +45,7 @@ pub(crate) enum SetupError {
     Queues,
     /// There is not enough memory for rings and buffers; the value is their length in bytes.
     Memory(u64),
-    /// The device cannot interrupt.
+    /// MSI-X cannot be set up, so the device cannot interrupt.
     Msix(MsixError),
     /// No interrupt vector is left.
     Vectors,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Named {
     /// A region on the given owner, and the key for map requests.
     Region { owner: NodeId, region: u64, key: u64 },
-    /// A lock or event.
+    /// A lock or an event, by its address.
     Object(ObjectAddress),
 }
 

@@ -18,11 +18,11 @@ use proto::{Incarnation, Member, NodeId, ToManager};
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new member.
+    /// A node has joined.
     Joined(Member),
     /// A member has left or is declared dead. Operations on it fail with [`Error::NodeDown`].
     Left {
-        /// The node.
+        /// The node that has left.
         node: NodeId,
         /// The incarnation that has ended.
         incarnation: Incarnation,

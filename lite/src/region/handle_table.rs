@@ -35,7 +35,7 @@ impl HandleTable {
         }
     }
 
-    /// Counts one more handle.
+    /// Counts one more handle of the mapping with this stamp.
     pub(super) fn more(&self, stamp: StampId) {
         if let Some(slot) = self.0.get(stamp.number()) {
             slot.lock().handles += 1;

@@ -31,7 +31,7 @@ const RESERVE_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) enum Share {
     /// A share on this node, until dropped.
     Here {
-        /// The memory of the share.
+        /// The memory of the share, until the share is dropped.
         _stock: Stock,
     },
     /// A share on another node, which holds it until it is told to free it.

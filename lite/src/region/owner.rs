@@ -53,7 +53,7 @@ pub(super) struct Region {
     pub(super) moving: bool,
     pub(super) generation: u64,
     pub(super) layout: Arc<Layout>,
-    /// The holders of the pieces.
+    /// The nodes that hold the shares of the region's memory.
     pub(super) memory: Vec<Share>,
     /// The gate of memory operations (memset, copy) that other nodes perform at this owner's request; it is
     /// closed before the region is moved or freed.
@@ -139,7 +139,7 @@ impl Table {
         self.regions.get_mut(&region).filter(|r| r.stage == Stage::Live)
     }
 
-    /// Returns a region in any stage.
+    /// Returns the region with a number, in any stage.
     pub(super) fn any(&mut self, region: u64) -> Option<&mut Region> {
         self.regions.get_mut(&region)
     }

@@ -39,7 +39,7 @@ impl Rights {
         Self { everyone, nodes: BTreeMap::new() }
     }
 
-    /// Returns the rights of a node.
+    /// Returns the rights of a node on the region.
     pub(crate) fn of(&self, node: NodeId) -> Permissions {
         self.nodes.get(&node).copied().unwrap_or(self.everyone)
     }

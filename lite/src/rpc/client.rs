@@ -1,4 +1,4 @@
-//! The caller's side.
+//! Calls, at the caller's side.
 
 use super::Rpc;
 use super::call::Call;
@@ -36,11 +36,11 @@ const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
 
 /// The destination of a reply.
 pub(crate) enum ReplyTarget<'a> {
-    /// The start of this slice.
+    /// The reply is written to the start of this slice.
     Slice(&'a mut [u8]),
     /// Appended to `into`, at most `max` bytes.
     Vec { into: &'a mut Vec<u8>, max: usize },
-    /// No reply is wanted: a message.
+    /// No reply is wanted: the request is a one-way message.
     Nowhere,
 }
 

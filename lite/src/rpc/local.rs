@@ -1,4 +1,4 @@
-//! Calls of a node to itself.
+//! Calls of a node to its own functions.
 
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;

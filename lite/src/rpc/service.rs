@@ -21,7 +21,7 @@ const SPARES: usize = 16;
 pub(crate) enum Takes {
     /// Calls; messages are calls without a waiting caller.
     Calls,
-    /// Messages only.
+    /// The mailbox accepts messages only.
     Messages,
 }
 

@@ -149,7 +149,7 @@ pub struct LockGuard {
     timeout: Duration,
     token: u64,
     after_death: bool,
-    /// The time of the grant.
+    /// The time at which the lock was granted.
     since: Option<Moment>,
     fencing: FencingToken,
     stage: Stage,
@@ -162,7 +162,7 @@ enum Stage {
     Claimed,
     /// The task holds the lock.
     Held,
-    /// Nothing is left to release.
+    /// The claim has ended, and nothing is left to release.
     Over,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Grant {
 pub(crate) struct Queue {
     /// The number of the binding of the lock's name. No claim is granted until it is known.
     binding: Option<u64>,
-    /// The number of grants so far.
+    /// The number of grants of the lock so far.
     granted: u64,
     holders: Vec<Grant>,
     waiting: VecDeque<Claim>,

@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Granted { after_death: bool, token: FencingToken },
     /// The event's count.
     Count(u64),
-    /// The barrier is open.
+    /// The barrier has opened.
     Open,
 }
 
@@ -84,7 +84,7 @@ impl WaitTable {
         self.end_some(|wait| wait.home == home, &Error::NodeDown(home.0));
     }
 
-    /// Ends all waits.
+    /// Ends all waits of this node with an error.
     pub(crate) fn end_all(&self, error: &Error) {
         self.end_some(|_| true, error);
     }

@@ -205,7 +205,7 @@ type Attached = (Option<Arc<Host>>, Arc<dyn Device>);
 /// of one instant takes some thousand rounds.
 const CIRCLES: u32 = 1_000_000;
 
-/// The executor.
+/// The executor of a simulated cluster, with virtual time.
 pub struct World {
     shared: Arc<Shared>,
     /// The devices; one with a host is polled only while the host runs.
@@ -267,7 +267,7 @@ impl World {
         self.devices.push((Some(host.clone()), device));
     }
 
-    /// Polls `device` always.
+    /// Polls `device` in each round, without a host.
     pub fn attach_free(&mut self, device: Arc<dyn Device>) {
         self.devices.push((None, device));
     }
@@ -303,7 +303,7 @@ impl World {
         value.expect("the task has ended")
     }
 
-    /// Runs everything for `time`.
+    /// Runs tasks and devices for the time `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now() + time;
         self.run_until(end, || false);

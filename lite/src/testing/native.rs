@@ -62,7 +62,7 @@ impl Queue {
     }
 }
 
-/// One machine.
+/// A machine of the native cluster.
 pub struct NativeHost {
     clock: Clock,
     memory: Arc<Words>,

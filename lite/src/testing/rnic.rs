@@ -68,7 +68,7 @@ struct State {
 #[derive(Default)]
 pub struct Fabric(Mutex<State>);
 
-/// One RNIC.
+/// An RNIC that executes work at once.
 pub struct InstantRnic {
     fabric: Arc<Fabric>,
     port: PortAddress,
@@ -192,7 +192,7 @@ impl Port {
     }
 }
 
-/// The result of a work request.
+/// The result of a work request at a port with pending changes.
 enum PendingChanges {
     Done(Status, u32),
     /// The peer has no receive posted.

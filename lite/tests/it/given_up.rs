@@ -63,7 +63,7 @@ impl Cut {
     }
 }
 
-/// A future that ends something.
+/// A future that ends an object.
 struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
 /// A function that makes an object on node 2, and returns the future that ends the object.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;

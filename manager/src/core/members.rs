@@ -42,7 +42,7 @@ pub(super) struct Live {
     pub(super) conn: ConnId,
     pub(super) member: Member,
     pub(super) join: Join,
-    /// The end of the lease.
+    /// The time at which the lease ends.
     expires: Instant,
     last_heartbeat: Instant,
     /// The job in which the member takes part, until the member's part is over.

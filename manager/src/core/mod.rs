@@ -74,7 +74,7 @@ impl Default for Config {
     }
 }
 
-/// An event outside of the core.
+/// An event outside of the core, which its driver reports.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A peer with the cluster key has connected.

@@ -27,7 +27,7 @@ pub(super) struct Greeted {
     pub(super) role: Role,
     /// The first message, encoded.
     pub(super) hello: Vec<u8>,
-    /// The bytes that came after it.
+    /// The bytes that came after the first message.
     pub(super) rest: Vec<u8>,
 }
 

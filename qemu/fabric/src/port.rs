@@ -58,7 +58,7 @@ pub(crate) struct Port {
 /// The machine connected to a port.
 #[derive(Debug)]
 pub(crate) enum Peer {
-    /// No machine is connected.
+    /// No machine is connected to the port.
     Absent,
     /// A machine connected by a stream.
     Stream(Stream),
@@ -146,7 +146,7 @@ pub(crate) enum SendError {
     BrokenRing,
 }
 
-/// The first item in a stream.
+/// The first item in a stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// A complete frame, with its length in bytes without the prefix.

@@ -54,7 +54,7 @@ const MAX_MBIT: u64 = 1_000_000;
 /// The maximum queue length that is accepted, in frames.
 const MAX_QUEUE: u64 = 1_000_000;
 
-/// All keys.
+/// The list of all keys, for error messages.
 const KEYS: &str = "loss, dup, reorder, corrupt, delay_us, reorder_us, rate_mbit, queue, ecn, ecn_queue";
 
 /// The reason for which a fault description was refused.

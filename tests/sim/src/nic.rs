@@ -23,7 +23,7 @@ const LINK_LIMIT: Duration = Duration::from_secs(10);
 /// A kind of RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nic {
-    /// The software RNIC.
+    /// The software RNIC, softroce.
     SoftRoce,
     /// An emulated card with the given profile, on Ethernet.
     Card(&'static str),

@@ -45,7 +45,7 @@ const BUDGETS: [Budget; 2] = [
     Budget { name: "files with several passages in a half", most: 1, aim: 0, count: repeated },
 ];
 
-/// A half of the path.
+/// A half of the path: the task's, or the poller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Half {
     Task,

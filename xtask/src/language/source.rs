@@ -9,7 +9,7 @@ pub(super) struct Comment {
     /// The number of the comment's first line, from 1.
     pub line: usize,
     pub is_doc: bool,
-    /// The lines, joined by spaces.
+    /// The lines of the comment, joined by spaces.
     pub text: String,
 }
 

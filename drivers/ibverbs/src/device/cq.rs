@@ -47,7 +47,7 @@ impl Cq {
         Ok(Self { raw: Arc::new(raw), depth, reserved: AtomicU32::new(0), state: Mutex::new(state) })
     }
 
-    /// Returns the device's queue.
+    /// Returns the completion queue of libibverbs.
     pub(super) fn raw(&self) -> &Arc<CompletionQueue> {
         &self.raw
     }

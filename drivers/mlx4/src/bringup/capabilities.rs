@@ -119,7 +119,7 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Queries the card.
+    /// Queries the card's capabilities (QUERY_DEV_CAP).
     pub(crate) fn query(commands: &mut Commands<'_, impl Hardware>) -> Result<Self, Error> {
         let capabilities = Self::parse(&commands.exec_out(Command::new(Opcode::QueryDevCap))?)?;
         if capabilities.uar_len > commands.hw.doorbells_len() {
@@ -128,7 +128,7 @@ impl Capabilities {
         Ok(capabilities)
     }
 
-    /// Parses the mailbox.
+    /// Parses the output mailbox of QUERY_DEV_CAP.
     pub(crate) fn parse(mailbox: &Mailbox) -> Result<Self, Error> {
         let get = |field| mailbox.get(field);
         let (flags, high) = (get(field::FLAGS), get(field::FLAGS_HIGH));

@@ -77,7 +77,7 @@ impl PageRun {
         self.first
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of page entries.
     pub(crate) const fn pages(self) -> u64 {
         self.bytes >> LOG_PAGE
     }

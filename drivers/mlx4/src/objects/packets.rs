@@ -35,7 +35,7 @@ pub(crate) struct Packets<B> {
     qp: Box<Qp<B>>,
     memory: B,
     room: Room,
-    /// The key of all memory.
+    /// The memory key that covers all memory.
     key: u32,
     /// Numbers of packets posted and sent, modulo 2^32.
     posted: u32,

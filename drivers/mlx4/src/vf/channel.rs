@@ -32,7 +32,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// The maximum time of a reset by flag (Linux).
 const RESET_LIMIT: Duration = Duration::from_secs(10);
 
-/// A request of the slave.
+/// A request of a virtual function to its master.
 #[derive(Clone, Copy)]
 enum Request {
     Reset = 0,

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// The direction.
+/// The direction of a connection: to the manager, or from it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     ToManager,

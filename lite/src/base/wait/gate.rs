@@ -59,7 +59,7 @@ impl Gate {
         Err(shut(state))
     }
 
-    /// Leaves the gate.
+    /// Records that an operation has left the gate.
     pub(crate) fn exit(&self) {
         let state = self.state.fetch_sub(1, Ordering::SeqCst);
         if state & (CLOSED | PAUSED) != 0 && state & INSIDE == 1 {
@@ -83,7 +83,7 @@ impl Gate {
         self.state.fetch_or(PAUSED, Ordering::SeqCst);
     }
 
-    /// Ends a pause.
+    /// Ends a pause of the gate.
     pub(crate) fn reopen(&self) {
         let next = |state| (state & PAUSED != 0).then(|| reopened(state));
         if self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok() {

@@ -99,7 +99,7 @@ impl Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The nodes have been asked.
+    /// The nodes have been asked to accept the job.
     Starting,
     /// Input comes from the client, or waits for nodes.
     Loading,

@@ -22,9 +22,9 @@ pub(super) struct IcmFault {
 /// The memory that holds the card's tables.
 #[derive(Debug)]
 pub(super) enum Icm {
-    /// Pages of the guest.
+    /// The tables are in pages of the guest.
     Guest(Chunks),
-    /// Memory of the card.
+    /// The tables are in the card's own memory.
     Card(CardMemory),
 }
 

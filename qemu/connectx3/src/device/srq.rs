@@ -26,7 +26,7 @@ struct Srq {
     domain: u16,
     cqn: u32,
     record: u64,
-    /// The next entry to be fetched.
+    /// The index of the next entry to be fetched.
     head: u16,
     /// The number of entries fetched and not returned.
     taken: u16,

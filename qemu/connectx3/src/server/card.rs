@@ -30,7 +30,7 @@ pub enum Plug {
     Fabric(PathBuf),
 }
 
-/// The connections of a card.
+/// The place of a card in the server: the card and its connections.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// The socket to which QEMU connects. The server creates it.

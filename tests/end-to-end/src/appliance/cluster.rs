@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 /// The time for which an idle cluster is watched.
 const IDLE: Duration = Duration::from_secs(10);
-/// The time between the join and the watching, for the rest of the boot.
+/// The time that an appliance has after its join to complete its boot, before it is observed.
 const SETTLE: Duration = Duration::from_secs(2);
 /// The greatest share of a host processor that an idle node may use.
 const IDLE_SHARE: f64 = 0.05;

@@ -44,7 +44,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub job: JobId,
-    /// True for rank 0.
+    /// True for the node with rank 0.
     pub first: bool,
     pub accepted: bool,
     /// The largest credit that the node has granted, and the charges and bytes of the input it received.

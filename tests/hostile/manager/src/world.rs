@@ -39,7 +39,7 @@ pub(crate) struct World {
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
     last_incarnation: Incarnation,
-    /// The highest number of a job, and that of the manager before the last restart.
+    /// The highest number of a job so far, and the highest one before the manager's last restart.
     last_job: JobId,
     last_job_before: JobId,
     /// The number of the last binding of a name.

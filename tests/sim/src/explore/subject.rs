@@ -43,7 +43,7 @@ use Subject::{
     Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Rights, Silence, Standstill,
 };
 
-/// The subjects other than everything.
+/// All narrow subjects, which are the subjects other than [`Subject::Everything`].
 const NARROW: &[Subject] = &[
     Health, Locks, Holders, Breaks, Breaks, Late, Frees, Frees, Rights, Lives, Errands, Errands, Silence,
     Standstill,

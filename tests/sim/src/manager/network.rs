@@ -27,7 +27,7 @@ pub struct ControlLinks {
 }
 
 impl ControlLinks {
-    /// Messages take no time.
+    /// A network in which messages take no time.
     pub const INSTANT: Self = Self { latency: Duration::ZERO, rate: 0 };
 }
 

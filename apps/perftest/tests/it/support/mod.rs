@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use verbs::{Gid, MacAddr};
 
-/// The longest wait of a test.
+/// The longest wait of a test for anything.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The addresses of the two nodes.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -64,7 +64,7 @@ pub(crate) struct Wire {
     delay: u64,
     /// The capacity of a receive ring, in frames; further ones are lost.
     ring: usize,
-    /// True if nothing passes.
+    /// True if the wire carries nothing.
     pub cut: bool,
     pub sent: u64,
     pub ring_lost: u64,

@@ -44,7 +44,7 @@ impl Worker {
         Some(())
     }
 
-    /// Checks that its private memory has not changed.
+    /// Checks that the private memory of the task has not changed.
     pub(super) fn look_at_private(&self) {
         let Some((memory, data)) = &self.private else { return };
         let mut got = vec![0; data.len()];

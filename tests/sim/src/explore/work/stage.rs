@@ -62,7 +62,7 @@ pub(in crate::explore) struct Owned {
 pub(in crate::explore) enum Thing {
     /// A region that all tasks write to, each to its part.
     Region(usize, Lmr),
-    /// Any other region.
+    /// A region of any other kind.
     Other(Lmr),
     /// A region whose rights its maker grants and revokes.
     Gate(usize, Lmr),

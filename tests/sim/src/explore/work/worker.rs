@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-/// One task.
+/// One of the tasks that work on a node.
 pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
