@@ -10,7 +10,7 @@ use crate::sync::SyncHome;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
 use crate::transport::connect::Connections;
-use crate::transport::op::{OpId, Transport};
+use crate::transport::op::{BATCH, OpId, Transport};
 use crate::{Config, Error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,12 +19,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::Welcome;
-use verbs::{Completion, QpNum, Rnic, Status, WorkKind};
+use verbs::{Completion, CqId, QpNum, Rnic, Status, WorkKind};
 
-/// The number of completions taken at once.
-const BATCH: usize = 64;
-/// The most batches taken in one call of the poller, unless a connection is being closed.
-const BATCHES: usize = 16;
 /// The number of connections that the poller caches.
 const KNOWN: usize = 32;
 /// The number of receives of a connection that are posted at once.
@@ -38,10 +34,10 @@ pub(crate) struct Node {
     pub(crate) membership: Arc<Membership>,
     /// The layers that the poller drives.
     local: Arc<Local>,
-    transport: Arc<Transport>,
+    pub(crate) transport: Arc<Transport>,
     conns: Arc<Connections>,
     pub(crate) rpc: Arc<Rpc>,
-    poller: Mutex<Poller>,
+    pub(crate) poller: Mutex<Poller>,
 }
 
 impl Deref for Node {
@@ -53,14 +49,16 @@ impl Deref for Node {
     }
 }
 
-struct Poller {
-    batch: [Completion; BATCH],
-    known: Known,
+/// What the poller keeps from one turn to the next.
+pub(crate) struct Poller {
+    pub(crate) cq: CqId,
+    pub(crate) batch: [Completion; BATCH],
+    pub(crate) known: Known,
 }
 
 /// The connections that messages have come from recently, by number of the queue pair; others are looked up
 /// in [`Connections::by_qp`].
-type Known = [Option<(QpNum, Arc<Conn>)>; KNOWN];
+pub(crate) type Known = [Option<(QpNum, Arc<Conn>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -79,13 +77,15 @@ impl Node {
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
+        let (batch, known) = ([Completion::BLANK; BATCH], [const { None }; KNOWN]);
+        let poller = Mutex::new(Poller { cq: conns.cq, batch, known });
         Ok(Self {
             membership: Arc::new(Membership::new(regions, sync)),
             local,
             transport,
             conns,
             rpc,
-            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], known: [const { None }; KNOWN] }),
+            poller,
         })
     }
 
@@ -102,57 +102,60 @@ impl Node {
 
     // ---- The poller ----
 
-    pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
-        let Some(mut poller) = self.poller.try_lock() else { return false };
-        // The layers are bound once, and rare work is in functions of its own: an idle poll only compares.
-        let (local, transport, conns, rpc) = (&*self.local, &*self.transport, &self.conns, &*self.rpc);
-        let mut worked = false;
-        local.look_at_lease(now);
-        let suspended = local.lease.is_suspended();
-        if suspended {
-            worked = self.sit_out(now);
+    /// Begins a turn in which something may be due: the work that must precede completions. Returns true if
+    /// there was some.
+    #[cold]
+    pub(crate) fn begin_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
+        self.local.lease.begin_turn();
+        self.local.look_at_lease(now);
+        let mut worked = self.local.lease.is_suspended() && self.sit_out(now);
+        if self.conns.served.len() > 0 {
+            self.conns.shut_served();
         }
-        if conns.served.len() > 0 {
-            conns.shut_served();
-        }
-        if conns.closing.len() > 0 {
-            self.end_connections(&mut poller);
-            worked = true;
-        } else if self.take_completions(&mut poller, BATCHES) {
-            worked = true;
-        }
-        if rpc.stalled.len() > 0 && !suspended && rpc.flush_stalled() {
-            worked = true;
-        }
-        // Connections are closed by agreement, through the manager.
-        if !suspended && conns.sweep(now) {
-            worked = true;
-        }
-        if transport.expire_fast_path(now) {
-            worked = true;
-        }
-        if rpc.has_late(now) {
-            self.expire_calls(now);
-            worked = true;
-        }
-        if local.timers.expire(now) {
+        if self.conns.closing.len() > 0 {
+            self.end_connections(poller);
             worked = true;
         }
         worked
     }
 
+    /// Ends a turn in which something may be due: the work that may follow completions. Returns true if
+    /// there was some.
+    #[cold]
+    pub(crate) fn end_turn(self: &Arc<Self>, now: Instant) -> bool {
+        let suspended = self.local.lease.is_suspended();
+        let mut worked = self.rpc.stalled.len() > 0 && !suspended && self.rpc.flush_stalled();
+        // Connections are closed by agreement, through the manager.
+        worked |= !suspended && self.conns.sweep(now);
+        worked |= self.transport.wake_late(now);
+        if self.rpc.has_late(now) {
+            self.expire_calls(now);
+            worked = true;
+        }
+        worked |= self.local.timers.expire(now);
+        // What is set from here on lowers the time by itself.
+        let bounds = [
+            self.local.timers.bound(),
+            self.transport.earliest_deadline(),
+            self.rpc.earliest_call(),
+            self.conns.next_sweep().unwrap_or(Instant::MAX),
+        ];
+        bounds.into_iter().for_each(|at| self.local.standing.due_by(at));
+        worked
+    }
+
     /// Takes all completions of connections whose queue pairs are destroyed, and ends the connections: other
     /// operations never complete.
-    #[cold]
     fn end_connections(self: &Arc<Self>, poller: &mut Poller) {
         let closing = self.conns.closing.take();
-        self.take_completions(poller, usize::MAX);
-        poller.known = [const { None }; KNOWN];
+        let Poller { cq, batch, known } = poller;
+        self.transport.take_completions(*cq, batch, usize::MAX, |other| self.other_completion(known, other));
+        *known = [const { None }; KNOWN];
         for conn in closing {
             loop {
                 let stranded = self.transport.ops.lock().stranded(&conn);
                 let Some(id) = stranded else { break };
-                self.complete(id, Status::WorkRequestFlushed);
+                self.failed(id, Status::WorkRequestFlushed);
             }
             let forgotten = self.transport.ops.lock().links.forget(&conn);
             drop(forgotten);
@@ -160,45 +163,19 @@ impl Node {
         }
     }
 
-    /// Takes at most `batches` batches of completions; returns true if there were any.
-    #[inline(always)]
-    fn take_completions(self: &Arc<Self>, poller: &mut Poller, batches: usize) -> bool {
-        let Poller { batch, known } = poller;
-        let (rnic, cq) = (&*self.transport.rnic, self.conns.cq);
-        let mut worked = false;
-        for _ in 0..batches {
-            let n = rnic.poll_cq(cq, batch).min(BATCH);
-            worked |= n > 0;
-            for completion in batch.get(..n).unwrap_or_default() {
-                match completion.kind {
-                    WorkKind::Recv | WorkKind::RecvWriteImm => self.received(known, completion),
-                    _ => {
-                        if let Some(id) = OpId::from_wr_id(completion.id) {
-                            self.complete(id, completion.status);
-                        }
-                    }
-                }
-            }
-            if n < BATCH {
-                break;
-            }
+    /// Handles a completion that is not the success of an operation.
+    pub(crate) fn other_completion(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
+        if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
+            self.received(known, completion);
+        } else if let Some(id) = OpId::from_wr_id(completion.id) {
+            self.failed(id, completion.status);
         }
-        worked
     }
 
-    fn complete(&self, id: OpId, status: Status) {
-        if status != Status::Success {
-            return self.complete_failed(id, status);
-        }
-        let transport = &*self.transport;
-        let waker = transport.ops.lock().complete(id, status);
-        self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: true });
-        transport.finish(waker);
-    }
-
+    /// Ends an operation that has failed, and its connection.
     #[cold]
-    fn complete_failed(&self, id: OpId, status: Status) {
-        let (failed, waker) = {
+    fn failed(&self, id: OpId, status: Status) {
+        let (failed, wakes) = {
             let mut ops = self.transport.ops.lock();
             (ops.conn_of(id), ops.complete(id, status))
         };
@@ -207,17 +184,17 @@ impl Node {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
             self.conns.fail(&conn);
         }
-        self.transport.finish(waker);
+        self.transport.wake(wakes);
     }
 
     /// Wakes the tasks whose calls are late.
     #[cold]
     fn expire_calls(&self, now: Instant) {
-        self.rpc.earliest_call.store(u64::MAX, Ordering::SeqCst);
+        self.rpc.forget_deadlines();
         let conns: Vec<_> = self.conns.by_qp.lock().values().cloned().collect();
         let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
-            self.rpc.earliest_call.fetch_min(earliest.as_nanos(), Ordering::SeqCst);
+            self.rpc.note_deadline(earliest);
         }
     }
 
@@ -268,9 +245,8 @@ impl Node {
             return Some(Instant::ZERO);
         }
         let timer = self.local.timers.next();
-        let op = self.transport.earliest_op.load(Ordering::Acquire);
-        let op = op.min(self.rpc.earliest_call.load(Ordering::Acquire));
-        let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
+        let op = self.transport.earliest_deadline().min(self.rpc.earliest_call());
+        let op = (op != Instant::MAX).then_some(op);
         let lease = self.local.lease.next_deadline();
         if self.local.lease.is_suspended() {
             return [timer, op, lease].into_iter().flatten().min();

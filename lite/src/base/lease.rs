@@ -18,22 +18,17 @@
 //! Each new operation reads the clock for its deadline, and so checks the lease: a machine that was stopped
 //! for longer than the lease notices that before it begins an operation, even if its poller has not run.
 
+use super::standing::{FENCED, LEAVING, SUSPENDED, Standing};
 use crate::base::lock::Mutex;
 use crate::planted::{Bug, planted};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
 /// The duration of a suspension after which it is logged. A task that has computed for longer than the
 /// lease has left acknowledgements unread; they are read within this time.
 const GRACE: Duration = Duration::from_millis(200);
-
-/// The lease has passed, as far as this node knows.
-const SUSPENDED: u8 = 1;
-/// The node is about to leave: it begins nothing new, and ends the operations that it has begun.
-const LEAVING: u8 = 2;
-/// The node is no longer a member.
-const FENCED: u8 = 4;
 
 /// The way in which a membership has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,37 +69,31 @@ struct Lapse {
 pub(crate) struct Lease {
     /// The end of the lease in nanoseconds, as far as this node knows. Changed under the lock of `lapse`.
     until: AtomicU64,
-    /// The bits above; zero: a member. [`SUSPENDED`] changes under the lock of `lapse`.
-    standing: AtomicU8,
+    /// [`SUSPENDED`] changes under the lock of `lapse`.
+    standing: Arc<Standing>,
     lapse: Mutex<Lapse>,
     /// The longest suspension.
     silence: Option<Duration>,
 }
 
 impl Lease {
-    pub(crate) fn new(until: Instant, silence: Option<Duration>) -> Self {
-        Self {
-            until: AtomicU64::new(until.as_nanos()),
-            standing: AtomicU8::new(0),
-            lapse: Mutex::default(),
-            silence,
-        }
+    pub(crate) fn new(until: Instant, silence: Option<Duration>, standing: Arc<Standing>) -> Self {
+        Self { until: AtomicU64::new(until.as_nanos()), standing, lapse: Mutex::default(), silence }
     }
 
-    fn has(&self, bits: u8) -> bool {
-        self.standing.load(Ordering::SeqCst) & bits != 0
+    fn has(&self, bits: u32) -> bool {
+        self.standing.has(bits)
     }
 
-    /// Returns true if this node may begin an operation now: one relaxed load.
-    #[inline(always)]
+    /// Returns true if this node may begin an operation now.
     pub(crate) fn may_begin(&self) -> bool {
-        self.standing.load(Ordering::Relaxed) == 0
+        !self.has(SUSPENDED | LEAVING | FENCED)
     }
 
     /// Returns whether this node is suspended: it posts nothing new until the manager has answered.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
-        self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
+        self.has(SUSPENDED)
     }
 
     /// Returns whether this node begins nothing as a member any more, because it leaves or its membership
@@ -135,7 +124,7 @@ impl Lease {
         }
         *lapse = Lapse { since: Some(now), told: false };
         let suspend = |standing| (standing & FENCED == 0).then_some(standing | SUSPENDED);
-        self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, suspend).is_ok()
+        self.standing.update(suspend).is_some()
     }
 
     /// Extends the lease to `until`, by an acknowledgement that came at `now`. Returns the suspension that
@@ -146,7 +135,7 @@ impl Lease {
         if self.has_passed(now) || !self.has(SUSPENDED) {
             return None;
         }
-        self.standing.fetch_and(!SUSPENDED, Ordering::SeqCst);
+        self.standing.replace(SUSPENDED, 0);
         let Lapse { since, told } = core::mem::take(&mut *lapse);
         Some(Resumed { told: since.filter(|_| told).map(|since| now.saturating_since(since)) })
     }
@@ -169,16 +158,24 @@ impl Lease {
     /// Marks the node as about to leave; returns true if it was a member until now.
     pub(crate) fn leave(&self) -> bool {
         let leave = |standing| (standing & (LEAVING | FENCED) == 0).then_some(standing | LEAVING);
-        self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok()
+        self.standing.update(leave).is_some()
     }
 
     /// Ends the membership; returns the way in which it has ended, unless it was over before.
     pub(crate) fn fence(&self) -> Option<Ended> {
-        match self.standing.swap(FENCED, Ordering::SeqCst) {
-            before if before & FENCED != 0 => None,
-            before if before & LEAVING != 0 => Some(Ended::Left),
-            _ => Some(Ended::Lost),
-        }
+        let fence = |standing| (standing & FENCED == 0).then_some(standing & !(SUSPENDED | LEAVING) | FENCED);
+        let before = self.standing.update(fence)?;
+        Some(if before & LEAVING != 0 { Ended::Left } else { Ended::Lost })
+    }
+
+    /// Begins a turn of the poller that looks at all deadlines.
+    pub(crate) fn begin_turn(&self) {
+        self.standing.begin_turn(self.first_after());
+    }
+
+    /// Returns the first time after the lease.
+    fn first_after(&self) -> Instant {
+        Instant::from_nanos(self.until.load(Ordering::SeqCst).saturating_add(1))
     }
 
     /// Returns the time of the poller's next check.
@@ -189,7 +186,7 @@ impl Lease {
         }
         let lapse = self.lapse.lock();
         match lapse.since.filter(|_| self.has(SUSPENDED)) {
-            None => Some(Instant::from_nanos(self.until.load(Ordering::SeqCst).saturating_add(1))),
+            None => Some(self.first_after()),
             Some(since) => {
                 let tell = (!lapse.told).then(|| since + GRACE);
                 let end = self.silence.map(|silence| since + silence);
@@ -208,7 +205,7 @@ mod tests {
     }
 
     fn lease(until: u64, silence: u64) -> Lease {
-        Lease::new(at(until), Some(Duration::from_millis(silence)))
+        Lease::new(at(until), Some(Duration::from_millis(silence)), Arc::default())
     }
 
     #[test]
@@ -250,7 +247,7 @@ mod tests {
         assert!(short.suspend(at(9000)));
         assert_eq!(short.step(at(9499)), Step::Tell);
         assert_eq!((short.next_deadline(), short.step(at(9500))), (Some(at(9500)), Step::End));
-        let endless = Lease::new(at(1000), None);
+        let endless = Lease::new(at(1000), None, Arc::default());
         assert!(endless.suspend(at(1001)));
         assert_eq!((endless.step(at(1201)), endless.next_deadline()), (Step::Tell, None));
         assert_eq!(endless.step(at(1 << 40)), Step::Wait);

@@ -7,9 +7,10 @@ use super::error::Error;
 use super::lease::Lease;
 use super::member::MemberId;
 use super::qos::Qos;
+use super::standing::Standing;
 use super::timer::Timers;
 use super::trace::{Event, Trace};
-use super::wait::Waiters;
+use super::wait::{DeferredList, Waiters};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use alloc::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Local {
     pub(crate) config: Config,
     pub(crate) me: NodeId,
     pub(crate) incarnation: Incarnation,
+    /// The words that operations and the poller look at.
+    pub(crate) standing: Arc<Standing>,
     pub(crate) lease: Lease,
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
@@ -42,16 +45,18 @@ impl Local {
         (welcome, lease_until): (&Welcome, Instant),
         config: Config,
     ) -> Self {
-        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let lease = platform.now() + Duration::from_millis(u64::from(welcome.lease_ms));
+        let standing = Arc::<Standing>::default();
         Self {
             me: welcome.node,
             incarnation: welcome.incarnation,
-            lease: Lease::new(lease_until.min(platform.now() + lease), config.silence),
+            lease: Lease::new(lease_until.min(lease), config.silence, standing.clone()),
             resumption: Waiters::default(),
-            timers: Timers::new(platform.clone()),
+            timers: Timers::new(platform.clone(), standing.clone()),
             counters: Counters::default(),
-            qos: Qos::default(),
-            trace: Trace::default(),
+            qos: Qos::new(standing.clone()),
+            trace: Trace::new(standing.clone()),
+            standing,
             control: Control::new(),
             config,
             platform,
@@ -75,7 +80,6 @@ impl Local {
     }
 
     /// Suspends this node if its lease has passed at `now`. Must be called before an operation begins.
-    #[inline(always)]
     pub(crate) fn look_at_lease(&self, now: Instant) {
         if self.lease.has_passed(now) {
             self.lapsed(now);
@@ -138,12 +142,24 @@ impl Local {
         }
     }
 
+    /// Gives the poller a thing to look at in its next turn.
+    pub(crate) fn defer<T>(&self, list: &DeferredList<T>, thing: T) {
+        list.push(thing);
+        self.standing.due_by(Instant::ZERO);
+    }
+
+    /// Records an event.
+    #[cold]
+    pub(crate) fn record(&self, event: Event) {
+        self.trace.record(self.platform.cpu(), self.platform.now(), event);
+    }
+
     /// Records an event if tracing is on.
     // It is inlined everywhere, so that the closure's captures stay in registers while tracing is off.
     #[inline(always)]
     pub(crate) fn trace(&self, event: impl FnOnce() -> Event) {
-        if self.trace.is_on() {
-            self.trace.record(self.platform.cpu(), self.platform.now(), event());
+        if self.standing.is_traced() {
+            self.record(event());
         }
     }
 }

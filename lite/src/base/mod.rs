@@ -16,6 +16,7 @@ pub(crate) mod permissions;
 pub(crate) mod qos;
 pub(crate) mod scope;
 pub(crate) mod settings;
+pub(crate) mod standing;
 pub(crate) mod ticket;
 pub(crate) mod timer;
 pub(crate) mod trace;

@@ -8,13 +8,14 @@
 //! low priority at the sender. They apply to reads, writes and atomics; limits apply to calls as
 //! well.
 
+use super::standing::{DELAYED, SEPARATED, Standing};
 use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
@@ -190,7 +191,7 @@ impl App {
 #[derive(Clone, Default)]
 pub(crate) struct Class {
     pub(super) priority: Priority,
-    pub(super) app: Option<App>,
+    pub(crate) app: Option<App>,
 }
 
 /// The queue pairs that an operation may use.
@@ -204,16 +205,13 @@ pub(crate) enum Share {
     High,
 }
 
-const NONE: u8 = 0;
-const HW_SEP: u8 = 1;
-const SW_PRI: u8 = 2;
 /// The time for which a slow operation of high priority counts.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// The state of the schemes on a node.
-#[derive(Default)]
 pub(crate) struct Qos {
-    scheme: AtomicU8,
+    /// The scheme is in two bits of it.
+    standing: Arc<Standing>,
     busy: AtomicU32,
     slow_ns: AtomicU64,
     high: AtomicU32,
@@ -225,19 +223,24 @@ pub(crate) struct Qos {
 }
 
 impl Qos {
+    pub(crate) fn new(standing: Arc<Standing>) -> Self {
+        let (busy, high, low) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let [slow_ns, taken_ns, last_ns] = [const { AtomicU64::new(0) }; 3];
+        Self { standing, busy, slow_ns, high, low, taken_ns, last_ns }
+    }
+
     /// Returns whether an operation of `app` needs a ticket.
     #[inline]
     fn rates(&self, app: Option<&App>) -> bool {
-        app.is_some() || self.scheme.load(Ordering::Relaxed) == SW_PRI
+        app.is_some() || self.standing.has(DELAYED)
     }
 
     /// Returns the queue pairs that operations of `priority` use now.
-    #[inline]
     fn share(&self, priority: Priority) -> Share {
-        match (self.scheme.load(Ordering::Relaxed), priority) {
-            (HW_SEP, Priority::Low) => Share::Low,
-            (HW_SEP, _) => Share::High,
-            _ => Share::All,
+        match priority {
+            _ if !self.standing.has(SEPARATED) => Share::All,
+            Priority::Low => Share::Low,
+            Priority::Normal | Priority::High => Share::High,
         }
     }
 
@@ -275,7 +278,7 @@ impl Class {
         qos.rates(self.app.as_ref())
     }
 
-    #[inline]
+    /// Returns the queue pairs that an operation uses now.
     pub(crate) fn share(&self, qos: &Qos) -> Share {
         qos.share(self.priority)
     }
@@ -316,22 +319,22 @@ impl Qos {
     /// Selects the scheme.
     pub(crate) fn configure(&self, scheme: Scheme) {
         let which = match scheme {
-            Scheme::None => NONE,
-            Scheme::HwSep => HW_SEP,
+            Scheme::None => 0,
+            Scheme::HwSep => SEPARATED,
             Scheme::SwPri { busy, slow } => {
                 self.busy.store(busy.max(1), Ordering::Relaxed);
                 let slow = u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX);
                 self.slow_ns.store(slow, Ordering::Relaxed);
-                SW_PRI
+                DELAYED
             }
         };
-        self.scheme.store(which, Ordering::Relaxed);
+        self.standing.replace(SEPARATED | DELAYED, which);
     }
 
     /// Counts the begin of an operation under SW-Pri. Returns `None` under another scheme, and otherwise the
     /// bounds of the operation's delay in microseconds, if it is delayed.
     pub(crate) fn begin(&self, priority: Priority, now: Instant) -> Option<Option<(u64, u64)>> {
-        if self.scheme.load(Ordering::Relaxed) != SW_PRI {
+        if !self.standing.has(DELAYED) {
             return None;
         }
         match priority {

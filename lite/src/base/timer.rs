@@ -1,5 +1,6 @@
 //! Timers: a heap from which any timer can be removed, without allocation once it has grown.
 
+use super::standing::Standing;
 use crate::base::lock::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,6 +17,7 @@ pub(crate) struct Timers {
     first: AtomicU64,
     /// The platform, whose poller is woken when a timer is started that is earlier than all others.
     platform: Arc<dyn Platform>,
+    standing: Arc<Standing>,
 }
 
 #[derive(Default)]
@@ -117,17 +119,15 @@ impl Heap {
 }
 
 impl Timers {
-    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
-        Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform }
+    pub(crate) fn new(platform: Arc<dyn Platform>, standing: Arc<Standing>) -> Self {
+        Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform, standing }
     }
 
     /// Fires all timers up to `now`; returns true if there were any.
-    #[inline]
     pub(crate) fn expire(&self, now: Instant) -> bool {
         now.as_nanos() >= self.first.load(Ordering::Acquire) && self.fire(now)
     }
 
-    #[cold]
     fn fire(&self, now: Instant) -> bool {
         let mut any = false;
         loop {
@@ -146,6 +146,11 @@ impl Timers {
                 waker.wake();
             }
         }
+    }
+
+    /// Returns a time that is not later than any timer, without the lock.
+    pub(crate) fn bound(&self) -> Instant {
+        Instant::from_nanos(self.first.load(Ordering::Acquire))
     }
 
     /// Returns the time of the earliest timer.
@@ -188,6 +193,7 @@ impl Timer<'_> {
             let earliest = heap.entries[index as usize].position == 0;
             if earliest {
                 self.timers.first.store(self.at.as_nanos(), Ordering::Release);
+                self.timers.standing.due_by(self.at);
             }
             drop(heap);
             if earliest {
@@ -252,7 +258,7 @@ mod tests {
     #[test]
     fn an_earlier_timer_wakes_the_poller() {
         let platform = Arc::new(Woken::default());
-        let timers = Timers::new(platform.clone());
+        let timers = Timers::new(platform.clone(), Arc::default());
         let mut cx = Context::from_waker(Waker::noop());
         let mut all = Vec::new();
         for (at, woken) in [(50, 1), (60, 1), (40, 2), (45, 2)] {
@@ -267,7 +273,7 @@ mod tests {
         /// Timers fire in order of time, and removed ones never, for all orders of starts and drops.
         #[test]
         fn fires_in_order(times in proptest::collection::vec(0u64..100, 1..60), drops in proptest::collection::vec(any::<prop::sample::Index>(), 0..30)) {
-            let timers = Timers::new(Arc::new(Woken::default()));
+            let timers = Timers::new(Arc::new(Woken::default()), Arc::default());
             let mut cx = Context::from_waker(Waker::noop());
             let mut all: Vec<Option<Timer<'_>>> = times.iter().map(|t| {
                 let mut timer = Timer { timers: &timers, at: Instant::from_nanos(*t), index: None };

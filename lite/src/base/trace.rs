@@ -4,9 +4,11 @@
 //! reads the clock and stores four words; nothing is formatted and nothing waits. A ring keeps the last
 //! events and overwrites older ones.
 
+use super::standing::{Standing, TRACED};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Instant;
 use proto::NodeId;
 use spin::Once;
@@ -180,17 +182,15 @@ impl Ring {
 }
 
 /// A node's trace; its rings are made when it is first turned on.
-#[derive(Default)]
 pub(crate) struct Trace {
-    on: AtomicBool,
+    /// One bit of it tells whether tracing is on.
+    standing: Arc<Standing>,
     rings: Once<Vec<Ring>>,
 }
 
 impl Trace {
-    /// Returns true if tracing is on.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+    pub(crate) fn new(standing: Arc<Standing>) -> Self {
+        Self { standing, rings: Once::new() }
     }
 
     /// Records an event of processor `cpu`.
@@ -207,7 +207,7 @@ impl Trace {
         if on {
             self.rings.call_once(|| (0..cpus).map(|_| Ring::new()).collect());
         }
-        self.on.store(on, Ordering::Release);
+        self.standing.replace(TRACED, if on { TRACED } else { 0 });
     }
 
     /// Returns the last events, by time.

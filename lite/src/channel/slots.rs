@@ -11,7 +11,7 @@ use crate::planted::{Bug, planted};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 
@@ -180,13 +180,13 @@ impl Channel {
     }
 
     /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
-    /// no other call waits for it. Lowers `earliest` to `deadline`.
+    /// no other call waits for it. Passes the deadline to `note`.
     pub(crate) fn claim_now(
         &self,
         own: bool,
-        waker: Waker,
+        waker: &Waker,
         deadline: Instant,
-        earliest: &AtomicU64,
+        note: impl FnOnce(Instant),
     ) -> Option<CallSlot<'_>> {
         if !(if own { &self.internal_queue } else { &self.slot_queue }).is_empty() {
             return None;
@@ -199,11 +199,9 @@ impl Channel {
         let index = calls.free.pop()?;
         let slot = calls.slots.get_mut(index as usize)?;
         slot.state = State::Waiting { abandoned: false };
-        (slot.waker, slot.until) = (Some(waker), deadline);
-        // Under the lock: the poller sets `earliest` again before it looks for late calls here.
-        if deadline.as_nanos() < earliest.load(Ordering::SeqCst) {
-            earliest.fetch_min(deadline.as_nanos(), Ordering::SeqCst);
-        }
+        (slot.waker, slot.until) = (Some(waker.clone()), deadline);
+        // Under the lock: the poller forgets all deadlines before it looks for late calls here.
+        note(deadline);
         Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
     }
 

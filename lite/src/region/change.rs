@@ -256,7 +256,7 @@ impl RegionOwner {
     async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
         let me = (self.me, self.incarnation);
         let open = |layout: &Layout| {
-            let stamp = self.stamps.stamp()?;
+            let stamp = self.stamp()?;
             Ok::<_, Error>(Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), stamp))
         };
         let (source, target) = (open(from)?, open(to)?);

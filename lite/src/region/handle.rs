@@ -5,31 +5,24 @@ use super::handle_table::HandleEntry;
 use super::issuer::Issuer;
 use super::layout::Location;
 use super::mapped::Mapping;
-use super::packed_location::PackedLocation;
 use crate::base::qos::{Class, MemoryCharge, Priority, Share};
 use crate::base::scope::Scoped;
 use crate::base::ticket::Ticket;
 use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::Request;
-use crate::transport::op::Access;
-use crate::transport::op::Ended;
-use crate::transport::op::FastRoute;
-use crate::transport::op::InFlight;
-use crate::transport::op::OpId;
-use crate::transport::op::Verb;
-use crate::transport::op::{Rest, TaskWaker, Transport};
-use crate::transport::transfer::AttemptError;
+use crate::transport::op::{
+    Access, Ended, FastRoute, InFlight, MemberIndex, OpId, STAMP_BITS, StampId, Transport, Verb,
+};
 use crate::transport::transfer::Data;
-use crate::transport::transfer::TransferError;
-use crate::transport::transfer::judge;
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::AtomicBool;
-use core::task::Waker;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Poll, Waker};
 use core::time::Duration;
-use platform::Instant;
+use platform::{Instant, IoAddr};
 use proto::NodeId;
 
 /// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error
@@ -39,23 +32,60 @@ use proto::NodeId;
 /// A function of its own would copy the operation into its future.
 macro_rules! on_fast_path {
     ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
-        let mut lost = false;
-        if $lmr.is_short() {
-            let waker = TaskWaker.await;
-            let verb = $verb;
-            if let Some(id) = $lmr.depart($offset, verb, $deadline, waker) {
-                let mut $flight = InFlight::new($lmr.transport(), id);
-                Rest::default().await;
-                let ended = (&mut $flight).await;
-                if ended == Ended::Done {
-                    return $done;
-                }
+        let mut $flight = InFlight::before($lmr.transport());
+        let ended = poll_fn(|cx| {
+            if $flight.is_posted() {
+                Pin::new(&mut $flight).poll(cx).map(Some)
+            } else if let Some(id) = $lmr.depart($offset, $verb, $deadline, false, cx.waker()) {
+                $flight.post(id);
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
+        });
+        match ended.await {
+            Some(Ended::Done) => return $done,
+            None => false,
+            Some(ended) => {
                 $lmr.failed(&$flight, ended, $late)?;
-                lost = true;
+                true
             }
         }
-        lost
     }};
+}
+
+/// The logarithm of the page size in which addresses are kept.
+const PAGE_BITS: u32 = 12;
+const ADDR_BITS: u32 = u64::BITS - STAMP_BITS;
+
+/// The number and the address of a handle, in 8 bytes. With its shared part, a handle has 16 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PackedLocation(u64);
+
+impl PackedLocation {
+    /// Returns the number only, for a region whose address does not matter.
+    fn without_address(stamp: StampId) -> Self {
+        Self(u64::from(stamp.number()))
+    }
+
+    /// Returns `None` for a region that does not begin at a page, or that begins beyond 2^48.
+    fn new(stamp: StampId, addr: IoAddr) -> Option<Self> {
+        let page = addr.0.is_multiple_of(1 << PAGE_BITS).then_some(addr.0 >> PAGE_BITS)?;
+        (page >> ADDR_BITS == 0).then_some(Self(page << STAMP_BITS | u64::from(stamp.number())))
+    }
+
+    /// Returns the address of the byte at `offset`, if the region has it.
+    #[inline]
+    fn at(self, offset: u64) -> IoAddr {
+        // Nothing overflows: a page has fewer bits.
+        IoAddr((self.0 >> STAMP_BITS << PAGE_BITS) + offset)
+    }
+
+    /// Returns the number of the mapping's stamp.
+    #[inline]
+    fn stamp(self) -> StampId {
+        StampId::from_number(self.0 as u32 & ((1 << STAMP_BITS) - 1))
+    }
 }
 
 /// A handle of a region of memory that is mapped here. Clones share the mapping; it is unmapped when the
@@ -193,18 +223,26 @@ impl Lmr {
         Self { terms: HandleShared::of(issuer, self.terms.extent), short: self.short }
     }
 
-    /// Returns the operations of this node.
-    #[inline]
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.terms.by.transport
-    }
-
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
         &*self.here().platform
     }
 
+    /// Returns the deadline of an operation that begins now. Checks the lease as well.
+    #[inline(always)]
     pub(crate) fn deadline(&self) -> Instant {
-        self.terms.by.deadline()
+        let by = &*self.terms.by;
+        by.transport.deadline(by.timeout_ns)
+    }
+
+    /// Returns the operations of this node.
+    #[inline(always)]
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.terms.by.transport
+    }
+
+    /// Returns the node whose memory the handle caches the location of.
+    pub(super) fn place(&self) -> Option<MemberIndex> {
+        self.terms.extent.place
     }
 
     /// Returns the place of `len` bytes at `offset` of `mapping`, if they are in one piece that is not
@@ -226,17 +264,22 @@ impl Lmr {
         Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
     }
 
-    /// Posts an operation at once if the fast path applies. Returns `None` if it does not; nothing has
-    /// happened then. Must not be called for a handle with limits.
+    /// Posts an operation at once if the fast path applies: the handle caches the location, and no limits
+    /// delay it. Otherwise returns `None`, and nothing has happened. `admitted`: limits have been applied.
     #[inline(always)]
     pub(crate) fn depart(
         &self,
         offset: u64,
         verb: Verb<'_>,
         deadline: Instant,
-        waker: Waker,
+        admitted: bool,
+        waker: &Waker,
     ) -> Option<OpId> {
-        let node = &*self.terms.by.transport;
+        let by = &*self.terms.by;
+        if by.class.app.is_some() && !admitted {
+            return None;
+        }
+        let node = &*by.transport;
         let (right, len) = match verb {
             Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
             Verb::Read { len } => (Permissions::READ, len as usize),
@@ -247,8 +290,8 @@ impl Lmr {
         if len == 0 || len > node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
-        let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
-        node.post_fast(&FastRoute { place, addr, stamp, share }, verb, deadline, waker)
+        let route = FastRoute { place, addr: self.short.at(offset), stamp: self.short.stamp() };
+        node.post_fast(&route, verb, deadline, (&by.class, admitted), waker)
     }
 
     /// Returns a handle whose operations have that priority.
@@ -289,28 +332,6 @@ impl Lmr {
         self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
     }
 
-    /// Returns whether an operation may use the location that the handle caches.
-    #[inline]
-    fn is_short(&self) -> bool {
-        self.terms.extent.place.is_some() && !self.is_rated()
-    }
-
-    /// Returns the error of a failed fast-path operation that must not be repeated: `late` if its deadline
-    /// has passed. Returns `Ok` if the slow path should repeat it.
-    #[cold]
-    pub(crate) fn failed(&self, flight: &InFlight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
-        if ended == Ended::Late {
-            self.here().missed();
-            return Err(late);
-        }
-        match judge(flight.status()) {
-            Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
-            Ok(()) | Err(AttemptError::Connection | AttemptError::TransferError(TransferError::Changed)) => {
-                Ok(())
-            }
-        }
-    }
-
     /// Reads `into.len()` bytes from `offset`.
     #[allow(
         clippy::manual_async_fn,
@@ -345,48 +366,6 @@ impl Lmr {
             );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
-    }
-
-    /// Copies a transfer whose bytes lie on this node, unless they are being moved; returns `false` if
-    /// nothing has been copied.
-    fn copy_here(&self, offset: u64, data: &mut Data<'_>) -> Result<bool, Error> {
-        let node = self.here();
-        let mapping = self.mapping();
-        let piece = self.piece(&mapping, data.right(), offset, data.len() as u64)?;
-        let Some((spot, pass)) = piece.filter(|(spot, _)| spot.at.0 == node.me) else { return Ok(false) };
-        let copied = node.copy_here(spot.addr, data, (&mapping, pass.seen.1)).is_ok();
-        if copied {
-            node.counters.transfer(data.right() == Permissions::READ, data.len() as u64);
-        }
-        Ok(copied)
-    }
-
-    /// Does a transfer on the slow path. `lost`: the fast path has issued it and lost its outcome.
-    async fn transfer_long(
-        &self,
-        offset: u64,
-        mut data: Data<'_>,
-        deadline: Instant,
-        lost: bool,
-    ) -> Result<(), Error> {
-        let node = self.here();
-        let mut _ticket = None;
-        if !lost && !self.is_rated() && self.copy_here(offset, &mut data)? {
-            return Ok(());
-        }
-        if !lost {
-            self.check(data.right(), offset, data.len() as u64)?;
-            _ticket = self.rate(data.len(), deadline).await?;
-            node.counters.transfer(data.right() == Permissions::READ, data.len() as u64);
-        } else {
-            node.counters.retries.add(1);
-        }
-        // A lost write may have been done. A lost read has no effect that can be seen.
-        let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
-        let unknown = if data.right() == Permissions::READ { &harmless } else { &issued };
-        let mapping = self.mapping();
-        let work = node.access(&mapping, offset, data, self.share(), &issued);
-        node.limit(deadline, unknown, work).await
     }
 
     /// Sets `len` bytes from `offset` to `byte`. The region's node does it. It counts as an operation
@@ -427,29 +406,27 @@ impl Lmr {
         }
         self.atomic_long(offset, verb, deadline).await
     }
+}
 
-    /// Returns the error for an operation that was lost on the wire: the departure of its node, or
-    /// `Unknown`.
-    #[cold]
-    fn lost(&self) -> Error {
-        let place = self.terms.extent.place;
-        let at = place.and_then(|place| self.here().ops.lock().links.life(place));
-        at.and_then(|(node, incarnation)| self.here().gone(node, incarnation)).unwrap_or(Error::Unknown)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use platform::IoAddr;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_found(page in 0u64..1 << ADDR_BITS, stamp in 0u32..1 << STAMP_BITS, offset in 0u64..1 << 48) {
+            let (stamp, addr) = (StampId::from_number(stamp), page << PAGE_BITS);
+            let short = PackedLocation::new(stamp, IoAddr(addr)).unwrap();
+            prop_assert_eq!((short.stamp(), short.at(offset)), (stamp, IoAddr(addr + offset)));
+            prop_assert_eq!(PackedLocation::without_address(stamp).stamp(), stamp);
+        }
     }
 
-    /// Does an atomic on the slow path.
-    #[cold]
-    async fn atomic_long(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Result<u64, Error> {
-        let node = self.here();
-        self.check(Permissions::ATOMIC, offset, 8)?;
-        if !offset.is_multiple_of(8) {
-            return Err(Error::Misaligned);
-        }
-        let _ticket = self.rate(8, deadline).await?;
-        node.counters.atomics.add(1);
-        let issued = AtomicBool::new(false);
-        let mapping = self.mapping();
-        let work = node.atomic(&mapping, offset, verb, self.share(), &issued);
-        node.limit(deadline, &issued, work).await
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let new = |addr| PackedLocation::new(StampId::from_number(1), IoAddr(addr)).is_some();
+        assert!(new((1 << 48) - 4096) && !new(1 << 48) && !new(1));
     }
 }

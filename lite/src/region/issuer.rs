@@ -20,7 +20,7 @@ pub(crate) struct Issuer {
     pub(crate) class: Class,
     /// The data shared by the handles of this issuer.
     pub(crate) terms: SharedTable,
-    timeout_ns: u64,
+    pub(super) timeout_ns: u64,
     /// The scope whose end ends everything made through the handles, if there is one.
     pub(crate) scope: Scoped,
     /// The platform as applications see it.
@@ -74,9 +74,7 @@ impl Issuer {
     /// Returns the deadline of an operation that begins now. Checks the lease as well.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
-        let now = self.local.platform.now();
-        self.local.look_at_lease(now);
-        Instant::from_nanos(now.as_nanos().saturating_add(self.timeout_ns))
+        self.transport.deadline(self.timeout_ns)
     }
 }
 

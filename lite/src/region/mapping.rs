@@ -292,7 +292,7 @@ impl Mappings {
             return Err(Error::Refused("unexpected answer".into()));
         };
         let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
-        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp()?);
+        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamp()?);
         expected.arrived(self, &mapping)?;
         Ok(mapping)
     }

@@ -18,13 +18,13 @@ mod mapped;
 mod mapping;
 mod memory;
 mod owner;
-mod packed_location;
 mod pages;
 mod placement;
 mod queue;
 pub(crate) mod request;
 mod rights;
 mod serve;
+mod slow_path;
 mod vector;
 
 pub use handle::Lmr;

@@ -226,7 +226,10 @@ impl CompletionQueue {
                 Err(_) if !self.is_empty() => return Ok(posted),
                 Err(Refused::Busy) => {
                     let (mapping, again) = (op.lmr.mapping(), self.by.node.platform.now() + RECONNECT_PAUSE);
-                    let freed = self.by.node.resources.until(|| mapping.gate.is_closed().then_some(()));
+                    let freed = self.by.node.resources.until(|| {
+                        self.by.transport.ops.lock().want();
+                        mapping.gate.is_closed().then_some(())
+                    });
                     // Every release of a resource wakes this task; the pause only bounds the wait.
                     self.by.node.timers.before(again, freed).await;
                 }
@@ -371,7 +374,7 @@ impl CompletionQueue {
         let node = &*self.by.transport;
         let mut ops = node.ops.lock();
         let Some(conn) = ops.links.conn(to).cloned() else { return Err(Refused::Disconnected) };
-        let (qp_index, key) = (conn.pick(share), conn.remote_key.rkey);
+        let (qp_index, key) = (conn.group.lanes.pick(share), conn.remote_key.rkey);
         let qp = conn.queue_pair(qp_index).map(|qp| qp.number).ok_or(Refused::Disconnected);
         let (mut revoked, mut why) = (None, Refused::Busy);
         for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
@@ -395,7 +398,7 @@ impl CompletionQueue {
             }
             ops.fast_path.count(o.kind.verb());
         }
-        node.note_deadline(deadline);
+        ops.note_deadline(deadline, &node.standing);
         drop(ops);
         drop(conn);
         if let Some(o) = revoked {
@@ -553,7 +556,7 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         for entry in self.entries.get_mut().drain(..) {
             if let Stage::Wire(id) = entry.stage {
-                self.by.node.ops.lock().let_go(id);
+                self.by.node.let_go(id);
             }
         }
         self.by.node.resources.wake_all();

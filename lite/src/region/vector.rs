@@ -1,8 +1,10 @@
 //! Reads and writes of several ranges of a region at once.
 
 use super::handle::Lmr;
-use crate::transport::op::{Ended, InFlight, TaskWaker, Verb};
+use crate::transport::op::{Ended, InFlight, Verb};
 use crate::{Error, Permissions};
+use core::future::poll_fn;
+use core::task::Poll;
 use platform::Instant;
 
 /// The most pieces in flight at once.
@@ -21,7 +23,8 @@ impl Lmr {
         for group in pieces.chunks_mut(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, into), flight) in group.iter().zip(&mut flights) {
-                *flight = self.launch(*offset, Verb::Read { len: into.len() as u32 }, deadline).await;
+                let verb = Verb::Read { len: into.len() as u32 };
+                *flight = self.launch(*offset, verb, deadline).await;
             }
             for ((offset, into), flight) in group.iter_mut().zip(flights) {
                 if !self.land(flight, Error::Deadline, Some(into)).await? {
@@ -74,8 +77,8 @@ impl Lmr {
 
     /// Posts a piece that fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<InFlight<'_>> {
-        let waker = TaskWaker.await;
-        self.depart(offset, verb, deadline, waker).map(|id| InFlight::new(self.transport(), id))
+        let id = poll_fn(|cx| Poll::Ready(self.depart(offset, verb, deadline, true, cx.waker()))).await;
+        id.map(|id| InFlight::new(self.transport(), id))
     }
 
     /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns

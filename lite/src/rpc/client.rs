@@ -11,12 +11,8 @@ use crate::channel::slots::{CallSlot, Channel, Ended, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
-use crate::transport::op::NotPosted;
-use crate::transport::op::Rest;
-use crate::transport::op::TaskWaker;
-use crate::transport::op::Verb;
+use crate::transport::conn::{Conn, RPC_QP};
+use crate::transport::op::{NotPosted, Verb};
 use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -134,11 +130,16 @@ impl Rpc {
             && let Some(conn) = self.transport.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
-            let waker = TaskWaker.await;
-            if let Some(mut slot) = self.begin_call(&conn, request, &target, deadline, waker) {
-                Rest::default().await;
-                let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-                match self.finish_call(&conn, &slot, ended, &mut target)? {
+            let mut slot = None;
+            let ended = core::future::poll_fn(|cx| match &mut slot {
+                Some(slot) => CallSlot::poll(slot, cx).map(Some),
+                None => {
+                    slot = self.begin_call(&conn, request, &target, deadline, cx.waker());
+                    if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
+                }
+            });
+            if let (Some(ended), Some(slot)) = (ended.await, &slot) {
+                match self.finish_call(&conn, slot, ended, &mut target)? {
                     Attempt::Reply(len) => return Ok(len),
                     Attempt::Busy | Attempt::NotSent => busy = true,
                 }
@@ -154,7 +155,7 @@ impl Rpc {
         request: RawRequest<'_>,
         target: &ReplyTarget<'_>,
         deadline: Instant,
-        waker: Waker,
+        waker: &Waker,
     ) -> Option<CallSlot<'c>> {
         let rpc = conn.rpc.as_ref()?;
         let (max_reply, len) = (target.max(), request.data.len());
@@ -164,7 +165,7 @@ impl Rpc {
             return None;
         }
         let own = request.function >= super::internal::INTERNAL;
-        let mut slot = rpc.claim_now(own, waker, deadline, &self.earliest_call)?;
+        let mut slot = rpc.claim_now(own, waker, deadline, |deadline| self.note_deadline(deadline))?;
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,

@@ -179,7 +179,7 @@ impl Rpc {
         if was_empty && !self.flush(conn, rpc, &mut outbox) {
             sometimes!("a reply or a credit waited for room");
             drop(outbox);
-            self.stalled.push(conn.clone());
+            self.local.defer(&self.stalled, conn.clone());
         }
     }
 
@@ -195,7 +195,7 @@ impl Rpc {
             any |= outbox.len() != before;
             drop(outbox);
             if !all {
-                self.stalled.push(conn);
+                self.local.defer(&self.stalled, conn);
             }
         }
         any

@@ -21,7 +21,7 @@ pub(crate) struct Rpc {
     pub(crate) services: ServiceTable,
     pub(super) local_replies: LocalReplies,
     /// A time in nanoseconds that is not later than the earliest deadline of a waiting call.
-    pub(crate) earliest_call: AtomicU64,
+    earliest_call: AtomicU64,
     /// Connections with messages that found no room.
     pub(crate) stalled: DeferredList<Arc<Conn>>,
 }
@@ -37,9 +37,26 @@ impl Deref for Rpc {
 
 impl Rpc {
     /// Returns true if a call may be late at `now`.
-    #[inline]
     pub(crate) fn has_late(&self, now: Instant) -> bool {
-        now.as_nanos() >= self.earliest_call.load(Ordering::SeqCst)
+        now >= self.earliest_call()
+    }
+
+    /// Returns a time that is not later than the earliest deadline of a waiting call.
+    pub(crate) fn earliest_call(&self) -> Instant {
+        Instant::from_nanos(self.earliest_call.load(Ordering::SeqCst))
+    }
+
+    /// Notes the deadline of a call, which must be in its slot already.
+    pub(crate) fn note_deadline(&self, deadline: Instant) {
+        if deadline < self.earliest_call() {
+            self.earliest_call.fetch_min(deadline.as_nanos(), Ordering::SeqCst);
+            self.local.standing.due_by(deadline);
+        }
+    }
+
+    /// Forgets all deadlines, before the poller looks at the slots.
+    pub(crate) fn forget_deadlines(&self) {
+        self.earliest_call.store(u64::MAX, Ordering::SeqCst);
     }
 
     pub(crate) fn new(conns: Arc<Connections>) -> Self {

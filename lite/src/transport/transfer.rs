@@ -156,7 +156,7 @@ impl Connections {
                 self.route(route).await.map_err(|error| TransferError::For(data.unreached(error, issued)))?;
             // All chunks go in order on one queue pair.
             let qp_index = match route {
-                Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),
+                Route::Node(..) => conn.group.lanes.pick(pass.map_or(Share::All, |p| p.share)),
                 Route::Conn(_) => RPC_QP,
             };
             match self.attempt((&conn, qp_index), remote, &mut data, done, pass, issued).await {

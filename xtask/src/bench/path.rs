@@ -41,8 +41,8 @@ struct Budget {
 }
 
 const BUDGETS: [Budget; 2] = [
-    Budget { name: "files", most: 22, aim: 8, count: files },
-    Budget { name: "files with several passages in a half", most: 1, aim: 0, count: repeated },
+    Budget { name: "files", most: 8, aim: 8, count: files },
+    Budget { name: "files with several passages in a half", most: 0, aim: 0, count: repeated },
 ];
 
 /// A half of the path: the task's, or the poller's.

@@ -1,14 +1,15 @@
 //! Connections: the queue pairs that two nodes share.
 
+mod lanes;
 pub(crate) mod peers;
 mod permits;
 mod qp_group;
 
+pub(crate) use lanes::QueuePair;
 pub(crate) use permits::{PeerPermit, PeerPermits};
-pub(crate) use qp_group::{Gone, QpGroup, QueuePair};
+pub(crate) use qp_group::{Gone, QpGroup};
 
 use crate::base::lock::Mutex;
-use crate::base::qos::Share;
 use crate::channel::Channel;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -30,6 +31,11 @@ impl Link {
 
     pub(crate) fn bits(self) -> u32 {
         self.0
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
     }
 }
 
@@ -66,8 +72,7 @@ pub(crate) struct Conn {
     pub(crate) remote_key: MemoryKey,
     /// The number of the attempt that made the connection, the same at both ends.
     pub(crate) id: u64,
-    group: QpGroup,
-    next: AtomicU32,
+    pub(crate) group: QpGroup,
     seen: Mutex<Seen>,
     /// The index in the operation table. Written only under the table's lock.
     link: AtomicU32,
@@ -94,7 +99,6 @@ impl Conn {
             remote_key,
             id,
             group,
-            next: AtomicU32::new(0),
             seen: Mutex::default(),
             link: AtomicU32::new(Link::NONE.bits()),
             owes_closed: AtomicBool::new(false),
@@ -112,38 +116,17 @@ impl Conn {
     }
 
     pub(crate) fn queue_pair(&self, qp_index: usize) -> Option<&QueuePair> {
-        self.group.queue_pairs.get(qp_index)
+        self.group.lanes.get(qp_index)
     }
 
     pub(crate) fn group(&self) -> &QpGroup {
         &self.group
     }
 
-    /// Returns the queue pair for the next one-sided operation: in turn, without that of RPC if there are
-    /// others.
-    #[inline(always)]
-    pub(crate) fn pick(&self, share: Share) -> usize {
-        let n = self.group.queue_pairs.len() as u32;
-        let (first, count) = match share {
-            _ if n < 2 => return RPC_QP,
-            Share::All => (1, n - 1),
-            Share::Low => (n - 1, 1),
-            Share::High if n == 2 => return RPC_QP,
-            Share::High => (1, n - 2),
-        };
-        if count == 1 {
-            return first as usize;
-        }
-        // Two tasks may get the same index, which is harmless.
-        let next = self.next.load(Ordering::Relaxed);
-        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
-        (first + next % count) as usize
-    }
-
     /// Returns the time for which this node has posted nothing, as far as it has looked. Traffic of the
     /// peer is answered and does not count.
     pub(crate) fn unused(&self, now: Instant) -> Duration {
-        let begun = self.group.begun();
+        let begun = self.group.lanes.begun();
         let mut seen = self.seen.lock();
         if seen.begun != begun {
             (seen.begun, seen.since) = (begun, now);
@@ -153,7 +136,7 @@ impl Conn {
 
     /// Counts the connection as used now.
     pub(crate) fn touch(&self, now: Instant) {
-        let begun = self.group.begun();
+        let begun = self.group.lanes.begun();
         let mut seen = self.seen.lock();
         (seen.begun, seen.since) = (begun, now);
     }
@@ -170,7 +153,7 @@ impl Conn {
 
     /// Returns true if nothing is posted on it any more: its queue pairs are destroyed, or are about to be.
     pub(crate) fn is_shut(&self) -> bool {
-        self.group.is_ending()
+        self.group.lanes.is_ending()
     }
 
     pub(crate) fn note_failure(&self) {

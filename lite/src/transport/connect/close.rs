@@ -146,7 +146,6 @@ impl Connections {
 
     /// Closes connections that have not been used for [`Config::idle`](crate::Config::idle); called by the
     /// poller. Returns true if it was time for that.
-    #[inline]
     pub(crate) fn sweep(self: &Arc<Self>, now: Instant) -> bool {
         let is_due = now.as_nanos() >= self.next_sweep.load(Ordering::Relaxed);
         if is_due {
@@ -155,7 +154,6 @@ impl Connections {
         is_due
     }
 
-    #[cold]
     fn close_idle(self: &Arc<Self>, now: Instant) {
         self.next_sweep.store(u64::MAX, Ordering::Relaxed);
         let aged = self.by_age(now);
@@ -177,7 +175,8 @@ impl Connections {
         let many = crate::transport::conn::PeerPermit::taken(&self.permits) >= self.config.peers / 2;
         let idle = self.config.idle.map(|idle| (idle / 4).max(Duration::from_micros(1)));
         let Some(pause) = [many.then_some(SAMPLE), idle].into_iter().flatten().min() else { return };
-        self.next_sweep.fetch_min((now + pause).as_nanos(), Ordering::Relaxed);
+        self.next_sweep.fetch_min((now + pause).as_nanos(), Ordering::SeqCst);
+        self.standing.due_by(now + pause);
     }
 
     /// Returns the time by which [`sweep`](Self::sweep) must be called.
@@ -222,7 +221,7 @@ impl Connections {
             Gone::Before | Gone::NotYet { first: false } => {}
             Gone::NotYet { first: true } => {
                 log::error!("lite: the RNIC cannot destroy the connection to {} yet", conn.peer);
-                self.served.push(conn.clone());
+                self.defer(&self.served, conn.clone());
                 // Tasks that wait for room use another connection; tasks that wait for an end wait until it
                 // comes.
                 if let Some(rpc) = &conn.rpc {
@@ -234,13 +233,12 @@ impl Connections {
     }
 
     /// Tries again to destroy queue pairs that the RNIC could not destroy; called by the poller.
-    #[cold]
     pub(crate) fn shut_served(&self) {
         for conn in self.served.take() {
             match conn.group().destroy() {
                 Gone::Now => self.bury(&conn),
                 Gone::Before => {}
-                Gone::NotYet { .. } => self.served.push(conn),
+                Gone::NotYet { .. } => self.defer(&self.served, conn),
             }
         }
     }
@@ -251,7 +249,7 @@ impl Connections {
         if let Some(qp_index) = conn.queue_pair(crate::transport::conn::RPC_QP) {
             self.by_qp.lock().remove(&qp_index.number);
         }
-        self.closing.push(conn.clone());
+        self.defer(&self.closing, conn.clone());
         if let Some(rpc) = &conn.rpc {
             rpc.lose_all();
         }

@@ -1,84 +1,281 @@
-//! The fast path of an operation that fits one work request: it is posted at once if its connection exists
-//! and has room, under one lock and without a timer of its own. In all other cases the slow path does it.
+//! One work request, from its posting to its end, as its task sees it.
+//!
+//! The fast path posts an operation at once if its connection exists and has room, under one lock and without
+//! a timer of its own. In all other cases the slow path does it.
 
 use super::links::MemberIndex;
-use super::status::OpId;
+use super::status::{OpId, Stage};
 use super::transport::Transport;
 use super::validity::StampId;
-use super::work::{Effect, Verb};
-use crate::base::qos::Share;
-use core::sync::atomic::Ordering;
-use core::task::Waker;
+use super::work::{Effect, NotPosted, Verb};
+use crate::Error;
+use crate::base::bounce::BufferOffset;
+use crate::base::qos::{Class, Share};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
-use verbs::RemoteAddr;
+use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
+
+/// The longest payload that is assembled on the stack for an inline work request, in bytes.
+const MAX_INLINE: usize = 256;
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
 pub(crate) struct FastRoute {
     pub(crate) place: MemberIndex,
     pub(crate) addr: IoAddr,
     pub(crate) stamp: StampId,
-    pub(crate) share: Share,
 }
 
 impl Transport {
+    /// Returns the deadline of an operation that begins now, `timeout` nanoseconds from now. Suspends this
+    /// node if its lease has passed.
+    #[inline(always)]
+    pub(crate) fn deadline(&self, timeout: u64) -> Instant {
+        let now = self.platform.now();
+        // The lease has not passed before something is due.
+        if self.standing.is_due(now) {
+            self.local.look_at_lease(now);
+        }
+        Instant::from_nanos(now.as_nanos().saturating_add(timeout))
+    }
+
     /// Posts at once, with the waker of the task that waits. Otherwise returns `None` and nothing has
-    /// happened; the slow path finds the reason.
+    /// happened; the slow path finds the reason. `admitted`: the limits and the scheme of the class have been
+    /// applied to the operation.
     #[inline(always)]
     pub(crate) fn post_fast(
         &self,
         route: &FastRoute,
         verb: Verb<'_>,
         deadline: Instant,
-        waker: Waker,
+        (class, admitted): (&Class, bool),
+        waker: &Waker,
     ) -> Option<OpId> {
-        if !self.local.lease.may_begin() {
-            return None;
-        }
+        let (share, traced) =
+            if self.standing.is_plain() { (Share::All, false) } else { self.attention(class, admitted)? };
         let bytes = self.bounce_len(verb);
         let to = {
+            // The mapping is checked under this lock: a task that changes it then finds the operations
+            // posted before under this lock.
             let mut ops = self.ops.lock();
-            // Checked under this lock: a task that changes a mapping then finds the operations posted
-            // before under this lock.
-            if !self.stamps.is_valid(route.stamp) {
-                return None;
-            }
-            let waits = (waker, deadline);
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
-            let to = ops.take_fast(route.place, route.share, touch, bytes, self.send_depth, waits)?;
+            let waits = (waker, deadline);
+            let to = ops.take_fast(route.place, share, touch, bytes, self.send_depth, waits)?;
             ops.fast_path.count(verb);
-            self.note_deadline(deadline);
+            ops.note_deadline(deadline, &self.standing);
             to
         };
-        self.local.trace(|| super::post::posted(to.id, verb, to.peer, to.qp_index));
+        if traced {
+            self.local.record(super::post::posted(to.id, verb, to.peer, to.qp_index));
+        }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
     }
 
-    /// Notes the deadline of an operation. Must be called under the table's lock.
-    pub(crate) fn note_deadline(&self, deadline: Instant) {
-        if deadline.as_nanos() < self.earliest_op.load(Ordering::Relaxed) {
-            self.earliest_op.store(deadline.as_nanos(), Ordering::Release);
+    /// Returns the queue pairs for an operation, and true if events are traced; `None` if no operation may
+    /// begin, or may be delayed.
+    #[cold]
+    fn attention(&self, class: &Class, admitted: bool) -> Option<(Share, bool)> {
+        let qos = &self.local.qos;
+        let may_begin = self.local.lease.may_begin() && (admitted || !class.is_rated(qos));
+        may_begin.then(|| (class.share(qos), self.standing.is_traced()))
+    }
+
+    /// Returns the length of the bounce buffer that `verb` needs, if it needs one.
+    #[inline]
+    pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
+        match verb {
+            Verb::Write { head, tail, .. } => {
+                let bytes = head.len() + tail.len();
+                (bytes > self.max_inline.min(MAX_INLINE)).then_some(bytes)
+            }
+            Verb::Read { len } => Some(len as usize),
+            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => Some(8),
         }
     }
 
-    /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
-    #[inline]
-    pub(crate) fn expire_fast_path(&self, now: Instant) -> bool {
-        now.as_nanos() >= self.earliest_op.load(Ordering::Acquire) && self.wake_late(now)
+    /// Posts an operation that has a slot, and a bounce buffer if it needs one. On `Err` the slot has been
+    /// released. `detached`: no task will wait for it.
+    #[inline(always)]
+    pub(crate) fn submit(
+        &self,
+        qp: QpNum,
+        (id, detached): (OpId, bool),
+        place: Option<BufferOffset>,
+        verb: Verb<'_>,
+        remote: RemoteAddr,
+    ) -> Result<(), NotPosted> {
+        let mut buffer;
+        let sge;
+        let op = match (verb, place) {
+            (Verb::Write { head, tail: [], imm }, None) => {
+                SendOp::Write { data: Payload::Inline(head), remote, imm }
+            }
+            (Verb::Write { head, tail, imm }, None) => {
+                buffer = [0u8; MAX_INLINE];
+                let Some(bytes) = join(&mut buffer, head, tail) else { return Err(self.cancel(id)) };
+                SendOp::Write { data: Payload::Inline(bytes), remote, imm }
+            }
+            (Verb::Write { head, tail, imm }, Some(place)) => {
+                let (buffers, addr) = (&self.buffers, self.buffers.addr(place));
+                sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
+                let is_filled = buffers.write(place, 0, head).is_ok()
+                    && (tail.is_empty() || buffers.write(place, head.len(), tail).is_ok());
+                if !is_filled {
+                    return Err(self.cancel(id));
+                }
+                if detached {
+                    self.ends.filled(id);
+                }
+                SendOp::Write { data: Payload::Gather(&sge), remote, imm }
+            }
+            (Verb::Read { len }, Some(place)) => {
+                sge = [Sge { addr: self.buffers.addr(place), len }];
+                SendOp::Read { into: &sge, remote }
+            }
+            (Verb::FetchAdd { add }, Some(place)) => {
+                SendOp::FetchAdd { result: self.buffers.addr(place), remote, add }
+            }
+            (Verb::CompareSwap { compare, swap }, Some(place)) => {
+                SendOp::CompareSwap { result: self.buffers.addr(place), remote, compare, swap }
+            }
+            (_, None) => return Err(self.cancel(id)),
+        };
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
+        match self.rnic.post_send(qp, &[work]) {
+            Ok(()) => {
+                self.platform.wake_poller();
+                Ok(())
+            }
+            Err((_, error)) => {
+                let invalid = self.cancel(id);
+                Err(match error {
+                    VerbsError::NoResources => {
+                        self.ops.lock().want();
+                        NotPosted::Busy
+                    }
+                    VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
+                    _ => NotPosted::ConnectionLost,
+                })
+            }
+        }
     }
 
-    #[cold]
-    fn wake_late(&self, now: Instant) -> bool {
-        let (mut from, mut any) = (0, false);
-        loop {
-            let mut ops = self.ops.lock();
-            let Some(waker) = ops.next_late(now, &mut from) else {
-                self.earliest_op.store(ops.earliest().as_nanos(), Ordering::Release);
-                return any;
-            };
-            drop(ops);
-            any = true;
-            waker.wake();
+    /// Polls a work request for which a task waits.
+    #[inline(always)]
+    pub(crate) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
+        let stage = match self.ends.look(id) {
+            Some(Stage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
+            Some(Stage::OnWire) => self.ends.look(id),
+            stage => stage,
+        };
+        Poll::Ready(match stage {
+            None => (Ended::Done, None),
+            Some(Stage::Done) => (Ended::Done, Some(id)),
+            Some(Stage::Failed) => (Ended::Failed, Some(id)),
+            Some(Stage::Late | Stage::OnWire) => (Ended::Late, Some(id)),
+        })
+    }
+
+    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    #[inline]
+    pub(crate) fn let_go(&self, id: OpId) {
+        let wanted = self.ops.lock().let_go(id);
+        if wanted {
+            self.wake_waiters();
+        }
+    }
+}
+
+/// Copies `head` and `tail` into `buffer`, if there is room.
+#[inline]
+fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
+    let bytes = buffer.get_mut(..head.len() + tail.len())?;
+    let (first, rest) = bytes.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    rest.copy_from_slice(tail);
+    Some(bytes)
+}
+
+fn imm_of(verb: Verb<'_>) -> bool {
+    matches!(verb, Verb::Write { imm: Some(_), .. })
+}
+
+/// The end of the wait for a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// Success.
+    Done,
+    /// Failure, with a [status](InFlight::status).
+    Failed,
+    /// The deadline has passed while it is in flight.
+    Late,
+}
+
+/// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
+/// quarantine until its completion; afterwards others may use them.
+pub(crate) struct InFlight<'n> {
+    node: &'n Transport,
+    /// `None` before the posting, and once nothing is held any more.
+    id: Option<OpId>,
+}
+
+impl<'n> InFlight<'n> {
+    #[inline]
+    pub(crate) fn new(node: &'n Transport, id: OpId) -> Self {
+        Self { node, id: Some(id) }
+    }
+
+    /// Returns the state before anything is posted.
+    #[inline(always)]
+    pub(crate) fn before(node: &'n Transport) -> Self {
+        Self { node, id: None }
+    }
+
+    /// Notes the work request, once it is posted.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, id: OpId) {
+        self.id = Some(id);
+    }
+
+    /// Returns true from the posting until nothing is held any more.
+    #[inline(always)]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
+    #[inline]
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
+        let place = self.id.map(|id| self.node.ends.place(id)).ok_or(Error::Unknown)?;
+        self.node.buffers.read(place, into).map_err(|_| Error::Unknown)
+    }
+
+    /// Returns the status of the completion.
+    pub(crate) fn status(&self) -> Status {
+        self.id.map_or(Status::Success, |id| self.node.ops.lock().status(id))
+    }
+}
+
+impl Future for InFlight<'_> {
+    type Output = Ended;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some(id) = self.id else { return Poll::Ready(Ended::Done) };
+        self.node.poll_op(id, cx).map(|(ended, id)| {
+            self.id = id;
+            ended
+        })
+    }
+}
+
+impl Drop for InFlight<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.node.let_go(id);
         }
     }
 }

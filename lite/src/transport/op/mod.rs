@@ -1,18 +1,19 @@
 //! Operations in flight: the table of slots, posting, and the fast path.
 
+mod completion;
 mod fast_path;
-mod in_flight;
 mod links;
 mod post;
 mod status;
+mod survey;
 mod table;
 mod transport;
 mod unfinished;
 mod validity;
 mod work;
 
-pub(crate) use fast_path::FastRoute;
-pub(crate) use in_flight::{Ended, InFlight, Rest, TaskWaker};
+pub(crate) use completion::BATCH;
+pub(crate) use fast_path::{Ended, FastRoute, InFlight};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
 pub(crate) use status::OpId;

@@ -22,20 +22,18 @@
 //! A success without a bounce buffer leads from OnWire to Free at once.
 
 use super::links::{Links, MemberIndex};
-use super::status::OpId;
-use super::status::{OpStatuses, Stage};
+use super::status::{OpId, OpStatuses, Stage};
 use super::unfinished::Unfinished;
-use super::validity::StampId;
+use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
 use crate::base::bounce::{Bounce, BouncePool, BufferOffset};
 use crate::base::qos::Share;
+use crate::base::standing::Standing;
 use crate::planted::{Bug, planted};
-use crate::transport::conn::Conn;
-use crate::transport::conn::Link;
-use crate::transport::conn::QueuePair;
+use crate::transport::conn::{Conn, Link, QueuePair};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::task::{Context, Waker};
+use core::task::Waker;
 use platform::Instant;
 use proto::NodeId;
 use verbs::{QpNum, RemoteKey, Status};
@@ -53,7 +51,7 @@ pub(crate) enum Waits {
 /// The state of a slot. It is one byte, without the status, because the completion of each operation
 /// compares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Free,
     /// Being posted or on the wire, without a waiter. Until [`OpStatuses::is_filled`] the poster
     /// owns the bounce buffer and copies into it without a lock: a completion before that releases
@@ -68,26 +66,26 @@ enum State {
 }
 
 impl State {
-    const fn is_under_way(&self) -> bool {
+    pub(super) const fn is_under_way(&self) -> bool {
         matches!(self, Self::Posting | Self::OnWire | Self::Abandoned)
     }
 }
 
-struct Slot {
+pub(super) struct Slot {
     /// The present use, or the next one.
-    id: OpId,
-    state: State,
+    pub(super) id: OpId,
+    pub(super) state: State,
     /// The status of the present use, once the state is [`State::Ended`].
-    status: Status,
-    waker: Option<Waker>,
+    pub(super) status: Status,
+    pub(super) waker: Option<Waker>,
     /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline, and once
     /// the task has been woken.
-    until: Instant,
+    pub(super) until: Instant,
     /// The connection, and the queue pair within it.
-    link: Link,
-    qp_index: u8,
-    touch: Effect,
-    bounce: Option<Bounce>,
+    pub(super) link: Link,
+    pub(super) qp_index: u8,
+    pub(super) touch: Effect,
+    pub(super) bounce: Option<Bounce>,
 }
 
 /// An operation that has all its resources, and its queue pair.
@@ -102,6 +100,15 @@ pub(crate) struct Taken {
     pub(crate) qp_index: usize,
 }
 
+/// The tasks to wake after a change of the table, outside of its lock.
+#[must_use]
+pub(crate) struct Wakes {
+    /// The waker of the operation's task.
+    pub(crate) task: Option<Waker>,
+    /// True if a task may wait for a resource, or for the end of operations.
+    pub(crate) others: bool,
+}
+
 impl Slot {
     #[inline(always)]
     fn begin(&mut self, (link, qp_index): (Link, usize), touch: Effect, waits: Waits) {
@@ -111,6 +118,7 @@ impl Slot {
             Waits::Task | Waits::Until(..) => State::OnWire,
         };
         (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
+        // A free slot has no waker.
         (self.waker, self.until) = match waits {
             Waits::Nobody | Waits::Task => (None, Instant::MAX),
             Waits::Until(waker, until) => (Some(waker), until),
@@ -130,7 +138,7 @@ fn reserve<'a>(
     bytes: Option<usize>,
     depth: u32,
 ) -> Result<&'a mut Slot, NotPosted> {
-    if queue_pair.load.is_full(depth) {
+    if queue_pair.is_full(depth) {
         return Err(NotPosted::Busy);
     }
     let &index = free.last().ok_or(NotPosted::Busy)?;
@@ -140,7 +148,7 @@ fn reserve<'a>(
         ends.set_place(slot.id, bounce.place);
         slot.bounce = Some(bounce);
     }
-    queue_pair.load.begin();
+    queue_pair.begin();
     free.pop();
     Ok(slot)
 }
@@ -148,13 +156,19 @@ fn reserve<'a>(
 /// Releases the slot and the bounce buffer of an operation that has ended.
 #[inline(always)]
 fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) {
+    if let Some(bounce) = slot.bounce.take() {
+        pool.give(bounce);
+    }
+    free_slot(slot, ends, free);
+}
+
+/// Releases the slot of an operation that has ended and has no bounce buffer.
+#[inline(always)]
+fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
     let index = slot.id.index();
     slot.state = State::Free;
     slot.id = slot.id.next();
     ends.set(slot.id, Stage::OnWire);
-    if let Some(bounce) = slot.bounce.take() {
-        pool.give(bounce);
-    }
     free.push(index as u32);
 }
 
@@ -200,13 +214,19 @@ impl FastPathCounts {
 
 /// All slots of a node, and the bounce buffers.
 pub(crate) struct OpTable {
-    slots: Vec<Slot>,
-    ends: OpStatuses,
-    free: Vec<u32>,
+    pub(super) slots: Vec<Slot>,
+    pub(super) ends: OpStatuses,
+    pub(super) free: Vec<u32>,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
+    pub(super) valid: ValidStamps,
     pub(crate) fast_path: FastPathCounts,
     pub(crate) unfinished: Unfinished,
+    /// A time that is not later than the earliest deadline of a waiting operation.
+    pub(super) earliest: Instant,
+    /// True if this table has refused a task something that an operation's end may change. The next end
+    /// tells that, and the task is woken then.
+    pub(super) wanted: bool,
 }
 
 impl OpTable {
@@ -222,27 +242,23 @@ impl OpTable {
             touch: Effect::NOTHING,
             bounce: None,
         };
-        let free = (0..count).rev().collect();
-        let slots = (0..count).map(slot).collect();
-        let (ends, links, fast_path) = (OpStatuses::new(count), Links::default(), FastPathCounts::default());
-        Self { slots, ends, free, bounce, links, fast_path, unfinished: Unfinished::default() }
-    }
-
-    /// Returns the published state of the operations.
-    pub(crate) fn ends(&self) -> OpStatuses {
-        self.ends.clone()
-    }
-
-    /// Returns the number of slots in use.
-    #[cfg(feature = "testing")]
-    pub(crate) fn in_use(&self) -> usize {
-        self.slots.len() - self.free.len()
+        Self {
+            slots: (0..count).map(slot).collect(),
+            ends: OpStatuses::new(count),
+            free: (0..count).rev().collect(),
+            bounce,
+            links: Links::default(),
+            valid: ValidStamps::default(),
+            fast_path: FastPathCounts::default(),
+            unfinished: Unfinished::default(),
+            earliest: Instant::MAX,
+            wanted: false,
+        }
     }
 
     /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
     /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
     /// queue pair.
-    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         (conn, qp_index): (&Arc<Conn>, usize),
@@ -257,13 +273,19 @@ impl OpTable {
         }
         let queue_pair = conn.queue_pair(qp_index).ok_or(NotPosted::Invalid)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
-        let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth)?;
+        let slot = match reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth) {
+            Ok(slot) => slot,
+            Err(reason) => {
+                self.wanted = true;
+                return Err(reason);
+            }
+        };
         slot.begin((link, qp_index), touch, waits);
         Ok((slot.id, slot.bounce.as_ref().map(|b| b.place)))
     }
 
     /// Does the work of [`take`](Self::take) for an operation on the memory of `place`, over a queue pair
-    /// that `share` allows.
+    /// that `share` allows, if the mapping of `touch` is valid.
     #[inline(always)]
     pub(crate) fn take_fast(
         &mut self,
@@ -272,38 +294,77 @@ impl OpTable {
         touch: Effect,
         bytes: Option<usize>,
         depth: u32,
-        (waker, deadline): (Waker, Instant),
+        (waker, deadline): (&Waker, Instant),
     ) -> Option<Taken> {
-        let (link, conn) = self.links.conn_to(place)?;
-        let qp_index = conn.pick(share);
-        let queue_pair = conn.queue_pair(qp_index)?;
+        let stamp = touch.stamp.0;
+        if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
+            return None;
+        }
+        let conn = self.links.routes.get(place.0 as usize)?.as_ref()?;
+        let lanes = &conn.group.lanes;
+        if lanes.is_ending() {
+            return None;
+        }
+        let qp_index = lanes.pick(share);
+        let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((link, qp_index), touch, Waits::Until(waker, deadline));
+        slot.begin((conn.link(), qp_index), touch, Waits::Until(waker.clone(), deadline));
         let place = slot.bounce.as_ref().map(|b| b.place);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
         Some(Taken { id: slot.id, place, qp, key, peer: conn.peer, qp_index })
     }
 
-    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a
+    /// Notes the deadline of an operation, which must be in its slot already.
+    #[inline(always)]
+    pub(crate) fn note_deadline(&mut self, deadline: Instant, standing: &Standing) {
+        if deadline < self.earliest {
+            self.earliest = deadline;
+            standing.due_by(deadline);
+        }
+    }
+
+    /// Ends operation `id`, which has succeeded, and returns the tasks to wake.
+    #[inline(always)]
+    pub(crate) fn succeed(&mut self, id: OpId) -> Wakes {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::OnWire)
+        else {
+            return self.complete(id, Status::Success);
+        };
+        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
+            queue_pair.end();
+        }
+        let task = slot.waker.take();
+        if slot.bounce.is_none() {
+            free_slot(slot, &self.ends, &mut self.free);
+        } else {
+            (slot.state, slot.status) = (State::Ended, Status::Success);
+            self.ends.set(id, Stage::Done);
+        }
+        Wakes { task, others: core::mem::take(&mut self.wanted) }
+    }
+
+    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
     /// completion that came twice.
     ///
     /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
     /// success from the slot's next use.
-    #[inline]
-    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
-        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
+    #[inline(never)]
+    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
+        const NOBODY: Wakes = Wakes { task: None, others: false };
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
         let abandoned = match slot.state {
             State::OnWire => false,
             State::Abandoned => true,
             State::Posting => self.ends.is_filled(id),
-            State::Free | State::Ended => return None,
+            State::Free | State::Ended => return NOBODY,
         };
-        let conn = self.links.get(slot.link);
-        if let Some(queue_pair) = conn.and_then(|c| c.queue_pair(usize::from(slot.qp_index))) {
-            queue_pair.load.end();
+        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
+            queue_pair.end();
         }
-        let waker = slot.waker.take();
+        let task = slot.waker.take();
         let is_plain = status == Status::Success && !abandoned;
         if !is_plain && slot.touch.changes {
             self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
@@ -314,57 +375,15 @@ impl OpTable {
             (slot.state, slot.status) = (State::Ended, status);
             self.ends.set(id, if is_plain { Stage::Done } else { Stage::Failed });
         }
-        waker
+        Wakes { task, others: core::mem::take(&mut self.wanted) }
     }
 
-    /// Returns the connection of an operation on the wire, unless the connection is shut.
-    #[cold]
-    pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
-        let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
-        self.links.open(slot.link).filter(|_| slot.state.is_under_way()).cloned()
-    }
-
-    /// Returns true if an operation through that mapping is on the wire, or may still change its memory.
-    pub(crate) fn passes(&self, stamp: StampId) -> bool {
-        self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
-            || self.unfinished.passes(stamp)
-    }
-
-    /// Releases the slot of an operation that was not posted.
-    #[cold]
-    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Waker> {
-        if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) {
-            slot.touch.changes = false;
-        }
-        let waker = self.complete(id, Status::LocalQpOperationError);
-        self.let_go(id);
-        waker
-    }
-
-    /// Registers `cx`'s task to be woken at the operation's end or deadline. Returns `false` if one of the
-    /// two has passed.
-    pub(crate) fn wait(&mut self, id: OpId, cx: &Context<'_>) -> bool {
-        if self.ends.look(id) != Some(Stage::OnWire) {
-            return false;
-        }
-        if let Some(slot) = self.slots.get_mut(id.index())
-            && !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker()))
-        {
-            slot.waker = Some(cx.waker().clone());
-        }
-        true
-    }
-
-    /// Returns the status of an operation that has ended.
-    pub(crate) fn status(&self, id: OpId) -> Status {
-        let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == State::Ended);
-        slot.map_or(Status::LocalQpOperationError, |s| s.status)
-    }
-
-    /// Ends the interest in an operation: no task waits for it or needs its result any more.
+    /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if
+    /// a task may wait for what becomes free by that.
     #[inline]
-    pub(crate) fn let_go(&mut self, id: OpId) {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
+    #[must_use]
+    pub(crate) fn let_go(&mut self, id: OpId) -> bool {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
         match slot.state {
             State::Free | State::Posting | State::Abandoned => {}
             State::OnWire if planted(Bug::FlightLeaks) => {}
@@ -383,50 +402,6 @@ impl OpTable {
             }
             State::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         }
-    }
-
-    /// Marks the next operation from slot `from` on whose deadline is not after `now`, and returns the
-    /// waker of its task.
-    pub(crate) fn next_late(&mut self, now: Instant, from: &mut usize) -> Option<Waker> {
-        while let Some(slot) = self.slots.get_mut(*from) {
-            *from += 1;
-            if slot.state.is_under_way() && slot.until <= now {
-                self.ends.set(slot.id, Stage::Late);
-                slot.until = Instant::MAX;
-                if let Some(waker) = slot.waker.take() {
-                    return Some(waker);
-                }
-            }
-        }
-        None
-    }
-
-    /// Returns the earliest deadline of an operation on the wire.
-    pub(crate) fn earliest(&self) -> Instant {
-        let on_wire = self.slots.iter().filter(|s| s.state.is_under_way());
-        on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX)
-    }
-
-    /// Stops posting on `conn` if nothing of it is on the wire; returns true if that is the case.
-    pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
-        conn.group().seal()
-    }
-
-    /// Reverts [`seal`](Self::seal).
-    pub(crate) fn unseal(&mut self, conn: &Conn) {
-        conn.group().unseal();
-    }
-
-    /// Returns true if nothing is on the wire.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.slots.iter().any(|s| s.state.is_under_way())
-    }
-
-    /// Returns an operation of `conn` that is on the wire. For a connection that has been reset and whose
-    /// completions have all been taken.
-    pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
-        let link = conn.link();
-        let strands = |s: &Slot| s.link == link && s.state.is_under_way();
-        self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
+        core::mem::take(&mut self.wanted)
     }
 }

@@ -3,19 +3,19 @@
 use super::status::OpStatuses;
 use super::table::OpTable;
 use super::unfinished::Moment;
-use super::validity::Stamps;
+use super::validity::StampNumbers;
 use crate::Error;
 use crate::base::bounce::{BouncePool, Buffers};
 use crate::base::config::Config;
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
+use crate::base::standing::Standing;
 use crate::base::wait::Waiters;
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::Peers;
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::AtomicU64;
-use core::task::Waker;
+use platform::Platform;
 use verbs::Rnic;
 
 /// The operations of a node. It extends [`Peers`].
@@ -23,6 +23,8 @@ pub(crate) struct Transport {
     peers: Arc<Peers>,
     /// The lowest layer, which the fast path uses.
     pub(crate) local: Arc<Local>,
+    pub(crate) standing: Arc<Standing>,
+    pub(super) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
     /// The longest payload of an inline work request, in bytes.
     pub(crate) max_inline: usize,
@@ -35,14 +37,12 @@ pub(crate) struct Transport {
     pub(crate) ops: Mutex<OpTable>,
     /// The published state of the operations.
     pub(crate) ends: OpStatuses,
-    /// A time in nanoseconds that is not later than the earliest deadline of a waiting operation.
-    pub(crate) earliest_op: AtomicU64,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
     pub(crate) resources: Waiters,
     /// Tasks that wait until nothing of a mapping is on the wire.
     pub(crate) drains: Waiters,
-    /// The validity of what handles cache.
-    pub(crate) stamps: Arc<Stamps>,
+    /// The numbers of mappings.
+    pub(super) stamps: Mutex<StampNumbers>,
 }
 
 impl Deref for Transport {
@@ -63,6 +63,8 @@ impl Transport {
         let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             local: (*peers).clone(),
+            standing: peers.standing.clone(),
+            platform: peers.platform.clone(),
             peers,
             rnic,
             max_inline,
@@ -71,21 +73,10 @@ impl Transport {
             buffers,
             ends: ops.ends(),
             ops: Mutex::new(ops),
-            earliest_op: AtomicU64::new(u64::MAX),
             resources: Waiters::default(),
             drains: Waiters::default(),
-            stamps: Arc::default(),
+            stamps: Mutex::default(),
         })
-    }
-
-    /// Wakes tasks that wait for the end of an operation, or for its resources.
-    #[inline]
-    pub(crate) fn finish(&self, waker: Option<Waker>) {
-        self.drains.wake_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        self.resources.wake_all();
     }
 
     /// Returns the present moment, for [`is_settled`](Self::is_settled).
@@ -103,9 +94,9 @@ impl Transport {
     /// as long as the transport takes to give up, plus a message to the peer and back through the manager.
     pub(crate) async fn settled(&self, since: Moment) {
         let time = since..self.moment();
-        if self.ops.lock().unfinished.any(&time) {
+        if self.ops.lock().is_unsettled(&time) {
             sometimes!("a task waited for operations of unknown outcome");
         }
-        self.drains.until(|| (!self.ops.lock().unfinished.any(&time)).then_some(())).await;
+        self.drains.until(|| (!self.ops.lock().is_unsettled(&time)).then_some(())).await;
     }
 }

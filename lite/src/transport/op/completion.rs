@@ -1,0 +1,88 @@
+//! The ends of operations: completions are taken, and the tasks that wait are woken.
+
+use super::status::OpId;
+use super::table::Wakes;
+use super::transport::Transport;
+use crate::base::trace::Event;
+use platform::Instant;
+use verbs::{Completion, CqId, Status, WorkKind};
+
+/// The number of completions taken at once.
+pub(crate) const BATCH: usize = 64;
+
+impl Transport {
+    /// Takes at most `batches` batches of completions; returns true if there were any. Ends the operations
+    /// that have succeeded, and passes all other completions to `other`.
+    #[inline(always)]
+    pub(crate) fn take_completions(
+        &self,
+        cq: CqId,
+        batch: &mut [Completion; BATCH],
+        batches: usize,
+        mut other: impl FnMut(&Completion),
+    ) -> bool {
+        let mut any = false;
+        for _ in 0..batches {
+            let n = self.rnic.poll_cq(cq, batch).min(BATCH);
+            any |= n > 0;
+            for completion in batch.get(..n).unwrap_or_default() {
+                let received = matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
+                match OpId::from_wr_id(completion.id) {
+                    Some(id) if !received && completion.status == Status::Success => self.succeed(id),
+                    _ => other(completion),
+                }
+            }
+            if n < BATCH {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Ends an operation that has succeeded.
+    #[inline(always)]
+    fn succeed(&self, id: OpId) {
+        let wakes = self.ops.lock().succeed(id);
+        if self.standing.is_traced() {
+            self.local.record(Event::Ended { id: id.wr_id().0, ok: true });
+        }
+        self.wake(wakes);
+    }
+
+    /// Wakes the tasks that wait for what has changed in the table.
+    #[inline(always)]
+    pub(crate) fn wake(&self, wakes: Wakes) {
+        if let Some(task) = wakes.task {
+            task.wake();
+        }
+        if wakes.others {
+            self.wake_waiters();
+        }
+    }
+
+    /// Wakes all tasks that wait for a resource, or for the end of operations.
+    #[cold]
+    pub(crate) fn wake_waiters(&self) {
+        self.drains.wake_all();
+        self.resources.wake_all();
+    }
+
+    /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
+    pub(crate) fn wake_late(&self, now: Instant) -> bool {
+        if now < self.earliest_deadline() {
+            return false;
+        }
+        let (mut from, mut any) = (0, false);
+        loop {
+            let waker = self.ops.lock().next_late(now, &mut from);
+            let Some(waker) = waker else { return any };
+            any = true;
+            waker.wake();
+        }
+    }
+
+    /// Returns a time that is not later than the earliest deadline of an operation on the fast path.
+    pub(crate) fn earliest_deadline(&self) -> Instant {
+        self.ops.lock().earliest
+    }
+}

@@ -1,0 +1,126 @@
+//! The rarer questions to the table of operations: about one operation that has failed or must wait, about
+//! all of a mapping or of a connection, and about deadlines.
+
+use super::status::{OpId, OpStatuses, Stage};
+use super::table::{OpTable, Slot, State, Wakes};
+use super::unfinished::Moment;
+use super::validity::StampId;
+use crate::transport::conn::{Conn, Link};
+use alloc::sync::Arc;
+use core::ops::Range;
+use core::task::{Context, Waker};
+use platform::Instant;
+use verbs::Status;
+
+impl OpTable {
+    /// Returns the published state of the operations.
+    pub(crate) fn ends(&self) -> OpStatuses {
+        self.ends.clone()
+    }
+
+    /// Returns the number of slots in use.
+    #[cfg(feature = "testing")]
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Makes the next end of an operation wake the tasks that wait for resources or for ends. Must be called
+    /// after a task has registered itself, unless this table has refused it something since then.
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Returns the connection of an operation on the wire, unless the connection is shut.
+    pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
+        self.links.open(slot.link).filter(|_| slot.state.is_under_way()).cloned()
+    }
+
+    /// Returns true if an operation through that mapping is on the wire, or may still change its memory. The
+    /// next end of an operation wakes the tasks that wait for a change.
+    pub(crate) fn passes(&mut self, stamp: StampId) -> bool {
+        let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
+            || self.unfinished.passes(stamp);
+        self.wanted |= passes;
+        passes
+    }
+
+    /// Returns true if an operation that was given up or lost in that time may still change memory. The next
+    /// end of an operation wakes the tasks that wait for a change.
+    pub(crate) fn is_unsettled(&mut self, time: &Range<Moment>) -> bool {
+        let unsettled = self.unfinished.any(time);
+        self.wanted |= unsettled;
+        unsettled
+    }
+
+    /// Releases the slot of an operation that was not posted.
+    pub(crate) fn cancel(&mut self, id: OpId) -> Wakes {
+        if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) {
+            slot.touch.changes = false;
+        }
+        let mut wakes = self.complete(id, Status::LocalQpOperationError);
+        wakes.others |= self.let_go(id);
+        wakes
+    }
+
+    /// Registers `cx`'s task to be woken at the operation's end or deadline. Returns `false` if one of the
+    /// two has passed.
+    pub(crate) fn wait(&mut self, id: OpId, cx: &Context<'_>) -> bool {
+        if self.ends.look(id) != Some(Stage::OnWire) {
+            return false;
+        }
+        if let Some(slot) = self.slots.get_mut(id.index())
+            && !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker()))
+        {
+            slot.waker = Some(cx.waker().clone());
+        }
+        true
+    }
+
+    /// Returns the status of an operation that has ended.
+    pub(crate) fn status(&self, id: OpId) -> Status {
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == State::Ended);
+        slot.map_or(Status::LocalQpOperationError, |s| s.status)
+    }
+
+    /// Marks the next operation from slot `from` on whose deadline is not after `now`, and returns the
+    /// waker of its task. Without one, the earliest deadline is known exactly.
+    pub(crate) fn next_late(&mut self, now: Instant, from: &mut usize) -> Option<Waker> {
+        while let Some(slot) = self.slots.get_mut(*from) {
+            *from += 1;
+            if slot.state.is_under_way() && slot.until <= now {
+                self.ends.set(slot.id, Stage::Late);
+                slot.until = Instant::MAX;
+                if let Some(waker) = slot.waker.take() {
+                    return Some(waker);
+                }
+            }
+        }
+        let on_wire = self.slots.iter().filter(|s| s.state.is_under_way());
+        self.earliest = on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX);
+        None
+    }
+
+    /// Stops posting on `conn` if nothing of it is on the wire; returns true if that is the case.
+    pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
+        conn.group.seal()
+    }
+
+    /// Reverts [`seal`](Self::seal).
+    pub(crate) fn unseal(&mut self, conn: &Conn) {
+        conn.group.unseal();
+    }
+
+    /// Returns true if nothing is on the wire.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.slots.iter().any(|s| s.state.is_under_way())
+    }
+
+    /// Returns an operation of `conn` that is on the wire. For a connection that has been reset and whose
+    /// completions have all been taken.
+    pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
+        let link = conn.link();
+        let strands = |s: &Slot| s.link == link && s.state.is_under_way();
+        self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
+    }
+}
