@@ -49,7 +49,7 @@ impl Deref for Node {
     }
 }
 
-/// What the poller keeps from one turn to the next.
+/// The state that the poller keeps from one turn to the next.
 pub(crate) struct Poller {
     pub(crate) cq: CqId,
     pub(crate) batch: [Completion; BATCH],

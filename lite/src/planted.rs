@@ -83,7 +83,7 @@ bugs! {
     NoSecretCheck = "no-secret-check",
     /// A revocation returns without word to the nodes that hold the right.
     RevokeTellsNobody = "revoke-tells-nobody",
-    /// Memory is freed without word to the nodes that map it.
+    /// Memory is freed, and the nodes that map it are not told.
     FreeTellsNobody = "free-tells-nobody",
     /// Memory is freed without waiting for the operations of its holders that are in flight.
     FreeWaitsForNobody = "free-waits-for-nobody",

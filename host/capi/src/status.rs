@@ -26,7 +26,7 @@ pub enum fl_status {
     FL_NAME_TAKEN = 6,
     /// The node serves no function of that number.
     FL_NO_SUCH_FUNCTION = 7,
-    /// The region does not grant that right, or the handle does not have it.
+    /// The region does not grant the required right, or the handle does not have it.
     FL_PERMISSION = 8,
     /// Offset and length reach beyond the region.
     FL_OUT_OF_BOUNDS = 9,

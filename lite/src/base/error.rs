@@ -35,7 +35,7 @@ pub enum Error {
     /// The node serves no function with the requested id.
     #[error("no such function")]
     NoSuchFunction,
-    /// The region does not grant that right, or the handle does not have it.
+    /// The region does not grant the required right, or the handle does not have it.
     #[error("permission denied")]
     Permission,
     /// Offset and length reach beyond the region.

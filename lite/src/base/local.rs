@@ -142,7 +142,7 @@ impl Local {
         }
     }
 
-    /// Gives the poller a thing to look at in its next turn.
+    /// Adds an entry to a list that the poller handles in its next turn.
     pub(crate) fn defer<T>(&self, list: &DeferredList<T>, thing: T) {
         list.push(thing);
         self.standing.due_by(Instant::ZERO);

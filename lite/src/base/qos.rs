@@ -145,7 +145,7 @@ impl App {
         self.0.change.wake_all();
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
+    /// Returns true if the application has as many operations in flight as its limit allows.
     fn is_full(&self) -> bool {
         let account = self.0.account.lock();
         account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
@@ -283,7 +283,7 @@ impl Class {
         qos.share(self.priority)
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
+    /// Returns true if the application has as many operations in flight as its limit allows.
     pub(crate) fn is_full(&self) -> bool {
         self.app.as_ref().is_some_and(App::is_full)
     }

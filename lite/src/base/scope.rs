@@ -38,7 +38,7 @@ impl Scope {
         Self { made: Arc::new(Mutex::new(Some(Made::new()))) }
     }
 
-    /// Returns the scope as handles refer to it.
+    /// Returns a reference to the scope, as handles hold it.
     pub(crate) fn handle(&self) -> Scoped {
         Scoped(Some(Arc::downgrade(&self.made)))
     }
@@ -71,7 +71,7 @@ impl Scoped {
         self.with(|_| ()).unwrap_or(Ok(()))
     }
 
-    /// Notes an object that is made, or is about to be. Returns false if it was noted before.
+    /// Notes an object that has been made, or is about to be made. Returns false if it was noted before.
     pub(crate) fn keep(&self, object: Kept, end: impl FnOnce() -> End) -> Result<bool, Error> {
         let note = |made: &mut Made| {
             let is_new = !made.contains_key(&object);

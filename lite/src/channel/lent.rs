@@ -7,7 +7,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::Platform;
 
-/// As many runs as needed, because free memory is seldom contiguous.
+/// Memory lent for a long request or reply, in as many runs as needed, because free memory is seldom
+/// contiguous.
 #[derive(Default)]
 pub(crate) struct Lent(Vec<(Run, u64)>);
 

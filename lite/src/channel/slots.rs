@@ -205,7 +205,8 @@ impl Channel {
         Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
     }
 
-    /// Wakes the tasks whose calls are late, and returns the earliest deadline of the others.
+    /// Wakes the tasks whose calls have passed their deadlines, and returns the earliest deadline of the
+    /// other calls.
     pub(crate) fn expire(&self, now: Instant) -> Instant {
         let mut from = 0;
         loop {
@@ -320,7 +321,7 @@ fn call_number(index: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(index)
 }
 
-/// A call in flight, as the caller holds it.
+/// A call in flight, from the caller's view.
 pub(crate) struct CallSlot<'a> {
     rpc: &'a Channel,
     pub(crate) index: u32,

@@ -66,7 +66,7 @@ impl RegionOwner {
         }
     }
 
-    /// Spawns the task that fences and frees a region marked for it.
+    /// Spawns the task that fences and then frees a region marked as being freed.
     pub(crate) fn spawn_fence(self: &Arc<Self>, region: u64) {
         let node = self.clone();
         self.platform.spawn("lite-fence", Box::pin(async move { node.fence_region(region).await }));

@@ -42,7 +42,7 @@ impl HandleTable {
         }
     }
 
-    /// Counts one handle less, and returns the mapping if that was the last one.
+    /// Counts one handle less, and returns the mapping if that handle was the last one.
     pub(super) fn fewer(&self, stamp: StampId) -> Option<HandleEntry> {
         let mut slot = self.0.get(stamp.number())?.lock();
         slot.handles -= 1;

@@ -267,7 +267,7 @@ impl RegionTable {
         table.regions.iter().map(line).collect()
     }
 
-    /// Adds a new region of `by`, without memory, and `by`'s mapping of it.
+    /// Adds a new region that the member `by` creates, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,
         node: &Peers,

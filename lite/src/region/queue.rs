@@ -23,7 +23,7 @@ use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, RemoteKey, SendOp, SendWr, Sge, VerbsError, WrId};
 
-/// The location of an operation, and the right to access it.
+/// The location of an operation's memory, and the right to access it.
 type Located<'m> = (Location, Access<'m>);
 
 /// The most work requests that are posted with one doorbell.

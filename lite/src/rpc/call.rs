@@ -39,7 +39,7 @@ pub(crate) struct Record {
     taken: bool,
 }
 
-/// The part of its connection's backlog that a request counts for, until a task receives it.
+/// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
     pub(crate) conn: Arc<Conn>,
     pub(crate) bytes: usize,
@@ -137,8 +137,7 @@ impl Call {
         self.record.as_ref().map_or(&[], |r| &r.request)
     }
 
-    /// Takes the request out and leaves an empty one. The function does not reuse its buffer for the next
-    /// requests.
+    /// Takes the request out of the call and leaves an empty one. The buffer is not used for later requests.
     #[must_use]
     pub fn take_request(&mut self) -> Vec<u8> {
         self.record.as_mut().map_or_else(Vec::new, |r| core::mem::take(&mut r.request))
@@ -212,7 +211,7 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the sender of a message that is here, which must be told so.
+    /// Returns the sender of a one-way message, which must be told that the message has arrived.
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
         if self.is_one_way() && !self.is_remote() { self.take_to() } else { None }
     }

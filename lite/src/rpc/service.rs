@@ -282,7 +282,7 @@ impl ServiceTable {
         self.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
-    /// Ends the functions of applications, and waits until no task has a call of them.
+    /// Ends the functions of applications, and waits until no task holds one of their calls.
     pub(crate) async fn end_all(&self) {
         let all = self.all(super::internal::INTERNAL - 1);
         all.iter().for_each(|service| service.close());

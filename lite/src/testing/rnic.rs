@@ -57,7 +57,7 @@ struct State {
     holding: bool,
     /// By sending port and receiving port.
     gaps: BTreeMap<[[u8; 16]; 2], Gap>,
-    /// The packets that arrive later: the queue pair that they go to, and their effect there.
+    /// The packets that arrive later: the receiving queue pair, and the effect of the packet on its memory.
     slow: Vec<((Gid, QpNum), RemoteAddr, Vec<u8>)>,
     posts: u64,
     /// The immediate and length of each write that was done; `None` while they are not recorded.

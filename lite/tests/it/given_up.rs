@@ -122,7 +122,7 @@ fn what_its_node_could_not_be_asked_to_end_is_ended_later() {
     }
 }
 
-/// Checks the same if no task waits for the end.
+/// Checks that an object is ended although no task waits for its end.
 #[test]
 fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     for (what, make) in kinds() {
@@ -234,7 +234,7 @@ fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     });
 }
 
-/// A task that makes its node leave is dropped before that is done.
+/// A task that makes its node leave is dropped before the node has left.
 #[test]
 fn a_node_that_gives_up_waiting_for_its_leave_has_left() {
     let mut c = cluster(2);

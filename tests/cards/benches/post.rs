@@ -191,7 +191,7 @@ fn main() {
     }
 }
 
-/// Posts at least that many requests, in whole rounds.
+/// Posts at least `requests` requests, in whole rounds, for use under a tool that counts instructions.
 fn count(requests: u32) {
     let mut bench = Bench::new();
     for _ in 0..requests.div_ceil(DEPTH) {

@@ -133,7 +133,7 @@ impl Profile {
         rows
     }
 
-    /// Returns the number of functions that none of the others calls, and at least 1.
+    /// Returns the number of functions in a set that no other function of the set calls, and at least 1.
     fn passages(&self, functions: &BTreeSet<&str>) -> usize {
         let called = |function: &str| {
             let mut calls = self.calls.keys().filter(|(_, callee)| callee == function);

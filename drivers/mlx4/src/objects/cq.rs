@@ -51,14 +51,14 @@ impl Credit {
     }
 }
 
-/// The numbers of a completion queue on the card: its own, and that of its event queue.
+/// The numbers on the card: that of a completion queue, and that of the event queue it reports to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqNumbers {
     pub(crate) queue: u32,
     pub(crate) eqn: u32,
 }
 
-/// A completion queue, as a queue pair refers to it.
+/// A reference to a completion queue, which queue pairs hold.
 #[derive(Clone)]
 pub(crate) struct CqRef {
     pub(crate) id: CqId,
@@ -79,7 +79,7 @@ pub(crate) struct Cq<B> {
     pages: PageRun,
     /// The number of entries consumed, as the card counts them.
     consumer: u32,
-    /// The number of events so far, plus one.
+    /// The number of events of the completion queue so far, plus one.
     sequence: u32,
     credit: Arc<Credit>,
     /// The queue pairs that use this completion queue, by slot.
@@ -106,7 +106,7 @@ struct Entries<'a, B> {
 }
 
 impl<'a, B: Block> Entries<'a, B> {
-    /// Returns the entry at the consumer index, if the card has written it.
+    /// Returns the completion entry at the consumer index, if the card has written it.
     #[inline(always)]
     fn peek(&self) -> Option<Cqe> {
         const OWNER: u64 = 0x80;

@@ -51,7 +51,7 @@ pub(crate) struct KeySlots {
     pub(crate) remote: MptSlot,
 }
 
-/// The keys, as work requests name them.
+/// The keys of memory that work requests name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys {
     /// The key that local work requests name. It covers all memory.

@@ -76,7 +76,7 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// Calls `each` with every name and count.
+            /// Calls `each` with the name and the value of every counter.
             pub fn for_each(&self, each: &mut dyn FnMut((&'static str, u64))) {
                 $(each((stringify!($name), self.$name));)*
             }

@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub lies: u64,
     /// The number of accesses until the next lie; 0: no more lies.
     until_next: u32,
-    /// The value to be read instead of the true one, and the number of such reads left.
+    /// The value that replaces the true one in reads, and the number of such reads left.
     instead: (u32, u32),
     accesses: u64,
     /// Time passed by a lie.

@@ -313,7 +313,7 @@ impl SimManager {
 }
 
 impl State {
-    /// Continues a start, if there is one.
+    /// Continues the start of the manager, if it is starting.
     fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
         match &mut self.status {
             Status::Down(at, _) if *at <= now => {

@@ -81,7 +81,8 @@ pub(crate) struct Run {
     pub time: Duration,
 }
 
-/// 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11 packets fill it.
+/// The parameters of the link: 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11
+/// packets fill it.
 pub(crate) const LINK: &str = "rate_mbit=3200,delay_us=50,queue=64";
 
 impl Default for Run {

@@ -125,7 +125,7 @@ impl Traffic {
         self.looped.push(Looped { port, from, frame, raw: false });
     }
 
-    /// Queues a frame of a raw Ethernet queue pair for others of its port.
+    /// Queues a frame of a raw Ethernet queue pair for the other queue pairs of its port.
     pub(super) fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.looped.push(Looped { port, from, frame, raw: true });
     }

@@ -19,7 +19,7 @@ pub(crate) enum Act {
 /// The knowledge of the task that did the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// The operation happened, and this was the value before it.
+    /// The operation happened, and found this value in the word.
     Value(u64),
     /// The operation has happened.
     Done,

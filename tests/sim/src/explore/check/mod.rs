@@ -222,7 +222,7 @@ impl Check {
         }
     }
 
-    /// Returns whether a node was paused at some time between the two.
+    /// Returns true if a node was paused at some time between `from` and `to`.
     pub(super) fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
         self.lock().was_paused(node, from, to)
     }

@@ -5,7 +5,7 @@ use super::worker::Worker;
 use lite::Permissions;
 
 impl Worker {
-    /// Uses a region of its own: fresh memory is zero, and keeps the written data until it is freed.
+    /// Uses a region of the task's own: fresh memory is zero, and keeps the written data until it is freed.
     pub(super) async fn own_region(&mut self) -> Option<()> {
         let patience = self.patience();
         if let Some((region, data)) = self.kept.take() {
