@@ -7,7 +7,7 @@ use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::trace::Event;
 use crate::channel::lent::Lent;
-use crate::channel::slots::{CallSlot, Channel, Ended, verdict};
+use crate::channel::slots::{CallEnd, CallSlot, Channel, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
@@ -186,14 +186,14 @@ impl Rpc {
         &self,
         conn: &Conn,
         slot: &CallSlot<'_>,
-        ended: Ended,
+        ended: CallEnd,
         target: &mut ReplyTarget<'_>,
     ) -> Result<Attempt, Error> {
         let (reply, buffers) = match ended {
-            Ended::Replied(reply, buffers) => (reply, buffers),
-            Ended::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
-            Ended::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
-            Ended::Late => {
+            CallEnd::Replied(reply, buffers) => (reply, buffers),
+            CallEnd::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
+            CallEnd::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
+            CallEnd::Late => {
                 self.local.missed();
                 return Err(Error::Unknown);
             }
