@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(120);
 /// The time for which an idle cluster is watched.
 const IDLE: Duration = Duration::from_secs(10);
-/// The time that an appliance has after its join to complete its boot, before it is observed.
+/// The time between the join and the watching, for the rest of the boot.
 const SETTLE: Duration = Duration::from_secs(2);
 /// The greatest share of a host processor that an idle node may use.
 const IDLE_SHARE: f64 = 0.05;
@@ -192,8 +192,8 @@ fn lite_peers(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Suspends the manager and never resumes it. The node gives it up after its lease and the time of the
-/// setting.
+/// Suspends the manager for ever. The node leaves the cluster once its lease and the time of the
+/// setting have passed.
 fn lite_silence(log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, "lite.silence=1s", None, log)?;
     cluster.joined(log)?;
