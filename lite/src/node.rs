@@ -21,6 +21,8 @@ use platform::{Instant, Platform};
 use proto::Welcome;
 use verbs::{Completion, CqId, QpNum, Rnic, Status, WorkKind};
 
+/// The most batches of completions that one turn of the poller takes, unless a connection is being closed.
+pub(crate) const BATCHES: usize = 16;
 /// The number of connections that the poller caches.
 const KNOWN: usize = 32;
 /// The number of receives of a connection that are posted at once.
@@ -102,10 +104,17 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Begins a turn in which something may be due: the work that must precede completions. Returns true if
-    /// there was some.
+    /// Takes completions, and does the rare work before and after them that may be due. Returns true if
+    /// there was work.
     #[cold]
-    pub(crate) fn begin_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
+    pub(crate) fn full_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
+        let before = self.begin_turn(poller, now);
+        let completions = self.take_completions(poller, BATCHES);
+        before | completions | self.end_turn(now)
+    }
+
+    /// Does the work that must precede completions. Returns true if there was some.
+    fn begin_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
         self.local.lease.begin_turn();
         self.local.look_at_lease(now);
         let mut worked = self.local.lease.is_suspended() && self.sit_out(now);
@@ -119,10 +128,14 @@ impl Node {
         worked
     }
 
-    /// Ends a turn in which something may be due: the work that may follow completions. Returns true if
-    /// there was some.
-    #[cold]
-    pub(crate) fn end_turn(self: &Arc<Self>, now: Instant) -> bool {
+    /// Takes at most `batches` batches of completions; returns true if there were any.
+    fn take_completions(self: &Arc<Self>, poller: &mut Poller, batches: usize) -> bool {
+        let Poller { cq, batch, known } = poller;
+        self.transport.take_completions(*cq, batch, batches, |other| self.other_completion(known, other))
+    }
+
+    /// Does the work that may follow completions. Returns true if there was some.
+    fn end_turn(self: &Arc<Self>, now: Instant) -> bool {
         let suspended = self.local.lease.is_suspended();
         let mut worked = self.rpc.stalled.len() > 0 && !suspended && self.rpc.flush_stalled();
         // Connections are closed by agreement, through the manager.
@@ -148,9 +161,8 @@ impl Node {
     /// operations never complete.
     fn end_connections(self: &Arc<Self>, poller: &mut Poller) {
         let closing = self.conns.closing.take();
-        let Poller { cq, batch, known } = poller;
-        self.transport.take_completions(*cq, batch, usize::MAX, |other| self.other_completion(known, other));
-        *known = [const { None }; KNOWN];
+        self.take_completions(poller, usize::MAX);
+        poller.known = [const { None }; KNOWN];
         for conn in closing {
             loop {
                 let stranded = self.transport.ops.lock().stranded(&conn);

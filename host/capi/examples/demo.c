@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMEOUT_MS = 20000, MOST_PEERS = 64, SIZE = 1 << 20 };
+enum { TIMEOUT_MS = 60000, MOST_PEERS = 64, SIZE = 1 << 20 };
 /* The functions of the job `echo`, and one of our own. */
 enum { ECHO = 0x65630001, BARRIER = 0x65630002, END = 0x65630003, SHOUT = 7 };
 

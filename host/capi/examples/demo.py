@@ -13,7 +13,7 @@ import threading
 
 import ferrolite
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 SIZE = 1 << 20
 # The functions of the job `echo`, and one of our own.
 ECHO, BARRIER, END, SHOUT = 0x65630001, 0x65630002, 0x65630003, 7
@@ -35,7 +35,7 @@ def fails(error, what, call, *arguments, **options):
 
 
 def use_memory(node, peer):
-    with node.malloc(peer, SIZE) as region:
+    with node.malloc(peer, SIZE, timeout=TIMEOUT) as region:
         expect((len(region), region.node) == (SIZE, peer), "1 MiB of another node's memory")
         region.memset(0, SIZE, 0x5A, timeout=TIMEOUT)
         expect(region.read(0, SIZE, timeout=TIMEOUT) == b"\x5a" * SIZE, "remote memset, read back")

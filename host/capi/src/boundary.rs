@@ -3,6 +3,9 @@
 
 use crate::handle::{self, Handle};
 use crate::status::{Failure, fl_status, remember};
+use futures_lite::future::block_on;
+use lite::Error;
+use lite_node::Node;
 use std::ffi::{CStr, c_char, c_void};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +22,14 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> fl_status {
     failure.status
 }
 
-/// Blocks until an operation of LITE ends, which has a deadline of its own.
-pub(crate) fn wait<T>(operation: impl Future<Output = Result<T, lite::Error>>) -> Result<T, Failure> {
-    Ok(futures_lite::future::block_on(operation)?)
+/// Blocks until an operation of a node ends, which has a deadline of its own.
+pub(crate) fn wait<T>(node: &Node, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    block_on(operation).map_err(|error| match error {
+        Error::Deadline if node.lite().is_suspended() => {
+            Failure::new(fl_status::FL_DEADLINE, format_args!("{error}: the manager is silent"))
+        }
+        error => error.into(),
+    })
 }
 
 pub(crate) fn milliseconds(timeout_ms: u32) -> Duration {
@@ -47,8 +55,16 @@ impl<T> Place<T> {
         if to.is_null() { Err(Failure::invalid(format_args!("{what} is null"))) } else { Ok(Self(to)) }
     }
 
+    /// Returns `None` for a null pointer: the caller does not want the result.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new).
+    pub(crate) unsafe fn optional(to: *mut T) -> Option<Self> {
+        (!to.is_null()).then_some(Self(to))
+    }
+
     pub(crate) fn put(self, value: T) {
-        // SAFETY: not null, and writable as the caller of `new` guarantees.
+        // SAFETY: not null, and writable as the caller of `new` or `optional` guarantees.
         unsafe { self.0.write(value) };
     }
 }

@@ -237,6 +237,6 @@ pub unsafe extern "C" fn fl_barrier(
         // SAFETY: the caller vouches for the pointers.
         let (name, group) = unsafe { (c::text(name, "name")?, c::slice(group, count, "group")?) };
         let group: Vec<NodeId> = group.iter().map(|id| NodeId(*id)).collect();
-        c::wait(lite(&node, timeout_ms).barrier(name, &group))
+        c::wait(&node, lite(&node, timeout_ms).barrier(name, &group))
     })
 }

@@ -31,12 +31,18 @@ pub(crate) struct Region {
     lmr: Lmr,
     /// The node whose threads the region's operations need. This field follows the mapping so that it is
     /// dropped later.
-    _node: Arc<Node>,
+    node: Arc<Node>,
 }
 
 impl Region {
-    fn lmr(&self, timeout_ms: u32) -> Lmr {
-        self.lmr.with_deadline(c::milliseconds(timeout_ms))
+    /// Blocks until an operation on the region ends, for at most `timeout_ms`.
+    fn wait<T>(
+        &self,
+        timeout_ms: u32,
+        operation: impl AsyncFnOnce(Lmr) -> Result<T, lite::Error>,
+    ) -> Result<T, Failure> {
+        let lmr = self.lmr.with_deadline(c::milliseconds(timeout_ms));
+        c::wait(&self.node, operation(lmr))
     }
 }
 
@@ -72,8 +78,8 @@ pub unsafe extern "C" fn fl_malloc(
         // SAFETY: the caller vouches for the pointer.
         let place = unsafe { Place::new(region, "region")? };
         let rights = self::permissions(permissions)?;
-        let lmr = c::wait(lite(&node, timeout_ms).alloc(NodeId(home), len, rights))?;
-        place.give(Region { lmr, _node: node })
+        let lmr = c::wait(&node, lite(&node, timeout_ms).alloc(NodeId(home), len, rights))?;
+        place.give(Region { lmr, node })
     })
 }
 
@@ -91,8 +97,8 @@ pub unsafe extern "C" fn fl_map(
         // SAFETY: the caller vouches for the pointers.
         let (name, place) = unsafe { (c::text(name, "name")?, Place::new(region, "region")?) };
         let rights = self::permissions(permissions)?;
-        let lmr = c::wait(lite(&node, timeout_ms).map_wait(name, rights))?;
-        place.give(Region { lmr, _node: node })
+        let lmr = c::wait(&node, lite(&node, timeout_ms).map_wait(name, rights))?;
+        place.give(Region { lmr, node })
     })
 }
 
@@ -108,10 +114,7 @@ pub unsafe extern "C" fn fl_unmap(region: *mut fl_region) -> fl_status {
 /// `FL_FREED`. After `FL_UNKNOWN` and `FL_DEADLINE` the region is still being freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_free(region: *mut fl_region, timeout_ms: u32) -> fl_status {
-    c::run(|| {
-        let region = handle::take(region, "region")?;
-        c::wait(region.lmr(timeout_ms).free())
-    })
+    c::run(|| handle::take(region, "region")?.wait(timeout_ms, async |lmr| lmr.free().await))
 }
 
 /// Returns the length of a region, in bytes; 0 for a handle that is null or was given back.
@@ -137,7 +140,7 @@ pub unsafe extern "C" fn fl_publish(
         let region = handle::get(region, "region")?;
         // SAFETY: the caller vouches for the text.
         let name = unsafe { c::text(name, "name")? };
-        c::wait(region.lmr(timeout_ms).publish(name))
+        region.wait(timeout_ms, async |lmr| lmr.publish(name).await)
     })
 }
 
@@ -152,7 +155,7 @@ pub unsafe extern "C" fn fl_unpublish(
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the text.
         let name = unsafe { c::text(name, "name")? };
-        c::wait(lite(&node, timeout_ms).unpublish(name))
+        c::wait(&node, lite(&node, timeout_ms).unpublish(name))
     })
 }
 
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn fl_read(
         }
         // SAFETY: the caller vouches for the buffer.
         let into = unsafe { c::buffer(into, len, "into")? };
-        c::wait(region.lmr(timeout_ms).read(offset, into))
+        region.wait(timeout_ms, async |lmr| lmr.read(offset, into).await)
     })
 }
 
@@ -190,7 +193,7 @@ pub unsafe extern "C" fn fl_write(
         let region = handle::get(region, "region")?;
         // SAFETY: the caller vouches for the bytes.
         let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
-        c::wait(region.lmr(timeout_ms).write(offset, data))
+        region.wait(timeout_ms, async |lmr| lmr.write(offset, data).await)
     })
 }
 
@@ -205,7 +208,7 @@ pub unsafe extern "C" fn fl_memset(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        c::wait(region.lmr(timeout_ms).memset(offset, len, byte))
+        region.wait(timeout_ms, async |lmr| lmr.memset(offset, len, byte).await)
     })
 }
 
@@ -221,10 +224,11 @@ pub unsafe extern "C" fn fl_fetch_add(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        let was = c::wait(region.lmr(timeout_ms).fetch_add(offset, add))?;
-        if !before.is_null() {
-            // SAFETY: not null, and the caller vouches for it.
-            unsafe { before.write(was) };
+        // SAFETY: the caller vouches for the pointer.
+        let place = unsafe { Place::optional(before) };
+        let was = region.wait(timeout_ms, async |lmr| lmr.fetch_add(offset, add).await)?;
+        if let Some(place) = place {
+            place.put(was);
         }
         Ok(())
     })
@@ -243,10 +247,11 @@ pub unsafe extern "C" fn fl_compare_swap(
 ) -> fl_status {
     c::run(|| {
         let region = handle::get(region, "region")?;
-        let was = c::wait(region.lmr(timeout_ms).compare_swap(offset, compare, swap))?;
-        if !before.is_null() {
-            // SAFETY: not null, and the caller vouches for it.
-            unsafe { before.write(was) };
+        // SAFETY: the caller vouches for the pointer.
+        let place = unsafe { Place::optional(before) };
+        let was = region.wait(timeout_ms, async |lmr| lmr.compare_swap(offset, compare, swap).await)?;
+        if let Some(place) = place {
+            place.put(was);
         }
         Ok(())
     })

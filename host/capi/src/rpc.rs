@@ -106,7 +106,8 @@ pub unsafe extern "C" fn fl_call(
                 Place::new(reply_len, "reply_len")?,
             )
         };
-        let answer = c::wait(lite(&node, timeout_ms).call(NodeId(target), function, request, capacity))?;
+        let lite = lite(&node, timeout_ms);
+        let answer = c::wait(&node, lite.call(NodeId(target), function, request, capacity))?;
         let (Some(room), len) = (reply.get_mut(..answer.len()), answer.len()) else {
             return Err(Error::TooLarge { max: capacity as u64 }.into());
         };
@@ -160,7 +161,8 @@ pub unsafe extern "C" fn fl_receive(
         let function = handle::get(function, "function")?;
         // SAFETY: the caller vouches for the pointer.
         let place = unsafe { Place::new(request, "request")? };
-        let call = c::wait(within(function.node.lite(), timeout_ms, function.server.receive()))?;
+        let call =
+            c::wait(&function.node, within(function.node.lite(), timeout_ms, function.server.receive()))?;
         place.give(Request { call: Mutex::new(Some(call)), node: function.node.clone() })
     })
 }
@@ -223,7 +225,7 @@ pub unsafe extern "C" fn fl_reply(
         let call = request.take().ok_or_else(closed)?;
         // SAFETY: the caller vouches for the bytes.
         let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
-        c::wait(within(request.node.lite(), timeout_ms, call.reply(data)))
+        c::wait(&request.node, within(request.node.lite(), timeout_ms, call.reply(data)))
     })
 }
 

@@ -14,7 +14,7 @@ use platform::coverage::Coverage;
 use spin::Once;
 use x86_64::PhysAddr;
 
-use super::{PAGE, frames, paging, phys_to_virt};
+use super::{PAGE, accesses, frames, paging, phys_to_virt};
 use crate::boot::Region;
 
 struct Lent {
@@ -118,12 +118,14 @@ pub(crate) fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
     Some(at)
 }
 
-/// Ends the loan of a run. `bytes` must be the length with which it was lent.
+/// Ends the loan of a run, after all accesses to it by address. `bytes` must be the length with which it
+/// was lent.
 ///
 /// # Panics
 /// If that run is not lent.
 pub(crate) fn take_back(at: PhysAddr, bytes: u64) {
     assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are taken back but are not lent");
     mark(at.as_u64(), bytes, false);
+    accesses::wait_for_all();
     frames::free(at, bytes);
 }

@@ -8,6 +8,7 @@ use platform::runs::Runs;
 use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, check_bounds};
 use x86_64::PhysAddr;
 
+use super::accesses::Access;
 use super::{frames, lent, phys_to_virt};
 use crate::arch::copy;
 use crate::sync::IrqMutex;
@@ -115,24 +116,25 @@ unsafe fn store(to: *mut u8, data: &[u8]) {
 pub(crate) struct LentMemory;
 
 impl LentMemory {
-    /// Returns a pointer to the bytes at `addr`, if all `len` of them are lent. There is no reference to
-    /// them.
+    /// Begins an access to `len` bytes at `addr`, if all of them are lent, and returns a pointer to them.
+    /// They are no other memory, and there is no reference to them, until the access is dropped.
     #[inline]
-    fn at(addr: IoAddr, len: u64) -> Result<*mut u8, MemoryError> {
+    fn at(addr: IoAddr, len: u64) -> Result<(Access, *mut u8), MemoryError> {
+        let access = Access::begin();
         if len != 0 && !lent::is_lent(addr.0, len) {
             return Err(MemoryError::OutOfRange);
         }
-        Ok(phys_to_virt(PhysAddr::new_truncate(addr.0)))
+        Ok((access, phys_to_virt(PhysAddr::new_truncate(addr.0))))
     }
 
     #[inline]
-    fn word(addr: IoAddr) -> Result<&'static AtomicU64, MemoryError> {
+    fn word(addr: IoAddr) -> Result<(Access, &'static AtomicU64), MemoryError> {
         if !addr.0.is_multiple_of(8) {
             return Err(MemoryError::Misaligned);
         }
-        let at = Self::at(addr, 8)?.cast::<u64>();
+        let (access, at) = Self::at(addr, 8)?;
         // SAFETY: this is aligned RAM in the direct map, which is mapped for ever; it is shared as an atomic.
-        Ok(unsafe { AtomicU64::from_ptr(at) })
+        Ok((access, unsafe { AtomicU64::from_ptr(at.cast::<u64>()) }))
     }
 }
 
@@ -148,43 +150,43 @@ impl Memory for LentMemory {
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        let from = Self::at(addr, buf.len() as u64)?;
+        let (_access, from) = Self::at(addr, buf.len() as u64)?;
         // SAFETY: that many bytes are lent.
         unsafe { load(from, buf) };
         Ok(())
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
-        let to = Self::at(addr, data.len() as u64)?;
+        let (_access, to) = Self::at(addr, data.len() as u64)?;
         // SAFETY: that many bytes are lent.
         unsafe { store(to, data) };
         Ok(())
     }
 
     fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
-        let to = Self::at(addr, len)?;
+        let (_access, to) = Self::at(addr, len)?;
         // SAFETY: as `write`.
         unsafe { copy::fill(to, byte, len as usize) };
         Ok(())
     }
 
     fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
-        let from = Self::at(src, len)?;
-        let to = Self::at(dst, len)?;
+        let (_reads, from) = Self::at(src, len)?;
+        let (_writes, to) = Self::at(dst, len)?;
         // SAFETY: as `read` and `write`; the ranges may overlap.
         unsafe { copy::copy_overlapping(to, from, len as usize) };
         Ok(())
     }
 
     fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
-        Ok(Self::word(addr)?.fetch_add(add, Ordering::AcqRel))
+        let (_access, word) = Self::word(addr)?;
+        Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
-        let word = Self::word(addr)?;
-        Ok(word
-            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-            .unwrap_or_else(|old| old))
+        let (_access, word) = Self::word(addr)?;
+        let swapped = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Ok(swapped.unwrap_or_else(|old| old))
     }
 
     fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {

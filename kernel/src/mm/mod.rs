@@ -6,6 +6,7 @@
 //! | `DIRECT_MAP + physical` | all RAM; device registers that [`map_device`] added | RW-, but R-- for kernel text, read-only data and page tables |
 //! | `STACKS..` | stacks, each at the top of a slot whose rest is not mapped | RW- |
 
+mod accesses;
 pub(crate) mod arena;
 pub(crate) mod dma;
 pub(crate) mod frames;

@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use platform::{IoAddr, Lent, Memory, MemoryError};
 
 use super::{Outcome, ensure};
+use crate::arch::percpu;
+use crate::exec;
 use crate::mm::memory::LentMemory;
 use crate::mm::{self, frames, heap, paging};
 
@@ -20,10 +22,13 @@ impl Xorshift {
     }
 }
 
-pub(super) fn run() -> Outcome {
+pub(super) async fn run() -> Outcome {
     let blocks = allocations()?;
     runs_of_frames()?;
     checked_memory()?;
+    if percpu::count() > 1 {
+        a_loan_ends_after_accesses().await?;
+    }
     let s = heap::stats();
     Ok(alloc::format!("{blocks} blocks, heap {} KiB", s.claimed >> 10))
 }
@@ -134,6 +139,28 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     copies_of_every_length(at)?;
     atomics_work(at)?;
     one_run(&*run)
+}
+
+/// Returns memory while another processor fills it by its address: the memory is free when it is filled.
+async fn a_loan_ends_after_accesses() -> Result<(), alloc::string::String> {
+    const LEN: u64 = 2 << 20;
+    for round in 0..100 {
+        let run = LentMemory.lend(LEN).ok_or("no memory")?;
+        let at = run.addr();
+        let fill = exec::spawn_on(1, "fill", async move { LentMemory.fill(at, LEN, 0xee) });
+        let byte = |offset: u64| {
+            let at = mm::phys_to_virt(x86_64::PhysAddr::new(at.0 + offset));
+            // SAFETY: the direct map has all RAM, and only the fill changes these bytes.
+            unsafe { at.read_volatile() }
+        };
+        while byte(0) == 0 {
+            core::hint::spin_loop();
+        }
+        drop(run);
+        ensure!(byte(LEN - 1) == 0xee, "round {round}: memory is free that is still being filled");
+        fill.await.map_err(|e| alloc::format!("{e}"))?;
+    }
+    Ok(())
 }
 
 /// Attempts every kind of access to addresses that are not lent.

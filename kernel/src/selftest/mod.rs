@@ -7,7 +7,7 @@
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
 //! | `wx` | page rights of text, tables, guards and data, and memory types, on each processor |
-//! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
+//! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked, and free after the last access |
 //! | `iommu` | an IOMMU is reported as off, is turned on, and is reported as on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
@@ -50,7 +50,7 @@ pub(crate) async fn run(name: &str) {
         "fpu" => fpu::run().await,
         "smp" => probe::smp::run().await,
         "wx" => wx::run().await,
-        "heap" => heap::run(),
+        "heap" => heap::run().await,
         "iommu" => iommu::run(),
         "iommu-on" => match iommu::turn_on() {
             // The boot of a node follows.

@@ -118,12 +118,15 @@ impl BouncePool {
 
     /// Returns the smallest free buffer of at least `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
-        let fits = self.classes.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
-        let taken = fits.into_iter().find_map(|(class, c)| c.free.pop().map(|place| Bounce { place, class }));
-        if taken.is_none() {
-            sometimes!("no bounce buffer was free");
+        for (class, c) in self.classes.iter_mut().enumerate() {
+            if c.size as usize >= len
+                && let Some(place) = c.free.pop()
+            {
+                return Some(Bounce { place, class });
+            }
         }
-        taken
+        sometimes!("no bounce buffer was free");
+        None
     }
 
     /// Adds a buffer to the free ones.

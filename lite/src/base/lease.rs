@@ -91,6 +91,8 @@ impl Lease {
     }
 
     /// Returns whether this node is suspended: it posts nothing new until the manager has answered.
+    // A task that waits for the end of a suspension registers its waker first and looks then. A relaxed load
+    // could be done before that, and the task would sleep for ever.
     #[inline]
     pub(crate) fn is_suspended(&self) -> bool {
         self.has(SUSPENDED)

@@ -74,7 +74,7 @@ impl Local {
         u64::from_le_bytes(bytes)
     }
 
-    /// Returns true if this node is leaving, or is no longer a member.
+    /// Returns true if this node begins nothing as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
         self.lease.is_fenced()
     }
@@ -142,9 +142,9 @@ impl Local {
         }
     }
 
-    /// Adds an entry to a list that the poller handles in its next turn.
-    pub(crate) fn defer<T>(&self, list: &DeferredList<T>, thing: T) {
-        list.push(thing);
+    /// Adds an entry to a list that the poller looks at in its next turn.
+    pub(crate) fn defer<T>(&self, list: &DeferredList<T>, entry: T) {
+        list.push(entry);
         self.standing.due_by(Instant::ZERO);
     }
 

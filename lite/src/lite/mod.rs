@@ -6,7 +6,7 @@ mod messages;
 mod objects;
 
 use crate::base::qos::Class;
-use crate::node::{Node, Poller};
+use crate::node::{BATCHES, Node, Poller};
 use crate::region::Issuer;
 use crate::{App, Config, Error, Priority, Scheme, Scope, Stamped};
 use alloc::sync::Arc;
@@ -15,9 +15,6 @@ use core::time::Duration;
 use platform::{ControlLink, Instant, Platform};
 use proto::{Incarnation, NodeId, Welcome};
 use verbs::Rnic;
-
-/// The most batches of completions that one turn of the poller takes, unless a connection is being closed.
-const BATCHES: usize = 16;
 
 /// A node's LITE, and the deadline, priority and application of the operations that are issued through this
 /// handle. Cheap to clone.
@@ -58,13 +55,12 @@ impl Lite {
     pub fn poll(&self, now: Instant) -> bool {
         let (node, transport) = (&self.node, &*self.node.transport);
         let Some(mut poller) = node.poller.try_lock() else { return false };
-        // Rare work is in functions of its own: most turns only compare one time, and take completions.
-        let due = transport.standing.is_due(now);
-        let mut worked = due && node.begin_turn(&mut poller, now);
+        // Most turns only compare one time, and take completions.
+        if transport.standing.is_due(now) {
+            return node.full_turn(&mut poller, now);
+        }
         let Poller { cq, batch, known } = &mut *poller;
-        worked |=
-            transport.take_completions(*cq, batch, BATCHES, |other| node.other_completion(known, other));
-        worked | (due && node.end_turn(now))
+        transport.take_completions(*cq, batch, BATCHES, |other| node.other_completion(known, other))
     }
 
     /// Returns the time by which [`poll`](Self::poll) must be called even if nothing arrives.

@@ -12,13 +12,14 @@ use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::Request;
 use crate::transport::op::{
-    Access, Ended, FastRoute, InFlight, MemberIndex, OpId, STAMP_BITS, StampId, Transport, Verb,
+    Access, Ended, FastRoute, InFlight, MemberIndex, OpId, STAMP_BITS, StampId, TaskWaker, Transport, Verb,
 };
 use crate::transport::transfer::Data;
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::poll_fn;
+use core::mem::replace;
 use core::pin::Pin;
 use core::task::{Poll, Waker};
 use core::time::Duration;
@@ -32,25 +33,24 @@ use proto::NodeId;
 /// A function of its own would copy the operation into its future.
 macro_rules! on_fast_path {
     ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
-        let mut $flight = InFlight::before($lmr.transport());
-        let ended = poll_fn(|cx| {
-            if $flight.is_posted() {
-                Pin::new(&mut $flight).poll(cx).map(Some)
-            } else if let Some(id) = $lmr.depart($offset, $verb, $deadline, false, cx.waker()) {
-                $flight.post(id);
-                Poll::Pending
-            } else {
-                Poll::Ready(None)
+        let waker = TaskWaker.await;
+        let mut lost = false;
+        if let Some(id) = $lmr.depart($offset, $verb, $deadline, false, waker) {
+            let (mut $flight, mut first) = (InFlight::new($lmr.transport(), id), true);
+            let ended = poll_fn(|cx| {
+                // The completion wakes the task, so the first poll need not look.
+                if replace(&mut first, false) { Poll::Pending } else { Pin::new(&mut $flight).poll(cx) }
+            });
+            let ended = ended.await;
+            if ended == Ended::Done {
+                let done = $done;
+                $flight.release();
+                return done;
             }
-        });
-        match ended.await {
-            Some(Ended::Done) => return $done,
-            None => false,
-            Some(ended) => {
-                $lmr.failed(&$flight, ended, $late)?;
-                true
-            }
+            $lmr.failed(&$flight, ended, $late)?;
+            lost = true;
         }
+        lost
     }};
 }
 
@@ -273,7 +273,7 @@ impl Lmr {
         verb: Verb<'_>,
         deadline: Instant,
         admitted: bool,
-        waker: &Waker,
+        waker: Waker,
     ) -> Option<OpId> {
         let by = &*self.terms.by;
         if by.class.app.is_some() && !admitted {
@@ -287,7 +287,7 @@ impl Lmr {
         };
         let Extent { place, rights, len: room } = self.terms.extent;
         let place = place.filter(|_| rights.contains(right))?;
-        if len == 0 || len > node.chunk || len as u64 > room.checked_sub(offset)? {
+        if len.wrapping_sub(1) >= node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
         let route = FastRoute { place, addr: self.short.at(offset), stamp: self.short.stamp() };

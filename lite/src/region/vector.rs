@@ -1,10 +1,8 @@
 //! Reads and writes of several ranges of a region at once.
 
 use super::handle::Lmr;
-use crate::transport::op::{Ended, InFlight, Verb};
+use crate::transport::op::{Ended, InFlight, TaskWaker, Verb};
 use crate::{Error, Permissions};
-use core::future::poll_fn;
-use core::task::Poll;
 use platform::Instant;
 
 /// The most pieces in flight at once.
@@ -77,8 +75,8 @@ impl Lmr {
 
     /// Posts a piece that fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<InFlight<'_>> {
-        let id = poll_fn(|cx| Poll::Ready(self.depart(offset, verb, deadline, true, cx.waker()))).await;
-        id.map(|id| InFlight::new(self.transport(), id))
+        let waker = TaskWaker.await;
+        self.depart(offset, verb, deadline, true, waker).map(|id| InFlight::new(self.transport(), id))
     }
 
     /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns

@@ -16,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LIMIT_S = 90, TIMEOUT_MS = 30000, ROUNDS = 20, WAITERS = 3, SLOTS = 4, TURNS = 300 };
+/* SILENCE_S: the longest time without a step, after which a signal ends the program. A call ends a little earlier, and tells why. */
+enum { SILENCE_S = 90, TIMEOUT_MS = 80000, ROUNDS = 20, WAITERS = 3, SLOTS = 4, TURNS = 300 };
 enum { FUNCTION = 100, SERVED = 200, SILENT = 201 };
 
 static fl_node *node;
@@ -31,11 +32,13 @@ static void fail(const char *format, ...) {
 }
 
 static void expect(fl_status status, fl_status want, const char *what) {
+    alarm(SILENCE_S);
     if (status != want)
         fail("%s: %s, not %s (%s)", what, fl_status_text(status), fl_status_text(want), fl_last_error());
 }
 
 static void expect_either(fl_status status, fl_status one, fl_status other, const char *what) {
+    alarm(SILENCE_S);
     if (status != one && status != other)
         fail("%s: %s (%s)", what, fl_status_text(status), fl_last_error());
 }
@@ -213,6 +216,7 @@ static fl_region *new_region(void) {
 }
 
 static void allowed(fl_status status, const char *what) {
+    alarm(SILENCE_S);
     if (status != FL_OK && status != FL_FREED)
         expect(status, FL_CLOSED, what);
 }
@@ -320,7 +324,7 @@ int main(int argc, char **argv) {
     fl_options options = {
         .manager = argv[1], .key_file = argv[2], .name = argv[3], .nic = "softroce", .fabric_socket = argv[4]};
     /* A thread that never wakes ends the test. */
-    alarm(LIMIT_S);
+    alarm(SILENCE_S);
     expect(fl_join(&options, TIMEOUT_MS, &node), FL_OK, "join");
     close_while_waiting();
     closed_regions();

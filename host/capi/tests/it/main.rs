@@ -2,6 +2,8 @@
 //! close them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+#[path = "../../../node/tests/it/proxy.rs"]
+mod proxy;
 #[path = "../../../node/tests/support/mod.rs"]
 mod support;
 
@@ -9,3 +11,4 @@ mod examples;
 mod handles;
 mod header;
 mod programs;
+mod silence;

@@ -90,21 +90,25 @@ impl Lanes {
     /// there are others.
     #[inline(always)]
     pub(crate) fn pick(&self, share: Share) -> usize {
-        let n = self.queue_pairs.len() as u32;
-        let (first, count) = match share {
-            _ if n < 2 => return RPC_QP,
-            Share::All => (1, n - 1),
-            Share::Low => (n - 1, 1),
-            Share::High if n == 2 => return RPC_QP,
-            Share::High => (1, n - 2),
-        };
-        if count == 1 {
-            return first as usize;
+        let last = self.queue_pairs.len().saturating_sub(1);
+        match share {
+            Share::All | Share::Low if last <= 1 => last,
+            _ => self.pick_of(share, last),
         }
+    }
+
+    /// Returns the index of the queue pair for the next operation of `share`, of which the last is `last`.
+    fn pick_of(&self, share: Share, last: usize) -> usize {
+        let count = match share {
+            Share::Low => return last,
+            Share::High if last <= 1 => return RPC_QP,
+            Share::High => last - 1,
+            Share::All => last,
+        };
         // Two tasks may get the same index, which is harmless.
         let next = self.next.load(Ordering::Relaxed);
         self.next.store(next.wrapping_add(1), Ordering::Relaxed);
-        (first + next % count) as usize
+        1 + next as usize % count
     }
 
     /// Returns true if nothing is posted any more: the queue pairs are destroyed, or about to be.

@@ -21,36 +21,80 @@ impl Transport {
         batches: usize,
         mut other: impl FnMut(&Completion),
     ) -> bool {
-        let mut any = false;
+        let n = self.take_batch(cq, batch, &mut other);
+        if n == BATCH {
+            self.take_more(cq, batch, batches - 1, other);
+        }
+        n > 0
+    }
+
+    /// Takes at most `batches` further batches of completions.
+    #[inline(never)]
+    fn take_more(
+        &self,
+        cq: CqId,
+        batch: &mut [Completion; BATCH],
+        batches: usize,
+        mut other: impl FnMut(&Completion),
+    ) {
         for _ in 0..batches {
-            let n = self.rnic.poll_cq(cq, batch).min(BATCH);
-            any |= n > 0;
-            for completion in batch.get(..n).unwrap_or_default() {
-                let received = matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
-                match OpId::from_wr_id(completion.id) {
-                    Some(id) if !received && completion.status == Status::Success => self.succeed(id),
-                    _ => other(completion),
-                }
-            }
-            if n < BATCH {
-                break;
+            if self.take_batch(cq, batch, &mut other) < BATCH {
+                return;
             }
         }
-        any
+    }
+
+    /// Takes one batch of completions, and returns their number.
+    #[inline(always)]
+    fn take_batch(
+        &self,
+        cq: CqId,
+        batch: &mut [Completion; BATCH],
+        other: &mut impl FnMut(&Completion),
+    ) -> usize {
+        let n = self.rnic.poll_cq(cq, batch);
+        for completion in batch.get(..n).unwrap_or_default() {
+            let received = matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
+            match OpId::from_wr_id(completion.id) {
+                Some(id) if !received && completion.status == Status::Success => self.succeed(id),
+                _ => other(completion),
+            }
+        }
+        n
     }
 
     /// Ends an operation that has succeeded.
     #[inline(always)]
     fn succeed(&self, id: OpId) {
-        let wakes = self.ops.lock().succeed(id);
+        let ended = self.ops.lock().succeed(id);
+        let Some((task, others)) = ended else { return self.succeed_unawaited(id) };
         if self.standing.is_traced() {
-            self.local.record(Event::Ended { id: id.wr_id().0, ok: true });
+            self.record_success(id);
+        }
+        if let Some(task) = task {
+            task.wake();
+        }
+        if others {
+            self.wake_waiters();
+        }
+    }
+
+    /// Ends an operation that has succeeded, and that no task waits for.
+    #[inline(never)]
+    fn succeed_unawaited(&self, id: OpId) {
+        let wakes = self.ops.lock().complete(id, Status::Success);
+        if self.standing.is_traced() {
+            self.record_success(id);
         }
         self.wake(wakes);
     }
 
+    #[cold]
+    fn record_success(&self, id: OpId) {
+        self.local.record(Event::Ended { id: id.wr_id().0, ok: true });
+    }
+
     /// Wakes the tasks that wait for what has changed in the table.
-    #[inline(always)]
     pub(crate) fn wake(&self, wakes: Wakes) {
         if let Some(task) = wakes.task {
             task.wake();

@@ -7,7 +7,7 @@ use super::links::MemberIndex;
 use super::status::{OpId, Stage};
 use super::transport::Transport;
 use super::validity::StampId;
-use super::work::{Effect, NotPosted, Verb};
+use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
 use crate::Error;
 use crate::base::bounce::BufferOffset;
 use crate::base::qos::{Class, Share};
@@ -16,9 +16,6 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
-
-/// The longest payload that is assembled on the stack for an inline work request, in bytes.
-const MAX_INLINE: usize = 256;
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
 pub(crate) struct FastRoute {
@@ -50,7 +47,7 @@ impl Transport {
         verb: Verb<'_>,
         deadline: Instant,
         (class, admitted): (&Class, bool),
-        waker: &Waker,
+        waker: Waker,
     ) -> Option<OpId> {
         let (share, traced) =
             if self.standing.is_plain() { (Share::All, false) } else { self.attention(class, admitted)? };
@@ -67,7 +64,7 @@ impl Transport {
             to
         };
         if traced {
-            self.local.record(super::post::posted(to.id, verb, to.peer, to.qp_index));
+            self.record_posted(to.id, verb);
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
@@ -82,13 +79,21 @@ impl Transport {
         may_begin.then(|| (class.share(qos), self.standing.is_traced()))
     }
 
+    #[cold]
+    fn record_posted(&self, id: OpId, verb: Verb<'_>) {
+        let lane = self.ops.lock().lane_of(id);
+        if let Some((peer, qp_index)) = lane {
+            self.local.record(super::post::posted(id, verb, peer, qp_index));
+        }
+    }
+
     /// Returns the length of the bounce buffer that `verb` needs, if it needs one.
     #[inline]
     pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
         match verb {
             Verb::Write { head, tail, .. } => {
                 let bytes = head.len() + tail.len();
-                (bytes > self.max_inline.min(MAX_INLINE)).then_some(bytes)
+                (bytes > self.max_inline).then_some(bytes)
             }
             Verb::Read { len } => Some(len as usize),
             Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => Some(8),
@@ -165,6 +170,19 @@ impl Transport {
     /// Polls a work request for which a task waits.
     #[inline(always)]
     pub(crate) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
+        if self.ends.is_past(id) {
+            return Poll::Ready((Ended::Done, None));
+        }
+        match self.ends.look(id) {
+            None => Poll::Ready((Ended::Done, None)),
+            Some(Stage::Done) => Poll::Ready((Ended::Done, Some(id))),
+            Some(_) => self.poll_unended(id, cx),
+        }
+    }
+
+    /// Polls a work request that has not succeeded.
+    #[cold]
+    fn poll_unended(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         let stage = match self.ends.look(id) {
             Some(Stage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
             Some(Stage::OnWire) => self.ends.look(id),
@@ -202,6 +220,18 @@ fn imm_of(verb: Verb<'_>) -> bool {
     matches!(verb, Verb::Write { imm: Some(_), .. })
 }
 
+/// Resolves to the waker of the task that awaits it.
+pub(crate) struct TaskWaker;
+
+impl Future for TaskWaker {
+    type Output = Waker;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waker> {
+        Poll::Ready(cx.waker().clone())
+    }
+}
+
 /// The end of the wait for a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
@@ -217,7 +247,7 @@ pub(crate) enum Ended {
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
     node: &'n Transport,
-    /// `None` before the posting, and once nothing is held any more.
+    /// `None` once nothing is held any more.
     id: Option<OpId>,
 }
 
@@ -227,22 +257,17 @@ impl<'n> InFlight<'n> {
         Self { node, id: Some(id) }
     }
 
-    /// Returns the state before anything is posted.
+    /// Releases what is still held after [`Ended::Done`].
     #[inline(always)]
-    pub(crate) fn before(node: &'n Transport) -> Self {
-        Self { node, id: None }
-    }
-
-    /// Notes the work request, once it is posted.
-    #[inline(always)]
-    pub(crate) fn post(&mut self, id: OpId) {
-        self.id = Some(id);
-    }
-
-    /// Returns true from the posting until nothing is held any more.
-    #[inline(always)]
-    pub(crate) fn is_posted(&self) -> bool {
-        self.id.is_some()
+    pub(crate) fn release(mut self) {
+        if let Some(id) = self.id.take() {
+            let wanted = self.node.ops.lock().release_done(id);
+            if wanted {
+                self.node.wake_waiters();
+            }
+        }
+        // Nothing is left to drop.
+        core::mem::forget(self);
     }
 
     /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].

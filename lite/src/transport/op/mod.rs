@@ -13,7 +13,7 @@ mod validity;
 mod work;
 
 pub(crate) use completion::BATCH;
-pub(crate) use fast_path::{Ended, FastRoute, InFlight};
+pub(crate) use fast_path::{Ended, FastRoute, InFlight, TaskWaker};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
 pub(crate) use status::OpId;

@@ -131,6 +131,13 @@ impl OpStatuses {
         word == Some(id.word(Stage::OnWire) | FILLED)
     }
 
+    /// Returns true if the slot is in another use than `id`, of which it tells the success in that case.
+    #[inline(always)]
+    pub(crate) fn is_past(&self, id: OpId) -> bool {
+        let word = self.0.get(id.index()).map_or(0, |end| end.word.load(Ordering::Acquire));
+        word ^ id.word(Stage::OnWire) > FILLED
+    }
+
     /// Returns the stage of `id`, or `None` if the slot is in its next use: in that case `id` has succeeded
     /// without a bounce buffer, or had no waiter any more.
     #[inline]
@@ -166,6 +173,7 @@ mod tests {
         for stage in [Stage::Late, Stage::Done, Stage::Failed, Stage::OnWire] {
             ends.set(id, stage);
             assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
+            assert!(!ends.is_past(id) && ends.is_past(id.next()));
             assert_eq!(ends.look(OpId::first(1)), Some(Stage::OnWire));
         }
         assert!(!ends.is_filled(id));

@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::task::{Context, Waker};
 use platform::Instant;
+use proto::NodeId;
 use verbs::Status;
 
 impl OpTable {
@@ -34,6 +35,13 @@ impl OpTable {
     pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
         let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
         self.links.open(slot.link).filter(|_| slot.state.is_under_way()).cloned()
+    }
+
+    /// Returns the peer and the queue pair of an operation.
+    pub(crate) fn lane_of(&self, id: OpId) -> Option<(NodeId, usize)> {
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
+        let conn = self.links.conns.get(slot.link.index())?.as_ref()?;
+        Some((conn.peer, usize::from(slot.qp_index)))
     }
 
     /// Returns true if an operation through that mapping is on the wire, or may still change its memory. The

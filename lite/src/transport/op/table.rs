@@ -35,7 +35,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
 use platform::Instant;
-use proto::NodeId;
 use verbs::{QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
@@ -96,8 +95,6 @@ pub(crate) struct Taken {
     pub(crate) qp: QpNum,
     /// The key of the peer's memory.
     pub(crate) key: RemoteKey,
-    pub(crate) peer: NodeId,
-    pub(crate) qp_index: usize,
 }
 
 /// The tasks to wake after a change of the table, outside of its lock.
@@ -118,11 +115,13 @@ impl Slot {
             WaitMode::Task | WaitMode::Until(..) => State::OnWire,
         };
         (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
-        // A free slot has no waker.
-        (self.waker, self.until) = match waits {
+        let waker;
+        (waker, self.until) = match waits {
             WaitMode::Nobody | WaitMode::Task => (None, Instant::MAX),
             WaitMode::Until(waker, until) => (Some(waker), until),
         };
+        // A free slot has no waker that could be dropped here.
+        core::mem::forget(core::mem::replace(&mut self.waker, waker));
     }
 }
 
@@ -141,15 +140,17 @@ fn reserve<'a>(
     if queue_pair.is_full(depth) {
         return Err(NotPosted::Busy);
     }
-    let &index = free.last().ok_or(NotPosted::Busy)?;
+    let index = free.pop().ok_or(NotPosted::Busy)?;
     let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
     if let Some(bytes) = bytes {
-        let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
+        let Some(bounce) = pool.take(bytes) else {
+            free.push(index);
+            return Err(NotPosted::Busy);
+        };
         ends.set_place(slot.id, bounce.place);
         slot.bounce = Some(bounce);
     }
     queue_pair.begin();
-    free.pop();
     Ok(slot)
 }
 
@@ -294,7 +295,7 @@ impl OpTable {
         touch: Effect,
         bytes: Option<usize>,
         depth: u32,
-        (waker, deadline): (&Waker, Instant),
+        (waker, deadline): (Waker, Instant),
     ) -> Option<Taken> {
         let stamp = touch.stamp.0;
         if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
@@ -309,10 +310,10 @@ impl OpTable {
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker.clone(), deadline));
+        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
         let place = slot.bounce.as_ref().map(|b| b.place);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
-        Some(Taken { id: slot.id, place, qp, key, peer: conn.peer, qp_index })
+        Some(Taken { id: slot.id, place, qp, key })
     }
 
     /// Notes the deadline of an operation, which must be in its slot already.
@@ -324,13 +325,11 @@ impl OpTable {
         }
     }
 
-    /// Ends operation `id`, which has succeeded, and returns the tasks to wake.
+    /// Ends operation `id`, which has succeeded. Returns the waker of its task, and true if other tasks may
+    /// wait for what becomes free by that. Returns `None`, and does nothing, if no task waits for `id`.
     #[inline(always)]
-    pub(crate) fn succeed(&mut self, id: OpId) -> Wakes {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::OnWire)
-        else {
-            return self.complete(id, Status::Success);
-        };
+    pub(crate) fn succeed(&mut self, id: OpId) -> Option<(Option<Waker>, bool)> {
+        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::OnWire)?;
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
             queue_pair.end();
@@ -342,7 +341,7 @@ impl OpTable {
             (slot.state, slot.status) = (State::Ended, Status::Success);
             self.ends.set(id, Stage::Done);
         }
-        Wakes { task, others: core::mem::take(&mut self.wanted) }
+        Some((task, core::mem::take(&mut self.wanted)))
     }
 
     /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
@@ -376,6 +375,17 @@ impl OpTable {
             self.ends.set(id, if is_plain { Stage::Done } else { Stage::Failed });
         }
         Wakes { task, others: core::mem::take(&mut self.wanted) }
+    }
+
+    /// Releases an operation that has succeeded and that has a bounce buffer. Returns true if a task may wait
+    /// for what becomes free by that.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn release_done(&mut self, id: OpId) -> bool {
+        if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::Ended) {
+            release(slot, &self.ends, &mut self.free, &mut self.bounce);
+        }
+        core::mem::take(&mut self.wanted)
     }
 
     /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if

@@ -4,6 +4,7 @@ use super::status::OpStatuses;
 use super::table::OpTable;
 use super::unfinished::Moment;
 use super::validity::StampNumbers;
+use super::work::MAX_INLINE;
 use crate::Error;
 use crate::base::bounce::{BouncePool, Buffers};
 use crate::base::config::Config;
@@ -26,8 +27,8 @@ pub(crate) struct Transport {
     pub(crate) standing: Arc<Standing>,
     pub(super) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
-    /// The longest payload of an inline work request, in bytes.
-    pub(crate) max_inline: usize,
+    /// The longest payload of a work request without a bounce buffer, in bytes.
+    pub(super) max_inline: usize,
     /// The most bytes that one work request moves.
     pub(crate) chunk: usize,
     /// The most work requests that may be outstanding on one queue pair.
@@ -59,7 +60,8 @@ impl Transport {
     pub(crate) fn new(peers: Arc<Peers>, rnic: Arc<dyn Rnic>, config: &Config) -> Result<Self, Error> {
         let no_memory = |asked| Error::NoMemory { asked, free: peers.platform.memory().largest_free() };
         let bounce = BouncePool::new(&peers.platform, &config.bounce).map_err(no_memory)?;
-        let (buffers, max_inline) = (bounce.buffers(), rnic.attributes().max_inline as usize);
+        let (buffers, max_inline) =
+            (bounce.buffers(), (rnic.attributes().max_inline as usize).min(MAX_INLINE));
         let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             local: (*peers).clone(),

@@ -128,7 +128,7 @@ pub(crate) fn cases() -> Vec<Case> {
         SelfTest::new("locks", Microvm).says("NMI at 0x"),
         SelfTest::new("wx", Microvm).cpus(2),
         SelfTest::new("wx", Q35),
-        SelfTest::new("heap", Microvm),
+        SelfTest::new("heap", Microvm).cpus(2),
         SelfTest::new("fpu", Microvm).cpus(2),
         SelfTest::new("idle", Microvm).cpus(2),
         SelfTest::new("progress", Microvm),
