@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 /// The memory that each node contributes to the cluster, in bytes.
 const MEMORY: u64 = 32 << 20;
-/// The time limit of a join.
+/// The time limit of a node's join.
 const JOIN: Duration = Duration::from_secs(60);
 /// The time that operations in flight have to end when a node leaves.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -141,7 +141,7 @@ impl LocalCluster {
     }
 }
 
-/// Waits until the node knows that many members, itself included.
+/// Waits until the node knows `members` members, itself included.
 async fn all_known(lite: &Lite, members: usize) -> Result<(), lite::Error> {
     let mut watcher = lite.watch();
     while lite.members().len() < members {

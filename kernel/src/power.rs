@@ -23,9 +23,9 @@ use crate::mm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Code {
-    /// The work is done.
+    /// The appliance has done its work.
     Success = 0x10,
-    /// Code panicked.
+    /// The kernel has panicked.
     Panic = 0x01,
     /// The processor faulted.
     Fault = 0x02,

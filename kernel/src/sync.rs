@@ -43,7 +43,7 @@ pub(crate) fn set_hertz(hertz: u64) {
 pub(crate) struct Spin {
     last: u64,
     ticks: u64,
-    /// The most ticks that one round of a loop is counted as.
+    /// The upper limit on the ticks that one round of a wait loop counts for.
     most_ticks: u64,
     limit: u64,
 }

@@ -6,7 +6,7 @@
 /// Makes the enumeration, and the list of all with their names.
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $bug:ident = $name:literal,)+) => {
-        /// A bug.
+        /// A defect that can be planted.
         #[cfg_attr(
             not(all(feature = "testing", debug_assertions)),
             expect(unreachable_pub, reason = "only `testing` re-exports it")
@@ -18,7 +18,7 @@ macro_rules! bugs {
 
         #[cfg(all(feature = "testing", debug_assertions))]
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &[Self] = &[$(Self::$bug,)+];
 
             /// The name, as an operator types it.
@@ -83,7 +83,7 @@ bugs! {
     NoSecretCheck = "no-secret-check",
     /// A revocation returns without word to the nodes that hold the right.
     RevokeTellsNobody = "revoke-tells-nobody",
-    /// Memory is freed without word to the nodes that map it.
+    /// Memory is freed, and the nodes that map it are not told.
     FreeTellsNobody = "free-tells-nobody",
     /// Memory is freed without waiting for the operations of its holders that are in flight.
     FreeWaitsForNobody = "free-waits-for-nobody",
@@ -136,7 +136,7 @@ mod here {
     use super::Bug;
     use core::sync::atomic::{AtomicU8, Ordering};
 
-    /// No bug.
+    /// The value that stands for no bug.
     const NONE: u8 = u8::MAX;
 
     static PLANTED: AtomicU8 = AtomicU8::new(NONE);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum FromClient {
     /// Lists the nodes, one page of them. The answer is [`ToClient::Nodes`].
     Nodes {
-        /// The page begins after this node; `NodeId(0)` for the first page.
+        /// The page begins after this node id; `NodeId(0)` for the first page.
         after: NodeId,
     },
     /// Waits until `count` nodes are members. The answer is the first page of [`ToClient::Nodes`], or
@@ -118,7 +118,7 @@ pub enum ToClient {
     Nodes {
         /// The members of the page.
         nodes: Vec<NodeStatus>,
-        /// True if other members follow after the last of them.
+        /// True if members with larger ids follow on another page.
         more: bool,
     },
     /// The job has started.

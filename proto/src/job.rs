@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The positions at which the manager may split a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutRule {
-    /// After any byte.
+    /// A split may end after any byte.
     Anywhere,
     /// After any byte whose bit is set (byte b: bit `b % 8` of element `b / 8`), so that no record is
     /// divided.
@@ -46,7 +46,7 @@ pub struct AppManifest {
     pub name: String,
     /// A description for users, in one line.
     pub about: String,
-    /// The rule by which its input may be split.
+    /// The rule by which the input of the application may be split.
     pub cut: CutRule,
 }
 

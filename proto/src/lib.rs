@@ -32,7 +32,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages. Nodes, clients and the manager must have the same.
+/// The version of these messages. Nodes, clients and the manager must have the same version.
 pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The manager's TCP port, as in the original LITE.

@@ -198,7 +198,7 @@ pub enum ToNode {
     },
     /// Acknowledges heartbeat `seq`: the lease now runs from the time at which it was sent.
     HeartbeatAck {
-        /// The heartbeat's number.
+        /// The number of the acknowledged heartbeat.
         seq: u64,
     },
     /// A node has become a member.

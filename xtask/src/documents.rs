@@ -53,7 +53,7 @@ fn collect(dir: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
 /// A Markdown file.
 struct Page {
     path: PathBuf,
-    /// The path from the top of the repository.
+    /// The path of the page, relative to the top of the repository.
     name: String,
     text: String,
 }
@@ -66,7 +66,7 @@ impl Page {
         Ok(Self { path: path.to_owned(), name, text })
     }
 
-    /// Returns the number of lines that are not those of a table.
+    /// Returns the number of lines that are not part of a table.
     fn lines(&self) -> usize {
         self.text.lines().filter(|line| !line.starts_with('|')).count()
     }

@@ -9,7 +9,7 @@ use lite::{FunctionId, Lite, Lmr, RpcOptions};
 use proto::NodeId;
 use runtime::{JobContext, JobError, Join};
 
-/// The function that returns its request.
+/// The number of the echo function, whose reply is the request.
 const ECHO: FunctionId = 0x6563_686f;
 /// The byte that payloads consist of.
 const BYTE: u8 = 0x5a;

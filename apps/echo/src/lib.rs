@@ -19,7 +19,7 @@ use lite::{Call, FunctionId, Lite, NodeId, RpcOptions, RpcServer};
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// The function that returns its request.
+/// The number of the echo function, whose reply is the request.
 pub const ECHO: FunctionId = 0x6563_0001;
 /// The function that makes the node enter a barrier. Its request, little-endian: the number of nodes (2
 /// bytes), their ids (2 bytes each), the barrier's name. The reply is empty, and is sent before the node

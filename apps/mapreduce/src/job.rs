@@ -71,7 +71,7 @@ impl<M: MapReduce> App for Job<M> {
     }
 }
 
-/// This node's part of the job.
+/// The state of a MapReduce job on one node.
 struct Node<M> {
     context: JobContext,
     job: Arc<M>,
@@ -189,7 +189,7 @@ impl<M: MapReduce> Node<M> {
         Ok(Some(region))
     }
 
-    /// Allocates memory for runs of these lengths.
+    /// Allocates memory for runs of the given lengths.
     async fn region(&self, lens: &[u64]) -> Result<Region, JobError> {
         self.context.alloc(table_len(lens.len()) + lens.iter().sum::<u64>()).await
     }

@@ -18,7 +18,7 @@ const PIECE: usize = 128 << 10;
 /// The input of a node, in pieces.
 pub(crate) struct Queue {
     splits: Vec<SharedSplit>,
-    /// Index of a split and a range of its bytes.
+    /// The pieces of input: the index of a split, and a range of its bytes.
     pieces: Vec<(usize, Range<usize>)>,
     next: AtomicUsize,
     bytes: u64,
@@ -60,7 +60,7 @@ impl Queue {
         queue
     }
 
-    /// Returns the number of pieces.
+    /// Returns the number of pieces of input.
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }

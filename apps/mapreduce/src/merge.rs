@@ -11,7 +11,7 @@ use runtime::JobError;
 
 /// A sorted list and a position in it.
 pub(crate) enum Source<M: MapReduce, R> {
-    /// A list on this node.
+    /// A sorted list in this node's memory.
     Local { sorted: Sorted<M::Value>, at: usize },
     /// A run in a region, with the value of its latest record.
     Remote { reader: RunReader<R, M::Value>, value: Option<M::Value> },
@@ -58,7 +58,7 @@ impl<M: MapReduce, R: Region> Source<M, R> {
     }
 }
 
-/// Several sources, merged.
+/// A merge of several sorted sources.
 pub(crate) struct Merge<M: MapReduce, R> {
     sources: Vec<(Head, Source<M, R>)>,
     /// Index of the source with the next record. Meaningless if there is no source.

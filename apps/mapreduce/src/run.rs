@@ -88,7 +88,7 @@ impl<R: Region> RunWriter<R> {
     }
 }
 
-/// A read of a run.
+/// The state of a read of a run's next block.
 enum Fetch {
     Pending(BoxFuture<'static, Result<Vec<u8>, JobError>>),
     Ready(Result<Vec<u8>, JobError>),

@@ -15,7 +15,7 @@ pub(crate) struct Head {
     pub(crate) prefix: u64,
 }
 
-/// Entries with their final order.
+/// Entries of a table, sorted in the order of the output.
 #[derive(Debug)]
 pub(crate) struct Sorted<V> {
     entries: Entries<V>,

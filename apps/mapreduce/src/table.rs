@@ -227,7 +227,7 @@ impl<V> Table<V> {
         self.failed
     }
 
-    /// Adds all of `entries`.
+    /// Adds all entries of another table.
     pub(crate) fn absorb(&mut self, entries: Entries<V>, combine: impl Fn(&mut V, V)) {
         for entry in entries.list {
             if entry.is_short() {

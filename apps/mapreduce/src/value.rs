@@ -11,7 +11,8 @@ pub trait Value: Send + Sync + Sized + 'static {
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-/// Seven bits to a byte, the low ones first. The top bit is set in all bytes but the last.
+/// Encodes a number with seven bits to a byte, the low ones first. The top bit is set in all bytes but the
+/// last.
 impl Value for u64 {
     fn encode(&self, out: &mut Vec<u8>) {
         let mut rest = *self;

@@ -16,7 +16,7 @@ pub(crate) trait WordSink {
 
 /// The least bit of every byte of a word.
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The top bit of every byte.
+/// The top bit of every byte of a word.
 const TOPS: u64 = 0x80 * ONES;
 /// The bit of each byte that distinguishes lower case.
 const CASE: u64 = 0x20 * ONES;

@@ -31,7 +31,7 @@ pub(crate) enum Side {
     Far,
 }
 
-/// The slots of a buffer that messages of one size use.
+/// The slots of a buffer that messages of the present size use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     /// The length of a message, in bytes.

@@ -53,7 +53,7 @@ pub enum Error {
     /// The result of atomics is wrong.
     #[error("{0}")]
     Content(String),
-    /// Another test runs on this node.
+    /// Another test runs on this node; a node runs one at a time.
     #[error("another test runs on this node")]
     Busy,
 }

@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 /// The longest time that the peer may take to close its side of the connection.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
-/// The RNIC is driven for this time before the node's pollers run.
+/// The length of time for which the RNIC is polled before the node's other pollers run.
 pub(crate) const TURN: Duration = Duration::from_micros(300);
 /// Bytes of a memory page and of a cache line. perftest spreads its messages over both.
 const CYCLE: u32 = 4096;

@@ -12,7 +12,7 @@ use verbs::{Gid, PathMtu, Psn, QpNum, RemoteKey};
 pub const VERSION_LEN: usize = 16;
 /// The version that this side announces.
 pub const VERSION: [u8; VERSION_LEN] = *b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Older versions use another exchange.
+/// The oldest perftest version that uses this exchange.
 const OLDEST: (u32, u32) = (5, 70);
 /// Bytes of the message about a queue pair with a GID.
 pub const KEYS_LEN: usize = 108;
@@ -116,7 +116,7 @@ impl Keys {
 pub struct Bandwidth {
     /// The length of a message, in bytes.
     pub size: u64,
-    /// Messages on all queue pairs.
+    /// The number of messages, summed over all queue pairs.
     pub iterations: u64,
     /// Peak MiB (2^20 bytes) per second; 0 if not measured.
     pub peak: f64,

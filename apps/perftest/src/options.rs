@@ -37,7 +37,7 @@ pub enum Verb {
 /// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// The time of one operation.
+    /// The time that one operation takes.
     Latency,
     /// The number of operations per second.
     Bandwidth,
@@ -94,7 +94,7 @@ pub struct Options {
     pub qp_timeout: u8,
     /// READs and atomics outstanding; `None` for the RNIC's maximum.
     pub outstanding: Option<u8>,
-    /// One in this many sends is signaled.
+    /// The number of sends per signaled send (`-Q`).
     pub moderation: u32,
     /// True if the peak bandwidth is computed.
     pub peak: bool,
@@ -117,7 +117,7 @@ impl fmt::Display for Program {
 }
 
 impl Program {
-    /// Returns the program of that name.
+    /// Returns the program with the given name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let (verb, figure) = name.strip_prefix("ib_")?.split_once('_')?;

@@ -120,7 +120,7 @@ pub(crate) fn heading(
     text
 }
 
-/// Returns the table of results.
+/// Returns the table of results as text.
 #[must_use]
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(LINE);

@@ -310,7 +310,7 @@ pub(crate) struct Wait<'a> {
     host: &'a Host,
     /// The time of the last event.
     since: Instant,
-    /// The time at which other tasks last ran.
+    /// The time at which other tasks of the node last ran.
     turn: Instant,
 }
 

@@ -19,7 +19,7 @@ pub enum JobError {
     /// The node has too little memory for its part of the job.
     #[error("too little memory: needs {} MB, has {} MB", mb_up(*.needed), *.has / 1_000_000)]
     TooLittleMemory {
-        /// Bytes that the part needs.
+        /// The number of bytes that the part of the job needs.
         needed: u64,
         /// Bytes that are free.
         has: u64,

@@ -47,6 +47,6 @@ use std::sync::Arc;
 pub struct Opened {
     /// The RNIC.
     pub rnic: Arc<IbvRnic>,
-    /// The memory that it serves, which lives as long as either.
+    /// The memory that the RNIC serves. It lives as long as the RNIC or any holder of this reference.
     pub arena: Arc<Arena>,
 }

@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// Returns the frame formats that it has, best first.
+    /// Returns the frame formats for which the port has an index of this GID, best first.
     pub(crate) fn links(&self) -> &'static [LinkKind] {
         match (self.v2, self.v1) {
             (Some(_), Some(_)) => &[LinkKind::RoceV2, LinkKind::RoceV1],

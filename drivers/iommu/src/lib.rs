@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// The table of QEMU's `amd-iommu`: the same unit in two types of structure.
+    /// The IVRS table of QEMU's `amd-iommu` describes one unit in structures of two types.
     #[test]
     fn units_of_amd() {
         let structure = |kind: u8, len: u8| {

@@ -25,11 +25,11 @@ pub struct Identity {
     pub function: Function,
     /// The version of the firmware.
     pub firmware: Version,
-    /// The model.
+    /// The model of the card.
     pub board: BoardId,
     /// The number of the port in use, from 1.
     pub port: u8,
-    /// The Ethernet address of that port.
+    /// The Ethernet address of the port that the driver uses.
     pub mac: MacAddr,
 }
 
@@ -67,7 +67,7 @@ pub enum Health {
 /// The indicator of a card's failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HealthSource {
-    /// There is none.
+    /// No indicator: the driver cannot see a failure.
     Unseen,
     /// A register of BAR 0, which is not 0 once the card has failed.
     Register(u32),
@@ -79,7 +79,7 @@ pub(crate) enum HealthSource {
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
     pub(crate) function: Function,
-    /// The end of its reset, if it was reset.
+    /// The time at which the card's reset ended, if it was reset.
     pub(crate) reset: Option<Instant>,
     pub(crate) firmware: Version,
     pub(crate) board: BoardId,

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use platform::IoAddr;
 
-/// The layer of a port.
+/// The link layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
     /// Ethernet, with RoCE.
@@ -20,7 +20,8 @@ pub enum Remote {
     /// the kernel's code and page tables, and the registers of devices. Such a key needs no page entries, and
     /// cards are not known to honour bounds of it.
     Physical,
-    /// Only these ranges of memory, by a second key with page entries. The card refuses other addresses.
+    /// Peers reach the given ranges of memory, through a second key with page entries. The card refuses other
+    /// addresses.
     Ranges(Ranges),
 }
 

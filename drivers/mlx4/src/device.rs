@@ -47,7 +47,7 @@ impl<'a, H: Hardware> Device<'a, H> {
         Self { commands: Commands::new(hw, commands), tables }
     }
 
-    /// Returns the machine.
+    /// Returns the hardware access.
     pub(crate) const fn hw(&self) -> &'a H {
         self.commands.hw
     }

@@ -6,7 +6,7 @@ use verbs::VerbsError;
 /// The reason for which a card does not come up, or a command fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// The card reads as all ones, like one that is not there.
+    /// All registers of the card read as ones: the card is absent.
     #[error("the card does not answer")]
     Gone,
     /// Another driver holds the card's semaphore.

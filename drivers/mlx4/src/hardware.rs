@@ -49,7 +49,7 @@ pub trait Hardware: Send + Sync {
 
     /// Returns the present time.
     fn now(&self) -> Instant;
-    /// Waits at least that time.
+    /// Waits for at least `time`.
     fn wait(&self, time: Duration);
     /// Fills a buffer with unpredictable bytes.
     fn fill_random(&self, buf: &mut [u8]);

@@ -32,7 +32,7 @@ const STABLE_TIME: Duration = Duration::from_secs(600);
 
 /// The state of a recovery.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum RecoveryState {
     /// The card works, or its failure has not been seen yet.
     Working,
     /// The card will be reset.
@@ -43,19 +43,19 @@ enum State {
     Lost(Error),
 }
 
-/// A step that is due.
+/// The next step of a recovery, which is due now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Begin a reset, and report it to [`Recovery::reset_begun`].
     Reset,
-    /// Restart the card if it is back, and report that to [`Recovery::restarted`]. Otherwise report
-    /// [`Recovery::not_back`].
+    /// Restart the card if its reset has ended, and report the restart to [`Recovery::restarted`]. Otherwise
+    /// report [`Recovery::not_back`].
     Restart,
 }
 
 /// The recovery of a card.
 pub(crate) struct Recovery {
-    state: State,
+    state: RecoveryState,
     attempts: u32,
     /// The time of the last restart.
     restarted_at: Instant,
@@ -65,7 +65,7 @@ pub(crate) struct Recovery {
 impl Recovery {
     /// Begins with a working card; `saved` is the configuration that a reset loses.
     pub(crate) const fn new(saved: Option<Saved>) -> Self {
-        Self { state: State::Working, attempts: 0, restarted_at: Instant::ZERO, saved }
+        Self { state: RecoveryState::Working, attempts: 0, restarted_at: Instant::ZERO, saved }
     }
 
     /// Returns the configuration that a reset loses, unless the function is virtual.
@@ -75,14 +75,14 @@ impl Recovery {
 
     /// Returns the step that is due for a card that has failed.
     pub(crate) fn next_step(&mut self, now: Instant) -> Option<Step> {
-        if let State::Working = self.state {
+        if let RecoveryState::Working = self.state {
             if now >= self.restarted_at + STABLE_TIME {
                 self.attempts = 0;
             }
-            self.state = State::Reset { at: now };
+            self.state = RecoveryState::Reset { at: now };
         }
         match self.state {
-            State::Reset { at } if now >= at => {
+            RecoveryState::Reset { at } if now >= at => {
                 if self.attempts >= MAX_ATTEMPTS {
                     self.attempt_failed(Error::Failed, now);
                     return None;
@@ -90,16 +90,17 @@ impl Recovery {
                 self.attempts += 1;
                 Some(Step::Reset)
             }
-            State::AwaitReset { at, .. } if now >= at => Some(Step::Restart),
+            RecoveryState::AwaitReset { at, .. } if now >= at => Some(Step::Restart),
             _ => None,
         }
     }
 
-    /// Records that a reset has begun, or why it has not.
+    /// Records that a reset has begun, or the error with which it failed to begin.
     pub(crate) fn reset_begun(&mut self, begun: Result<(), Error>, now: Instant) {
         match begun {
             Ok(()) => {
-                self.state = State::AwaitReset { at: now + POLL_INTERVAL, deadline: now + RESET_LIMIT };
+                self.state =
+                    RecoveryState::AwaitReset { at: now + POLL_INTERVAL, deadline: now + RESET_LIMIT };
             }
             Err(error) => self.attempt_failed(error, now),
         }
@@ -108,8 +109,8 @@ impl Recovery {
     /// Records that a card in reset is not back yet.
     pub(crate) fn not_back(&mut self, now: Instant) {
         match self.state {
-            State::AwaitReset { deadline, .. } if now < deadline => {
-                self.state = State::AwaitReset { at: now + POLL_INTERVAL, deadline };
+            RecoveryState::AwaitReset { deadline, .. } if now < deadline => {
+                self.state = RecoveryState::AwaitReset { at: now + POLL_INTERVAL, deadline };
             }
             _ => self.attempt_failed(Error::ResetTimeout, now),
         }
@@ -118,7 +119,7 @@ impl Recovery {
     /// Records that a card that is back was restarted, or why it was not.
     pub(crate) fn restarted(&mut self, restarted: Result<(), Error>, now: Instant) {
         match restarted {
-            Ok(()) => (self.state, self.restarted_at) = (State::Working, now),
+            Ok(()) => (self.state, self.restarted_at) = (RecoveryState::Working, now),
             Err(error) => self.attempt_failed(error, now),
         }
     }
@@ -127,18 +128,20 @@ impl Recovery {
     fn attempt_failed(&mut self, error: Error, now: Instant) {
         log::error!("mlx4: the card cannot be restarted: {error}");
         self.state = if self.attempts >= MAX_ATTEMPTS {
-            State::Lost(error)
+            RecoveryState::Lost(error)
         } else {
-            State::Reset { at: now + BACKOFF * (1 << self.attempts.saturating_sub(1)) }
+            RecoveryState::Reset { at: now + BACKOFF * (1 << self.attempts.saturating_sub(1)) }
         };
     }
 
     /// Returns the health of the card.
     pub(crate) const fn health(&self) -> Health {
         match self.state {
-            State::Working => Health::Ok,
-            State::Reset { at } | State::AwaitReset { at, .. } => Health::Recovering { next: at },
-            State::Lost(error) => Health::Lost { error },
+            RecoveryState::Working => Health::Ok,
+            RecoveryState::Reset { at } | RecoveryState::AwaitReset { at, .. } => {
+                Health::Recovering { next: at }
+            }
+            RecoveryState::Lost(error) => Health::Lost { error },
         }
     }
 }

@@ -9,7 +9,7 @@ use verbs::MacAddr;
 
 /// The lifetime of a learned address.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// The time before its end at which an entry in use is confirmed.
+/// The time before an entry's end at which an entry in use is confirmed by a query.
 const CONFIRM: Duration = Duration::from_secs(20);
 /// The time between two queries for the same address: the first, which doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);

@@ -144,7 +144,7 @@ impl Arena {
         Ok(start as usize..end as usize)
     }
 
-    /// Replaces the word at `addr` with `f` of it, and returns the previous value.
+    /// Replaces the word at `addr` with the result of `f` for that word, and returns the previous value.
     fn update(&self, addr: IoAddr, f: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
         if !addr.0.is_multiple_of(8) {
             return Err(MemoryError::Misaligned);

@@ -27,7 +27,7 @@ pub enum NetworkError {
     /// Nothing arrived, or the peer accepted no more data, before the deadline.
     #[error("no answer in time")]
     Deadline,
-    /// The connection has ended.
+    /// The connection has ended at one of its sides.
     #[error("connection ended")]
     Closed,
 }
@@ -54,7 +54,7 @@ pub trait Listener: Send + Sync {
     fn accept(&self, deadline: Instant) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>>;
 }
 
-/// A TCP connection. Dropping it resets it.
+/// A TCP connection. Dropping it sends a reset.
 pub trait Connection: Send + Sync {
     /// Returns the address of the other side, or `None` once the connection has ended.
     fn peer(&self) -> Option<Ipv4Addr>;

@@ -10,7 +10,7 @@ pub const PAGE: u64 = 4096;
 /// A first-fit allocator of runs in a block, by offset. It does not access the memory itself.
 #[derive(Debug)]
 pub struct Runs {
-    /// Lengths by offset, both in bytes and multiples of [`PAGE`].
+    /// The free runs: length by offset, both in bytes and multiples of [`PAGE`].
     free: BTreeMap<u64, u64>,
     taken: BTreeMap<u64, u64>,
     total: u64,

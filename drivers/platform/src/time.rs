@@ -32,7 +32,7 @@ impl TimeLimit {
     const RANGE: core::ops::RangeInclusive<Duration> =
         Duration::from_secs(1)..=Duration::from_secs(366 * 24 * 3600);
 
-    /// The time.
+    /// Returns the limit as a duration.
     #[must_use]
     pub const fn get(self) -> Duration {
         self.0
@@ -60,7 +60,7 @@ pub struct Instant(u64);
 impl Instant {
     /// The node's start.
     pub const ZERO: Self = Self(0);
-    /// Later than any instant that is reached.
+    /// A time later than any instant that is reached.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `ns` nanoseconds after the start.

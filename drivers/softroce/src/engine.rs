@@ -416,7 +416,7 @@ impl Core {
         true
     }
 
-    /// Passes a packet to a queue pair of this RNIC. Its acknowledgement is due at once.
+    /// Passes a packet to a queue pair of the same RNIC. The acknowledgement of the packet is due at once.
     fn send_within(&mut self, number: QpNum, tx: &Tx, now: Instant) {
         let mut scratch = core::mem::take(&mut self.scratch);
         let memory = &*self.memory;

@@ -17,7 +17,7 @@ pub(crate) struct Slot {
     pub(crate) qp: QueuePair,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
-    /// True if it is in the list of senders.
+    /// True if the queue pair is in the list of senders.
     pub(crate) queued: bool,
     /// The deadline at the last check.
     pub(crate) deadline: Instant,

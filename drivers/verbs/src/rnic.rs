@@ -35,7 +35,7 @@ pub enum PortState {
 pub struct Attributes {
     /// The driver's name: `softroce`, `mlx4`, `ibverbs`.
     pub driver: &'static str,
-    /// The frame formats that it supports, best first.
+    /// The frame formats that the RNIC supports, best first.
     pub links: &'static [LinkKind],
     /// The address by which peers reach the port.
     pub port: PortAddress,

@@ -53,7 +53,7 @@ pub enum SendOp<'a> {
     Write {
         /// The data.
         data: Payload<'a>,
-        /// The address that it is written to.
+        /// The address in the peer's memory that is written.
         remote: RemoteAddr,
         /// Immediate data, which consumes a receive at the peer and completes it.
         imm: Option<u32>,
@@ -82,7 +82,7 @@ pub enum SendOp<'a> {
         remote: RemoteAddr,
         /// The value that the 8 bytes must have for the swap.
         compare: u64,
-        /// The value that is stored if they have it.
+        /// The value that is stored if the 8 bytes equal `compare`.
         swap: u64,
     },
 }

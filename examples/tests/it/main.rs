@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PAGE: &str = include_str!("../../README.md");
 
-/// A block of the page: commands, and what the last one prints.
+/// A block of the documentation page: commands, and the output of the last one.
 struct Block {
     commands: Vec<String>,
     output: String,

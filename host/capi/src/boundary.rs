@@ -45,7 +45,7 @@ pub(crate) unsafe fn given<'a, T>(from: *const T, what: &str) -> Result<&'a T, F
     unsafe { from.as_ref() }.ok_or_else(|| Failure::invalid(format_args!("{what} is null")))
 }
 
-/// A pointer for a result, checked before anything is done.
+/// The caller's pointer for a result, which is checked before the call has any effect.
 pub(crate) struct Place<T>(*mut T);
 
 impl<T> Place<T> {

@@ -20,7 +20,7 @@ const _: () = assert!(usize::BITS == 64, "a handle fills a pointer of 64 bits");
 
 /// A type of the C interface of which only handles exist.
 pub(crate) trait Handle: Sized {
-    /// The kind of its handles: 1 to 15, different for each type.
+    /// The kind number in the type's handles: 1 to 15, different for each type.
     const KIND: u64;
     const NAME: &'static str;
     /// The type of the objects that the handles refer to.
@@ -51,7 +51,7 @@ struct Name {
 }
 
 impl Name {
-    /// Returns the parts of a handle if it is one of that kind.
+    /// Returns the parts of a handle if the handle is of the kind `kind`.
     fn of(number: usize, kind: u64) -> Option<Self> {
         let number = number as u64;
         (number >> (PLACE_BITS + GENERATION_BITS) == kind).then_some(Self {
@@ -68,7 +68,7 @@ impl Name {
 /// The reason for which a handle is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stale {
-    /// The handle was given back.
+    /// The handle was given back by its user.
     Closed,
     /// The library never made such a handle.
     Unknown,

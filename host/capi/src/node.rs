@@ -10,7 +10,7 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The time between two looks at the members.
+/// The interval at which the list of members is examined.
 const LOOK: Duration = Duration::from_millis(10);
 /// The default memory of a process, in bytes.
 const MEMORY: u64 = 64 << 20;
@@ -33,7 +33,7 @@ pub struct fl_options {
     pub device: *const c_char,
     /// For ibverbs, the IP address of the port to use [the first].
     pub address: *const c_char,
-    /// For softroce, the fabric's Unix socket. Required there.
+    /// The path of the fabric's Unix socket. Required for softroce.
     pub fabric_socket: *const c_char,
     /// The bytes of memory that the process gives to the cluster, for its regions and those of others [64
     /// MiB].

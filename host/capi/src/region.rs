@@ -9,7 +9,7 @@ use lite_node::Node;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-/// The right to read.
+/// The right to read a region.
 pub const FL_READ: u32 = 1;
 /// The right to write and to memset.
 pub const FL_WRITE: u32 = 2;
@@ -20,7 +20,7 @@ pub const FL_SHARE: u32 = 4;
 pub const FL_ADMIN: u32 = 8;
 /// The right to fetch-and-add and compare-and-swap.
 pub const FL_ATOMIC: u32 = 16;
-/// All rights.
+/// All rights on a region.
 pub const FL_ALL: u32 = 31;
 
 /// Memory of a node, mapped here.

@@ -20,13 +20,13 @@ pub enum fl_status {
     FL_NODE_DOWN = 3,
     /// No node has that number or name.
     FL_NO_SUCH_NODE = 4,
-    /// Nothing is published under that name.
+    /// No region or object is published under the requested name.
     FL_NO_SUCH_NAME = 5,
-    /// Something is published or registered under that name or number already.
+    /// The name or function number is in use already.
     FL_NAME_TAKEN = 6,
     /// The node serves no function of that number.
     FL_NO_SUCH_FUNCTION = 7,
-    /// The region does not grant that right, or the handle does not have it.
+    /// The region does not grant the required right, or the handle does not have it.
     FL_PERMISSION = 8,
     /// Offset and length reach beyond the region.
     FL_OUT_OF_BOUNDS = 9,

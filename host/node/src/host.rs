@@ -27,7 +27,7 @@ pub(crate) struct Host {
     alarm: Arc<Alarm>,
     /// The executors of LITE's tasks and of the applications' tasks; `None` once the node has ended.
     executors: RwLock<Option<Executors>>,
-    /// Closed to end the threads.
+    /// The channel whose end tells the threads to end.
     stop: async_channel::Sender<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Called for the first task that panics, with the reason.

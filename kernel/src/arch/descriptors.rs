@@ -21,7 +21,7 @@ pub(super) enum Ist {
     /// Device interrupts, timer, IPIs.
     Interrupt = 1,
     Exception = 2,
-    /// NMI and machine check.
+    /// The stack of NMIs and machine checks.
     Nmi = 3,
     DoubleFault = 4,
 }

@@ -25,9 +25,9 @@ pub(crate) struct EcamWindow {
 /// The location of a register (generic address structure).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Register {
-    /// Memory-mapped.
+    /// A register in memory.
     Memory(PhysAddr),
-    /// An I/O port.
+    /// A register at an I/O port.
     Port(u16),
 }
 

@@ -18,7 +18,7 @@ use x86_64::PhysAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
     pub start: PhysAddr,
-    /// One past the last byte.
+    /// The address after the last byte of the region.
     pub end: PhysAddr,
 }
 
@@ -30,7 +30,7 @@ impl Region {
         Self { start: PhysAddr::new_truncate(start.min(top)), end: PhysAddr::new_truncate(end) }
     }
 
-    /// Returns the length, in bytes.
+    /// Returns the length of the region, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.end.as_u64().saturating_sub(self.start.as_u64())
     }
@@ -96,11 +96,11 @@ pub(crate) mod regions {
     use super::{MAX_REGIONS, Region};
     use x86_64::PhysAddr;
 
-    /// Up to [`MAX_REGIONS`] regions.
+    /// A list of up to [`MAX_REGIONS`] memory regions.
     pub(crate) struct Regions {
         list: [Region; MAX_REGIONS],
         len: usize,
-        /// The number of regions for which there was no room.
+        /// The number of regions that were dropped because the list was full.
         pub dropped: usize,
     }
 

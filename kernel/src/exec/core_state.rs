@@ -33,7 +33,7 @@ pub(super) type Runnable = async_task::Runnable<Meta>;
 /// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum Activity {
     /// The core polls, looks for work, or is halted.
     Loop = 0,
     /// The core runs a task.
@@ -77,7 +77,7 @@ pub(super) fn install(cpu: usize) {
             queue: IrqMutex::new(VecDeque::with_capacity(64)),
             sleeping: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
-            state: AtomicU8::new(State::Loop as u8),
+            state: AtomicU8::new(Activity::Loop as u8),
             last_poll: AtomicU64::new(0),
             armed: AtomicU64::new(u64::MAX),
             timers: IrqMutex::new(Timers::new()),
@@ -159,25 +159,25 @@ impl Core {
     pub(super) fn run(&self, runnable: Runnable) {
         let meta: *const Meta = runnable.metadata();
         self.current.store(meta.cast_mut(), Ordering::Relaxed);
-        self.state.store(State::Task as u8, Ordering::Release);
+        self.state.store(Activity::Task as u8, Ordering::Release);
         // This order matters: a timer that fires from here on sees the task and re-arms itself. A timer that
         // fired before would not.
         self.ensure_tick(time::now());
         runnable.run();
-        self.state.store(State::Loop as u8, Ordering::Release);
+        self.state.store(Activity::Loop as u8, Ordering::Release);
         self.current.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// Returns this core's activity.
-    pub(super) fn state(&self) -> State {
-        if self.state.load(Ordering::Acquire) == State::Task as u8 { State::Task } else { State::Loop }
+    pub(super) fn state(&self) -> Activity {
+        if self.state.load(Ordering::Acquire) == Activity::Task as u8 { Activity::Task } else { Activity::Loop }
     }
 
     /// Returns the task that this core runs. Call on the core itself.
     pub(super) fn current(&self) -> Option<&'static str> {
         let meta = self.current.load(Ordering::Relaxed);
         // SAFETY: the task is running on this core, below the caller's frame, so its metadata exists.
-        unsafe { meta.as_ref() }.filter(|_| self.state() == State::Task).map(|m| m.name)
+        unsafe { meta.as_ref() }.filter(|_| self.state() == Activity::Task).map(|m| m.name)
     }
 
     pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
@@ -242,7 +242,7 @@ impl Core {
         self.armed.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Sets the local timer to `at`, unless it is set to that already.
+    /// Sets the local timer to `at`, unless the timer is set to `at` already.
     pub(super) fn set_timer(&self, at: Instant) {
         if self.armed.swap(at.as_nanos(), Ordering::Relaxed) != at.as_nanos() {
             apic::set_timer((at != Instant::MAX).then(|| time::to_tsc(at)));

@@ -31,7 +31,7 @@ use platform::Instant;
 
 use crate::arch::{self, percpu};
 use crate::time;
-use core_state::{Core, Runnable, State};
+use core_state::{Core, Runnable, Activity};
 
 pub(crate) use core_state::Meta;
 pub(crate) use main_loop::{run, set_max_spin};
@@ -191,7 +191,7 @@ pub(crate) fn on_interrupt(timer: bool) {
     if timer {
         core.timer_fired();
     }
-    if core.state() != State::Task {
+    if core.state() != Activity::Task {
         return;
     }
     let now = time::now();

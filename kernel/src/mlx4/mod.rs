@@ -27,7 +27,7 @@ pub(crate) type Card = Mlx4<PciCard, IrqRawMutex>;
 const VENDOR: u16 = 0x15b3;
 /// PCI device ids of ConnectX-3 and ConnectX-3 Pro.
 const PHYSICAL: [u16; 2] = [0x1003, 0x1007];
-/// The PCI device id of a virtual function of either.
+/// The PCI device id of a virtual function of a ConnectX-3 or ConnectX-3 Pro.
 const VIRTUAL: u16 = 0x1004;
 
 /// The MSI-X table entry by which the card interrupts.
@@ -57,7 +57,7 @@ pub(crate) enum NoCard {
     Absent,
     /// The wanted address has no card; the list contains the machine's cards.
     Elsewhere(Address, Vec<Function>),
-    /// The card does not start.
+    /// The card at this address does not start, for the given reason.
     Fails(Address, String),
 }
 

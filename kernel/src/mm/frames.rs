@@ -21,10 +21,10 @@ pub(crate) struct Stats {
     /// The RAM that the allocator manages.
     #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     pub total: u64,
-    /// The part that is free.
+    /// The number of free bytes.
     #[cfg_attr(not(feature = "selftest"), expect(dead_code, reason = "only self-tests read it"))]
     pub free: u64,
-    /// The longest free run.
+    /// The length of the longest free run, in bytes.
     pub largest_free: u64,
 }
 

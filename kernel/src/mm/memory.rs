@@ -23,7 +23,7 @@ pub(super) struct Run {
 
 /// The allocator to which a run returns.
 pub(super) enum Home {
-    /// The frame allocator.
+    /// A run of frames from the frame allocator.
     Frames,
     /// The free runs of the arena that begins at this address.
     Arena(u64, Arc<IrqMutex<Runs>>),

@@ -28,7 +28,7 @@ const TABLES_OF_KERNEL: u64 = 128;
 /// The number of tables for the stacks of a processor: it has 4 MiB of addresses, and those of two processors
 /// may be apart.
 const TABLES_OF_CPU: u64 = 2;
-/// The number of tables that mapping one page may need.
+/// The number of page tables that mapping one page may need.
 const SPARE: u64 = 8;
 
 /// The access rights of a page.
@@ -69,7 +69,7 @@ pub(crate) enum MapError {
     IsRam,
     /// There is no frame for a page table.
     OutOfMemory,
-    /// Something else is mapped there.
+    /// Another mapping occupies the virtual range.
     Occupied,
 }
 

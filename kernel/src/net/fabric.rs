@@ -25,9 +25,9 @@ pub(crate) struct FabricNetwork {
 
 /// The IPv4 address of TCP.
 pub(crate) enum At {
-    /// The address of an RNIC, once it has one.
+    /// The address of an RNIC, which may not have it yet.
     Rnic(Arc<dyn Rnic>),
-    /// The port's own address.
+    /// The address configured for the port itself.
     Own(Ipv4Addr),
 }
 

@@ -27,7 +27,7 @@ pub(crate) trait Receive: Send {
 
 /// Sends frames to a device. Neither allocates nor waits.
 pub(crate) trait Transmit: Send {
-    /// Returns true if there is room for a frame.
+    /// Returns true if the device can accept a frame.
     fn has_room(&mut self) -> bool;
     /// Returns a buffer for a frame of `len` bytes, or `None` if there is no room or the frame is too long
     /// for the device. Its content is sent by [`send`](Self::send), or not at all.

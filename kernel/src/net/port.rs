@@ -195,7 +195,7 @@ impl Port {
         self.inner.lock().device.arm()
     }
 
-    /// Turns interrupts off.
+    /// Turns the device's interrupts off.
     pub(crate) fn disarm(&self) {
         self.inner.lock().device.disarm();
     }

@@ -23,10 +23,10 @@ use crate::{cmdline, exec, random};
 /// The value of `nic=`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// A card that starts, otherwise software.
+    /// A ConnectX-3 if one starts, otherwise softroce.
     Auto,
     Mlx4(Choice),
-    /// RDMA in software.
+    /// The software RNIC, softroce.
     SoftRoce,
 }
 
@@ -63,7 +63,7 @@ type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
 /// The RNIC of this node, before or after it gets its address.
 pub(super) enum NodeRnic {
-    /// A ConnectX-3, and its port if that is on Ethernet.
+    /// A ConnectX-3, and its port as an Ethernet port if the card is on Ethernet.
     Card(Box<DrivenCard>, Option<&'static Port>),
     /// The software RNIC, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),

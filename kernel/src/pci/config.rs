@@ -45,7 +45,7 @@ impl Config {
         }
     }
 
-    /// Returns the ports, if something answers there.
+    /// Returns the configuration ports, if a PCI host answers at them.
     pub(crate) fn ports() -> Option<Self> {
         let mut ports = PORTS.lock();
         // SAFETY: 0xcf8 is the configuration address port; on a machine without it nothing listens there.

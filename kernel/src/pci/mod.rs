@@ -73,7 +73,7 @@ impl fmt::Debug for Address {
 /// A base address register: a window of a function's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bar {
-    /// In memory space.
+    /// A window in memory space.
     Memory {
         /// The address, if one is assigned.
         address: Option<PhysAddr>,
@@ -86,7 +86,7 @@ pub(crate) enum Bar {
     },
     /// In port space, which no driver here uses.
     Ports {
-        /// The first port.
+        /// The first I/O port.
         port: u16,
     },
 }
@@ -112,7 +112,7 @@ pub(crate) struct Function {
 /// The reason for which a function's registers cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BarError {
-    /// The function has no such register, or it is in port space.
+    /// The function has no base address register with that number, or the register describes I/O ports.
     Absent,
     /// The window has no address.
     NotAssigned,
@@ -130,7 +130,7 @@ impl fmt::Display for BarError {
     }
 }
 
-/// Ids of capabilities that are used here.
+/// Ids of the PCI capabilities that the kernel reads.
 pub(crate) mod capability {
     /// A capability that the vendor defines; virtio describes its structures there.
     pub(crate) const VENDOR: u8 = 0x09;

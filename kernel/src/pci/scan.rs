@@ -16,7 +16,7 @@ struct Scan {
     config: Config,
     segment: u16,
     seen: [bool; 256],
-    /// The bus number for the next bridge that has none.
+    /// The bus number for the next bridge that the firmware has not numbered.
     next_bus: u8,
     found: Vec<Function>,
 }

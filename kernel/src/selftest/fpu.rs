@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_micros(70);
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static HANDLER_ERRORS: AtomicU64 = AtomicU64::new(0);
 
-/// Text without a heap.
+/// A buffer for text that needs no heap.
 struct Text {
     bytes: [u8; 64],
     len: usize,

@@ -102,10 +102,10 @@ impl Histogram {
 /// The poller's observations while the task computes.
 struct Gaps {
     last: Instant,
-    /// Times between two polls.
+    /// The times between two polls.
     all: Histogram,
-    /// The parts of these times up to the task's last sign of life. The rest is time that the host gave to
-    /// others.
+    /// The part of each interval up to the last time at which the task ran. The rest is time that the host
+    /// gave to other machines.
     running: Histogram,
 }
 

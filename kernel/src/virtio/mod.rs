@@ -45,7 +45,7 @@ pub(crate) enum SetupError {
     Queues,
     /// There is not enough memory for rings and buffers; the value is their length in bytes.
     Memory(u64),
-    /// The device cannot interrupt.
+    /// MSI-X cannot be set up, so the device cannot interrupt.
     Msix(MsixError),
     /// No interrupt vector is left.
     Vectors,
@@ -278,7 +278,7 @@ impl Access {
         (0x10..0x28).contains(&offset).then(|| usize::from(offset - 0x10) / 4)
     }
 
-    /// Returns the value that register `n` shows while it is sized.
+    /// Returns the value that base address register `n` shows while its size is probed.
     fn size_mask(&self, n: usize) -> Option<u32> {
         let mask = |bar: &Option<Bar>| match bar {
             Some(Bar::Memory { size, wide, .. }) => Some((size.wrapping_neg(), *wide)),

@@ -17,7 +17,7 @@ const BYTES: u32 = 64;
 const LATER: Duration = Duration::from_millis(300);
 /// The longest wait for an answer. The host's own source may be slow.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// The longest wait until another user of the device has ended.
+/// The longest wait for another user of the device to end.
 const FREE: Duration = Duration::from_secs(2);
 
 /// Feeds the random generator from the entropy devices: before anything else if the processor has no source

@@ -116,7 +116,7 @@ impl<'a> Bare<'a> {
         .await;
     }
 
-    /// `count` WRITEs of `data`, one after the other.
+    /// Does `count` WRITEs of `data`, one after the other.
     pub(crate) fn writes(&self, data: &[u8], count: u32) {
         let remote = self.target(1);
         let page = &self.ends[0].page;
@@ -134,7 +134,7 @@ impl<'a> Bare<'a> {
         });
     }
 
-    /// `count` READs into `data`.
+    /// Does `count` READs into `data`, one after the other.
     pub(crate) fn reads(&self, data: &mut [u8], count: u32) {
         let remote = self.target(1);
         let page = &self.ends[0].page;
@@ -147,7 +147,7 @@ impl<'a> Bare<'a> {
         });
     }
 
-    /// `count` fetch-and-adds.
+    /// Does `count` fetch-and-adds, one after the other.
     pub(crate) fn adds(&self, count: u32) {
         let remote = self.target(1);
         let result = self.ends[0].page.addr();
@@ -158,7 +158,7 @@ impl<'a> Bare<'a> {
         });
     }
 
-    /// `count` messages of `data` there and back, each a WRITE with immediate.
+    /// Sends `count` messages of `data` there and back, each as a WRITE with immediate.
     pub(crate) fn round_trips(&self, data: &[u8], count: u32) {
         let (there, back) = (self.target(1), self.target(0));
         let receive = [RecvWr { id: WrId(0), scatter: &[] }];

@@ -29,7 +29,7 @@ const RANDOM: &str = "random-write";
 /// The number of times that all regions are used before the measurement.
 const PASSES: u32 = 8;
 
-/// One cache line.
+/// An element of a chain, which fills one cache line.
 #[repr(align(64))]
 #[derive(Clone, Default)]
 pub(crate) struct Line(pub u32);

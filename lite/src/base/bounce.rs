@@ -23,7 +23,7 @@ impl BufferOffset {
         self.0
     }
 
-    /// Returns the place of these [`bits`](Self::bits).
+    /// Returns the offset that [`bits`](Self::bits) encoded.
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Counter;
 
-/// A counter.
+/// A counter of operations.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 

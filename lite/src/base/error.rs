@@ -26,16 +26,16 @@ pub enum Error {
     /// No node with that number has ever been seen.
     #[error("no such node")]
     NoSuchNode,
-    /// Nothing is published under that name.
+    /// Nothing is published under the requested name.
     #[error("no such name")]
     NoSuchName,
-    /// Something is published under that name already.
+    /// The name is in use already.
     #[error("the name is taken")]
     NameTaken,
-    /// The node serves no function of that id.
+    /// The node serves no function with the requested id.
     #[error("no such function")]
     NoSuchFunction,
-    /// The region does not grant that right, or the handle does not have it.
+    /// The region does not grant the required right, or the handle does not have it.
     #[error("permission denied")]
     Permission,
     /// Offset and length reach beyond the region.
@@ -50,7 +50,7 @@ pub enum Error {
     /// The memory asked for is not free.
     #[error("no memory: {asked} bytes asked, {free} can be had")]
     NoMemory {
-        /// Bytes asked for.
+        /// The length of the request, in bytes.
         asked: u64,
         /// The number of bytes that could be had, fewer than asked: all free memory; if the memory must be
         /// contiguous, the longest free run; if the free memory is in too many pieces, the part that fits
@@ -63,7 +63,7 @@ pub enum Error {
         /// The receiver's limit, in bytes.
         max: u64,
     },
-    /// No link kind is spoken by both nodes.
+    /// This node and the peer have no link kind in common.
     #[error("no link kind in common with {0}")]
     NoSharedLink(NodeId),
     /// This node is no longer a member: it has left, its control connection has ended, or the manager has

@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_millis(200);
 
 /// The way in which a membership has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Ended {
+pub(crate) enum MembershipEnd {
     /// The node has left.
     Left,
     /// The node has lost its membership.
@@ -49,7 +49,7 @@ pub(crate) struct Resumed {
 /// The poller's next step in a suspension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Nothing.
+    /// No action is due.
     Wait,
     /// The node logs its suspension, once.
     Tell,
@@ -164,10 +164,10 @@ impl Lease {
     }
 
     /// Ends the membership; returns the way in which it has ended, unless it was over before.
-    pub(crate) fn fence(&self) -> Option<Ended> {
+    pub(crate) fn fence(&self) -> Option<MembershipEnd> {
         let fence = |standing| (standing & FENCED == 0).then_some(standing & !(SUSPENDED | LEAVING) | FENCED);
         let before = self.standing.update(fence)?;
-        Some(if before & LEAVING != 0 { Ended::Left } else { Ended::Lost })
+        Some(if before & LEAVING != 0 { MembershipEnd::Left } else { MembershipEnd::Lost })
     }
 
     /// Begins a turn of the poller that looks at all deadlines.
@@ -263,12 +263,12 @@ mod tests {
         // The lease is renewed while the node leaves.
         assert!(left.extend(at(2000), at(1002)).is_some());
         assert!(left.is_fenced() && !left.is_suspended() && !left.may_begin());
-        assert_eq!((left.fence(), left.fence()), (Some(Ended::Left), None));
+        assert_eq!((left.fence(), left.fence()), (Some(MembershipEnd::Left), None));
         assert!(left.is_over() && !left.leave() && !left.suspend(at(9000)) && !left.is_suspended());
         assert_eq!(left.next_deadline(), None);
         let lost = lease(1000, 60_000);
         assert!(lost.suspend(at(1001)));
-        assert_eq!(lost.fence(), Some(Ended::Lost));
+        assert_eq!(lost.fence(), Some(MembershipEnd::Lost));
         assert!(!lost.is_suspended() && lost.extend(at(5000), at(2000)).is_none());
         assert_eq!(lost.step(at(3000)), Step::Wait);
     }

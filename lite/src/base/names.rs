@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 /// The object that a name is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Named {
-    /// A region of that owner, and the key for map requests.
+    /// A region on the given owner, and the key for map requests.
     Region { owner: NodeId, region: u64, key: u64 },
-    /// A lock or event.
+    /// A lock or an event, by its address.
     Object(ObjectAddress),
 }
 

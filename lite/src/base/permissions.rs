@@ -7,7 +7,7 @@ bitflags! {
     /// The rights on a region; the bits are those of the original LITE.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct Permissions: u32 {
-        /// The right to read.
+        /// The right to read the region.
         const READ = 1;
         /// The right to write and to memset.
         const WRITE = 2;

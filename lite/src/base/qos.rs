@@ -22,19 +22,19 @@ use platform::Instant;
 /// The importance of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// Yields to high priority.
+    /// Operations that yield to those of high priority.
     Low,
     /// Uses the queue pairs of high priority; no operation yields to it.
     #[default]
     Normal,
-    /// Operations of low priority yield to it.
+    /// Operations to which those of low priority yield.
     High,
 }
 
 /// The way in which priorities are told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// Priorities have no effect.
+    /// No scheme: priorities have no effect.
     #[default]
     None,
     /// Separates priorities by queue pairs: low priority uses the last queue pair of a connection, the
@@ -133,7 +133,7 @@ impl App {
         &self.0.name
     }
 
-    /// Returns the use that it makes and has made.
+    /// Returns the application's present use of this node and its totals.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.0.account.lock().usage
@@ -145,7 +145,7 @@ impl App {
         self.0.change.wake_all();
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
+    /// Returns true if the application has as many operations in flight as its limit allows.
     fn is_full(&self) -> bool {
         let account = self.0.account.lock();
         account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
@@ -199,9 +199,9 @@ pub(crate) struct Class {
 pub(crate) enum Share {
     /// All queue pairs but that of RPC.
     All,
-    /// The last queue pair.
+    /// Low priority uses the last queue pair.
     Low,
-    /// All queue pairs but the last.
+    /// High priority uses all queue pairs but the last.
     High,
 }
 
@@ -283,7 +283,7 @@ impl Class {
         qos.share(self.priority)
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
+    /// Returns true if the application has as many operations in flight as its limit allows.
     pub(crate) fn is_full(&self) -> bool {
         self.app.as_ref().is_some_and(App::is_full)
     }

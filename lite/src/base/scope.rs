@@ -10,18 +10,18 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use platform::Task;
 
-/// An object of a scope. Objects end in this order.
+/// An object of a scope. Objects end in the order of the variants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kept {
-    /// A function or mailbox: its number, and the address of its queue.
+    /// A function or mailbox: the number, and the address of the queue.
     Service(u32, usize),
-    /// A lock or event, by its secret.
+    /// A lock or event, by its secret number.
     Object(u64),
-    /// A published region: its name, and the number of the mapping.
+    /// A published region: the name, and the number of the mapping.
     Region(String, u64),
 }
 
-/// Ends an object. Its task may take the given time.
+/// Ends an object, within the given time.
 pub(crate) type End = Box<dyn FnOnce(Duration) -> Task + Send>;
 
 type Made = BTreeMap<Kept, End>;
@@ -29,7 +29,7 @@ type Made = BTreeMap<Kept, End>;
 /// The objects made through a handle of [`Lite::scoped`](crate::Lite::scoped). Call [`end`](Self::end) to end
 /// them; dropping the scope leaves them.
 pub struct Scope {
-    /// `None` once the scope has ended.
+    /// The objects of the scope; `None` once the scope has ended.
     made: Arc<Mutex<Option<Made>>>,
 }
 
@@ -38,7 +38,7 @@ impl Scope {
         Self { made: Arc::new(Mutex::new(Some(Made::new()))) }
     }
 
-    /// Returns the scope as handles refer to it.
+    /// Returns a reference to the scope, as handles hold it.
     pub(crate) fn handle(&self) -> Scoped {
         Scoped(Some(Arc::downgrade(&self.made)))
     }
@@ -71,7 +71,7 @@ impl Scoped {
         self.with(|_| ()).unwrap_or(Ok(()))
     }
 
-    /// Notes an object that is made, or is about to be. Returns false if it was noted before.
+    /// Notes an object that has been made, or is about to be made. Returns false if it was noted before.
     pub(crate) fn keep(&self, object: Kept, end: impl FnOnce() -> End) -> Result<bool, Error> {
         let note = |made: &mut Made| {
             let is_new = !made.contains_key(&object);

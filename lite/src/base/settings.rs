@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// One of [`Config`]'s sizes and times.
+/// A setting: one of [`Config`]'s sizes and times, with its name.
 pub struct Setting {
     /// The name: lower-case letters and hyphens.
     pub name: &'static str,

@@ -24,12 +24,12 @@ pub(crate) struct Timers {
 struct Heap {
     /// Indices into `entries`: a binary heap by time and then by age.
     order: Vec<u32>,
-    entries: Vec<Entry>,
+    entries: Vec<TimerEntry>,
     free: Vec<u32>,
     started: u64,
 }
 
-struct Entry {
+struct TimerEntry {
     at: Instant,
     number: u64,
     /// The index in `order`; `NOWHERE` once fired.
@@ -86,7 +86,7 @@ impl Heap {
 
     fn insert(&mut self, at: Instant, waker: Waker) -> u32 {
         self.started += 1;
-        let entry = Entry { at, number: self.started, position: NOWHERE, waker: Some(waker) };
+        let entry = TimerEntry { at, number: self.started, position: NOWHERE, waker: Some(waker) };
         let index = if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
             index

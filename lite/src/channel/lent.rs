@@ -7,12 +7,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::Platform;
 
-/// As many runs as needed, because free memory is seldom contiguous.
+/// Memory lent for a long request or reply, in as many runs as needed, because free memory is seldom
+/// contiguous.
 #[derive(Default)]
 pub(crate) struct Lent(Vec<(Run, u64)>);
 
 impl Lent {
-    /// Takes `len` bytes.
+    /// Takes `len` bytes of the node's memory.
     pub(crate) fn take(platform: &Arc<dyn Platform>, len: u64) -> Result<Self, Error> {
         let mut runs = Vec::new();
         let mut left = len;
@@ -45,7 +46,7 @@ impl Lent {
         self.0.iter().map(|(run, len)| Piece { addr: run.addr(), len: *len })
     }
 
-    /// Copies `data` into it.
+    /// Copies `data` into the lent memory.
     pub(crate) fn write(&self, mut data: &[u8]) -> Result<(), Error> {
         for (run, len) in &self.0 {
             let (now, rest) = data.split_at(data.len().min(*len as usize));
@@ -55,7 +56,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Copies from its front until `into` is full.
+    /// Copies from the start of the lent memory until `into` is full.
     pub(crate) fn read(&self, mut into: &mut [u8]) -> Result<(), Error> {
         for (run, len) in &self.0 {
             let (now, rest) = into.split_at_mut(into.len().min(*len as usize));

@@ -39,7 +39,7 @@ impl RingTx {
         self.head = end;
     }
 
-    /// Handles a credit: the reader has consumed `grains` in all, modulo 2^24.
+    /// Handles a credit: the reader has consumed `grains` grains in all, modulo 2^24.
     pub(crate) fn credit(&mut self, grains: u32) -> Result<(), Violation> {
         let grain = u64::from(GRAIN);
         let more = (u64::from(grains)).wrapping_sub(self.credited / grain) & 0xff_ffff;

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 
-/// The bytes that a waiting request counts for beyond its length.
+/// The bytes that a waiting request counts for in addition to its length.
 const OVERHEAD: usize = 256;
 
 /// The state of RPC on one connection, in both directions.
@@ -44,7 +44,7 @@ pub(crate) struct Channel {
 pub(crate) enum Out {
     /// A reply: index of the slot, header, and data.
     Reply(u32, ReplyHeader, Vec<u8>),
-    /// A credit.
+    /// A credit message: the grains consumed in all, modulo 2^24.
     Credit(u32),
 }
 
@@ -52,16 +52,16 @@ pub(crate) enum Out {
 pub(crate) type Buffers = Box<(Lent, Lent)>;
 
 #[derive(Clone, Copy)]
-enum State {
+enum SlotState {
     Free,
     Waiting { abandoned: bool },
     Done(ReplyHeader),
     Lost,
 }
 
-struct Slot {
+struct ReplySlot {
     generation: u32,
-    state: State,
+    state: SlotState,
     waker: Option<Waker>,
     /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline.
     until: Instant,
@@ -73,7 +73,7 @@ struct Slot {
 }
 
 struct Calls {
-    slots: Vec<Slot>,
+    slots: Vec<ReplySlot>,
     free: Vec<u32>,
     lost: bool,
 }
@@ -81,7 +81,7 @@ struct Calls {
 impl Calls {
     fn release(&mut self, index: u32) -> Option<Buffers> {
         let slot = self.slots.get_mut(index as usize)?;
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(u32::from(!planted(Bug::SlotReusedEarly)));
         (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
         self.free.push(index);
@@ -90,7 +90,7 @@ impl Calls {
 }
 
 /// The end of the wait for a reply.
-pub(crate) enum Ended {
+pub(crate) enum CallEnd {
     /// The reply has arrived with this header; the buffers are the caller's again.
     Replied(ReplyHeader, Option<Buffers>),
     /// The connection has failed.
@@ -107,9 +107,9 @@ impl Channel {
             && (256..=LONGEST).contains(&remote.slot_len)
             && (1..=4096).contains(&remote.slot_count);
         sane.then_some(())?;
-        let slot = |_| Slot {
+        let slot = |_| ReplySlot {
             generation: 0,
-            state: State::Free,
+            state: SlotState::Free,
             waker: None,
             until: Instant::MAX,
             late: false,
@@ -198,21 +198,23 @@ impl Channel {
         }
         let index = calls.free.pop()?;
         let slot = calls.slots.get_mut(index as usize)?;
-        slot.state = State::Waiting { abandoned: false };
+        slot.state = SlotState::Waiting { abandoned: false };
         (slot.waker, slot.until) = (Some(waker.clone()), deadline);
         // Under the lock: the poller forgets all deadlines before it looks for late calls here.
         note(deadline);
         Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
     }
 
-    /// Wakes the tasks whose calls are late, and returns the earliest deadline of the others.
+    /// Wakes the tasks whose calls have passed their deadlines, and returns the earliest deadline of the
+    /// other calls.
     pub(crate) fn expire(&self, now: Instant) -> Instant {
         let mut from = 0;
         loop {
             let mut calls = self.calls.lock();
-            let late = |slot: &Slot| matches!(slot.state, State::Waiting { .. }) && slot.until <= now;
+            let late =
+                |slot: &ReplySlot| matches!(slot.state, SlotState::Waiting { .. }) && slot.until <= now;
             let Some(at) = calls.slots.iter().skip(from).position(late) else {
-                let waiting = calls.slots.iter().filter(|s| matches!(s.state, State::Waiting { .. }));
+                let waiting = calls.slots.iter().filter(|s| matches!(s.state, SlotState::Waiting { .. }));
                 return waiting.map(|s| s.until).min().unwrap_or(Instant::MAX);
             };
             from += at + 1;
@@ -236,7 +238,7 @@ impl Channel {
         (calls.free.len() > kept).then_some(())?;
         let index = calls.free.pop()?;
         let slot = calls.slots.get_mut(index as usize)?;
-        slot.state = State::Waiting { abandoned: false };
+        slot.state = SlotState::Waiting { abandoned: false };
         Some(Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false }))
     }
 
@@ -244,7 +246,7 @@ impl Channel {
     pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
         let mut calls = self.calls.lock();
         let slot = calls.slots.get_mut(index as usize).ok_or(super::ring::Violation)?;
-        let State::Waiting { abandoned } = slot.state else { return Err(super::ring::Violation) };
+        let SlotState::Waiting { abandoned } = slot.state else { return Err(super::ring::Violation) };
         if header.call != call_number(index, slot.generation) {
             return Err(super::ring::Violation);
         }
@@ -255,7 +257,7 @@ impl Channel {
             self.slot_is_free();
             return Ok(());
         }
-        slot.state = State::Done(header);
+        slot.state = SlotState::Done(header);
         let waker = slot.waker.take();
         drop(calls);
         if let Some(waker) = waker {
@@ -278,10 +280,10 @@ impl Channel {
     /// Returns true if a sealed connection may be closed. `for_room`: calls without a waiter and replies
     /// that have arrived do not keep it open.
     pub(crate) fn is_closable(&self, for_room: bool) -> bool {
-        let needed = |slot: &Slot| match slot.state {
-            State::Free => false,
-            State::Waiting { abandoned: true } | State::Done(_) => !for_room,
-            State::Waiting { abandoned: false } | State::Lost => true,
+        let needed = |slot: &ReplySlot| match slot.state {
+            SlotState::Free => false,
+            SlotState::Waiting { abandoned: true } | SlotState::Done(_) => !for_room,
+            SlotState::Waiting { abandoned: false } | SlotState::Lost => true,
         };
         let needed = self.calls.lock().slots.iter().any(needed);
         !needed && self.outbox.lock().is_empty()
@@ -300,8 +302,8 @@ impl Channel {
         let mut calls = self.calls.lock();
         calls.lost = true;
         for slot in &mut calls.slots {
-            if let State::Waiting { .. } = slot.state {
-                slot.state = State::Lost;
+            if let SlotState::Waiting { .. } = slot.state {
+                slot.state = SlotState::Lost;
                 wakers.extend(slot.waker.take());
                 buffers.extend(slot.buffers.take());
             }
@@ -320,7 +322,7 @@ fn call_number(index: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(index)
 }
 
-/// A call in flight, as the caller holds it.
+/// A call in flight, from the caller's view.
 pub(crate) struct CallSlot<'a> {
     rpc: &'a Channel,
     pub(crate) index: u32,
@@ -344,24 +346,24 @@ impl CallSlot<'_> {
     }
 
     /// Polls for the reply. The slot stays in use until this is dropped.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallEnd> {
         let mut calls = self.rpc.calls.lock();
-        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(Ended::Lost) };
+        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(CallEnd::Lost) };
         match slot.state {
-            State::Done(header) => {
+            SlotState::Done(header) => {
                 self.ended = true;
-                Poll::Ready(Ended::Replied(header, slot.buffers.take()))
+                Poll::Ready(CallEnd::Replied(header, slot.buffers.take()))
             }
-            State::Waiting { .. } if slot.late => Poll::Ready(Ended::Late),
-            State::Waiting { .. } => {
+            SlotState::Waiting { .. } if slot.late => Poll::Ready(CallEnd::Late),
+            SlotState::Waiting { .. } => {
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     slot.waker = Some(cx.waker().clone());
                 }
                 Poll::Pending
             }
-            State::Free | State::Lost => {
+            SlotState::Free | SlotState::Lost => {
                 self.ended = true;
-                Poll::Ready(Ended::Lost)
+                Poll::Ready(CallEnd::Lost)
             }
         }
     }
@@ -372,12 +374,12 @@ impl Drop for CallSlot<'_> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
         let buffers = match slot.state {
-            State::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
-                slot.state = State::Waiting { abandoned: true };
+            SlotState::Waiting { .. } if self.posted && !planted(Bug::SlotReusedEarly) => {
+                slot.state = SlotState::Waiting { abandoned: true };
                 (slot.waker, slot.until) = (None, Instant::MAX);
                 return;
             }
-            State::Free => return,
+            SlotState::Free => return,
             _ => calls.release(self.index),
         };
         drop(calls);

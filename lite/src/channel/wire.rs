@@ -39,7 +39,7 @@ impl Piece {
 /// request, then those for the reply. After them comes the request, if it is not in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestHeader {
-    /// Bytes 0..4.
+    /// The number of the function: bytes 0 to 3.
     pub(crate) function: u32,
     /// Bytes 4..6: index of the caller's slot.
     pub(crate) slot: u16,
@@ -176,11 +176,11 @@ impl ReplyHeader {
 /// The 32 bits of immediate data: the kind in the top two, a number in the low 24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Imm {
-    /// A request was written at that many grains from the ring's start.
+    /// A request was written to the ring; the value is its distance from the ring's start, in grains.
     Request(u32),
-    /// A reply was written to that slot.
+    /// A reply was written to the slot with this index.
     Reply(u32),
-    /// The receiver of the ring has consumed that many grains in all, modulo 2^24.
+    /// The receiver of the ring has consumed this many grains in all, modulo 2^24.
     Credit(u32),
 }
 

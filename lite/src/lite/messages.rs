@@ -1,4 +1,4 @@
-//! Calls and messages.
+//! The methods of [`Lite`] for calls and messages.
 
 use super::Lite;
 use crate::rpc::{INTERNAL, RawRequest, Registration, ReplyTarget, Takes, Whom, all};

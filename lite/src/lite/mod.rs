@@ -75,7 +75,7 @@ impl Lite {
         &self.by.platform
     }
 
-    /// Waits for `d`.
+    /// Waits for the time `d`.
     pub async fn sleep(&self, d: Duration) {
         self.node.timers.until(self.node.platform.now() + d).await;
     }

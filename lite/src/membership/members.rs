@@ -21,11 +21,11 @@ const LATE: core::time::Duration = core::time::Duration::from_millis(50);
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A new member.
+    /// A node has joined.
     Joined(Member),
     /// A member has left or is declared dead. Operations on it fail with [`Error::NodeDown`].
     Left {
-        /// The node.
+        /// The node that has left.
         node: NodeId,
         /// The incarnation that has ended.
         incarnation: Incarnation,
@@ -40,7 +40,7 @@ struct Feed {
     arrival: Waiters,
 }
 
-/// Returns the changes of the membership since it was made.
+/// A receiver of membership changes. It returns all changes since it was made.
 pub struct Watcher {
     node: Arc<Membership>,
     feed: Arc<Feed>,

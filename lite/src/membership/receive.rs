@@ -7,7 +7,7 @@ use platform::ControlLink;
 use proto::ToNode;
 
 impl Membership {
-    /// Starts the two tasks.
+    /// Starts the two tasks of the control connection.
     pub(crate) fn start_control(self: &Arc<Self>, link: Arc<dyn ControlLink>) {
         let (node, l) = (self.clone(), link.clone());
         self.platform.spawn("lite-control-out", Box::pin(async move { node.send_all(&*l).await }));

@@ -2,7 +2,7 @@
 
 use super::members::Watchers;
 use crate::Error;
-use crate::base::lease::{Ended, Resumed, Step};
+use crate::base::lease::{MembershipEnd, Resumed, Step};
 #[cfg(feature = "testing")]
 use crate::base::lock::Mutex;
 #[cfg(feature = "testing")]
@@ -91,8 +91,8 @@ impl Membership {
     pub(crate) fn fence(&self) {
         match self.lease.fence() {
             None => return,
-            Some(Ended::Left) => log::info!("lite: {} has left", self.me),
-            Some(Ended::Lost) => {
+            Some(MembershipEnd::Left) => log::info!("lite: {} has left", self.me),
+            Some(MembershipEnd::Lost) => {
                 log::error!("lite: {} has lost its membership", self.me);
                 // The manager may not know it: perhaps all heartbeats arrived, and only the
                 // acknowledgements were lost.

@@ -23,7 +23,7 @@ pub(crate) struct Errands {
     change: Waiters,
 }
 
-/// An errand in progress, until this is dropped. Nothing of it may be on the wire then.
+/// An errand in progress. It ends when this is dropped; no part of it may be on the wire then.
 pub(crate) struct Errand {
     errands: Arc<Errands>,
     peers: Arc<Peers>,
@@ -72,7 +72,7 @@ impl Drop for Errand {
 }
 
 impl Errands {
-    /// Begins an errand for `by`. Fails with `NodeDown` if that incarnation has ended.
+    /// Begins an errand for the member `by`. Fails with `NodeDown` if that incarnation has ended.
     pub(crate) fn begin(self: &Arc<Self>, peers: &Arc<Peers>, by: MemberId) -> Result<Errand, Error> {
         let mut counts = peers.lock_for(&self.counts, by)?;
         *counts.entry(by).or_default() += 1;
@@ -91,7 +91,7 @@ impl Errands {
         self.counts.lock().keys().copied().collect()
     }
 
-    /// Waits for the end of the errands for that incarnation.
+    /// Waits for the end of all errands for the member `by`.
     pub(crate) async fn done(&self, by: MemberId) {
         self.change.until(|| self.are_done(by).then_some(())).await;
     }

@@ -66,7 +66,7 @@ impl RegionOwner {
         }
     }
 
-    /// Spawns the task that fences and frees a region marked for it.
+    /// Spawns the task that fences and then frees a region marked as being freed.
     pub(crate) fn spawn_fence(self: &Arc<Self>, region: u64) {
         let node = self.clone();
         self.platform.spawn("lite-fence", Box::pin(async move { node.fence_region(region).await }));
@@ -156,7 +156,8 @@ impl RegionOwner {
         Ok(())
     }
 
-    /// Makes another node set bytes that it holds. After the return that node does not set them any more.
+    /// Makes another node set bytes of memory that it holds for a region. After the return, the other node no
+    /// longer sets them.
     async fn fill_there(self: &Arc<Self>, at: MemberId, piece: Piece, byte: u8) -> Result<(), Error> {
         let deadline = self.platform.now() + TELL_DEADLINE;
         let mut unsure = false;
@@ -187,7 +188,7 @@ impl RegionOwner {
         self.retry_until_done(whom, &Request::Yield { holding: self.random() }).await;
     }
 
-    /// Sets bytes that this node holds for another owner.
+    /// Sets bytes of memory that this node holds for a region of another owner.
     pub(crate) fn fill_held(&self, owner: MemberId, piece: &Piece, byte: u8) -> Result<Response, Error> {
         if piece.at != (self.me, self.incarnation) {
             return Err(Error::NodeDown(piece.at.0));

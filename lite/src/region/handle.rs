@@ -138,7 +138,7 @@ impl Lmr {
         // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
         let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
         let known = sole.and_then(|piece| Some((piece.at, PackedLocation::new(stamp, piece.addr)?)));
-        let place = known.map(|(at, _)| node.ops.lock().links.place(at));
+        let place = known.map(|(at, _)| node.ops.lock().links.index_of(at));
         let short = known.map_or_else(|| PackedLocation::without_address(stamp), |(_, short)| short);
         let extent = Extent { place, rights: mapping.rights(), len: mapping.len };
         node.holds.open(HandleEntry { mapping, freed: false, _charge: charge });

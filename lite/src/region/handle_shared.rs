@@ -48,7 +48,7 @@ impl SharedTable {
 }
 
 impl HandleShared {
-    /// Returns the existing entry, or a new one.
+    /// Returns the entry of the handle's shared table for `extent`, and makes one if there is none.
     pub(crate) fn of(by: &Arc<Issuer>, extent: Extent) -> Arc<Self> {
         let mut table = by.terms.0.lock();
         let entry = table.entry(extent.key()).or_default();

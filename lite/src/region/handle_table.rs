@@ -18,31 +18,31 @@ pub(super) struct HandleEntry {
 }
 
 #[derive(Default)]
-struct Slot {
+struct HandleSlot {
     handles: u32,
     hold: Option<HandleEntry>,
 }
 
 /// The mappings of a node's handles. Each has a lock of its own, held for a moment.
 #[derive(Default)]
-pub(crate) struct HandleTable(Chunks<Mutex<Slot>>);
+pub(crate) struct HandleTable(Chunks<Mutex<HandleSlot>>);
 
 impl HandleTable {
     /// Adds the first handle of a mapping.
     pub(super) fn open(&self, hold: HandleEntry) {
         if let Some(slot) = self.0.grow(hold.mapping.stamp.id().number()) {
-            *slot.lock() = Slot { handles: 1, hold: Some(hold) };
+            *slot.lock() = HandleSlot { handles: 1, hold: Some(hold) };
         }
     }
 
-    /// Counts one more handle.
+    /// Counts one more handle of the mapping with this stamp.
     pub(super) fn more(&self, stamp: StampId) {
         if let Some(slot) = self.0.get(stamp.number()) {
             slot.lock().handles += 1;
         }
     }
 
-    /// Counts one handle less, and returns the mapping if that was the last one.
+    /// Counts one handle less, and returns the mapping if that handle was the last one.
     pub(super) fn fewer(&self, stamp: StampId) -> Option<HandleEntry> {
         let mut slot = self.0.get(stamp.number())?.lock();
         slot.handles -= 1;

@@ -18,7 +18,7 @@ pub(crate) struct Issuer {
     pub(crate) transport: Arc<Transport>,
     pub(crate) local: Arc<Local>,
     pub(crate) class: Class,
-    /// The shared data of its handles.
+    /// The data shared by the handles of this issuer.
     pub(crate) terms: SharedTable,
     pub(super) timeout_ns: u64,
     /// The scope whose end ends everything made through the handles, if there is one.
@@ -37,7 +37,7 @@ impl Issuer {
         Arc::new(Self { node, transport, local, class, terms, timeout_ns, scope, platform })
     }
 
-    /// Returns a copy with handles of its own.
+    /// Returns a copy whose handles have a shared table of their own.
     fn copy(&self) -> Self {
         Self {
             node: self.node.clone(),
@@ -51,17 +51,17 @@ impl Issuer {
         }
     }
 
-    /// Returns a copy with that time limit.
+    /// Returns a copy with the time limit `timeout`.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Arc<Self> {
         Arc::new(Self { timeout_ns: nanoseconds(timeout), ..self.copy() })
     }
 
-    /// Returns a copy with that class.
+    /// Returns a copy whose operations have the class `class`.
     pub(crate) fn classed(&self, class: Class) -> Arc<Self> {
         Arc::new(Self { class, ..self.copy() })
     }
 
-    /// Returns a copy in that scope.
+    /// Returns a copy whose objects belong to `scope`.
     pub(crate) fn scoped(&self, scope: Scoped, platform: Arc<dyn Platform>) -> Arc<Self> {
         Arc::new(Self { scope, platform, ..self.copy() })
     }

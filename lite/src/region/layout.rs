@@ -41,7 +41,7 @@ pub(crate) struct Location {
     pub(crate) at: MemberId,
     /// The byte's address.
     pub(crate) addr: IoAddr,
-    /// The number of bytes of the region that are contiguous from there, this byte included.
+    /// The number of bytes of the region that are contiguous in memory from this byte on, itself included.
     pub(crate) run: u64,
 }
 

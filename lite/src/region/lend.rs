@@ -10,14 +10,14 @@ use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 
-/// The most loans that an owner keeps before they are taken.
+/// The maximum number of loans that an owner keeps for nodes that have not taken them yet.
 const MOST: usize = 4096;
 /// The longest lifetime of a loan.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A mapping that another node may take once.
 pub(crate) struct Loan {
-    /// The lender, and its number of the mapping.
+    /// The lender, and the lender's number of the mapping.
     pub(crate) mapping: (MemberId, u64),
     pub(crate) to: NodeId,
     pub(crate) rights: Permissions,

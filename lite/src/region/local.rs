@@ -39,7 +39,7 @@ impl LocalMemory {
         Ok(Self { node: node.clone(), stock, layout })
     }
 
-    /// Makes the memory a region in place, with its content, and returns this node's mapping of it.
+    /// Turns the memory into a region, in place and with its content, and returns this node's mapping of it.
     pub(crate) async fn register(
         self,
         node: &Arc<RegionOwner>,
@@ -70,7 +70,7 @@ impl LocalMemory {
         self.layout.len()
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns true if the memory has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

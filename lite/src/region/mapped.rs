@@ -1,4 +1,4 @@
-//! One mapping of a region, at the node that uses it.
+//! One mapping of a region, on the node that uses it.
 
 use super::layout::{Layout, Location, Piece};
 use crate::base::lock::Mutex;

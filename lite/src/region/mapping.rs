@@ -1,4 +1,4 @@
-//! The mappings of a node, at the node that uses them.
+//! The mappings of a node, on the node that uses them.
 
 use super::handle_table::HandleTable;
 use super::layout::{Layout, Location};
@@ -51,7 +51,7 @@ struct Table {
 #[derive(Default)]
 pub(crate) struct MappingTable {
     table: Mutex<Table>,
-    /// Woken when a mapping that was asked for has come, or will not come.
+    /// Woken when the answer to a request for a mapping has come, or will not come.
     arrival: Waiters,
 }
 
@@ -106,7 +106,7 @@ impl MappingTable {
         gone
     }
 
-    /// Returns the live mappings among those.
+    /// Returns the live mappings of regions of `owner` with the numbers `ids`.
     fn find(&self, owner: MemberId, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();
         ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()
@@ -341,7 +341,7 @@ impl Mappings {
         }
     }
 
-    /// HandleTable the operations on mappings back until the mappings have `generation`, and waits
+    /// Holds the operations on mappings back until the mappings have `generation`, and waits
     /// until none is in flight.
     pub(crate) async fn pause_here(&self, owner: MemberId, ids: &[u64], generation: u64) {
         let pause = |m: &Mapping| m.pause(generation);

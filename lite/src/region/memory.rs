@@ -31,12 +31,12 @@ const RESERVE_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) enum Share {
     /// A share on this node, until dropped.
     Here {
-        /// The memory of the share.
+        /// The memory of the share, until the share is dropped.
         _stock: Stock,
     },
-    /// A share on another node, until that node is told.
+    /// A share on another node, which holds it until it is told to free it.
     There {
-        /// The node.
+        /// The node that holds the share.
         at: MemberId,
         /// This node's number of the holding.
         holding: u64,
@@ -123,7 +123,7 @@ impl Holdings {
         drop(removed);
     }
 
-    /// Returns true if those bytes are held for that owner.
+    /// Returns true if this node holds the memory `part` for the owner.
     pub(crate) fn holds(&self, owner: MemberId, part: &Piece) -> bool {
         let table = self.0.lock();
         let held = table.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, held)| held.as_ref());

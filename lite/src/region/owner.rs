@@ -32,7 +32,7 @@ use core::ops::Deref;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Memory is being taken for it.
+    /// The memory of the region is being taken on its nodes.
     Forming,
     Live,
     /// Being freed: new map requests are refused and existing mappings are being revoked.
@@ -46,7 +46,7 @@ pub(super) struct Region {
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
     pub(super) master: MemberId,
-    /// The names under which it is published, or is about to be.
+    /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
     stage: Stage,
     /// True if a change is in progress.
@@ -55,7 +55,7 @@ pub(super) struct Region {
     pub(super) moving: bool,
     pub(super) generation: u64,
     pub(super) layout: Arc<Layout>,
-    /// The holders of the pieces.
+    /// The nodes that hold the shares of the region's memory.
     pub(super) memory: Vec<Share>,
     /// The gate of memory operations (memset, copy) that other nodes perform at this owner's request; it is
     /// closed before the region is moved or freed.
@@ -92,7 +92,7 @@ impl Region {
 
 pub(super) struct Held {
     region: u64,
-    /// The node for which it maps the region, if not for itself.
+    /// The node for which the holder maps the region, if not for itself.
     lender: Option<MemberId>,
     permissions: Permissions,
 }
@@ -110,13 +110,13 @@ pub(super) struct Table {
 }
 
 impl LockedFor<'_, Table> {
-    /// Returns the region of a mapping of this incarnation that has `right`.
+    /// Returns the region that a mapping with the right `right` refers to.
     pub(super) fn through(&mut self, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
         let key = (self.member(), mapping);
         self.mapped_as(key, right)
     }
 
-    /// Adds a mapping of this incarnation.
+    /// Adds a mapping that a member holds.
     fn hold(&mut self, region: u64, mapping: u64, lender: Option<MemberId>, permissions: Permissions) {
         let key = (self.member(), mapping);
         self.mappings.insert(key, Held { region, lender, permissions });
@@ -141,7 +141,7 @@ impl Table {
         self.regions.get_mut(&region).filter(|r| r.stage == Stage::Live)
     }
 
-    /// Returns a region in any stage.
+    /// Returns the region with a number, in any stage.
     pub(super) fn any(&mut self, region: u64) -> Option<&mut Region> {
         self.regions.get_mut(&region)
     }
@@ -278,7 +278,7 @@ impl RegionTable {
         table.regions.iter().map(line).collect()
     }
 
-    /// Adds a new region of `by`, without memory, and `by`'s mapping of it.
+    /// Adds a new region that the member `by` creates, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,
         node: &Peers,
@@ -488,7 +488,7 @@ impl RegionTable {
         found
     }
 
-    /// Returns true if an incarnation has that mapping.
+    /// Returns true if a member holds the mapping.
     pub(super) fn is_held(&self, by: MemberId, mapping: u64) -> bool {
         self.table.lock().mappings.contains_key(&(by, mapping))
     }

@@ -36,7 +36,7 @@ impl Pages {
         Ok(Self { pieces: first, count })
     }
 
-    /// Returns the number of the first piece that has not come, if there is one.
+    /// Returns the index of the first missing piece, if any is missing.
     pub(super) fn missing(&self) -> Option<u32> {
         (self.pieces.len() < self.count).then_some(self.pieces.len() as u32)
     }

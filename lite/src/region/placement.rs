@@ -13,7 +13,7 @@ pub(super) const MOST_SHARES: usize = 1024;
 /// The nodes that shall have the memory of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// All memory on one node.
+    /// All memory on the given node.
     Node(NodeId),
     /// Memory of these nodes in turn, `stripe` bytes each time. Large transfers use the links of all nodes.
     Striped {

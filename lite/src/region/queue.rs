@@ -10,7 +10,7 @@ use crate::base::member::MemberId;
 use crate::base::qos::Share;
 use crate::base::ticket::Ticket;
 use crate::region::issuer::Issuer;
-use crate::transport::op::{Access, Ended, NotPosted, OpId, Verb, Waits, posted as posted_event};
+use crate::transport::op::{Access, Ended, NotPosted, OpId, Verb, WaitMode, posted as posted_event};
 use crate::transport::transfer::{AttemptError, RECONNECT_PAUSE, Route, TransferError, judge};
 use crate::{Error, Permissions};
 use alloc::collections::VecDeque;
@@ -23,7 +23,7 @@ use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, RemoteKey, SendOp, SendWr, Sge, VerbsError, WrId};
 
-/// The location of an operation, and the right to access it.
+/// The location of an operation's memory, and the right to access it.
 type Located<'m> = (Location, Access<'m>);
 
 /// The most work requests that are posted with one doorbell.
@@ -383,7 +383,7 @@ impl CompletionQueue {
                 break;
             }
             // The task that takes completions is woken when one is late.
-            let waits = Waits::Until(Waker::noop().clone(), deadline);
+            let waits = WaitMode::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
             match ops.take((&conn, qp_index), pass.touch(o.kind.verb()), bytes, node.send_depth, waits) {
                 Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),

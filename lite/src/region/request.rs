@@ -74,13 +74,13 @@ pub(crate) enum Request {
 /// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Response {
-    /// Done.
+    /// The request was carried out, and nothing is returned.
     Done,
     /// Mapped, or allocated and mapped.
     Mapped { shape: Shape, permissions: Permissions },
-    /// The pieces of a mapping, as far as they fit.
+    /// The pieces of a mapping: as many as fit in the message.
     Shape(Shape),
-    /// Some pieces.
+    /// Pieces of a layout that follow the first ones.
     Pieces(Vec<Piece>),
 }
 
@@ -95,14 +95,14 @@ pub(crate) struct Plan {
     /// The length of a stripe in bytes if each share is a column; 0: the shares follow each other in one
     /// column.
     pub(crate) stripe: u64,
-    /// Nodes and bytes.
+    /// The nodes that hold the memory, and the bytes on each.
     pub(crate) shares: Vec<(NodeId, u64)>,
 }
 
 /// The data from which a user makes the [layout](super::layout) of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// The number of moves so far, successful or not, plus 1.
+    /// The number of moves of the region so far, successful or not, plus 1.
     pub(crate) generation: u64,
     pub(crate) len: u64,
     pub(crate) stripe: u64,

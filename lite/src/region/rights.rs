@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The nodes whose rights are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grantee {
-    /// All nodes, also those with rows of their own.
+    /// All nodes, also those that were granted rights of their own.
     Everyone,
     /// One node, in its present incarnation.
     Node(NodeId),
@@ -21,7 +21,7 @@ impl From<NodeId> for Grantee {
 }
 
 impl Grantee {
-    /// Returns true if the change concerns that node.
+    /// Returns true if the change concerns the node.
     pub(crate) fn includes(self, node: NodeId) -> bool {
         self == Self::Everyone || self == Self::Node(node)
     }
@@ -39,7 +39,7 @@ impl Rights {
         Self { everyone, nodes: BTreeMap::new() }
     }
 
-    /// Returns the rights of a node.
+    /// Returns the rights of a node on the region.
     pub(crate) fn of(&self, node: NodeId) -> Permissions {
         self.nodes.get(&node).copied().unwrap_or(self.everyone)
     }

@@ -72,7 +72,7 @@ impl Lmr {
     #[cold]
     pub(super) fn lost(&self) -> Error {
         let place = self.place();
-        let at = place.and_then(|place| self.here().ops.lock().links.life(place));
+        let at = place.and_then(|place| self.here().ops.lock().links.member(place));
         at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
     }
 

@@ -18,7 +18,7 @@ use proto::{Incarnation, NodeId};
 /// A request that waits for its reply. If it is dropped without one, the caller's call fails with
 /// [`Error::Refused`].
 pub struct Call {
-    /// `None` only while this is dropped.
+    /// The request; `None` only while the call is being dropped.
     record: Option<Box<Record>>,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Record {
     charge: Option<Charge>,
     /// The function that the request is for.
     service: Option<Arc<Service>>,
-    /// True once a task has received it.
+    /// True once a task has received the call.
     taken: bool,
 }
 
-/// The part of its connection's backlog that a request counts for, until a task receives it.
+/// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
     pub(crate) conn: Arc<Conn>,
     pub(crate) bytes: usize,
@@ -71,7 +71,7 @@ pub(crate) struct RemoteReply {
 }
 
 impl Record {
-    /// Clears everything but the buffers.
+    /// Clears all fields but the buffers, which are used again.
     pub(crate) fn clear(&mut self) {
         let (request, pieces) = (core::mem::take(&mut self.request), core::mem::take(&mut self.pieces));
         *self = Self { request, pieces, ..Self::default() };
@@ -137,8 +137,7 @@ impl Call {
         self.record.as_ref().map_or(&[], |r| &r.request)
     }
 
-    /// Takes the request out and leaves an empty one. The function does not reuse its buffer for the next
-    /// requests.
+    /// Takes the request out of the call and leaves an empty one. The buffer is not used for later requests.
     #[must_use]
     pub fn take_request(&mut self) -> Vec<u8> {
         self.record.as_mut().map_or_else(Vec::new, |r| core::mem::take(&mut r.request))
@@ -212,7 +211,7 @@ impl Call {
         Ok(())
     }
 
-    /// Returns the sender of a message that is here, which must be told so.
+    /// Returns the sender of a one-way message, which must be told that the message has arrived.
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
         if self.is_one_way() && !self.is_remote() { self.take_to() } else { None }
     }

@@ -1,4 +1,4 @@
-//! The caller's side.
+//! Calls, at the caller's side.
 
 use super::Rpc;
 use super::call::Call;
@@ -7,7 +7,7 @@ use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::trace::Event;
 use crate::channel::lent::Lent;
-use crate::channel::slots::{CallSlot, Channel, Ended, verdict};
+use crate::channel::slots::{CallEnd, CallSlot, Channel, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
@@ -32,11 +32,11 @@ const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
 
 /// The destination of a reply.
 pub(crate) enum ReplyTarget<'a> {
-    /// The start of this slice.
+    /// The reply is written to the start of this slice.
     Slice(&'a mut [u8]),
     /// Appended to `into`, at most `max` bytes.
     Vec { into: &'a mut Vec<u8>, max: usize },
-    /// No reply is wanted: a message.
+    /// No reply is wanted: the request is a one-way message.
     Nowhere,
 }
 
@@ -85,7 +85,7 @@ impl Whom {
         }
     }
 
-    /// Fails with `NodeDown` if `met` is another incarnation.
+    /// Fails with `NodeDown` if `met`, the incarnation of the connected peer, is another one than requested.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
             Self::Member((node, wanted)) if wanted != met => Err(Error::NodeDown(node)),
@@ -103,7 +103,7 @@ pub(crate) struct RawRequest<'a> {
 
 /// The result of one attempt at a call, apart from errors.
 enum Attempt {
-    /// The reply has been stored; its length.
+    /// The reply has been stored; the value is its length in bytes.
     Reply(usize),
     /// The server's queue is full; the handler has not run.
     Busy,
@@ -186,14 +186,14 @@ impl Rpc {
         &self,
         conn: &Conn,
         slot: &CallSlot<'_>,
-        ended: Ended,
+        ended: CallEnd,
         target: &mut ReplyTarget<'_>,
     ) -> Result<Attempt, Error> {
         let (reply, buffers) = match ended {
-            Ended::Replied(reply, buffers) => (reply, buffers),
-            Ended::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
-            Ended::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
-            Ended::Late => {
+            CallEnd::Replied(reply, buffers) => (reply, buffers),
+            CallEnd::Lost if planted(Bug::CallTwice) => return Ok(Attempt::NotSent),
+            CallEnd::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
+            CallEnd::Late => {
                 self.local.missed();
                 return Err(Error::Unknown);
             }

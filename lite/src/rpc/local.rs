@@ -1,4 +1,4 @@
-//! Calls of a node to itself.
+//! Calls of a node to its own functions.
 
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;
@@ -56,7 +56,7 @@ impl LocalReplies {
         self.0.lock().pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer whose reply has been taken, unless the server still uses it.
+    /// Keeps the buffer of a reply that was taken for a later call, unless the server still uses it.
     pub(crate) fn give(&self, mut reply: Arc<LocalReply>) {
         let Some(it) = Arc::get_mut(&mut reply) else { return };
         let it = it.reply.get_mut();

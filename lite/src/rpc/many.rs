@@ -1,4 +1,4 @@
-//! Many futures in one task.
+//! Runs many futures in one task.
 
 use crate::base::lock::Mutex;
 use alloc::boxed::Box;

@@ -101,7 +101,7 @@ impl<'a, R: InternalRequest> Rollback<'a, R> {
         Self { node, whom, request: Some(request) }
     }
 
-    /// Disarms it: the outcome of the request is known.
+    /// Cancels the rollback, because the outcome of the request is known.
     pub(crate) fn disarm(mut self) {
         self.request = None;
     }

@@ -1,4 +1,4 @@
-//! Functions and mailboxes, as their servers hold them.
+//! Functions and mailboxes, from the view of their servers.
 
 use super::Rpc;
 use super::call::Call;

@@ -21,7 +21,7 @@ const SPARES: usize = 16;
 pub(crate) enum Takes {
     /// Calls; messages are calls without a waiting caller.
     Calls,
-    /// Messages only.
+    /// The mailbox accepts messages only.
     Messages,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Service {
     options: RpcOptions,
     takes: Takes,
     queue: Mutex<Queue>,
-    /// Callers of this node that wait for room in the queue.
+    /// Callers on this node that wait for room in the queue.
     room: FairQueue,
     arrival: FairQueue,
     idle: Waiters,
@@ -74,7 +74,7 @@ impl Service {
         self.options.max_request
     }
 
-    /// Returns true if the function serves such a request.
+    /// Returns true if the function serves calls, or with `one_way` messages.
     pub(crate) fn takes(&self, one_way: bool) -> bool {
         one_way || self.takes == Takes::Calls
     }
@@ -189,7 +189,7 @@ impl Service {
         }
     }
 
-    /// Handles the end of a received call and keeps its record.
+    /// Handles the end of a received call, and keeps the memory of its record for a later one.
     pub(crate) fn ended(&self, mut record: Box<Record>) {
         record.clear();
         let mut queue = self.queue.lock();
@@ -282,7 +282,7 @@ impl ServiceTable {
         self.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
-    /// Ends the functions of applications, and waits until no task has a call of them.
+    /// Ends the functions of applications, and waits until no task holds one of their calls.
     pub(crate) async fn end_all(&self) {
         let all = self.all(super::internal::INTERNAL - 1);
         all.iter().for_each(|service| service.close());

@@ -12,7 +12,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Instant;
 
-/// The calls of a node and to it. It extends [`Connections`].
+/// The RPC layer of a node: its calls, and calls to it. It extends [`Connections`].
 pub(crate) struct Rpc {
     conns: Arc<Connections>,
     /// Layers far below, which the calls use often.

@@ -29,14 +29,14 @@ struct Meeting {
 /// The waits of one incarnation that have ended here and that it may begin again, because it does not know
 /// that they have begun.
 #[derive(Default)]
-struct Ended {
+struct EndedBarrier {
     /// The incarnation has no wait at a barrier below this token any more.
     oldest: u64,
     /// The tokens that have ended, from `oldest` on.
     tokens: BTreeSet<u64>,
 }
 
-impl Ended {
+impl EndedBarrier {
     /// Takes note that no wait below `oldest` goes on; returns true if `token` has ended.
     fn includes(&mut self, token: u64, oldest: u64) -> bool {
         if oldest > self.oldest {
@@ -57,7 +57,7 @@ impl Ended {
 #[derive(Default)]
 pub(crate) struct Barriers {
     meetings: BTreeMap<String, Meeting>,
-    ended: BTreeMap<MemberId, Ended>,
+    ended: BTreeMap<MemberId, EndedBarrier>,
 }
 
 impl Barriers {

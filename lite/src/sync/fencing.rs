@@ -35,7 +35,7 @@ pub struct FencingToken {
 }
 
 impl FencingToken {
-    /// A token that is smaller than all that are granted.
+    /// A token smaller than all granted ones.
     pub(super) const NONE: Self = Self { binding: 0, grant: 0 };
 
     pub(crate) const fn new(binding: u64, grant: u64) -> Self {

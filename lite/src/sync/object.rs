@@ -32,7 +32,7 @@ struct Listener {
     past: u64,
 }
 
-enum State {
+enum ObjectState {
     Lock(Queue),
     Event { count: u64, listeners: Vec<Listener> },
 }
@@ -40,7 +40,7 @@ enum State {
 struct Object {
     secret: u64,
     name: String,
-    state: State,
+    state: ObjectState,
 }
 
 /// The locks and events whose home this node is, and the barriers.
@@ -62,21 +62,21 @@ impl Objects {
     #[cfg(feature = "testing")]
     pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
         let at = |object: &Object| match &object.state {
-            State::Lock(queue) => queue.places_of(which),
-            State::Event { listeners, .. } => listeners.iter().filter(|l| which(l.by)).count(),
+            ObjectState::Lock(queue) => queue.places_of(which),
+            ObjectState::Event { listeners, .. } => listeners.iter().filter(|l| which(l.by)).count(),
         };
         self.objects.values().map(at).sum::<usize>() + self.barriers.places_of(which)
     }
 
-    fn find(&mut self, address: &ObjectAddress) -> Result<&mut State, Error> {
+    fn find(&mut self, address: &ObjectAddress) -> Result<&mut ObjectState, Error> {
         let object = self.objects.get_mut(&address.number).filter(|o| o.secret == address.secret);
         object.map(|o| &mut o.state).ok_or(Error::Freed)
     }
 
     fn find_lock(&mut self, address: &ObjectAddress) -> Result<&mut Queue, Error> {
         match self.find(address)? {
-            State::Lock(queue) => Ok(queue),
-            State::Event { .. } => Err(Error::Freed),
+            ObjectState::Lock(queue) => Ok(queue),
+            ObjectState::Event { .. } => Err(Error::Freed),
         }
     }
 }
@@ -87,8 +87,8 @@ impl SyncHome {
     /// Creates an object, binds its name, and then answers.
     pub(crate) fn create_object(self: &Arc<Self>, call: Call, kind: Kind, secret: u64, name: String) {
         let state = match kind {
-            Kind::Lock => State::Lock(Queue::default()),
-            Kind::Event => State::Event { count: 0, listeners: Vec::new() },
+            Kind::Lock => ObjectState::Lock(Queue::default()),
+            Kind::Event => ObjectState::Event { count: 0, listeners: Vec::new() },
         };
         let number = {
             let mut objects = match self.lock_for(&self.objects, (call.from(), call.incarnation())) {
@@ -125,7 +125,7 @@ impl SyncHome {
     fn object_bound(self: &Arc<Self>, number: u64, binding: u64) {
         let mut objects = self.objects.lock();
         let grants = match objects.objects.get_mut(&number).map(|o| &mut o.state) {
-            Some(State::Lock(queue)) => queue.bound(binding),
+            Some(ObjectState::Lock(queue)) => queue.bound(binding),
             _ => Vec::new(),
         };
         drop(objects);
@@ -150,8 +150,8 @@ impl SyncHome {
     fn tell_freed(self: &Arc<Self>, removed: Option<Object>) -> Option<String> {
         let Object { name, state, .. } = removed?;
         let waiting: Vec<(MemberId, u64)> = match state {
-            State::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
-            State::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
+            ObjectState::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
+            ObjectState::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
         };
         for (by, token) in waiting {
             self.wake(by, token, Err(Error::Freed));
@@ -186,7 +186,9 @@ impl SyncHome {
         address: &ObjectAddress,
     ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
-        let State::Event { count, listeners } = objects.find(address)? else { return Err(Error::Freed) };
+        let ObjectState::Event { count, listeners } = objects.find(address)? else {
+            return Err(Error::Freed);
+        };
         *count += 1 + u64::from(planted(Bug::SignalTwice));
         let now = *count;
         let woken: Vec<_> = listeners.extract_if(.., |l| l.past < now && !planted(Bug::LostSignal)).collect();
@@ -206,7 +208,9 @@ impl SyncHome {
         token: u64,
     ) -> Result<Response, Error> {
         let mut objects = self.lock_for(&self.objects, by)?;
-        let State::Event { count, listeners } = objects.find(address)? else { return Err(Error::Freed) };
+        let ObjectState::Event { count, listeners } = objects.find(address)? else {
+            return Err(Error::Freed);
+        };
         if *count > past {
             return Ok(Response::Ended(Outcome::Count(*count)));
         }
@@ -226,8 +230,8 @@ impl SyncHome {
     ) {
         let mut objects = self.objects.lock();
         let grants = match objects.find(address) {
-            Ok(State::Lock(queue)) => queue.release(by, token, held),
-            Ok(State::Event { listeners, .. }) => {
+            Ok(ObjectState::Lock(queue)) => queue.release(by, token, held),
+            Ok(ObjectState::Event { listeners, .. }) => {
                 listeners.retain(|l| (l.by, l.token) != (by, token));
                 Vec::new()
             }
@@ -243,8 +247,8 @@ impl SyncHome {
         let mut grants = Vec::new();
         for object in objects.objects.values_mut() {
             match &mut object.state {
-                State::Lock(queue) => grants.extend(queue.end(member)),
-                State::Event { listeners, .. } => listeners.retain(|l| l.by != member),
+                ObjectState::Lock(queue) => grants.extend(queue.end(member)),
+                ObjectState::Event { listeners, .. } => listeners.retain(|l| l.by != member),
             }
         }
         let failed = objects.barriers.forget(member);
@@ -257,7 +261,7 @@ impl SyncHome {
     pub(crate) fn unblock_locks(self: &Arc<Self>, member: MemberId) {
         let mut grants = Vec::new();
         for object in self.objects.lock().objects.values_mut() {
-            if let State::Lock(queue) = &mut object.state {
+            if let ObjectState::Lock(queue) = &mut object.state {
                 grants.extend(queue.settled(member));
             }
         }

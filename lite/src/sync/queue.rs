@@ -48,7 +48,7 @@ pub(crate) struct Grant {
 pub(crate) struct Queue {
     /// The number of the binding of the lock's name. No claim is granted until it is known.
     binding: Option<u64>,
-    /// The number of grants so far.
+    /// The number of grants of the lock so far.
     granted: u64,
     holders: Vec<Grant>,
     waiting: VecDeque<Claim>,
@@ -60,7 +60,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Sets the number of the binding of the lock's name, and returns the claims that are granted by that.
+    /// Sets the number of the binding of the lock's name, and returns the claims that can be granted now.
     pub(crate) fn bound(&mut self, binding: u64) -> Vec<Grant> {
         self.binding = Some(binding);
         self.advance()
@@ -132,12 +132,12 @@ impl Queue {
         claims.filter(|claim| which(claim.by)).count()
     }
 
-    /// Returns all waiters of a lock that has ended, to be told so.
+    /// Returns all waiting claims of a lock that has ended, so that their nodes can be told.
     pub(crate) fn into_waiting(self) -> impl Iterator<Item = Claim> {
         self.waiting.into_iter()
     }
 
-    /// Returns the number of the binding if one more claim can be granted in that mode.
+    /// Returns the number of the binding if one more claim with this mode can be granted.
     fn fits(&self, mode: Mode) -> Option<u64> {
         let fits = self.unsettled.is_empty()
             && match mode {

@@ -20,7 +20,7 @@ pub(crate) enum Request {
     BarrierLeave { name: String, token: u64 },
     /// Make a lock or event. `secret` is the requester's choice.
     Create { kind: Kind, secret: u64, name: String },
-    /// End the object that was made under `secret`, if there is one.
+    /// End the object that was made under `secret`, if it exists.
     Destroy { secret: u64 },
     /// Claim a lock; if it is not free, `wait` for it.
     Claim { address: ObjectAddress, mode: Mode, token: u64, wait: bool },
@@ -37,7 +37,7 @@ pub(crate) enum Request {
 /// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Response {
-    /// Done.
+    /// The request was carried out, and nothing is returned.
     Done,
     /// An object was made.
     Created(ObjectAddress),

@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Granted { after_death: bool, token: FencingToken },
     /// The event's count.
     Count(u64),
-    /// The barrier is open.
+    /// The barrier has opened.
     Open,
 }
 
@@ -34,7 +34,7 @@ struct Wait {
     waker: Option<Waker>,
 }
 
-/// The waits of a node, by the numbers that it chose.
+/// The waits of this node's tasks, by the numbers (tokens) that this node chose.
 #[derive(Default)]
 pub(crate) struct WaitTable {
     last: AtomicU64,
@@ -84,7 +84,7 @@ impl WaitTable {
         self.end_some(|wait| wait.home == home, &Error::NodeDown(home.0));
     }
 
-    /// Ends all waits.
+    /// Ends all waits of this node with an error.
     pub(crate) fn end_all(&self, error: &Error) {
         self.end_some(|_| true, error);
     }
@@ -111,7 +111,7 @@ impl WaitTable {
 }
 
 impl Wait {
-    /// Ends the wait, unless it has ended, and returns the waker of its task.
+    /// Ends a wait, unless it has ended already, and returns the waker of its task.
     fn end(&mut self, outcome: Result<Outcome, Error>) -> Option<Waker> {
         self.ended.get_or_insert(outcome);
         self.waker.take()

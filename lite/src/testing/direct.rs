@@ -45,7 +45,7 @@ pub struct DirectFabric {
     still: AtomicBool,
 }
 
-/// One RNIC.
+/// An RNIC of the network in this process.
 pub struct DirectRnic {
     fabric: Arc<DirectFabric>,
     port: usize,

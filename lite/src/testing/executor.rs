@@ -13,10 +13,10 @@ use spin::Mutex;
 
 /// Something that works when it is polled: an RNIC with its LITE, or a wire.
 pub trait Device: Send + Sync {
-    /// Does the work that is due; returns true if there was some.
+    /// Does the work that is due at `now`; returns true if any was due.
     fn poll(&self, now: Instant) -> bool;
-    /// Returns the time of its next poll even if nothing else happens, by its host's clock if it has a
-    /// host.
+    /// Returns the time of the next poll if nothing else happens before, by the clock of the device's host,
+    /// if it has one.
     fn next_deadline(&self) -> Option<Instant>;
 }
 
@@ -101,7 +101,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Stops its tasks and devices, or lets them go on.
+    /// Stops the tasks and devices of this host, or lets them go on.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::SeqCst);
     }
@@ -116,18 +116,18 @@ impl Host {
         }
     }
 
-    /// Returns true if tasks with that name run.
+    /// Returns true if tasks called `task` may run: the host is not paused, and does not hold them up.
     fn lets(&self, task: &'static str) -> bool {
         !self.paused.load(Ordering::SeqCst) && !self.held.lock().contains(&task)
     }
 
-    /// Makes its clock fast by that many millionths of the time since the start; slow if negative. Must be
-    /// called before it has read its clock.
+    /// Makes the clock of this host fast by `millionths` millionths of the time since the start; slow if
+    /// negative. Must be called before the host has read its clock.
     pub fn drift(&self, millionths: i32) {
         self.drift.store(i64::from(millionths).clamp(-500_000, 500_000), Ordering::SeqCst);
     }
 
-    /// Returns the true time, which its own clock may not show.
+    /// Returns the true time, which the clock of this host may not show.
     #[must_use]
     pub fn true_time(&self) -> Instant {
         self.shared.now()
@@ -144,24 +144,24 @@ impl Host {
         Instant::from_nanos(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
-    /// Ends its tasks and devices for ever.
+    /// Ends the tasks and devices of this host for ever.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
     }
 
-    /// Returns its memory, for its RNIC.
+    /// Returns the memory of this host, for its RNIC.
     #[must_use]
     pub fn arena(&self) -> Arc<Arena> {
         self.memory.clone()
     }
 
-    /// Returns true if it is dead.
+    /// Returns true if this host has been killed.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Returns true if its tasks and devices run.
+    /// Returns true if the tasks and devices of this host run: it is neither paused nor dead.
     #[must_use]
     pub fn runs(&self) -> bool {
         !self.paused.load(Ordering::SeqCst) && !self.is_dead()
@@ -205,7 +205,7 @@ type Attached = (Option<Arc<Host>>, Arc<dyn Device>);
 /// of one instant takes some thousand rounds.
 const CIRCLES: u32 = 1_000_000;
 
-/// The executor.
+/// The executor of a simulated cluster, with virtual time.
 pub struct World {
     shared: Arc<Shared>,
     /// The devices; one with a host is polled only while the host runs.
@@ -267,7 +267,7 @@ impl World {
         self.devices.push((Some(host.clone()), device));
     }
 
-    /// Polls `device` always.
+    /// Polls `device` in each round, without a host.
     pub fn attach_free(&mut self, device: Arc<dyn Device>) {
         self.devices.push((None, device));
     }
@@ -303,7 +303,7 @@ impl World {
         value.expect("the task has ended")
     }
 
-    /// Runs everything for `time`.
+    /// Runs tasks and devices for the time `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now() + time;
         self.run_until(end, || false);

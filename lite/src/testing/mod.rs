@@ -40,9 +40,9 @@ use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 /// An RNIC and the LITE above it, polled as by the core that owns them.
 pub struct Poller {
-    /// The RNIC.
+    /// The RNIC of the node.
     pub rnic: Arc<dyn Rnic>,
-    /// The LITE.
+    /// The LITE of the node.
     pub lite: Lite,
 }
 

@@ -43,7 +43,7 @@ impl Wake for Job {
 }
 
 impl Queue {
-    /// Runs the ready tasks; returns true if there were some.
+    /// Runs the ready tasks; returns true if any was ready.
     fn run(&self) -> bool {
         let mut any = false;
         loop {
@@ -62,7 +62,7 @@ impl Queue {
     }
 }
 
-/// One machine.
+/// A machine of the native cluster.
 pub struct NativeHost {
     clock: Clock,
     memory: Arc<Words>,

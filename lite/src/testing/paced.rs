@@ -11,7 +11,7 @@ use verbs::{
     SendWr, VerbsError, WorkKind,
 };
 
-/// The time that one work request takes apart from its bytes.
+/// The time that one work request takes in addition to the time for its bytes.
 const EACH: Duration = Duration::from_nanos(500);
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub struct PacedRnic {
 }
 
 impl PacedRnic {
-    /// Returns an RNIC over `below`, with a link of that rate.
+    /// Returns an RNIC over `below` whose link carries `bytes_per_second`.
     #[must_use]
     pub fn new(below: Arc<dyn Rnic>, bytes_per_second: u64) -> Arc<Self> {
         Arc::new(Self { below, bytes_per_second, state: Mutex::default() })

@@ -42,10 +42,10 @@ struct Port {
     keeps: bool,
 }
 
-/// The effect of the fabric on work of one port for another.
+/// The effect of a fault between two ports on the work of one for the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// The work waits.
+    /// The work waits until the fault ends.
     Held,
     /// The work fails as after too many retries, but its packets arrive later.
     Slow,
@@ -57,7 +57,7 @@ struct State {
     holding: bool,
     /// By sending port and receiving port.
     gaps: BTreeMap<[[u8; 16]; 2], Gap>,
-    /// The packets that arrive later: the queue pair that they go to, and their effect there.
+    /// The packets that arrive later: the receiving queue pair, and the effect of the packet on its memory.
     slow: Vec<((Gid, QpNum), RemoteAddr, Vec<u8>)>,
     posts: u64,
     /// The immediate and length of each write that was done; `None` while they are not recorded.
@@ -68,7 +68,7 @@ struct State {
 #[derive(Default)]
 pub struct Fabric(Mutex<State>);
 
-/// One RNIC.
+/// An RNIC that executes work at once.
 pub struct InstantRnic {
     fabric: Arc<Fabric>,
     port: PortAddress,
@@ -192,7 +192,7 @@ impl Port {
     }
 }
 
-/// The result of a work request.
+/// The result of a work request at a port with pending changes.
 enum PendingChanges {
     Done(Status, u32),
     /// The peer has no receive posted.

@@ -158,7 +158,7 @@ pub struct SparseHost {
 }
 
 impl SparseHost {
-    /// Returns that host with that memory.
+    /// Returns a host like `host`, with `memory` in place of its memory.
     #[must_use]
     pub fn new(host: Arc<Host>, memory: Sparse) -> Arc<Self> {
         Arc::new(Self { host, memory })

@@ -23,7 +23,8 @@ pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(1);
 /// The connections that a transfer may use.
 #[derive(Clone, Copy)]
 pub(crate) enum Route<'a> {
-    /// Any connection to that incarnation of that node; if one fails, the next.
+    /// Any connection to the incarnation of the node. If one connection fails, the transfer goes on over the
+    /// next.
     Node(NodeId, Incarnation),
     /// Only this connection, and its queue pair of RPC: the peer's memory is lent for a call, whose reply
     /// must follow everything that was posted.
@@ -44,7 +45,7 @@ impl Data<'_> {
         }
     }
 
-    /// Returns at most `len` bytes of it from `at`.
+    /// Returns the part of the data from byte `at`, of at most `len` bytes.
     pub(crate) fn part(&mut self, at: usize, len: u64) -> Data<'_> {
         let end = at + usize::try_from(len).unwrap_or(usize::MAX).min(self.len() - at);
         match self {
@@ -76,15 +77,15 @@ impl Data<'_> {
 pub(crate) enum TransferError {
     /// The mapping has been changed: the rest may be tried again at the new location.
     Changed,
-    /// A final error.
+    /// The transfer failed with this error, and is not tried again.
     For(Error),
 }
 
 /// The reason for which an attempt on one connection ended.
 pub(crate) enum AttemptError {
-    /// The connection failed: the rest may be tried on another one.
+    /// The connection failed; the rest may be tried on another connection.
     Connection,
-    /// See [`TransferError`].
+    /// The attempt ended with an error that a new connection does not cure.
     TransferError(TransferError),
 }
 

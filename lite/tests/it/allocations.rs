@@ -55,7 +55,7 @@ async fn calls(lite: &Lite, to: NodeId, reply: &mut [u8]) {
     }
 }
 
-/// Both ends of calls and messages, with other nodes and with the own one.
+/// Calls and messages allocate nothing at either end, between two nodes and within one.
 #[test]
 fn calls_and_messages_allocate_nothing() {
     let native = Native::new(&[16 << 20; 2], clock, &Config::default());

@@ -24,7 +24,7 @@ const WRITTEN: u64 = 4 * MIB;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs `task` on `host`, but stops it after that many polls, until the tasks called `held` go on.
+/// Runs `task` on `host`, but stops it after `polls` polls, until the tasks called `held` go on.
 fn spawn_held(host: &Arc<Host>, polls: usize, mut task: Work) {
     let (keeper, mut left) = (host.clone(), polls);
     host.hold("held", polls == 0);
@@ -59,7 +59,7 @@ fn cluster(count: u8) -> Cluster {
     c
 }
 
-/// Stops node `i` for ever; all others learn of it, and all effects of that happen.
+/// Stops node `i` for ever, and waits until all others have learned of it and its effects are over.
 fn die(c: &mut Cluster, i: u16) {
     c.nodes[usize::from(i) - 1].0.kill();
     c.hub.declare_dead(NodeId(i));
@@ -143,7 +143,7 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
     assert!(refused > 4, "only {refused} points were looked at");
 }
 
-/// A name, and the operations of a node with others.
+/// A named test case: the operations of a node with others.
 type Question = (&'static str, fn(Lite) -> Work);
 
 /// Returns the operations of node 2 with the others before it dies.

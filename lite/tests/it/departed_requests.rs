@@ -20,13 +20,13 @@ type Work<T = ()> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A request of node 2 to node 1, by its handle of a region that node 1 owns, and its effect.
 struct Request {
     name: &'static str,
-    /// Makes the request.
+    /// Makes the request at node 2.
     ask: fn(Lite, Lmr) -> Work,
     /// Returns, on node 3, whether the request has had its effect.
     done: fn(Lite) -> Work<bool>,
 }
 
-/// Returns whether node 3 can map the region with those rights.
+/// Returns true if node 3 can map the named region with the given rights.
 async fn maps(lite: Lite, name: &str, rights: Permissions) -> bool {
     match lite.map(name, rights).await {
         Ok(_) => true,

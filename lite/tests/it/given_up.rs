@@ -55,7 +55,7 @@ impl Cut {
         Self(held)
     }
 
-    /// Lets it connect again.
+    /// Ends the fault, so that the nodes connect again.
     fn end(self, c: &mut Cluster) {
         drop(self.0);
         c.fabric.cut(Gid::from_ipv4([10, 0, 0, 1]), false);
@@ -63,9 +63,9 @@ impl Cut {
     }
 }
 
-/// A future that ends something.
+/// A future that ends an object.
 struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
-/// Makes something on node 2; returns the future that ends it.
+/// A function that makes an object on node 2, and returns the future that ends the object.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;
 
 fn kinds() -> Vec<(&'static str, Make)> {
@@ -122,7 +122,7 @@ fn what_its_node_could_not_be_asked_to_end_is_ended_later() {
     }
 }
 
-/// Checks the same if no task waits for the end.
+/// Checks that an object is ended although no task waits for its end.
 #[test]
 fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     for (what, make) in kinds() {
@@ -234,7 +234,7 @@ fn a_death_is_told_to_the_first_who_has_the_lock_in_fact() {
     });
 }
 
-/// A task that makes its node leave is dropped before that is done.
+/// A task that makes its node leave is dropped before the node has left.
 #[test]
 fn a_node_that_gives_up_waiting_for_its_leave_has_left() {
     let mut c = cluster(2);

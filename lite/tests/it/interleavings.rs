@@ -42,14 +42,14 @@ fn chance() -> u64 {
     z ^ (z >> 31)
 }
 
-/// Lets another processor go on here.
+/// A point at which another processor may go on.
 fn switch() {
     if SCHEDULED.get() && chance().is_multiple_of(STAYS) {
         thread::yield_now();
     }
 }
 
-/// Runs `test` with as many schedules as there are.
+/// Runs `test` under many schedules of the processors.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     on_lock(switch);
     let given = std::env::var(SEED).ok().map(|seed| seed.parse().expect("a seed is a number"));
@@ -519,7 +519,7 @@ fn messages_reads_and_the_end_of_a_connection() {
 /// is destroyed.
 #[test]
 fn the_end_of_a_membership_and_the_connection_with_oneself() {
-    /// The window is short, so each schedule tries it that many times.
+    /// The number of tries in each schedule, because the critical window is short.
     const ROUNDS: usize = 8;
     explore(|| {
         for _ in 0..ROUNDS {

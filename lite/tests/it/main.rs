@@ -28,7 +28,7 @@ use lite::Lite;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// Starts a task on a node.
+/// Starts a task on a node of the cluster.
 fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
     lite.platform().spawn("test", Box::pin(task));
 }

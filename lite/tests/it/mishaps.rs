@@ -419,7 +419,7 @@ fn mapping_and_allocating_survive_a_connection() {
     }
 }
 
-/// All connect to all at once, in many orders.
+/// Each node of a cluster connects to all others at the same time, in many orders of events.
 #[test]
 fn both_may_connect_at_the_same_time() {
     for seed in 0..50 {

@@ -28,7 +28,7 @@ struct Hooked {
 struct Hooks {
     /// The number of writes until the hook runs, once.
     hook: Mutex<Option<(u32, Hook)>>,
-    /// The number of writes of LITE so far.
+    /// The number of times that LITE has written to memory so far.
     writes: Mutex<u32>,
 }
 

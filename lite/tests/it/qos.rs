@@ -22,7 +22,7 @@ struct Got {
     latency: Duration,
     /// The share of high priority in the bytes that 4 writers of high priority and 8 of low have written.
     share: f64,
-    /// The bytes of low priority meanwhile.
+    /// The bytes that operations of low priority moved during the measurement.
     low: u64,
 }
 

@@ -222,7 +222,7 @@ fn job_id(text: &str) -> Result<JobId, String> {
 }
 
 impl Cli {
-    /// Runs the command.
+    /// Runs the chosen command.
     pub(crate) fn run(self) -> Result<()> {
         match self.command {
             Command::Daemon(args) => daemon(args),

@@ -35,7 +35,7 @@ impl Progress {
         Self { bar, lines: Mutex::default() }
     }
 
-    /// Shows an update.
+    /// Shows an update of the job's progress.
     pub(super) fn show(&self, update: Update<'_>) {
         match &self.bar {
             Some(bar) => Self::show_on_bar(bar, update),
@@ -77,7 +77,7 @@ impl Progress {
         }
     }
 
-    /// Removes the bar.
+    /// Removes the progress bar.
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -24,7 +24,7 @@ pub struct Connection {
     pub receiving: Receiving,
 }
 
-/// The direction to the manager.
+/// The sending half of a control connection.
 #[derive(Debug)]
 pub struct Sending {
     stream: TcpStream,

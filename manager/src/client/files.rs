@@ -126,8 +126,8 @@ impl Output {
         self.written
     }
 
-    /// Renames the file once its bytes are on the disk. When this returns, the name is on the disk too. After
-    /// a loss of power the name belongs either to the whole file or to the file that had it before.
+    /// Renames the file once its bytes are on the disk, and waits until the new name is on the disk too.
+    /// After a loss of power, the name belongs either to the whole file or to the file that had it before.
     pub fn finish(mut self) -> Result<(), ClientError> {
         let Some(file) = self.file.take() else { return Ok(()) };
         let named = self.name(file);

@@ -31,7 +31,7 @@ pub fn split_size(total: u64, nodes: usize) -> u64 {
     share.div_ceil(splits).max(1)
 }
 
-/// A piece of a split, for one node.
+/// A piece of a split of the input, to be sent to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
     /// The index of the node in the job.
@@ -51,7 +51,7 @@ pub struct Piece<'a> {
 #[error("more input than announced")]
 pub struct Excess;
 
-/// The state of cutting. It holds no input.
+/// The state of the cutter of a job's input. It holds no bytes of the input.
 #[derive(Debug)]
 pub struct Cutter {
     rule: CutRule,

@@ -45,13 +45,13 @@ impl Saved {
 /// A record to save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The name has this id.
+    /// The name has been given this node id.
     Node(String, NodeId),
     /// The name has no id any more.
     Forget(String),
     /// The new [`Saved::next_incarnation`].
     NextIncarnation(u64),
-    /// The new [`Saved::next_job`].
+    /// The new value of [`Saved::next_job`].
     NextJob(u64),
 }
 

@@ -42,10 +42,10 @@ pub(super) struct Live {
     pub(super) conn: ConnId,
     pub(super) member: Member,
     pub(super) join: Join,
-    /// The end of the lease.
+    /// The time at which the lease ends.
     expires: Instant,
     last_heartbeat: Instant,
-    /// The job in which it takes part, until its part is over.
+    /// The job in which the member takes part, until the member's part is over.
     pub(super) job: Option<JobId>,
     /// The allowance of relayed messages.
     relays: Rate,
@@ -155,7 +155,7 @@ impl Members {
         None
     }
 
-    /// Returns the GID for a node: 10.77.x.y from its number, unless a member has brought that one.
+    /// Returns the GID for a node: 10.77.x.y from its number, unless another member has that address.
     fn assign_gid(&self, node: NodeId) -> Option<Gid> {
         let [high, low] = node.0.to_be_bytes();
         (0..16u8)

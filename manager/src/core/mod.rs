@@ -41,11 +41,11 @@ const TICKS_PER_LEASE: u32 = 8;
 pub struct Config {
     /// The time after which a member without a heartbeat loses its membership.
     pub lease: Duration,
-    /// The time that a new connection has for its first message.
+    /// The time in which a new connection must send its first message.
     pub hello: Duration,
     /// The time that nodes have to accept a job, and that a client has to continue its input.
     pub reply_timeout: Duration,
-    /// The time that nodes have to leave when they are told to.
+    /// The time that nodes have to leave after they are told to.
     pub leave: Duration,
     /// True if appliances and processes on hosts (which publish virtual addresses) may be in one cluster.
     pub trust_hosts: bool,
@@ -74,7 +74,7 @@ impl Default for Config {
     }
 }
 
-/// An event outside of the core.
+/// An event outside of the core, which its driver reports.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A peer with the cluster key has connected.
@@ -180,7 +180,7 @@ pub struct Core {
     ticked: Instant,
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
-    /// The reason why nothing can be saved, if so.
+    /// The reason why nothing can be saved at present; `None` while the store works.
     unsaved: Option<Reason>,
     members: Members,
     departures: Departures,
@@ -324,7 +324,7 @@ impl Core {
         }
     }
 
-    /// Ends everything whose deadline is over.
+    /// Ends all waits, leases and jobs whose deadline is over.
     fn expire(&mut self) {
         let late: Vec<ConnId> = self
             .connections

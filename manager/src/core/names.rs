@@ -4,7 +4,7 @@ use crate::planted::{Bug, planted};
 use proto::{NameError, NodeId, ToManager};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The names, with their owners and values.
+/// The directory of names: each name with its owner and its value.
 #[derive(Debug, Default)]
 pub struct Directory {
     names: BTreeMap<String, (NodeId, Vec<u8>)>,

@@ -10,7 +10,7 @@ pub(super) struct Rate {
     full: Instant,
     /// The time in which an empty allowance refills.
     period: Duration,
-    /// The full allowance.
+    /// The allowance after a long pause.
     burst: u64,
 }
 

@@ -28,7 +28,7 @@ struct Consequence {
 enum Kind {
     /// The connection ends, for this reason.
     Ends(&'static str),
-    /// Input of this charge has been removed from its queue.
+    /// The queue has sent input with this charge.
     Sent(usize),
 }
 

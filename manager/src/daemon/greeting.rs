@@ -18,7 +18,7 @@ const MAX_HELLO: usize = 64 << 10;
 /// The number of bytes to read at once.
 const READ: usize = 4 << 10;
 
-/// A peer that has proved that it has its key.
+/// A peer that has proved that it has a key of the cluster.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) sealer: Sealer,
@@ -27,7 +27,7 @@ pub(super) struct Greeted {
     pub(super) role: Role,
     /// The first message, encoded.
     pub(super) hello: Vec<u8>,
-    /// The bytes that came after it.
+    /// The bytes that came after the first message.
     pub(super) rest: Vec<u8>,
 }
 

@@ -25,16 +25,16 @@ pub trait Keep: Send + 'static {
     fn keep(&mut self, records: &[Record]) -> Result<(), SaveError>;
 }
 
-/// A report of the thread.
+/// A report of the thread that saves records.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// These records are on the disk.
+    /// The given records are on the disk.
     Saved(Vec<Record>),
     /// Nothing can be saved at present, for this reason.
     Failed(String),
 }
 
-/// The handle of the thread.
+/// The handle of the thread that saves records.
 #[derive(Debug)]
 pub(super) struct Keeper {
     records: Sender<Record>,

@@ -20,9 +20,9 @@ const CONNECTIONS: u64 = MEMBERS + 1024;
 pub(super) struct Limits {
     /// The number of connections in their handshake.
     pub(super) handshakes: usize,
-    /// The number of connections after it.
+    /// The maximum number of connections whose handshake is over.
     pub(super) connections: usize,
-    /// The number of those that may be clients.
+    /// The maximum number of clients among the connections whose handshake is over.
     pub(super) clients: usize,
 }
 

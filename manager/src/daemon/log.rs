@@ -39,7 +39,7 @@ enum Entry {
     End,
 }
 
-/// The thread that writes.
+/// The state of the thread that writes the log.
 #[derive(Debug)]
 pub(super) struct Writer {
     log: Log,
@@ -99,7 +99,7 @@ impl Log {
 }
 
 impl Writer {
-    /// Returns the writing end.
+    /// Returns the writing end of the log.
     pub(super) fn log(&self) -> Log {
         self.log.clone()
     }

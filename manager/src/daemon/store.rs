@@ -66,7 +66,7 @@ impl Medium for File {
     }
 }
 
-/// The database.
+/// The database of the manager's state.
 #[derive(Debug)]
 pub struct Store<M = File> {
     /// The open database; `None` after a failure of the disk, because redb accepts nothing more until the

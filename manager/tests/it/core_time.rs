@@ -9,7 +9,7 @@ const LEASE: Duration = Duration::from_secs(5);
 /// The interval of a daemon's ticks.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Ticks for some time, with a heartbeat of each of these nodes every second.
+/// Ticks for the given time, with a heartbeat of each of the nodes `beating` every second.
 fn run(h: &mut Harness, time: Duration, beating: &[ConnId]) {
     let end = h.now + time;
     let mut since_beat = Duration::ZERO;

@@ -130,7 +130,7 @@ impl Daemon {
     }
 }
 
-/// The lines of a log, as they come.
+/// The lines of a log, collected as they are written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 

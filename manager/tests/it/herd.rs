@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The time that the last acknowledgement may take.
 const LAST: Duration = Duration::from_secs(60);
 
-/// The measurements of a member.
+/// The measurements that a member of the herd makes.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// The time that each acknowledgement took.

@@ -63,7 +63,7 @@ impl Disk {
     }
 }
 
-/// Submits a job on a disk. Returns the output's path and the ended client.
+/// Submits a job by a client that writes to the given disk. Returns the output's path and the ended client.
 fn submit(directory: &Directory, daemon: &Daemon, disk: &Disk) -> (PathBuf, std::process::Output) {
     echo_node(daemon, "a");
     let (input, output) = (directory.file("in", b"new\n"), directory.join("out"));

@@ -47,7 +47,7 @@ pub struct Handshake {
 enum Stage {
     /// An initiator waits for the challenge.
     Challenge { key: RoleKey, pair: KeyPair, arithmetic: Arithmetic },
-    /// An initiator waits for the answer to its message.
+    /// The state of an initiator that has sent its message and waits for the answer.
     Answer { role: Role, state: Box<HandshakeState> },
     /// A responder waits for the initiator's message.
     First { keys: RoleKeys, challenge: [u8; CHALLENGE], random: Zeroizing<[u8; 32]> },

@@ -19,7 +19,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Both roles.
+    /// All roles: node and client.
     pub const ALL: [Self; 2] = [Self::Node, Self::Client];
 
     /// Returns the byte that stands for the role on the wire.
@@ -77,7 +77,7 @@ pub struct NotAKey;
 /// A key of one role was used where another is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongRole {
-    /// The key of the other role.
+    /// The key is that of the other role.
     #[error("this is the key of a {has}: a {wanted} needs the key of a {wanted} or the whole cluster key")]
     Other {
         /// The role of the key.

@@ -69,7 +69,7 @@ struct Output {
     regions: Vec<Point>,
 }
 
-/// The throughput at one point of the axis.
+/// The throughput for one number of regions or pages.
 #[derive(Serialize)]
 struct Point {
     /// The position on the axis: total MiB, or the number of regions.

@@ -42,11 +42,11 @@ pub(crate) struct Engine {
     capture: Option<Capture>,
     started: Instant,
     buffer: Vec<u8>,
-    /// The parts of the buffer that go to each port.
+    /// For each port, the parts of the buffer that go to it.
     outgoing: Vec<Vec<Range<usize>>>,
     /// Ports whose rings still contained frames at the end of their turn.
     unfinished: Vec<usize>,
-    /// The number of connections so far.
+    /// The number of connections of machines so far.
     generations: u64,
 }
 
@@ -401,7 +401,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Passes a frame to the link from one port to another.
+    /// Passes a frame to the faulty link between two ports.
     fn pass(&mut self, from: usize, to: usize, frame: &[u8], range: Range<usize>, now: u64) {
         if self.faulty {
             self.links[from].push(to, frame.to_vec(), now);
@@ -414,7 +414,7 @@ impl Engine {
         }
     }
 
-    /// Sends the parts of `buffer` recorded for each port.
+    /// Sends the recorded parts of `buffer` to each port.
     fn send_outgoing(&mut self, buffer: &[u8]) -> Result<()> {
         for to in 0..self.ports.len() {
             if self.outgoing[to].is_empty() {

@@ -64,7 +64,7 @@ pub struct FabricConfig {
 pub enum Plug {
     /// Shared memory, through this vhost-user socket.
     Memory(PathBuf),
-    /// A stream of frames on this socket.
+    /// A stream of frames through the socket with this path.
     Stream(PathBuf),
 }
 

@@ -15,30 +15,30 @@ pub(crate) const PREFIX: usize = 4;
 /// The counts of one port since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Frames received from its machine.
+    /// Frames received from the port's machine.
     pub frames_in: u64,
-    /// Bytes received from its machine.
+    /// Bytes received from the port's machine.
     pub bytes_in: u64,
-    /// Frames sent to its machine or queued for it.
+    /// Frames sent to the port's machine or queued for it.
     pub frames_out: u64,
-    /// Bytes sent to its machine or queued for it.
+    /// Bytes sent to the port's machine or queued for it.
     pub bytes_out: u64,
-    /// Frames to its machine that were dropped because the queue was full.
+    /// Frames to the port's machine that were dropped because the queue was full.
     pub dropped_full: u64,
-    /// Frames to or from its machine that were dropped because the cable was unplugged or no machine was
-    /// connected.
+    /// Frames to or from the port's machine that were dropped because the cable was unplugged or no machine
+    /// was connected.
     pub dropped_down: u64,
-    /// Frames from its machine that a switch does not forward: too short, too long, or addressed to the
-    /// sender.
+    /// Frames from the port's machine that a switch does not forward: too short, too long, or addressed to
+    /// the sender.
     pub dropped_invalid: u64,
-    /// Frames to its machine that were longer than the machine's buffers.
+    /// Frames to the port's machine that were longer than the machine's buffers.
     pub dropped_long: u64,
     /// Connections closed because of a violation of the stream protocol, and rings given up because of
     /// invalid contents.
     pub protocol_errors: u64,
-    /// Reads from its socket, or batches fetched from its ring.
+    /// Reads from the port's socket, or batches fetched from its machine's ring.
     pub reads: u64,
-    /// Writes to its socket, or interrupts of its machine.
+    /// Writes to the port's socket, or interrupts of its machine.
     pub writes: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Port {
 /// The machine connected to a port.
 #[derive(Debug)]
 pub(crate) enum Peer {
-    /// No machine is connected.
+    /// No machine is connected to the port.
     Absent,
     /// A machine connected by a stream.
     Stream(Stream),
@@ -81,7 +81,7 @@ impl Port {
         }
     }
 
-    /// Returns whether a machine receives frames here.
+    /// Returns true if a machine receives frames at this port.
     pub(crate) fn is_connected(&self) -> bool {
         match &self.peer {
             Peer::Absent => false,
@@ -146,7 +146,7 @@ pub(crate) enum SendError {
     BrokenRing,
 }
 
-/// The first item in a stream.
+/// The first item in a stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// A complete frame, with its length in bytes without the prefix.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub enum Choice {
     /// KVM if the probe succeeds, otherwise TCG.
     Auto,
-    /// This accelerator, without a probe.
+    /// The given accelerator, without a probe.
     Only(Accel),
 }
 
@@ -30,7 +30,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(20);
 pub struct Verdict {
     /// The accelerator to be used.
     pub accel: Accel,
-    /// The reason for this accelerator.
+    /// The reason why the accelerator was chosen.
     pub reason: String,
     /// The boot id of the host when the probe ran.
     boot: String,
@@ -54,7 +54,7 @@ pub struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Returns the result of an earlier run of this kernel on this boot of the host.
+    /// Returns the verdict of an earlier probe with this kernel, made since the host was booted.
     #[must_use]
     pub fn known(&self) -> Option<Verdict> {
         let verdict: Verdict = serde_json::from_slice(&std::fs::read(self.cache).ok()?).ok()?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The time limit for the program to listen, and to end after its signal, on a busy host.
 const TURN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// The number of lines of its log that an error message quotes.
+/// The number of lines of the log of `cx3` that an error message quotes.
 const TAIL_LINES: usize = 5;
 /// The flag `__SO_ACCEPTCON` in `/proc/net/unix`, which marks a listening socket (include/linux/net.h).
 const LISTENS: &str = "00010000";
@@ -199,8 +199,8 @@ impl Drop for Cx3 {
     }
 }
 
-/// Returns whether all these sockets accept connections, according to `/proc/net/unix`. Its columns are
-/// number, references, protocol, flags, type, state, inode, path.
+/// Returns true if all of `sockets` accept connections, according to `/proc/net/unix`. The columns of that
+/// file are number, references, protocol, flags, type, state, inode, path.
 fn listen(table: &str, sockets: &[PathBuf]) -> bool {
     let listening = |line: &str| {
         let mut words = line.split_whitespace();

@@ -35,7 +35,7 @@ impl Qemu {
         }
     }
 
-    /// Asks a QEMU that is started with this program and these first arguments for its version.
+    /// Asks the QEMU started as `program` with the arguments `leading` for its version.
     pub(crate) fn ask(program: PathBuf, leading: Vec<OsString>) -> Result<Self> {
         let mut qemu = Self { program, leading, version: (0, 0) };
         let text = qemu.says(&["--version"])?;

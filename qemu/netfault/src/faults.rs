@@ -54,13 +54,13 @@ const MAX_MBIT: u64 = 1_000_000;
 /// The maximum queue length that is accepted, in frames.
 const MAX_QUEUE: u64 = 1_000_000;
 
-/// All keys.
+/// The list of all keys, for error messages.
 const KEYS: &str = "loss, dup, reorder, corrupt, delay_us, reorder_us, rate_mbit, queue, ecn, ecn_queue";
 
 /// The reason for which a fault description was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseFaultsError {
-    /// A part between commas without an equals sign.
+    /// A part of the text, between commas, has no equals sign.
     #[error("fault `{0}` is not of the form key=value")]
     NotAPair(String),
     /// The key does not exist.

@@ -228,9 +228,9 @@ impl<M: Clone> FaultQueue<M> {
 
 /// The crossing of the link by a frame.
 struct Sent {
-    /// The number of frames that were in the queue before it.
+    /// The number of frames that were in the queue before this one.
     queued: usize,
-    /// The time at which its last bit was sent, in nanoseconds.
+    /// The time at which the last bit of the frame was sent, in nanoseconds.
     sent: u64,
 }
 

@@ -14,9 +14,9 @@ const ETHERNET_HEADER: usize = 14;
 /// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// One other port.
+    /// The frame goes to one other port.
     Port(usize),
-    /// All other ports, for a group address or an unknown one.
+    /// The frame goes to all other ports, because its address is that of a group or is unknown.
     Flood,
     /// No port, because the frame is too short, or its receiver is on the port that it came from.
     Drop,

@@ -1,9 +1,9 @@
 //! Measures the processor time of the driver: posting and polling on a card that costs nothing, because
 //! nothing reads its registers and this program writes the completions itself, in advance.
 //!
-//! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many
-//! rounds, and requests per doorbell. With `-- --count N` it posts N requests, one at a time, polls
-//! them 16 at a time, and prints nothing, for use under a tool that counts.
+//! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many rounds,
+//! and requests per doorbell. With `-- --count N` it posts N requests, one at a time, polls them 16 at a
+//! time, and prints nothing, for use under a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
@@ -156,7 +156,7 @@ impl Bench {
         Self { rnic: Box::new(driver), machine, doorbells, cq, qp, ring, log, posted: 1, wr }
     }
 
-    /// Posts a whole round, in batches.
+    /// Posts a round of requests, in batches of the length of `batch`.
     fn post(&mut self, batch: &[SendWr<'_>]) {
         for _ in 0..DEPTH as usize / batch.len() {
             self.rnic.post_send(self.qp, batch).unwrap();
@@ -191,7 +191,7 @@ fn main() {
     }
 }
 
-/// Posts at least that many requests, in whole rounds.
+/// Posts at least `requests` requests, in whole rounds, for use under a tool that counts instructions.
 fn count(requests: u32) {
     let mut bench = Bench::new();
     for _ in 0..requests.div_ceil(DEPTH) {

@@ -67,16 +67,16 @@ const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 /// The results.
 #[derive(Serialize)]
 struct Output {
-    /// One region of growing size.
+    /// The points measured with one region of growing size.
     memory: Vec<Point>,
-    /// A growing number of regions of one page.
+    /// The points measured with a growing number of regions of one page.
     regions: Vec<Point>,
 }
 
 /// The throughput at one point of the axis.
 #[derive(Serialize)]
 struct Point {
-    /// MiB in all, or the number of regions.
+    /// The position on the axis: MiB of memory, or the number of regions.
     x: u32,
     /// The size of a WRITE, in bytes.
     size: u32,

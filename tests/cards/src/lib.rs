@@ -58,7 +58,7 @@ pub struct Machine {
     pub bus: Bus,
     pub card: Mutex<Card>,
     config: Mutex<[u32; 64]>,
-    /// The value of all registers in BAR 0, unless it is 0.
+    /// The value that all registers in BAR 0 return, unless it is 0.
     pub broken: AtomicU32,
     /// True if a reset repairs the card.
     heals: AtomicBool,
@@ -130,7 +130,7 @@ impl Machine {
         Duration::from_nanos(self.bus.waited.load(Ordering::Relaxed))
     }
 
-    /// Starts a driver.
+    /// Starts a driver on the machine's card.
     pub fn start(self: &Arc<Self>, config: &Config) -> Result<Driver, mlx4::Error> {
         Mlx4::start(self.plug(), config)
     }
@@ -146,7 +146,7 @@ impl Machine {
         self.broken.store(registers, Ordering::Relaxed);
     }
 
-    /// Counts a register access.
+    /// Counts an access to a register.
     fn touch(&self) {
         let left = self.accesses_left.load(Ordering::Relaxed).saturating_sub(1);
         self.accesses_left.store(left, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// All shared memory. Clones are the same memory.
+/// The memory that the driver and the card share. Clones refer to the same memory.
 #[derive(Clone)]
 pub struct Pool {
     base: u64,

@@ -19,7 +19,7 @@ pub const LIBIBVERBS: &str = "ibverbs/libibverbs,lite-node/libibverbs,ferrolite/
 pub enum Profile {
     /// For runs and tests: shares all compiled crates with xtask.
     Dev,
-    /// As it ships, for measurements.
+    /// The profile of shipped programs, for measurements.
     Release,
 }
 

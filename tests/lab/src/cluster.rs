@@ -72,7 +72,7 @@ pub struct Cluster {
 pub struct Cards<'a> {
     /// An option of the first card for `cx3`, in addition to its profile: `key=value`.
     pub first: Option<&'a str>,
-    /// A further card of each machine, on the switch of `cx3`.
+    /// A further card for each machine, connected to the switch of `cx3`.
     pub spare: Option<&'a RdmaNic>,
 }
 

@@ -29,7 +29,7 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
 pub struct Job<'a> {
     /// The name of the application.
     pub app: &'a str,
-    /// The number of nodes that run it.
+    /// The number of nodes on which the job runs.
     pub nodes: u16,
     /// The input files.
     pub inputs: &'a [PathBuf],
@@ -198,7 +198,7 @@ impl Process {
         }
     }
 
-    /// Returns the next line of output, if it comes within a time.
+    /// Returns the next line of output, or `None` if no line comes within the given time.
     fn line(&mut self, within: Duration) -> Option<String> {
         let line = self.said.recv_timeout(within).ok()?;
         self.last.clone_from(&line);

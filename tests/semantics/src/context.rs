@@ -21,7 +21,7 @@ pub(crate) const USE: Permissions = RW.union(Permissions::ATOMIC);
 /// The rights to all operations on the bytes, and to map the region by name.
 pub(crate) const SHARED: Permissions = USE.union(Permissions::SHARE);
 
-/// The number of functions that each case has.
+/// The number of function ids that are reserved for each case.
 const FUNCTIONS: u32 = 16;
 /// The first function of the first case.
 const FIRST_FUNCTION: FunctionId = 0x7e57_0000;

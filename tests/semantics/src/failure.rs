@@ -62,7 +62,7 @@ pub(crate) fn same<T: PartialEq<U> + Debug, U: Debug>(got: T, want: U) -> Outcom
     if got == want { Ok(()) } else { Err(Failure::new(format!("got {got:?}, not {want:?}"))) }
 }
 
-/// Fails unless both are the same bytes; reports the position of the first difference.
+/// Fails unless both slices have the same bytes; reports the position of the first difference.
 #[track_caller]
 pub(crate) fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
     if got == want {

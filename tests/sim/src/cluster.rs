@@ -100,9 +100,9 @@ struct Newcomer {
 }
 
 enum Attempt {
-    /// The machine has sent its hello, at this time of its own clock.
+    /// The machine has sent its hello, at the given time of the machine's own clock.
     Asking(Socket, Instant),
-    /// The machine tries again at this true time.
+    /// The machine tries to connect again at the given true time.
     Waiting(Instant),
 }
 

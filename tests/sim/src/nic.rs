@@ -24,9 +24,9 @@ const LINK_LIMIT: Duration = Duration::from_secs(10);
 /// A kind of RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nic {
-    /// The software RNIC.
+    /// The software RNIC, softroce.
     SoftRoce,
-    /// An emulated card of this profile, on Ethernet.
+    /// An emulated card with the given profile, on Ethernet.
     Card(&'static str),
 }
 
@@ -171,7 +171,7 @@ impl Card {
     /// Makes the card fail until it is reset. Returns false for a virtual function, which only its master can
     /// recover.
     fn fail(&self) -> bool {
-        /// The content of the error buffer after that; any value but 0.
+        /// The content of a card's error buffer after a failure; any value but 0.
         const ERROR: u32 = 0xdead;
         if !self.is_virtual {
             self.machine.fail_until_reset(ERROR);

@@ -19,7 +19,7 @@ const MTU: usize = 1500;
 /// may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
-    /// One frame in this number is late.
+    /// One frame in `one_in` is late.
     pub one_in: u64,
     /// The maximum delay.
     pub by: Duration,
@@ -36,7 +36,7 @@ struct State {
     /// The present delay, and the frames that are delayed.
     late: Option<Late>,
     detour: FaultQueue<Serial>,
-    /// The frames between the pairs of ports above.
+    /// The frames between each pair of ports.
     paths: FaultQueue<Serial>,
     delayed: u64,
     random: Random,
@@ -49,7 +49,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Makes a switch with these faults.
+    /// Makes a switch with the given faults.
     #[must_use]
     pub fn new(faults: Faults, seed: u64, trace: Arc<Trace>) -> Arc<Self> {
         let state = State {

@@ -10,7 +10,7 @@ pub(super) struct Site {
     pub function: String,
 }
 
-/// The calls of one function by another, with all functions that were called in turn.
+/// The calls of one function by another, and the instructions of the callee with everything that it called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Calls {
     pub caller: Site,

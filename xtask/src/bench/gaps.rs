@@ -25,7 +25,7 @@ impl Gaps {
         }
     }
 
-    /// Returns all failures.
+    /// Returns the messages of all failed measurements.
     pub(super) fn all(&self) -> &[String] {
         &self.0
     }

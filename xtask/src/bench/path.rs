@@ -45,7 +45,7 @@ const BUDGETS: [Budget; 2] = [
     Budget { name: "files with several passages in a half", most: 0, aim: 0, count: repeated },
 ];
 
-/// A half of the path.
+/// A half of the path: the task's, or the poller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Half {
     Task,
@@ -133,7 +133,7 @@ impl Profile {
         rows
     }
 
-    /// Returns the number of functions that none of the others calls, and at least 1.
+    /// Returns the number of functions in a set that no other function of the set calls, and at least 1.
     fn passages(&self, functions: &BTreeSet<&str>) -> usize {
         let called = |function: &str| {
             let mut calls = self.calls.keys().filter(|(_, callee)| callee == function);

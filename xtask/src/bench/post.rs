@@ -84,7 +84,7 @@ struct Figures {
     gaps: Gaps,
 }
 
-/// Runs all measurements.
+/// Runs and prints all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;

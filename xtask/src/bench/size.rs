@@ -13,7 +13,7 @@ const TRIED_MIB: [u32; 6] = [4, 6, 8, 16, 24, 32];
 const TARGET_MIB: u32 = 32;
 /// The time limit of one attempt, in seconds.
 const TIMEOUT_S: &str = "30";
-/// A text with a known count, and the number of its repetitions.
+/// A text whose word count is known, and the number of its repetitions.
 const TEXT: (&str, usize) = ("one two two three three three\n", 1000);
 
 /// The length of a node's image, and the least memory in which a node runs.
@@ -26,7 +26,7 @@ pub(super) struct Size {
     /// The least memory, of the sizes that were tried, in which a node joined and counted, in MiB; absent if
     /// there was none.
     memory_floor_mib: Option<u32>,
-    /// The sizes that were too small, each with the reason.
+    /// The memory sizes that were too small, each with the error.
     too_small: Vec<(u32, String)>,
 }
 

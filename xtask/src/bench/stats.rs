@@ -1,4 +1,4 @@
-//! Medians of measurements.
+//! Medians of repeated measurements.
 
 /// Returns the middle value, or the mean of the two middle ones; `None` if there are no values.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {

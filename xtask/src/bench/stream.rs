@@ -68,7 +68,7 @@ struct Round {
     input_s: f64,
     /// The whole job, as its client sees it.
     job_s: f64,
-    /// The whole job with the other programs.
+    /// The duration of the whole job with the other build of the programs, in seconds.
     against_s: Option<f64>,
 }
 

@@ -22,7 +22,7 @@ const PHOENIX_MB_S: (f64, f64) = (10.0, 13.0);
 const TARGET_RATIO: f64 = 1.10;
 /// Rounds of a Linux process, of which the median counts: the first round fills its memory.
 const ROUNDS: u32 = 3;
-/// The time limit of these rounds.
+/// The time limit of the measured rounds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The medians of the word count on an appliance and on Linux.
@@ -34,7 +34,7 @@ pub(super) struct Words {
     phases_s: Vec<(&'static str, Option<f64>)>,
     /// The time of all phases, in seconds.
     node_s: Option<f64>,
-    /// Input divided by that time, in MB (10^6 bytes) per second.
+    /// The length of the input divided by the duration, in MB (10^6 bytes) per second.
     node_mb_s: Option<f64>,
     /// The time until all input was on the node: cut, encrypted and sent by the manager.
     stream_s: Option<f64>,

@@ -51,7 +51,7 @@ const CLAUSES: &[&str] = &[
     "to whom",
     "for whom",
 ];
-/// First words of a doc comment that cannot be understood without the line above it.
+/// First words of a doc comment by which it depends on the line above.
 const ELLIPSES: &[&str] = &[
     "of", "its", "it", "their", "they", "those", "that of", "the same", "so many", "so much", "and", "or",
     "but", "also", "as above", "this one", "likewise", "such",

@@ -6,10 +6,10 @@ use std::path::Path;
 
 /// A comment: consecutive lines with the same mark.
 pub(super) struct Comment {
-    /// The number of its first line, from 1.
+    /// The number of the comment's first line, from 1.
     pub line: usize,
     pub is_doc: bool,
-    /// The lines, joined by spaces.
+    /// The lines of the comment, joined by spaces.
     pub text: String,
 }
 

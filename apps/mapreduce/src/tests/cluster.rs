@@ -106,7 +106,7 @@ fn run(nodes: usize, splits: &[Split<'_>]) -> Vec<u8> {
     drain(sources)
 }
 
-/// Returns a sorted list as another node reads it.
+/// Publishes a sorted list, and returns it as another node reads it.
 fn offer(sorted: Sorted<u64>) -> Source<Lines, InMemory> {
     let mut room = Vec::new();
     let lens = [sorted.entries().iter().map(|e| record_len(e.key_len(), &e.value, &mut room)).sum()];

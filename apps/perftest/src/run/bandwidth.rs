@@ -21,7 +21,7 @@ pub(crate) struct Flow {
     pub receives: bool,
 }
 
-/// The times of the messages of one size.
+/// The start and the end of a run with one message size.
 #[derive(Clone, Debug)]
 pub struct Sent {
     /// The time of the beginning.
@@ -70,7 +70,7 @@ struct Progress<'a> {
     total: u64,
     /// The most operations in flight on a queue pair.
     depth: u32,
-    /// One in this many operations is signaled.
+    /// The number of operations per signaled operation.
     moderation: u32,
     /// Operations posted, by queue pair.
     sent: Vec<u32>,

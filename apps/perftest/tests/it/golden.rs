@@ -13,7 +13,7 @@ enum Message {
     Size,
     Mtu,
     Keys,
-    /// One of the five values of a result.
+    /// The value with this index, among the five of a result.
     Value(usize),
     Done,
 }

@@ -100,7 +100,7 @@ struct Cluster {
 enum Outcome {
     Done(Vec<u8>, Vec<JobReport>),
     Failed(NodeId, String),
-    /// Only these nodes have ended; the others are silent.
+    /// The listed nodes have ended, and the other nodes are silent.
     Silent(Vec<NodeId>),
 }
 
@@ -277,7 +277,7 @@ fn cut<'a>(bytes: &'a [u8], rule: &CutRule, size: usize) -> Vec<(usize, &'a [u8]
     splits
 }
 
-/// Returns the result of one processor for the text.
+/// Returns the word counts of a text as one processor computes them.
 fn counts(text: &[u8]) -> Vec<u8> {
     run_local(&WordCount, &[Split { file: 0, offset: 0, bytes: text }]).unwrap()
 }

@@ -18,7 +18,7 @@ const POLL_BATCH: usize = 32;
 pub(super) struct Cq {
     raw: Arc<CompletionQueue>,
     depth: u32,
-    /// The number of work requests that may still complete into it.
+    /// The number of outstanding work requests that complete into this queue.
     reserved: AtomicU32,
     state: Mutex<State>,
 }
@@ -47,7 +47,7 @@ impl Cq {
         Ok(Self { raw: Arc::new(raw), depth, reserved: AtomicU32::new(0), state: Mutex::new(state) })
     }
 
-    /// Returns the device's queue.
+    /// Returns the completion queue of libibverbs.
     pub(super) fn raw(&self) -> &Arc<CompletionQueue> {
         &self.raw
     }

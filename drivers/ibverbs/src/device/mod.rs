@@ -122,7 +122,7 @@ impl IbvRnic {
         qp.translate(wc)
     }
 
-    /// Handles asynchronous events. Returns true if there were any.
+    /// Handles pending asynchronous events of the device. Returns true if any were pending.
     fn take_async_events(&self) -> bool {
         let (mut any, mut port) = (false, false);
         while let Some(event) = self.context.take_event() {

@@ -122,7 +122,7 @@ fn usable(
     }
 }
 
-/// Makes the objects on which all others depend.
+/// Makes the protection domain, the completion channel and the registered memory of a device.
 fn finish(
     device: &str,
     context: Context,

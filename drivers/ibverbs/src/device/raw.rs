@@ -28,7 +28,7 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }
 
-/// An open device.
+/// An open RDMA device (`ibv_context`).
 #[derive(Debug)]
 pub(super) struct Context(NonNull<ibv::ibv_context>);
 
@@ -118,7 +118,7 @@ impl Drop for Context {
     }
 }
 
-/// A protection domain.
+/// A protection domain (`ibv_pd`).
 #[derive(Debug)]
 pub(super) struct Domain {
     raw: NonNull<ibv::ibv_pd>,
@@ -145,7 +145,7 @@ impl Drop for Domain {
     }
 }
 
-/// The registered arena.
+/// The registered memory of the arena (`ibv_mr`).
 #[derive(Debug)]
 pub(super) struct Region {
     raw: NonNull<ibv::ibv_mr>,
@@ -182,7 +182,7 @@ impl Region {
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// Returns the key of peers.
+    /// Returns the key that peers use (rkey).
     pub(super) fn rkey(&self) -> RemoteKey {
         // SAFETY: as above.
         RemoteKey(unsafe { self.raw.as_ref() }.rkey)
@@ -250,7 +250,7 @@ impl Drop for Channel {
     }
 }
 
-/// A completion queue.
+/// A completion queue (`ibv_cq`).
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     raw: NonNull<ibv::ibv_cq>,

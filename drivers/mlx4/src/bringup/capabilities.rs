@@ -74,7 +74,7 @@ pub(crate) struct EntrySizes {
 pub(crate) enum EqScheme {
     /// Legacy: event queues `0..reserved` belong to the firmware.
     Legacy { reserved: u32 },
-    /// System: `QUERY_FUNC` reports the part of the `count` event queues that belongs to this function.
+    /// System numbering: `QUERY_FUNC` reports which of the card's `count` event queues this function may use.
     System { count: u32 },
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Queries the card.
+    /// Queries the card's capabilities (QUERY_DEV_CAP).
     pub(crate) fn query(commands: &mut Commands<'_, impl Hardware>) -> Result<Self, Error> {
         let capabilities = Self::parse(&commands.exec_out(Command::new(Opcode::QueryDevCap))?)?;
         if capabilities.uar_len > commands.hw.doorbells_len() {
@@ -128,7 +128,7 @@ impl Capabilities {
         Ok(capabilities)
     }
 
-    /// Parses the mailbox.
+    /// Parses the output mailbox of QUERY_DEV_CAP.
     pub(crate) fn parse(mailbox: &Mailbox) -> Result<Self, Error> {
         let get = |field| mailbox.get(field);
         let (flags, high) = (get(field::FLAGS), get(field::FLAGS_HIGH));

@@ -50,7 +50,7 @@ mod field {
     pub(super) const LOG_UAR_PAGE: Field = Field::byte(0x12b);
 }
 
-/// The version of the mailbox.
+/// The version of the INIT_HCA mailbox.
 const VERSION: u32 = 2;
 /// Cache lines of 64 bytes: log2 of their 16-byte units, and the bit that Linux also sets.
 const CACHE_LINE: u32 = 2 << 5 | 1 << 4;
@@ -69,7 +69,7 @@ pub(crate) struct HcaParams {
 }
 
 impl HcaParams {
-    /// Returns the capabilities of a card that was started with these parameters.
+    /// Returns the capabilities as they are limited by these INIT_HCA parameters.
     pub(crate) fn restrict(self, capabilities: Capabilities) -> Capabilities {
         Capabilities { large_eqes: self.large_eqes, large_cqes: self.large_cqes, ..capabilities }
     }

@@ -35,7 +35,8 @@ pub(crate) struct Started<B> {
 pub(crate) struct Preserved {
     /// The keys that peers know.
     pub(crate) keys: Keys,
-    /// The numbers of the lost queue pairs, which stay in use until these are destroyed.
+    /// The allocator of queue pair numbers. Numbers of queue pairs lost in a reset stay in use until the
+    /// application destroys them.
     pub(crate) qpns: QpnAllocator,
 }
 
@@ -85,7 +86,7 @@ impl<'a, H: Hardware> Plan<'a, H> {
         Commands::new(self.hw, &mut base.commands)
     }
 
-    /// Returns a card with its tables.
+    /// Returns the device: the hardware with the commands and the tables of `base`.
     pub(super) const fn device<'b>(&self, base: &'b mut Base<H::Block>) -> Device<'b, H>
     where
         'a: 'b,
@@ -109,7 +110,7 @@ impl<'a, H: Hardware> Plan<'a, H> {
         Eq::create(&mut self.device(base), number, large, self.config.vector)
     }
 
-    /// Makes the memory keys in these slots.
+    /// Makes the memory keys in the given slots of the key table.
     pub(super) fn create_keys(&self, base: &mut Base<H::Block>, slots: KeySlots) -> Result<Keys, Error> {
         let domain = base.capabilities.reserved_pds;
         let preserved = self.preserved.map(|preserved| preserved.keys);

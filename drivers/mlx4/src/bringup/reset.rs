@@ -125,7 +125,7 @@ pub(crate) fn finish(hw: &impl Hardware, saved: &Saved) {
     hw.set_config(COMMAND as u16 * 4, saved.words[COMMAND] & 0xffff | BUS_MASTER);
 }
 
-/// Polls until `so` returns true, first after a pause. Fails with `error` after `limit`.
+/// Polls until `so` returns true, first after a pause. Fails with `error` after the time `limit`.
 fn poll(hw: &impl Hardware, limit: Duration, error: Error, so: impl Fn() -> bool) -> Result<(), Error> {
     let deadline = hw.now() + limit;
     loop {

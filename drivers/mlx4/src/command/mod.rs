@@ -89,7 +89,7 @@ impl<'a, H: Hardware> Commands<'a, H> {
         self.exec_in_imm(command, mailbox).map(drop)
     }
 
-    /// Executes a command with an output mailbox, and returns that.
+    /// Executes a command that has an output mailbox, and returns that mailbox.
     pub(crate) fn exec_out(&mut self, command: Command) -> Result<Mailbox, Error> {
         self.execute(command, self.state.output.addr().0)?;
         Ok(Mailbox::from_words(self.state.output.iter().map(|word| word.load(Ordering::Relaxed))))

@@ -50,7 +50,7 @@ pub(crate) struct ControlState<B> {
     pub(crate) tables: Tables<B>,
     pub(crate) qpns: QpnAllocator,
     pub(crate) cq_ids: CqIds,
-    /// The number of the event queue.
+    /// The number of the driver's event queue.
     pub(crate) eqn: u32,
     /// The firmware's memory. A virtual function has none: the firmware is its master's.
     pub(crate) _firmware: Option<Firmware<B>>,

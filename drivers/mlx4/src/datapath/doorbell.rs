@@ -37,7 +37,7 @@ impl Page {
         (card.uar_len / PAGE).saturating_sub(EQ_PAGES).max(1)
     }
 
-    /// Returns the page's index, as contexts name it.
+    /// Returns the index of the UAR page, as contexts name it.
     pub(crate) const fn index(self) -> u32 {
         self.0 as u32
     }
@@ -69,7 +69,7 @@ impl Page {
 /// doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Arm {
-    /// The number of the queue's events so far.
+    /// The number of events of the completion queue so far.
     pub(crate) sequence: u32,
     pub(crate) consumer: u32,
 }

@@ -117,7 +117,8 @@ impl Shape {
     /// The number of unused entries of the send ring.
     pub(crate) const SPARE: u32 = (HEADROOM >> LOG_LEN) + 1;
 
-    /// Computes the sizes of rings for these depths. Returns `None` if they exceed `1 << log_most` entries.
+    /// Computes the sizes of the rings for queues of the given depths. Returns `None` if they exceed `1 <<
+    /// log_most` entries.
     pub(crate) fn new(send_depth: u32, recv_depth: u32, log_most: u32) -> Option<Self> {
         let log = |entries: u32| entries.checked_next_power_of_two().map(u32::ilog2);
         let log_sends = log(send_depth.checked_add(Self::SPARE)?)?;

@@ -56,7 +56,7 @@ impl HealthState {
         Instant::from_nanos(self.next_poll.load(Ordering::Relaxed))
     }
 
-    /// Sets the time of the next poll to one interval from now.
+    /// Sets the next poll of the card's health to one interval from `now`.
     pub(super) fn poll_later(&self, now: Instant) {
         self.next_poll.store((now + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
     }

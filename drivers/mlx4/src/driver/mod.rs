@@ -70,7 +70,7 @@ type QpLock<R, B> = Mutex<R, Option<Box<Qp<B>>>>;
 
 /// A slot for a completion queue.
 struct CqSlot<R, B> {
-    /// The card's number of the queue that was last in this slot.
+    /// The card's number of the completion queue that is in this slot, or was last.
     number: AtomicU32,
     queue: Mutex<R, Option<Box<Cq<B>>>>,
 }

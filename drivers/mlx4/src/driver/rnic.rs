@@ -1,4 +1,4 @@
-//! The [`Rnic`] implementation.
+//! The [`Rnic`] implementation of the driver.
 
 use super::{Mlx4, QpLock};
 use crate::config::{Layer, Remote};

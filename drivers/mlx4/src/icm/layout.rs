@@ -54,20 +54,20 @@ pub(crate) enum TableId {
 /// The number of tables.
 pub(crate) const TABLES: usize = 14;
 
-/// A table.
+/// The layout of one table of the ICM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     /// The ICM address of the first entry.
     pub(crate) base: u64,
     /// The size of an object's entries, in bytes.
     pub(crate) entry: u64,
-    /// The maximum number of objects.
+    /// The maximum number of objects in the table.
     pub(crate) count: u64,
     /// The number of objects whose entries have memory from the start, because the firmware uses them.
     pub(crate) reserved: u64,
 }
 
-/// The layout of all tables.
+/// The layout of all tables of the ICM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     tables: [Table; TABLES],
@@ -78,7 +78,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Returns a table.
+    /// Returns the layout of a table.
     pub(crate) const fn table(&self, table: TableId) -> Table {
         self.tables[table as usize]
     }

@@ -49,7 +49,7 @@ impl Object {
 /// The memory of one table, by the index of its first page in the table.
 struct Lent<B>(BTreeMap<u64, B>);
 
-/// All tables.
+/// The tables of objects that the card keeps in host memory (ICM), with the memory lent for each.
 pub(crate) struct Icm<B> {
     pub(crate) layout: Layout,
     lent: [Lent<B>; TABLES],
@@ -77,7 +77,7 @@ impl PageRun {
         self.first
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of page entries.
     pub(crate) const fn pages(self) -> u64 {
         self.bytes >> LOG_PAGE
     }

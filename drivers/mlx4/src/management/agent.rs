@@ -69,7 +69,7 @@ fn read<B: Block>(packets: &Packets<B>, arrival: &Arrival) -> Option<Mad> {
     Some(Mad(bytes))
 }
 
-/// Returns the response to a request, if there is one.
+/// Returns the agent's response to a request, if the request requires one.
 fn answer(
     commands: &mut Commands<'_, impl Hardware>,
     mut request: Mad,

@@ -51,14 +51,14 @@ impl Credit {
     }
 }
 
-/// The numbers of a completion queue on the card: its own, and that of its event queue.
+/// The numbers on the card: that of a completion queue, and that of the event queue it reports to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqNumbers {
     pub(crate) queue: u32,
     pub(crate) eqn: u32,
 }
 
-/// A completion queue, as a queue pair refers to it.
+/// A reference to a completion queue, which queue pairs hold.
 #[derive(Clone)]
 pub(crate) struct CqRef {
     pub(crate) id: CqId,
@@ -79,10 +79,10 @@ pub(crate) struct Cq<B> {
     pages: PageRun,
     /// The number of entries consumed, as the card counts them.
     consumer: u32,
-    /// The number of events so far, plus one.
+    /// The number of events of the completion queue so far, plus one.
     sequence: u32,
     credit: Arc<Credit>,
-    /// The queue pairs that complete here, by slot.
+    /// The queue pairs that use this completion queue, by slot.
     queues: Vec<Option<Arc<QpRings<B>>>>,
     /// Completions taken from the card before their queue pair was destroyed, and those of its flushed work.
     backlog: VecDeque<Completion>,
@@ -106,7 +106,7 @@ struct Entries<'a, B> {
 }
 
 impl<'a, B: Block> Entries<'a, B> {
-    /// Returns the entry at the consumer index, if the card has written it.
+    /// Returns the completion entry at the consumer index, if the card has written it.
     #[inline(always)]
     fn peek(&self) -> Option<Cqe> {
         const OWNER: u64 = 0x80;
@@ -138,7 +138,7 @@ impl<'a, B: Block> Entries<'a, B> {
         }
     }
 
-    /// Returns the queue pair with a number, if it completes here.
+    /// Returns the queue pair with a number, if it uses this completion queue.
     #[inline(always)]
     fn queue(&mut self, number: QpNum) -> Option<&'a QpRings<B>> {
         if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
@@ -214,7 +214,7 @@ impl<B: Block> Cq<B> {
         Ok(())
     }
 
-    /// Returns the reference to this queue for queue pairs that complete here. `id` is its index.
+    /// Returns a reference to this queue, which queue pairs hold. `id` is the index of the queue.
     pub(crate) fn reference(&self, id: CqId) -> CqRef {
         CqRef { id, number: self.number, credit: self.credit.clone() }
     }
@@ -224,7 +224,7 @@ impl<B: Block> Cq<B> {
         self.number
     }
 
-    /// Returns true if queue pairs complete here.
+    /// Returns true if any queue pair uses this completion queue.
     pub(crate) fn is_used(&self) -> bool {
         self.queues.iter().any(Option::is_some)
     }
@@ -237,7 +237,7 @@ impl<B: Block> Cq<B> {
         device.free_cqn(self.number)
     }
 
-    /// Lets the queue pair in a slot complete here.
+    /// Registers the queue pair in a slot as a user of this completion queue.
     pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QpRings<B>>) {
         if self.queues.len() <= slot {
             self.queues.resize_with(slot + 1, || None);
@@ -296,7 +296,7 @@ impl<B: Block> Cq<B> {
         count
     }
 
-    /// Takes one completion, with its entry.
+    /// Takes one completion, with the 32-byte entry it was made from.
     pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
         let mut completion = Completion::BLANK;
         let cqe = self.take_entries(|entries| entries.next(&mut completion))?;

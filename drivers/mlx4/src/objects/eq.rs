@@ -30,7 +30,7 @@ const OWNER: u64 = 0x80;
 /// The number of meaningful words in the 32 bytes of an entry.
 const WORDS: usize = 4;
 
-/// An event.
+/// An event that the card reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// An armed completion queue has completions.
@@ -43,7 +43,7 @@ pub(crate) enum Event {
     PortChange { port: u8, up: bool },
     /// The subnet manager has changed the settings of a port.
     PortManagement { port: u8 },
-    /// The card has failed.
+    /// The card reports a fatal error.
     Fatal,
     /// Any other event, by its type.
     Other(u8),

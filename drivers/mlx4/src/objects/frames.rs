@@ -71,7 +71,7 @@ impl<B: Block> Frames<B> {
         self.packets.number()
     }
 
-    /// Returns the joined groups.
+    /// Returns the multicast groups that the port has joined.
     pub(crate) fn groups(&self) -> &[[u8; 6]] {
         &self.groups
     }

@@ -51,7 +51,7 @@ pub(crate) struct KeySlots {
     pub(crate) remote: MptSlot,
 }
 
-/// The keys, as work requests name them.
+/// The keys of memory that work requests name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys {
     /// The key that local work requests name. It covers all memory.
@@ -159,7 +159,7 @@ impl MptSlot {
         (1 << self.log_count) - 1
     }
 
-    /// Returns the key of this entry with the given variable bits.
+    /// Returns the memory key of this table entry with the given variable bits.
     const fn key(self, bits: u32) -> u32 {
         // The variable byte is the first in the entry and the last in the key.
         (bits & !self.in_table() | self.index & self.in_table()).rotate_left(8)

@@ -35,7 +35,7 @@ pub(crate) struct Packets<B> {
     qp: Box<Qp<B>>,
     memory: B,
     room: Room,
-    /// The key of all memory.
+    /// The memory key that covers all memory.
     key: u32,
     /// Numbers of packets posted and sent, modulo 2^32.
     posted: u32,
@@ -83,7 +83,7 @@ impl<B: Block> Packets<B> {
         if let Some(found) = self.found.pop_front() { Some(found) } else { self.next_from_cq() }
     }
 
-    /// Returns true if another packet can be sent.
+    /// Returns true if the send queue has room for another packet.
     pub(crate) fn has_room(&mut self) -> bool {
         let full = |packets: &Self| packets.posted.wrapping_sub(packets.left) >= packets.room.sends;
         if full(self) {

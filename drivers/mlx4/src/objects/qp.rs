@@ -30,7 +30,7 @@ pub(crate) enum QpState {
 pub(crate) struct PostCounts {
     /// The number of send requests posted.
     pub(crate) sends: u64,
-    /// The number of doorbells rung for them.
+    /// The number of doorbells rung for sends.
     pub(crate) doorbells: u64,
     /// The number of requests written to the card together with their doorbell.
     pub(crate) blue_flames: u64,

@@ -87,7 +87,7 @@ mod optional {
 
 /// Codes of states.
 #[derive(Clone, Copy)]
-enum State {
+enum QpStateCode {
     Init = 1,
     ReadyToReceive = 2,
     ReadyToSend = 3,
@@ -163,7 +163,7 @@ pub(crate) struct Path {
 }
 
 impl QpAttributes {
-    fn mailbox(&self, state: State, mask: u32) -> Mailbox {
+    fn mailbox(&self, state: QpStateCode, mask: u32) -> Mailbox {
         let mut mailbox = Mailbox::new();
         for (field, value) in [
             (OPTIONAL, mask),
@@ -207,15 +207,16 @@ impl QpAttributes {
     pub(crate) fn init(&self, rings: RingAddresses, port: Port) -> Mailbox {
         let mut mailbox = match self.service {
             Service::Reliable => {
-                let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
+                let mut mailbox =
+                    self.mailbox(QpStateCode::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
                 Self::allow_peers(&mut mailbox);
                 mailbox
             }
             Service::Datagram(key) => {
-                self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
+                self.mailbox(QpStateCode::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
             }
-            Service::Management => self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY),
-            Service::Frames => return self.frames(State::Init, rings, port),
+            Service::Management => self.mailbox(QpStateCode::Init, optional::PKEY_INDEX | optional::Q_KEY),
+            Service::Frames => return self.frames(QpStateCode::Init, rings, port),
         };
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
@@ -225,7 +226,7 @@ impl QpAttributes {
 
     /// Makes the context of a queue pair for frames, which is the same in each transition (Linux
     /// `en_resources.c`).
-    fn frames(&self, state: State, rings: RingAddresses, port: Port) -> Mailbox {
+    fn frames(&self, state: QpStateCode, rings: RingAddresses, port: Port) -> Mailbox {
         const ANY_MTU: u32 = 7;
         const LOG_MESSAGE_OF_FRAMES: u32 = 31;
         let mut mailbox = self
@@ -247,17 +248,17 @@ impl QpAttributes {
     /// Makes the context for INIT2RTR of a queue pair without a connection.
     pub(crate) fn ready_for_datagrams(&self, rings: RingAddresses, port: Port) -> Mailbox {
         if self.service == Service::Frames {
-            return self.frames(State::ReadyToReceive, rings, port);
+            return self.frames(QpStateCode::ReadyToReceive, rings, port);
         }
         if self.service == Service::Management {
             return self
-                .mailbox(State::ReadyToReceive, optional::COUNTER)
+                .mailbox(QpStateCode::ReadyToReceive, optional::COUNTER)
                 .with(SCHED_QUEUE, MANAGEMENT_SCHEDULER | second_port(port));
         }
         let ethernet = port.layer == Layer::Ethernet;
         let counter = if port.shared && ethernet { (optional::COUNTER, port.counter) } else { (0, 0) };
         let mut mailbox = self
-            .mailbox(State::ReadyToReceive, optional::SCHED_QUEUE | counter.0)
+            .mailbox(QpStateCode::ReadyToReceive, optional::SCHED_QUEUE | counter.0)
             .with(COUNTER, counter.1.into())
             .with(SCHED_QUEUE, scheduler(port, 0));
         if ethernet {
@@ -271,9 +272,9 @@ impl QpAttributes {
     /// Makes the context for RTR2RTS of a queue pair without a connection.
     pub(crate) fn ready_to_send_datagrams(&self, rings: RingAddresses, port: Port, first: Psn) -> Mailbox {
         if self.service == Service::Frames {
-            return self.frames(State::ReadyToSend, rings, port);
+            return self.frames(QpStateCode::ReadyToSend, rings, port);
         }
-        self.mailbox(State::ReadyToSend, 0).with(SEND_PSN, first.get())
+        self.mailbox(QpStateCode::ReadyToSend, 0).with(SEND_PSN, first.get())
     }
 
     /// Makes the context for INIT2RTR, after which packets of the peer are accepted.
@@ -284,7 +285,7 @@ impl QpAttributes {
             | optional::RESPONDER_READS
             | optional::SCHED_QUEUE
             | optional::COUNTER;
-        let mut mailbox = self.mailbox(State::ReadyToReceive, MASK);
+        let mut mailbox = self.mailbox(QpStateCode::ReadyToReceive, MASK);
         Self::allow_peers(&mut mailbox);
         let address = &connect.address;
         for (field, value) in [
@@ -323,7 +324,7 @@ impl QpAttributes {
     pub(crate) fn ready_to_send(&self, connect: &QpConnect, path: Path) -> Mailbox {
         const MASK: u32 =
             optional::REQUESTER_READS | optional::RETRIES | optional::RNR_RETRIES | optional::ACK_TIMEOUT;
-        let mut mailbox = self.mailbox(State::ReadyToSend, MASK);
+        let mut mailbox = self.mailbox(QpStateCode::ReadyToSend, MASK);
         for (field, value) in [
             (ACK_TIMEOUT, timeout_code(connect.ack_timeout)),
             (REQUESTER_READS, log2(connect.max_rd_atomic)),

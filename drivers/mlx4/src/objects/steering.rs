@@ -37,7 +37,7 @@ mod calculation {
     pub(super) const MULTICAST: Field = Field::bits(0x18, 23, 0);
 }
 
-/// The steering of addresses to one queue pair.
+/// The card's steering of received frames to one queue pair, by destination address.
 #[derive(Clone, Debug)]
 pub(crate) struct Steering {
     qpn: u32,

@@ -14,7 +14,7 @@ mod field {
     pub(super) const RESERVED_EQS: Field = Field::bits(0x30, 23, 0);
 }
 
-/// The reply about one of its ports.
+/// Fields of QUERY_FUNC_CAP's reply about one port of the function.
 mod of_port {
     use super::Field;
     pub(super) const PORT: Field = Field::byte(0x03);

@@ -32,7 +32,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// The maximum time of a reset by flag (Linux).
 const RESET_LIMIT: Duration = Duration::from_secs(10);
 
-/// A request of the slave.
+/// A request of a virtual function to its master.
 #[derive(Clone, Copy)]
 enum Request {
     Reset = 0,
@@ -52,7 +52,7 @@ const MODIFIER: usize = 1;
 const OUTPUT: usize = 2;
 const OPERATION: usize = 3;
 
-/// The channel of a function that its master knows.
+/// The command channel of a virtual function to its master, once the master knows the function.
 pub(crate) struct Channel<B> {
     registers: B,
     toggle: bool,
@@ -135,7 +135,7 @@ impl<B: Block> Channel<B> {
         Ok(CommandResult { code: (word(OPERATION) >> 24) as u8, output: word(OUTPUT) })
     }
 
-    /// Makes the master release everything that the function has.
+    /// Makes the master release every resource of this function.
     pub(crate) fn close(&mut self, hw: &impl Hardware) -> Result<(), Error> {
         self.send(hw, Request::Reset, 0, Error::NoMaster).map(drop)
     }

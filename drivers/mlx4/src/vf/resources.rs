@@ -23,7 +23,7 @@ mod kind {
 
 /// The operation on a resource: the modifier of the opcode.
 mod step {
-    /// Reserve a number.
+    /// The step of ALLOC_RES that reserves a number.
     pub(super) const NUMBER: u8 = 0;
     /// Reserve a number, with entries in the card's tables.
     pub(super) const ALL: u8 = 1;
@@ -96,7 +96,7 @@ pub(crate) fn counter(commands: &mut Commands<'_, impl Hardware>) -> Result<Opti
     }
 }
 
-/// Allocates a row of a port's address table for this address.
+/// Allocates a row for an Ethernet address in a port's address table.
 pub(crate) fn mac_row(
     commands: &mut Commands<'_, impl Hardware>,
     port: u8,

@@ -37,7 +37,7 @@ impl Operation {
 pub(crate) enum Via {
     /// Packets go to the other end as parsed structures.
     Packets,
-    /// Packets go to the other end as frames, which it parses.
+    /// Packets go to the other end as encoded frames, which the other end parses.
     Frames,
 }
 

@@ -32,7 +32,7 @@ const MARK_SHIFT: u32 = 4;
 pub(super) struct Window {
     packets: u32,
     max: u32,
-    /// The window doubles per round while it is below this.
+    /// The window size, in packets, below which the window doubles per round.
     threshold: u32,
     /// Growth of less than a packet so far, in units of `1 / packets`.
     fraction: u32,

@@ -61,7 +61,7 @@ pub struct Env<'a> {
     pub now: Instant,
     /// The node's memory.
     pub memory: &'a dyn Memory,
-    /// The memory as peers reach it, by keys.
+    /// The registered memory, by the keys that peers name.
     pub remote: &'a dyn RemoteAccess,
     /// The counters of the RNIC.
     pub counters: &'a mut Counters,
@@ -76,7 +76,7 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// Calls `each` with every name and count.
+            /// Calls `each` with the name and the value of every counter.
             pub fn for_each(&self, each: &mut dyn FnMut((&'static str, u64))) {
                 $(each((stringify!($name), self.$name));)*
             }
@@ -123,11 +123,11 @@ counters! {
     rx_stale_requests,
     /// Requests, or packets of unreliable connections, dropped because an earlier one is missing.
     rx_out_of_sequence,
-    /// Responses to nothing outstanding.
+    /// Responses to no outstanding request.
     rx_stale_responses,
     /// Packets dropped because their queue pair is not connected, or in error.
     rx_wrong_state,
-    /// Packets refused for their key, range or right.
+    /// Packets refused because of their key, range or access right.
     access_errors,
     /// Requests that violated the protocol.
     invalid_requests,

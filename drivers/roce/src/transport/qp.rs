@@ -156,13 +156,13 @@ impl ReliableQp {
         self.state
     }
 
-    /// Returns the queue pair to which it is connected.
+    /// Returns the number of the peer's queue pair.
     #[must_use]
     pub const fn remote_qp(&self) -> QpNum {
         self.remote_qp
     }
 
-    /// Returns the headers of its frames; `None` if it is not connected, or connected within the RNIC.
+    /// Returns the headers of sent frames; `None` while not connected, or if the peer is in the same RNIC.
     #[must_use]
     pub const fn path(&self) -> Option<&Headers> {
         self.path.as_ref()
@@ -196,7 +196,7 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Changes the state to RTS, in which it sends.
+    /// Changes the state to RTS (ready to send).
     pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
         if self.state != State::ReadyToReceive {
             return Err(VerbsError::InvalidState);
@@ -343,7 +343,7 @@ impl ReliableQp {
         if self.service == Service::Xrc { tx.map(|tx| self.extended(tx)) } else { tx }
     }
 
-    /// Makes the packet one of an extended connection.
+    /// Turns a packet of a reliable connection into one of an extended reliable connection (XRC).
     fn extended(&self, mut tx: Tx) -> Tx {
         tx.bth.opcode.service = Service::Xrc;
         if let Source::Request { position, .. } = tx.source {

@@ -12,7 +12,7 @@ pub(super) struct Request<'a> {
     /// The position of the work request in the queue.
     pub(super) position: u64,
     pub(super) psn: Psn,
-    /// The number of packets of the work request before this one.
+    /// The number of packets of this work request that precede the packet.
     pub(super) done: u32,
     /// The number of PSNs that the packet consumes.
     pub(super) packets: u32,

@@ -85,7 +85,7 @@ enum Reply {
 #[derive(Clone, Copy)]
 struct Refused {
     code: NakCode,
-    /// The first PSN of the request.
+    /// The first PSN of the refused request.
     request: Psn,
     /// The PSN that the refusal names: that of the first response that is not sent.
     psn: Psn,

@@ -16,7 +16,7 @@ const SPAN: Duration = Duration::from_secs(5);
 /// A timed packet in flight.
 #[derive(Clone, Copy)]
 struct Timed {
-    /// An acknowledgement of everything before this PSN covers the packet.
+    /// The PSN up to which an acknowledgement must cover to acknowledge the timed packet.
     end: Psn,
     sent: Instant,
 }

@@ -49,7 +49,7 @@ pub(super) struct Wqe {
     sges: u8,
     /// The length of the message in bytes; 8 for an atomic.
     pub(super) len: u32,
-    /// The first PSN.
+    /// The PSN of the first packet of the work request.
     pub(super) first: Psn,
     /// The number of PSNs that the work request consumes, at least 1.
     pub(super) packets: u32,

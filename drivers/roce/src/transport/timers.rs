@@ -17,16 +17,16 @@ const FIRST_PROBE: Duration = Duration::from_millis(2);
 /// The maximum number of doublings, which suffices for the maximum number of retries in verbs.
 const MAX_DOUBLINGS: u32 = 7;
 
-/// The event that is due.
+/// The event whose time has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     /// No event is due.
     Nothing,
-    /// One packet must be repeated.
+    /// One unacknowledged packet must be sent again.
     Probe,
-    /// Everything must be sent again.
+    /// All unacknowledged packets must be sent again.
     GoBack,
-    /// No retry is left.
+    /// All retries have been used up: the queue pair fails.
     GiveUp,
 }
 

@@ -22,7 +22,7 @@ use verbs::{
 pub struct Route {
     /// The headers of the frame.
     pub headers: Headers,
-    /// True if the receiver is on this RNIC.
+    /// True if the receiver is a queue pair of the same RNIC.
     pub within: bool,
 }
 
@@ -145,7 +145,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Handles a datagram for this queue pair. `origin` is written before it.
+    /// Handles a datagram for this queue pair. The 40 bytes `origin` are written before the datagram.
     pub fn receive(&mut self, packet: &Packet<'_>, origin: &[u8; GRH_LEN as usize], env: &mut Env<'_>) {
         let (deth, imm) = match packet.ext {
             Ext::Deth(deth) => (deth, None),

@@ -47,7 +47,7 @@ pub enum Operation {
     FetchAdd = 20,
     SendLastInvalidate = 22,
     SendOnlyInvalidate = 23,
-    /// The only operation of [`Service::Cnp`], where its number is 1.
+    /// The congestion notification packet, the only operation of [`Service::Cnp`].
     CongestionNotification = 0x20 | 1,
 }
 

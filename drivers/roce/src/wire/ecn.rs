@@ -27,7 +27,7 @@ impl Ecn {
         }
     }
 
-    /// Returns `traffic_class` with this code point.
+    /// Returns `traffic_class` with its ECN bits set to this code point.
     #[must_use]
     pub const fn set(self, traffic_class: u8) -> u8 {
         traffic_class & !3 | self as u8

@@ -137,7 +137,7 @@ pub enum Syndrome {
         /// The credit count code.
         credits: u8,
     },
-    /// No receive is posted: the requester must try again after this time.
+    /// No receive is posted: the requester must try again after the given time.
     RnrNak(RnrTimer),
     /// The request was refused.
     Nak(NakCode),

@@ -141,7 +141,8 @@ impl Headers {
         Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN + self.net.trailer_len()
     }
 
-    /// Returns the length of a frame with these headers, `bth`, `ext` and `payload_len` bytes, in bytes.
+    /// Returns the length in bytes of a frame with these network headers, `bth`, `ext` and a payload of
+    /// `payload_len` bytes.
     #[must_use]
     pub const fn frame_len_of(&self, bth: &Bth, ext: &Ext, payload_len: usize) -> usize {
         self.frame_len(ext, payload_len) + bth.xrc_len()

@@ -224,7 +224,7 @@ enum Step {
         offset: u64,
         add: u64,
     },
-    /// Repeats the request at this distance from the last.
+    /// Repeats an earlier request, at this distance from the last one.
     Again(usize),
     /// Waits for responses.
     Wait,

@@ -5,7 +5,7 @@ use manager::client::{Inputs, Job, Output, Update};
 use std::process::Command;
 use std::thread;
 
-/// A node with that name on that port of the fabric.
+/// Starts `lite-node` with the given name, on port `port` of the fabric.
 pub(crate) fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lite-node"));
     command.args(["--manager", &cluster.address, "--key-file"]).arg(cluster.key_file());

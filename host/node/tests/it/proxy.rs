@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// The direction.
+/// The direction of a connection: to the manager, or from it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     ToManager,
@@ -21,7 +21,7 @@ struct Silence {
 }
 
 impl Silence {
-    /// Waits until that direction is no longer silent.
+    /// Waits until the given direction is forwarded.
     fn wait(&self, way: Way) {
         let ways = self.ways.lock().unwrap();
         drop(self.change.wait_while(ways, |ways| ways[way as usize]).unwrap());
@@ -56,7 +56,7 @@ impl Proxy {
         Self { address, silence }
     }
 
-    /// Stops forwarding in that direction, or forwards the bytes held back and all that follow.
+    /// Stops forwarding in the given direction, or forwards the bytes held back and all later ones.
     pub(crate) fn silent(&self, way: Way, silent: bool) {
         self.silence.ways.lock().unwrap()[way as usize] = silent;
         self.silence.change.notify_all();

@@ -4,7 +4,7 @@ use crate::daemon::{daemon, refusal, word_count};
 use crate::support::{Cluster, Process, reference, text};
 use manager::client::{ClientError, Inputs, Output};
 
-/// Runs word count on nodes with these options; returns its outcome and whether the result is right.
+/// Runs word count on nodes with the given options; returns the outcome, and whether the result is right.
 fn count_with(options: &[&str], nodes: usize) -> (Result<bool, ClientError>, Vec<Process>, Cluster) {
     let cluster = Cluster::start(nodes);
     let start =

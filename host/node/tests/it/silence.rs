@@ -27,7 +27,7 @@ fn two(cluster: &Cluster) -> (Proxy, Vec<Process>) {
     (proxy, processes)
 }
 
-/// The manager hears the nodes, and they do not hear the manager.
+/// The manager receives the nodes' heartbeats, but its answers do not reach the nodes.
 #[test]
 fn a_job_outlasts_a_manager_that_is_silent() {
     let cluster = Cluster::with_lease(2, LEASE);

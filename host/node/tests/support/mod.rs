@@ -30,7 +30,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a manager, and a fabric with that many ports.
+    /// Starts a manager, and a fabric with `ports` ports.
     pub(crate) fn start(ports: usize) -> Self {
         Self::with_lease(ports, Config::default().lease)
     }
@@ -62,7 +62,7 @@ impl Cluster {
         Self { dir, address, fabric, stop: Some(stop), daemon: Some(daemon) }
     }
 
-    /// Starts the manager as a process of its own, and a fabric with that many ports.
+    /// Starts the manager as a process of its own, and a fabric with `ports` ports.
     pub(crate) fn with_process(ports: usize) -> (Self, Process) {
         let dir = TempDir::with_prefix("lite-").unwrap();
         let [key_file, state, address] =
@@ -100,12 +100,12 @@ impl Cluster {
         path
     }
 
-    /// Waits until there are that many members.
+    /// Waits until the cluster has `count` members.
     pub(crate) fn wait_nodes(&self, count: u16) {
         self.client().wait_nodes(count, LIMIT).unwrap();
     }
 
-    /// Waits until the names of the members are these, sorted.
+    /// Waits until the sorted names of the members equal `names`.
     pub(crate) fn wait_members(&self, names: &[&str]) {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -121,7 +121,7 @@ impl Cluster {
     }
 }
 
-/// Starts a fabric without faults, with its sockets in that directory.
+/// Starts a fabric without faults, with its sockets in the directory `dir`.
 fn fabric(ports: usize, dir: &Path) -> Fabric {
     let faults = netfault::Faults::default();
     Fabric::start(&FabricConfig { ports, dir: dir.to_owned(), faults, seed: 0, pcap: None }).unwrap()
@@ -139,9 +139,9 @@ impl Drop for Cluster {
 /// A process, killed at the end of the test.
 pub(crate) struct Process {
     child: Child,
-    /// The lines of its standard error.
+    /// The lines that the process has written to its standard error.
     lines: Receiver<String>,
-    /// The lines that have been read, each with its line feed.
+    /// The lines that a test has read so far, each with its line feed.
     said: String,
 }
 
@@ -213,7 +213,7 @@ sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
     done.stdout
 }
 
-/// Returns a text of about that many bytes, always the same.
+/// Returns a text of about `bytes` bytes, which is the same in each run.
 pub(crate) fn text(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut text = Vec::with_capacity(bytes + 16);

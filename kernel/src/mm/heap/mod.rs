@@ -93,7 +93,7 @@ unsafe impl GlobalAlloc for Heap {
 pub(crate) struct Stats {
     /// The memory taken from the frame allocator for the heap.
     pub claimed: u64,
-    /// The allocated memory.
+    /// The number of allocated bytes.
     pub in_use: u64,
 }
 

@@ -30,7 +30,7 @@ impl<T> DeferredList<T> {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Takes all entries.
+    /// Removes and returns all entries.
     #[cold]
     pub(crate) fn take(&self) -> Vec<T> {
         let mut list = self.list.lock();

@@ -75,7 +75,7 @@ impl FairQueue {
         .await
     }
 
-    /// Tells the queue that one more resource is free.
+    /// Wakes the first waiter, because one more resource is free.
     #[inline]
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) > 0 {
@@ -83,7 +83,7 @@ impl FairQueue {
         }
     }
 
-    /// Wakes all waiters, because something has changed for all.
+    /// Wakes all waiters, because each may now go on.
     pub(crate) fn wake_all(&self) {
         self.wake_some(usize::MAX);
     }

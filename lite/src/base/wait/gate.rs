@@ -12,7 +12,7 @@ const PAUSED: u64 = 1 << 62;
 const INSIDE: u64 = (1 << 32) - 1;
 const REOPENED: u64 = 1 << 32;
 
-/// Counts the operations inside, and lets only those in that have seen its present state.
+/// Counts the operations inside, and admits an operation only if it has seen the present state of the gate.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: AtomicU64,
@@ -59,7 +59,7 @@ impl Gate {
         Err(shut(state))
     }
 
-    /// Leaves the gate.
+    /// Records that an operation has left the gate.
     pub(crate) fn exit(&self) {
         let state = self.state.fetch_sub(1, Ordering::SeqCst);
         if state & (CLOSED | PAUSED) != 0 && state & INSIDE == 1 {
@@ -83,7 +83,7 @@ impl Gate {
         self.state.fetch_or(PAUSED, Ordering::SeqCst);
     }
 
-    /// Ends a pause.
+    /// Ends a pause of the gate.
     pub(crate) fn reopen(&self) {
         let next = |state| (state & PAUSED != 0).then(|| reopened(state));
         if self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok() {

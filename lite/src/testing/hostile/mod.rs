@@ -40,7 +40,8 @@ use verbs::RemoteAddr;
 
 /// The length of the longest request that the hostile member accepts, in bytes.
 const MAX_ASK: usize = 64 << 10;
-/// The names that it binds: to a region, a lock and an event that do not exist, and to nonsense.
+/// The names that the hostile member binds: to a region, a lock and an event that do not exist, and to
+/// nonsense.
 const NAMES: [&str; 4] = ["hostile-region", "hostile-lock", "hostile-event", "hostile-nothing"];
 
 /// The hostile member.

@@ -70,7 +70,7 @@ pub(crate) struct Conn {
     pub(crate) peer: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) remote_key: MemoryKey,
-    /// The number of the attempt that made it, the same at both ends.
+    /// The number of the attempt that made the connection, the same at both ends.
     pub(crate) id: u64,
     pub(crate) group: QpGroup,
     seen: Mutex<Seen>,
@@ -80,7 +80,7 @@ pub(crate) struct Conn {
     owes_closed: AtomicBool,
     /// True if this node has found the connection broken.
     failed: AtomicBool,
-    /// `None` on the loop-back connection.
+    /// The RPC state of the connection; `None` on the loop-back connection.
     pub(crate) rpc: Option<Channel>,
 }
 

@@ -129,7 +129,7 @@ impl Peers {
         peers.get(&node).filter(|p| !matches!(p.link, PeerLink::Gone)).map(|p| p.member.incarnation)
     }
 
-    /// Returns the error for operations on that incarnation of a node, if it has ended.
+    /// Returns the error for operations on a node's incarnation, if it has ended.
     pub(crate) fn gone(&self, node: NodeId, incarnation: Incarnation) -> Option<Error> {
         if self.is_fenced() {
             return Some(Error::LinkDown);
@@ -169,7 +169,7 @@ impl Peers {
         Err(self.gone(member.0, member.1).unwrap_or(Error::NodeDown(member.0)))
     }
 
-    /// Returns true if that incarnation is a member, as far as this node knows; true for this node itself.
+    /// Returns true if the incarnation is a member, as far as this node knows; true for this node itself.
     pub(crate) fn is_live(&self, member: MemberId) -> bool {
         member == (self.me, self.incarnation) || self.incarnation_of(member.0) == Some(member.1)
     }

@@ -19,12 +19,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The time for which a peer is wanted. A task that still waits for it then asks for it again.
 const WANTED: Duration = Duration::from_secs(1);
-/// The time in which a healthy peer answers a proposal to close. After that, another one is made.
+/// The time in which a healthy peer answers a proposal to close a connection. After it, this node proposes
+/// again.
 const ANSWERED: Duration = Duration::from_millis(20);
 /// The upper bound of the random pause, in µs, after which a peer without a free permit is asked again.
 const AGAIN_US: u64 = 16_000;
 
-/// A peer that waits for a permit here and may have it now.
+/// The peer that is next in line for a free permit of this node.
 enum Next {
     /// The peer has sent a request.
     Asked { attempt: u64, end: End },

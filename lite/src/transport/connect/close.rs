@@ -302,7 +302,7 @@ impl Connections {
         }
     }
 
-    /// Tells the peer that a connection has ended here, if it has and the peer waits for that.
+    /// Tells the peer that a connection has ended here, if it has ended and the peer waits for that.
     pub(super) fn tell_closed(&self, conn: &Conn) {
         if !conn.group().is_gone() || !conn.pays_closed() {
             return;
@@ -326,7 +326,7 @@ impl Connections {
         self.drains.wake_all();
     }
 
-    /// Returns true if a queue pair to that incarnation exists, also one that is being destroyed.
+    /// Returns true if any queue pair to the member exists, also one that is being destroyed.
     pub(crate) fn is_served(&self, member: MemberId) -> bool {
         self.by_qp.lock().values().any(|conn| (conn.peer, conn.incarnation) == member)
     }

@@ -1,4 +1,4 @@
-//! The connections of a node.
+//! The layer of connections of a node.
 
 use crate::base::lock::Mutex;
 use crate::base::wait::DeferredList;

@@ -24,7 +24,7 @@ const HOP_LIMIT: u8 = 64;
 pub(super) enum Unprepared {
     /// All permits are in use; closing a connection frees one.
     Crowded,
-    /// Another reason.
+    /// The connection could not be set up, for this reason.
     For(Error),
 }
 

@@ -14,9 +14,9 @@ pub(crate) const VERSION: u8 = 8;
 pub(crate) struct End {
     /// The frame format, chosen by the requester.
     pub(crate) link: LinkKind,
-    /// The largest path MTU of its port.
+    /// The largest path MTU of the sender's port.
     pub(crate) mtu: PathMtu,
-    /// The number of READs and atomics that it serves at once.
+    /// The number of READs and atomics that the sender serves at once.
     pub(crate) rd_atomic: u8,
     /// Queue pair numbers and first PSNs.
     pub(crate) queue_pairs: Vec<(QpNum, Psn)>,
@@ -42,7 +42,7 @@ pub(crate) enum Message {
     Close { unused_ns: u64 },
     /// The sender's queue pairs of the connection are destroyed.
     Closed,
-    /// The connection is in use.
+    /// The refusal of a proposal to close: the peer still uses the connection.
     Used,
     /// The connection of that attempt has ended at the sender, who expects [`Closed`](Self::Closed) when it
     /// has ended at the receiver.

@@ -24,7 +24,7 @@ pub(crate) struct Links {
     pub(super) conns: Vec<Option<Arc<Conn>>>,
     /// The incarnations of peers that one-sided operations have been meant for. They are never removed,
     /// because handles contain their numbers.
-    lives: Vec<MemberId>,
+    members: Vec<MemberId>,
     /// The connection for one-sided operations to each of these incarnations. It is one of `conns`, and may
     /// be shut.
     pub(super) routes: Vec<Option<Arc<Conn>>>,
@@ -39,15 +39,15 @@ impl Links {
     }
 
     /// Returns the number of that incarnation, and adds it if need be.
-    pub(crate) fn place(&mut self, life: MemberId) -> MemberIndex {
-        let node = usize::from(life.0.0);
+    pub(crate) fn index_of(&mut self, member: MemberId) -> MemberIndex {
+        let node = usize::from(member.0.0);
         if self.by_node.len() <= node {
             self.by_node.resize(node + 1, None);
         }
-        let known = self.known(life);
+        let known = self.known(member);
         known.unwrap_or_else(|| {
-            let new = MemberIndex(self.lives.len() as u32);
-            self.lives.push(life);
+            let new = MemberIndex(self.members.len() as u32);
+            self.members.push(member);
             self.routes.push(None);
             if let Some(last) = self.by_node.get_mut(node) {
                 *last = Some(new);
@@ -57,18 +57,18 @@ impl Links {
     }
 
     /// Returns the incarnation with that number.
-    pub(crate) fn life(&self, place: MemberIndex) -> Option<MemberId> {
-        self.lives.get(place.0 as usize).copied()
+    pub(crate) fn member(&self, index: MemberIndex) -> Option<MemberId> {
+        self.members.get(index.0 as usize).copied()
     }
 
-    fn known(&self, life: MemberId) -> Option<MemberIndex> {
-        let place = (*self.by_node.get(usize::from(life.0.0))?)?;
-        self.lives.get(place.0 as usize).filter(|known| **known == life).map(|_| place)
+    fn known(&self, member: MemberId) -> Option<MemberIndex> {
+        let index = (*self.by_node.get(usize::from(member.0.0))?)?;
+        self.members.get(index.0 as usize).filter(|known| **known == member).map(|_| index)
     }
 
     /// Returns the connection for one-sided operations to that incarnation of that node.
-    pub(crate) fn conn(&self, life: MemberId) -> Option<&Arc<Conn>> {
-        self.routes.get(self.known(life)?.0 as usize)?.as_ref().filter(|conn| !conn.is_shut())
+    pub(crate) fn conn(&self, member: MemberId) -> Option<&Arc<Conn>> {
+        self.routes.get(self.known(member)?.0 as usize)?.as_ref().filter(|conn| !conn.is_shut())
     }
 
     /// Returns the number of a connection, and adds it if need be; [`Link::NONE`] if it is shut.
@@ -83,8 +83,8 @@ impl Links {
             self.conns.push(None);
             self.conns.len() - 1
         });
-        if let Some(place) = self.conns.get_mut(at) {
-            *place = Some(conn.clone());
+        if let Some(entry) = self.conns.get_mut(at) {
+            *entry = Some(conn.clone());
             conn.set_link(Link::from_bits(at as u32));
         }
         conn.link()
@@ -92,8 +92,8 @@ impl Links {
 
     /// Lets one-sided operations use a connection.
     pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
-        let (link, place) = (self.link(conn), self.place((conn.peer, conn.incarnation)));
-        if let Some(route) = self.routes.get_mut(place.0 as usize).filter(|_| link != Link::NONE) {
+        let (link, index) = (self.link(conn), self.index_of((conn.peer, conn.incarnation)));
+        if let Some(route) = self.routes.get_mut(index.0 as usize).filter(|_| link != Link::NONE) {
             *route = Some(conn.clone());
         }
     }
@@ -104,7 +104,7 @@ impl Links {
         let link = conn.link();
         conn.set_link(Link::NONE);
         let route = self.known((conn.peer, conn.incarnation));
-        let route = route.and_then(|place| self.routes.get_mut(place.0 as usize));
+        let route = route.and_then(|index| self.routes.get_mut(index.0 as usize));
         let route =
             route.filter(|route| route.as_ref().is_some_and(|c| c.id == conn.id && c.link() == Link::NONE));
         [route.and_then(Option::take), self.conns.get_mut(link.index()).and_then(Option::take)]

@@ -17,7 +17,7 @@ pub(crate) use fast_path::{Ended, FastRoute, InFlight, TaskWaker};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
 pub(crate) use status::OpId;
-pub(crate) use table::Waits;
+pub(crate) use table::WaitMode;
 pub(crate) use transport::Transport;
 pub(crate) use unfinished::Moment;
 pub(crate) use validity::{STAMP_BITS, Stamp, StampId};

@@ -1,7 +1,7 @@
 //! The posting of one work request on a connection that its task has chosen.
 
 use super::status::OpId;
-use super::table::Waits;
+use super::table::WaitMode;
 use super::transport::Transport;
 use super::work::{Access, Effect, NotPosted, Verb};
 use crate::base::trace::{Event, Work};
@@ -27,7 +27,7 @@ impl Transport {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
-        let waits = if detached { Waits::Nobody } else { Waits::Task };
+        let waits = if detached { WaitMode::Nobody } else { WaitMode::Task };
         let (id, place) = {
             let mut ops = self.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;

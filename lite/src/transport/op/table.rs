@@ -38,7 +38,7 @@ use platform::Instant;
 use verbs::{QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
-pub(crate) enum Waits {
+pub(crate) enum WaitMode {
     /// No task: the completion releases all that the operation has.
     Nobody,
     /// The task that polls it, which keeps its own deadline.
@@ -108,17 +108,17 @@ pub(crate) struct Wakes {
 
 impl Slot {
     #[inline(always)]
-    fn begin(&mut self, (link, qp_index): (Link, usize), touch: Effect, waits: Waits) {
+    fn begin(&mut self, (link, qp_index): (Link, usize), touch: Effect, waits: WaitMode) {
         self.state = match waits {
-            Waits::Nobody if self.bounce.is_some() => State::Posting,
-            Waits::Nobody => State::Abandoned,
-            Waits::Task | Waits::Until(..) => State::OnWire,
+            WaitMode::Nobody if self.bounce.is_some() => State::Posting,
+            WaitMode::Nobody => State::Abandoned,
+            WaitMode::Task | WaitMode::Until(..) => State::OnWire,
         };
         (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
         let waker;
         (waker, self.until) = match waits {
-            Waits::Nobody | Waits::Task => (None, Instant::MAX),
-            Waits::Until(waker, until) => (Some(waker), until),
+            WaitMode::Nobody | WaitMode::Task => (None, Instant::MAX),
+            WaitMode::Until(waker, until) => (Some(waker), until),
         };
         // A free slot has no waker that could be dropped here.
         core::mem::forget(core::mem::replace(&mut self.waker, waker));
@@ -266,7 +266,7 @@ impl OpTable {
         touch: Effect,
         bytes: Option<usize>,
         depth: u32,
-        waits: Waits,
+        waits: WaitMode,
     ) -> Result<(OpId, Option<BufferOffset>), NotPosted> {
         let link = self.links.link(conn);
         if conn.is_shut() {
@@ -310,7 +310,7 @@ impl OpTable {
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((conn.link(), qp_index), touch, Waits::Until(waker, deadline));
+        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
         let place = slot.bounce.as_ref().map(|b| b.place);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
         Some(Taken { id: slot.id, place, qp, key })

@@ -16,9 +16,9 @@ const MAX_START: usize = 256 << 10;
 /// The nodes that a client wants for a job.
 #[derive(Debug)]
 pub(in super::super) enum Wanted {
-    /// This number of nodes, or all for 0.
+    /// Any idle nodes, in this number; 0 stands for all nodes.
     Any(usize),
-    /// The nodes of these names, by rank.
+    /// The nodes with the given names; the order of the names gives the ranks.
     Named(Vec<String>),
 }
 
@@ -32,7 +32,7 @@ pub(in super::super) struct Submission {
     pub(in super::super) inputs: Vec<InputFile>,
     /// The time limit of the job.
     pub(in super::super) limit: Option<Duration>,
-    /// The time of its arrival.
+    /// The time at which the submission arrived.
     pub(in super::super) since: Instant,
 }
 
@@ -211,7 +211,7 @@ impl Core {
         format!("unknown application {}; the nodes have: {}", printable(app), printable(&known))
     }
 
-    /// Returns the nodes of these names. All must be among the nodes `able` to run the application.
+    /// Returns the nodes with the given names. All must be among the nodes `able` to run the application.
     fn named(&self, names: &[String], app: &str, able: &[NodeId]) -> Result<Vec<NodeId>, Reason> {
         let by_name = |&node: &NodeId| Some((self.members.get(node)?.member.name.as_str(), node));
         let able: std::collections::BTreeMap<&str, NodeId> = able.iter().filter_map(by_name).collect();

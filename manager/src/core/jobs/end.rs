@@ -11,11 +11,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) app: String,
-    /// The nodes that have not.
+    /// The nodes that have not reported yet that nothing of the job is left.
     pub(super) nodes: BTreeSet<NodeId>,
     /// The time when the job began.
     pub(super) began: Instant,
-    /// The time when its nodes were told to end it.
+    /// The time at which the job's nodes were told to end it.
     pub(super) since: Instant,
     /// True if the operator has been told that it takes long.
     told: bool,

@@ -15,7 +15,7 @@ const MAX_INPUT: usize = 48 << 10;
 pub(super) struct Feed {
     /// The amount that the node accepts, counted from the first byte.
     credit: u64,
-    /// The amount that was sent.
+    /// The sum of the charges of the input that was sent.
     sent: u64,
     /// The messages that wait for credit, each with its charge, and the sum of the charges.
     queue: VecDeque<(u64, ToNode)>,

@@ -61,7 +61,7 @@ struct Job {
     parts: Vec<Part>,
     cutter: Cutter,
     phase: Phase,
-    /// The time when its nodes were told of it, and the time when its phase began.
+    /// The time at which the job's nodes were told of it, and the time at which its present phase began.
     began: Instant,
     phase_began: Instant,
     /// The time limit of the job.
@@ -99,7 +99,7 @@ impl Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The nodes have been asked.
+    /// The nodes have been asked to accept the job.
     Starting,
     /// Input comes from the client, or waits for nodes.
     Loading,
@@ -114,7 +114,7 @@ enum Overdue {
     Nodes,
     /// The client, which sends no input.
     Client,
-    /// The node of this rank, which accepts no input.
+    /// The node with this rank, which accepts no input.
     Feed(usize),
     /// Nobody: the job has run for longer than its time limit, which is given here.
     Limit(Duration),

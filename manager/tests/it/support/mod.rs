@@ -139,7 +139,7 @@ impl Harness {
         self.join_with(join(name))
     }
 
-    /// Joins a node that wants the id that its name had.
+    /// Joins a node that asks for the id that its name had before.
     pub(crate) fn join_keeping(&mut self, name: &str) -> (ConnId, Welcome) {
         self.join_with(Join { keep_id: true, ..join(name) })
     }

@@ -18,7 +18,7 @@ pub enum Breakdown {
     Permanent,
 }
 
-/// A planned failure, and whether it has happened.
+/// A failure that is planned for a card, and whether it has happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedFailure {
     how: Breakdown,

@@ -127,11 +127,11 @@ pub struct Account {
     pub engine_ns: u64,
     /// The link's busy time in nanoseconds.
     pub link_ns: u64,
-    /// Lookups of regions.
+    /// Lookups in the cache of regions (MPT).
     pub mpt: Lookups,
-    /// Lookups of pages.
+    /// Lookups in the cache of pages (MTT).
     pub mtt: Lookups,
-    /// Lookups of queue pairs.
+    /// Lookups in the cache of queue pairs (QPC).
     pub qpc: Lookups,
 }
 

@@ -74,7 +74,7 @@ enum Armed {
     No,
     /// The next completion that is solicited or an error.
     Solicited,
-    /// The next completion.
+    /// The next completion of any kind.
     Next,
 }
 

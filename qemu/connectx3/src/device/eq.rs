@@ -114,7 +114,7 @@ impl Eq {
     }
 }
 
-/// All event queues of a card, and the routes of events to them.
+/// All event queues of a card, and the event types that are routed to each.
 #[derive(Debug)]
 pub(super) struct Eqs {
     /// The distance between entries, in bytes.

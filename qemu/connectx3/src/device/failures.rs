@@ -52,7 +52,7 @@ impl Failed {
     }
 }
 
-/// The state of a queue pair before something happened to it.
+/// The state of a queue pair before a packet or a command changed it.
 #[derive(Clone, Copy)]
 pub(super) struct Before {
     state: State,
@@ -137,7 +137,7 @@ impl Queues {
         self.failed.again(now, wait);
     }
 
-    /// Posts the event that a send queue has drained, if it has.
+    /// Posts the event that reports a drained send queue, if the send queue has drained.
     pub(super) fn report_drained(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         if qp.state == State::SendQueueDrained && qp.sends_idle() && qp.draining.take() == Some(true) {

@@ -24,7 +24,7 @@ enum Kind {
     MulticastDefault,
 }
 
-/// A value and the mask of the bits that must match it.
+/// A value and a mask: the bits of a frame under the mask must equal those of the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Masked<const N: usize> {
     value: [u8; N],

@@ -22,9 +22,9 @@ pub(super) struct IcmFault {
 /// The memory that holds the card's tables.
 #[derive(Debug)]
 pub(super) enum Icm {
-    /// Pages of the guest.
+    /// The tables are in pages of the guest.
     Guest(Chunks),
-    /// Memory of the card.
+    /// The tables are in the card's own memory.
     Card(CardMemory),
 }
 
@@ -53,7 +53,7 @@ impl Icm {
         }
     }
 
-    /// Returns the card's memory, if the tables are there.
+    /// Returns the card's own memory, if the tables are in it.
     pub(super) const fn card(&mut self) -> Option<&mut CardMemory> {
         match self {
             Self::Card(memory) => Some(memory),
@@ -61,7 +61,7 @@ impl Icm {
         }
     }
 
-    /// Returns the guest's pages, if the tables are there.
+    /// Returns the guest's pages, if the tables are in them.
     pub(super) const fn guest(&mut self) -> Option<&mut Chunks> {
         match self {
             Self::Guest(chunks) => Some(chunks),
@@ -71,7 +71,7 @@ impl Icm {
 }
 
 impl Icm {
-    /// Returns the limit on the process's memory for queues in these tables.
+    /// Returns the limit on the memory of this process for the queues in these tables.
     pub(super) const fn allowance(&self) -> &Allowance {
         match self {
             Self::Guest(chunks) => &chunks.allowance,

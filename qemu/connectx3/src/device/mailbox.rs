@@ -22,7 +22,7 @@ impl core::fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// Returns all bytes.
+    /// Returns all bytes of the mailbox.
     pub fn bytes(&self) -> &[u8] {
         &*self.0
     }

@@ -6,7 +6,7 @@ use super::mailbox::Mailbox;
 use core::time::Duration;
 use platform::Instant;
 
-/// The moderation of one queue.
+/// The interrupt moderation of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moderation {
     /// The longest delay of an entry's report; zero disables moderation.

@@ -11,7 +11,7 @@ use super::port::Port;
 use super::profile::Profile;
 use platform::Instant;
 
-/// The frames to be sent, with their ports.
+/// The frames that a card is about to send, with their ports.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// The frames, each with the index of its port.

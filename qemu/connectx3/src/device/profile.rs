@@ -44,7 +44,7 @@ pub enum Steering {
     Table,
     /// B0: by entries of the multicast table, also for unicast.
     Groups,
-    /// Device-managed: by rules.
+    /// Device-managed steering: the driver gives the card rules.
     Flows,
 }
 
@@ -72,7 +72,7 @@ impl SteeringOffer {
 /// The part of a card that the guest sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Function {
-    /// The physical function, with the whole card.
+    /// A physical function, which has the whole card.
     Physical,
     /// A virtual function. Its commands go to a master, which is built into the card.
     Virtual,
@@ -251,7 +251,7 @@ impl Profile {
         }
     }
 
-    /// Adds a port like the last one, with the next address.
+    /// Adds a port with the properties of the last one and the next Ethernet address.
     fn second_port(&mut self) {
         if let Some(&(mut port)) = self.ports.last() {
             port.mac.0[5] = port.mac.0[5].wrapping_add(1);

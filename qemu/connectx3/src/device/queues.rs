@@ -57,7 +57,7 @@ struct Changes {
 }
 
 impl Queues {
-    /// Creates the queues of a card: none.
+    /// Creates the empty tables of queues of a card.
     pub(super) fn new(profile: &Profile) -> Self {
         Self {
             cqs: Cqs::default(),

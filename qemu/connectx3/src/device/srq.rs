@@ -26,11 +26,11 @@ struct Srq {
     domain: u16,
     cqn: u32,
     record: u64,
-    /// The next entry to be fetched.
+    /// The index of the next entry to be fetched.
     head: u16,
     /// The number of entries fetched and not returned.
     taken: u16,
-    /// Returned entries, which are fetched again before those of the list.
+    /// Entries that were given back unused. They are fetched before those of the list.
     returned: Vec<u16>,
     /// The number of posted entries below which one event is posted.
     limit: u16,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs::Gid;
 
-/// The table in ICM.
+/// The table of multicast groups in ICM.
 pub(super) struct McgTable<'a> {
     /// The memory of the card's tables.
     pub icm: &'a Icm,
@@ -73,7 +73,7 @@ const LONGEST_CHAIN: u32 = 1024;
 pub(super) enum Steer {
     /// A multicast group, or broadcast.
     Multicast = 0,
-    /// A single address.
+    /// A unicast address.
     Unicast = 1,
 }
 

@@ -9,7 +9,7 @@ use super::memory::{Domain, Keyed, LocalWork, Refused, Regions};
 use super::queue_memory::MttTable;
 use super::steering::{self, McgTable};
 
-/// The memory of the tables, and the tables in it.
+/// The card's tables of objects, and the memory in which they lie.
 #[derive(Default)]
 pub(super) struct Tables {
     /// The memory of the tables.

@@ -8,11 +8,11 @@ const QUEUE: usize = 4096;
 
 /// The other end of a port's cable.
 pub(super) enum Cable {
-    /// Nothing: the cable is unplugged.
+    /// The cable is unplugged.
     Out,
-    /// This port of the process's switch.
+    /// A port of the switch in this process, by index.
     Switch(usize),
-    /// A fabric's port.
+    /// A port of a fabric, through a socket.
     Fabric(Box<Outside>),
 }
 

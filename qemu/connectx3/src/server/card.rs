@@ -1,4 +1,4 @@
-//! A card with its sockets.
+//! A served card: the card with its sockets to QEMU and to the fabric.
 
 use super::cable::{Cable, Outside};
 use crate::device::{Card, Host};
@@ -26,11 +26,11 @@ pub enum Plug {
     /// The switch that all cards of the process share.
     #[default]
     Switch,
-    /// A fabric's port, by its socket.
+    /// A port of a fabric, by the path of its socket.
     Fabric(PathBuf),
 }
 
-/// The connections of a card.
+/// The place of a card in the server: the card and its connections.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// The socket to which QEMU connects. The server creates it.

@@ -24,7 +24,7 @@ const LONGEST_NS: u64 = 500_000_000;
 /// The number of rounds of frames between cards per turn of their clients.
 const ROUNDS: usize = 16;
 
-/// The meaning of one of a card's descriptors.
+/// The object that an epoll descriptor of the server belongs to.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,

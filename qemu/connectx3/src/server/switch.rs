@@ -68,7 +68,7 @@ impl Switch {
         }
     }
 
-    /// Connects a card's port and returns the index of its end.
+    /// Connects a port of a card to the switch. Returns the index of the connection.
     pub(super) fn plug(&mut self, card: usize, port: usize) -> usize {
         let end = self.ends.len();
         self.ends.push(End { card, port });

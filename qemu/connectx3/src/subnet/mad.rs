@@ -94,7 +94,7 @@ impl Outcome {
 pub enum Answer {
     /// The datagram leaves through this port.
     Port(u8),
-    /// The agent of this node handles the datagram.
+    /// The agent of the node that received the datagram handles it.
     Here,
     /// The datagram is dropped: its route is invalid at this node.
     Drop,

@@ -2,7 +2,7 @@
 
 use super::mad::{Mad, Outcome, method};
 
-/// Attributes.
+/// The numbers of the attributes of performance management.
 const CLASS_PORT_INFO: u16 = 0x01;
 const PORT_COUNTERS: u16 = 0x12;
 const PORT_COUNTERS_EXTENDED: u16 = 0x1d;

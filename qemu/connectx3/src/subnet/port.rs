@@ -15,7 +15,7 @@ const GUID_BLOCK: usize = 8;
 /// The P_Key of the default partition, with full membership.
 const DEFAULT_PARTITION: u16 = 0xffff;
 
-/// The changes that a SET made.
+/// The changes made by a SET of the attribute PortInfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The LID or LMC has changed.

@@ -11,7 +11,7 @@ pub enum LinkState {
     Down = 1,
     /// The port has a partner but is not configured: it passes only subnet management.
     Init = 2,
-    /// The port is configured: it receives data and sends none.
+    /// The port is configured: it receives data, and sends none yet.
     Armed = 3,
     /// The port sends and receives all packets.
     Active = 4,

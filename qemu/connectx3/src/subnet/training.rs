@@ -22,7 +22,7 @@ enum Phase {
 /// The effect of a symbol on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// No change.
+    /// The state of the link has not changed.
     None,
     /// The port has found a partner.
     Up,

@@ -20,7 +20,7 @@ struct Named {
 /// The kind of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The value has a meaning of its own.
+    /// The value has a meaning by itself, such as a size or a flag.
     Meant,
     /// The value distinguishes uses of the command.
     Telling,

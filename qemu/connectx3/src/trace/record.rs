@@ -68,7 +68,7 @@ type Key = (String, String, Vec<(String, u32)>);
 #[derive(Clone, Default, Debug)]
 pub struct Record {
     indices: BTreeMap<Key, usize>,
-    /// The lines.
+    /// The lines of the record.
     pub lines: Vec<Line>,
 }
 

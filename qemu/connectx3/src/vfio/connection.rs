@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 /// A region of the function, by its VFIO index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionIndex {
-    /// The BAR that starts at this one of the six 32-bit registers.
+    /// A base address register: the value is the number of the first 32-bit register, 0 to 5.
     Bar(u8),
     /// The configuration space.
     Config,

@@ -12,7 +12,7 @@ struct Pair {
     b: Node,
     qa: Queue,
     qb: Queue,
-    /// The event queue of B and the index of its next entry.
+    /// The address of node B's event queue.
     events: u64,
     seen: u32,
     here: u64,

@@ -51,7 +51,7 @@ fn configure(node: &mut Node, lid: u16, manager: u16, state: u8) {
     node.lid = lid;
 }
 
-/// Creates two cards whose ports have found each other.
+/// Creates two cards whose connected ports have trained their link.
 fn trained() -> (Node, Node) {
     let (mut a, mut b) = (Node::infiniband(1), Node::infiniband(2));
     exchange(&mut a, &mut b, nothing_lost);

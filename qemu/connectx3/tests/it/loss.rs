@@ -40,13 +40,13 @@ impl Net {
     }
 }
 
-/// A work request in flight, and the condition at its end.
+/// A work request in flight, and the condition that must hold at its end.
 enum Expected {
-    /// The peer's memory has these bytes at a bus address.
+    /// The peer's memory contains the bytes at the bus address.
     There(u64, Vec<u8>),
-    /// The own memory has these bytes at a bus address.
+    /// The poster's own memory contains the bytes at the bus address.
     Here(u64, Vec<u8>),
-    /// The peer has received these bytes.
+    /// The peer has received the bytes.
     Received(Vec<u8>),
 }
 

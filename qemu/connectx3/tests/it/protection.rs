@@ -24,7 +24,7 @@ const REMOTE_OPERATION: Failure = (0x14, 0);
 const ACCESS_ERROR: u8 = 0x11;
 const REQUEST_ERROR: u8 = 0x10;
 
-/// The fault of an access.
+/// The reason why an access must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     /// No fault: the access succeeds.

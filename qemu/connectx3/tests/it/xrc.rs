@@ -18,7 +18,8 @@ const INITIATOR: u32 = 0x51;
 /// Linux sets the top bit in the number of a target.
 const TARGET: u32 = 0x80_0062;
 const DOMAIN: u32 = 7;
-/// Shared receive queues: two of the domain, one of another domain, one that is not for XRC.
+/// The numbers of four shared receive queues: two of the domain, one of another domain, one that is not for
+/// XRC.
 const FIRST: u32 = 0x71;
 const SECOND: u32 = 0x72;
 const FOREIGN: u32 = 0x73;

@@ -92,7 +92,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Delivers queued frames while there are buffers, and notifies the machine if it wants that.
+    /// Delivers queued frames while the machine has buffers, and notifies the machine if it has asked for
+    /// notifications.
     pub(crate) fn flush(&mut self, counters: &mut PortCounters) -> Result<(), Broken> {
         let Some(ring) = &mut self.receive else { return Ok(()) };
         while let Some(frame) = self.waiting.front() {

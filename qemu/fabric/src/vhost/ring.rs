@@ -87,7 +87,7 @@ pub(crate) struct Ring {
     called: Wrapping<u16>,
     /// The parts of guest memory for a frame; a field only to keep its capacity.
     parts: Vec<(GuestAddress, usize)>,
-    /// The chains of those parts, each with its head and length in bytes.
+    /// The descriptor chains of `parts`, each with its head and its length in bytes.
     chains: Vec<(u16, usize)>,
 }
 
@@ -259,8 +259,8 @@ impl Ring {
         }
     }
 
-    /// Calls the guest if it wants to know about the entries used since the last call. Returns whether it was
-    /// called.
+    /// Interrupts the guest if it has asked to be told about the entries used since the last interrupt.
+    /// Returns true if it was interrupted.
     pub(crate) fn call(&mut self) -> Result<bool, Broken> {
         let used = Wrapping(self.queue.next_used());
         let before = std::mem::replace(&mut self.called, used);

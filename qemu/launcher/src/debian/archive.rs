@@ -40,7 +40,7 @@ impl Archive {
         self.files.values().cloned().collect()
     }
 
-    /// Downloads and unpacks those of the packages that are not in the set.
+    /// Downloads and unpacks the packages that the archive does not contain yet.
     pub(crate) fn add(&mut self, packages: &[&str]) -> Result<()> {
         let missing: Vec<String> =
             packages.iter().filter(|p| !self.files.contains_key(**p)).map(|&p| p.to_owned()).collect();

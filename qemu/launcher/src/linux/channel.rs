@@ -50,9 +50,9 @@ pub enum RunError {
     TimedOut {
         /// The time limit.
         within: Duration,
-        /// The standard output up to then.
+        /// The standard output up to the time limit.
         stdout: Vec<u8>,
-        /// The standard error output up to then.
+        /// The standard error output up to the time limit.
         stderr: Vec<u8>,
     },
     /// A command cannot contain a zero byte.

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The time limit for a server to listen, and to end after its client.
 const TURN: Duration = Duration::from_secs(30);
 
-/// The sign that a server waits for its client.
+/// The sign by which a server shows that it waits for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listens {
     /// A listening TCP port.

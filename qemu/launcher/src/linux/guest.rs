@@ -66,7 +66,7 @@ pub struct Card {
     /// The IP address of the first port's Ethernet interface, `mlx0` in the guest, and its prefix length in
     /// bits. If `None`, the interface is named and left down.
     pub address: Option<(Ipv4Addr, u8)>,
-    /// The largest IP packet of that interface, in bytes.
+    /// The largest IP packet of the guest's interface, in bytes.
     pub mtu: u16,
     /// True to load the drivers at boot. Their order is in the guest's `/modules/mlx4`.
     pub load: bool,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A module to be loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
-    /// The kernel must have it, built in or as a module.
+    /// A module that the kernel must have, built in or loadable.
     Required(&'static str),
     /// The module is loaded if it exists; newer kernels provide some functions in another way.
     IfPresent(&'static str),

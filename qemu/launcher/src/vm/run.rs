@@ -36,7 +36,7 @@ pub struct Event {
 /// The kind of a machine's event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The machine wrote a line to its console.
+    /// A line that the machine wrote to its console.
     Line(String),
     /// The machine stayed silent under KVM and is restarted under TCG.
     RestartedUnderTcg,

@@ -67,7 +67,7 @@ fn admits(known: &Line, line: &Line, listed: &BTreeSet<&str>) -> bool {
     known.admits(line)
 }
 
-/// Returns the fields in which a line differs from the most similar one of Linux.
+/// Returns the fields in which a line differs from the most similar line of Linux.
 fn nearest(known: &[Line], line: &Line) -> Vec<String> {
     let differing = |known: &Line| {
         let names: BTreeSet<_> = known.values.keys().chain(line.values.keys()).collect();

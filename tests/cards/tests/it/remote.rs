@@ -117,7 +117,7 @@ impl Canaries {
         Remote::Ranges(Self::RANGES.map(|(start, end)| base + start..base + end).into())
     }
 
-    /// Fills the places.
+    /// Writes a pattern to each kind of memory of the machine.
     fn of(machine: &Arc<Machine>) -> Self {
         let data = machine.bus.data.clone();
         let base = data.range().0.0;

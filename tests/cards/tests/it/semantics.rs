@@ -40,7 +40,8 @@ fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
     ended.into_iter().find(|(rank, _)| *rank == 0).map(|(_, verdicts)| verdicts).unwrap()
 }
 
-/// Checks all cases on nodes with those cards, and with `with_soft` on one more node without a card.
+/// Checks all cases on nodes with cards of the given profiles and, if `with_soft`, on one more node without a
+/// card.
 fn check(profiles: &[&str], with_soft: bool) {
     let verdicts = run(cluster(profiles, with_soft, 0, MEMORY), CASES);
     assert_eq!(verdicts.len(), CASES.len());

@@ -94,8 +94,8 @@ fn slow(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a server and its client with these options. The client ends successfully, the server continues.
-/// Returns the results of both.
+/// Runs a server and its client with the options `words`. The client ends successfully, and the server
+/// continues. Returns the results of both.
 fn pair(words: &str, faults: Faults, log: &Path) -> Result<(Value, Value)> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let fabric = fabric(dir.path(), faults)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The longest silence of the run on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The number of appliances: as many as a case has roles.
+/// The number of appliances, which is the largest number of roles of a case.
 const NODES: &str = "3";
 /// Memory of each appliance in MiB, enough for regions larger than 128 MiB.
 const MEMORY_MIB: &str = "224";

@@ -20,7 +20,7 @@ const MOST_COMMANDS: u64 = 200;
 /// The longest silence of a run on a busy host.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Profiles that have cases of their own.
+/// The profiles for which other files have cases.
 const ELSEWHERE: [&str; 3] = ["pro", "vf", "ib"];
 
 pub(super) fn cases() -> Vec<Case> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 const TRANSFER: Duration = Duration::from_secs(120);
 /// The port on which files are received.
 const PORT: u16 = 7000;
-/// Frames that are sent to see whether they pass a filter.
+/// The number of frames that test whether a filter passes them.
 const PROBES: u64 = 20;
 /// An address that no machine has.
 const NOBODY: &str = "10.9.0.99";

@@ -34,7 +34,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// The prefix of the names of these tests.
+/// The prefix of the names of all tests of the emulated card with Linux.
 pub const GROUP: &str = "cx3::";
 
 /// The directory of the records of drivers' actions.

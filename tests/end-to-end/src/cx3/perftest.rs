@@ -61,12 +61,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns both directions of each program and size against a Linux machine.
+/// Returns steps that run each program and size against a Linux machine, once in each direction.
 fn steps(machine: usize, wire: Wire, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
     cells(machine, Some(wire), programs, sizes)
 }
 
-/// Returns such steps by an address of a RoCE version, or by LID.
+/// Returns steps that run perftest by an address of a RoCE version, or by LID if `wire` is `None`.
 fn cells(machine: usize, wire: Option<Wire>, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
     // Ethernet frames have payloads of 1500 bytes.
     let mtu = if wire.is_some() { 1024 } else { 4096 };

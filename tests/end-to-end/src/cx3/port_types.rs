@@ -109,7 +109,7 @@ impl Kind {
     }
 }
 
-/// Checks that the port has this type in all machines, for the driver and for the verbs.
+/// Checks that the port has the type `kind` in all machines, for the driver and for the verbs.
 fn is(lab: &mut Lab, port: Port, kind: Kind) -> Result<()> {
     for machine in 0..lab.machines() {
         let word = lab.check(machine, &format!("cat {FILES}{}", port.0))?;

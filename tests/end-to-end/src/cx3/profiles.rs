@@ -12,7 +12,7 @@ use lab::cx3::lab::{Port, SOON, Wire};
 use lab::cx3::{Lab, Plan};
 use qemu::cx3::CardConfig;
 
-/// The use of a profile's cards.
+/// The use that a test makes of a profile's cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// Ethernet and RoCE over one port.

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 const HARSH: &str = "loss=0.1,dup=0.05,reorder=0.1,corrupt=0.05,delay_us=50";
 /// The fabric's counters of each kind of fault.
 const KINDS: [&str; 4] = ["lost", "duplicated", "reordered", "corrupted"];
-/// Seconds of computation without a yield: longer than a lease.
+/// The number of seconds for which a node computes without a yield: longer than a lease.
 const COMPUTING: &str = "10";
 /// The most that the computing node may compute for each read that it serves, in rounds of `apps/bench`'s
 /// loop: about 20 ms. On a quiet host under TCG it is 106 rounds, two thirds of which are the pause between

@@ -10,12 +10,12 @@ use std::time::Duration;
 /// The longest silence of a test. The runner names a test when it ends, and once it has run for a minute.
 pub const SILENCE: Duration = Duration::from_secs(900);
 
-/// Runs `cargo test` with these arguments, as one test that consists of many.
+/// Runs `cargo test` with the given arguments, as one test case that counts many tests.
 pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     many(cargo::host("test").arg("--no-fail-fast").args(args), log)
 }
 
-/// Runs a `cargo test`, as one test that consists of many.
+/// Runs a `cargo test` command, as one test case that counts many tests.
 pub fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
     let done = tool::run(cargo, log, SILENCE)?;
     let mut tally = tally(&done.output);

@@ -83,7 +83,7 @@ pub enum Outcome {
     Skipped(String),
     /// The test consists of many tests of another runner.
     Many {
-        /// The outcomes of those tests.
+        /// The outcomes of the many tests.
         tally: Tally,
         /// The reason, if the test has failed.
         failure: Option<String>,

@@ -32,13 +32,14 @@ pub(crate) struct Liar {
 /// The state of the lies.
 pub(crate) struct State {
     pub input: Input,
-    /// The queue pairs so far with the number of sends of each, for entries that name them.
+    /// The queue pairs of the driver so far, each with the number of its sends, so that forged entries can
+    /// name them.
     pub numbers: Vec<(u32, u16)>,
     /// The number of lies told.
     pub lies: u64,
     /// The number of accesses until the next lie; 0: no more lies.
     until_next: u32,
-    /// The value to be read instead of the true one, and the number of such reads left.
+    /// The value that replaces the true one in reads, and the number of such reads left.
     instead: (u32, u32),
     accesses: u64,
     /// Time passed by a lie.
@@ -96,7 +97,7 @@ impl Liar {
         if state.until_next > 0 { truth } else { self.lie(&mut state, truth) }
     }
 
-    /// Tells a lie, or does something worse.
+    /// Makes the card lie about a register, or do something worse.
     fn lie(&self, state: &mut State, truth: u32) -> u32 {
         state.lies += 1;
         let said = match state.input.below(8) {

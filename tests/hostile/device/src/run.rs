@@ -306,7 +306,7 @@ impl Session {
         true
     }
 
-    /// Lets the card perform its due work, and returns its frames to it.
+    /// Makes the card do its due work, and delivers the frames that it sends to the same card.
     fn exchange(&self) -> bool {
         const MAX_FRAMES: usize = 64;
         let machine = &self.liar.machine;

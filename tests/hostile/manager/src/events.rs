@@ -97,7 +97,7 @@ pub(crate) fn beat(world: &mut World, conn: ConnId) {
     }
 }
 
-/// Returns one of the connections.
+/// Returns one of the given connections, as the input decides.
 fn pick(input: &mut Input, of: impl Iterator<Item = ConnId>) -> Option<ConnId> {
     let all: Vec<ConnId> = of.collect();
     (!all.is_empty()).then(|| all[input.below(all.len())])

@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub beat: Duration,
     /// The other members of which the manager has told this node.
     pub others: BTreeMap<NodeId, Incarnation>,
-    /// Departures that it has not acknowledged.
+    /// Departures that the node has not acknowledged.
     pub unseen: Vec<(NodeId, Incarnation)>,
     /// The job of which the node was told last.
     pub job: Option<Part>,
@@ -44,7 +44,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub job: JobId,
-    /// True for rank 0.
+    /// True for the node with rank 0.
     pub first: bool,
     pub accepted: bool,
     /// The largest credit that the node has granted, and the charges and bytes of the input it received.
@@ -55,7 +55,7 @@ pub(crate) struct Part {
     pub cancelled: bool,
     /// True after the node has reported the end of its part.
     pub over: bool,
-    /// The bytes of output that it sent, and those not acknowledged.
+    /// The bytes of output that the node has sent, and the part of them that was not acknowledged.
     pub output: usize,
     pub unacknowledged: usize,
 }

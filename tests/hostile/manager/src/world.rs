@@ -39,7 +39,7 @@ pub(crate) struct World {
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
     last_incarnation: Incarnation,
-    /// The highest number of a job, and that of the manager before the last restart.
+    /// The highest number of a job so far, and the highest one before the manager's last restart.
     last_job: JobId,
     last_job_before: JobId,
     /// The number of the last binding of a name.
@@ -88,8 +88,8 @@ impl World {
         self.event(Event::Tick);
     }
 
-    /// Returns the time so far in which the manager was able to hear. It is deaf while it is suspended: then
-    /// no tick comes.
+    /// Returns the sum of the times in which the manager was able to hear. The manager is deaf while it is
+    /// suspended and no tick comes.
     pub(crate) fn hearing(&self) -> Duration {
         self.heard_until_tick + (self.now - self.ticked).min(HEARS)
     }

@@ -12,7 +12,7 @@ pub(crate) struct Work {
     /// The offset of its data in the source (for a READ, in the peer's source), and their length.
     pub from: usize,
     pub len: usize,
-    /// For an atomic: the value that it must find.
+    /// For an atomic: the value that the operation must find.
     pub finds: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Posted {
     pub receives: Vec<usize>,
     /// The numbers of the sends that use a receive of the peer.
     messages: Vec<usize>,
-    /// The values of the peer's words after each of this side's atomics on them.
+    /// The values of the peer's words after each atomic of this side.
     words: [Vec<u64>; 2],
     sends_ended: usize,
     receives_ended: usize,

@@ -43,7 +43,7 @@ pub(crate) struct Node {
     pub rnic: Arc<dyn Rnic>,
     pub memory: Arc<Arena>,
     pub qp: QpNum,
-    /// The contents of its memory at the start.
+    /// The contents of the node's memory at the start.
     pub initial: &'static [u8],
     base: u64,
     send_cq: CqId,

@@ -78,7 +78,8 @@ struct Run {
     short: bool,
     cut_ever: bool,
     lies: [u32; 2],
-    /// Forged frames that name no queue pair, and that come from elsewhere.
+    /// The numbers of forged frames that name no queue pair, and of those from an address other than the
+    /// peer's.
     strange: [u64; 2],
 }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The exit status of the kernel after a success.
 pub const SUCCESS: Exit = Exit::Guest(16);
 
-/// The programs of a cluster.
+/// The programs that a cluster of appliances runs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The appliance's kernel, with symbols.

@@ -196,7 +196,7 @@ impl Lab {
         self.gid_on(Port::FIRST, number, wire)
     }
 
-    /// Returns shell code as [`gid`](Self::gid) does, for a port.
+    /// Returns shell code that prints a port's GID index, as [`gid`](Self::gid) does for the first port.
     fn gid_on(&self, port: Port, number: usize, wire: Wire) -> String {
         let [a, b, c, d] = port.address(number).octets();
         let port = port.0;
@@ -251,7 +251,7 @@ impl Lab {
         self.perftest_on(Port::FIRST, wire, program, options, within)
     }
 
-    /// Runs perftest as [`perftest`](Self::perftest) does, on a port.
+    /// Runs perftest on the given port, as [`perftest`](Self::perftest) does on the first port.
     pub fn perftest_on(
         &mut self,
         port: Port,

@@ -26,7 +26,7 @@ pub struct Plan {
     pub faults: Faults,
     /// Parameters of kernel modules, as `MODULE.NAME=VALUE`.
     pub module_parameters: Vec<String>,
-    /// True if the machines load the drivers at their start.
+    /// True if the machines load the drivers when they boot.
     pub load: bool,
     /// True if the machines come back after a reboot.
     pub reboots: bool,

@@ -52,7 +52,7 @@ impl fmt::Display for Apps {
 /// The allocator of the kernel's heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heap {
-    /// The shipped allocator.
+    /// The allocator talc, which shipped images use.
     #[default]
     Talc,
     /// The allocator that `cargo xtask bench heaps` compares with the shipped one.
@@ -72,7 +72,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Returns an image with these applications.
+    /// Returns the contents of an image with the given applications.
     pub fn with(apps: Apps) -> Self {
         Self { apps, ..Self::default() }
     }

@@ -47,7 +47,7 @@ pub struct Appliance {
     pub figure: Option<Figure>,
 }
 
-/// Parses an appliance's output, which must be of this cell.
+/// Parses an appliance's output, and fails if it belongs to another cell.
 pub fn appliance(output: &str, cell: &Cell, client: bool) -> Result<Appliance> {
     let line = output.lines().last().context("the appliance said nothing")?;
     let line: Line = serde_json::from_str(line).with_context(|| format!("the appliance said `{line}`"))?;
@@ -93,7 +93,7 @@ impl Layout {
         self.step * (self.count - 1) + self.size
     }
 
-    /// Returns the digest of the messages in those bytes.
+    /// Returns the digest of the messages in the bytes `extent` of a buffer.
     pub(crate) fn digest(&self, extent: &[u8]) -> Result<String> {
         ensure!(extent.len() == self.extent() as usize, "{} bytes of Linux' buffer", extent.len());
         let mut hash = Sha256::new();

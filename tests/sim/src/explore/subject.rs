@@ -46,7 +46,7 @@ use Subject::{
     Standstill,
 };
 
-/// The subjects other than everything.
+/// All narrow subjects, which are the subjects other than [`Subject::Everything`].
 const NARROW: &[Subject] = &[
     Health, Locks, Holders, Breaks, Breaks, Late, Late, Frees, Frees, Rights, Lives, Errands, Errands,
     Orphans, Orphans, Silence, Standstill,

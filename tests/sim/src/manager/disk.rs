@@ -29,7 +29,7 @@ const CACHE: usize = 64 << 10;
 pub struct DiskFaults {
     /// A sync may take seconds.
     pub slow: bool,
-    /// There is no room for another byte.
+    /// The disk has no room for another byte.
     pub full: bool,
     /// About every second call fails.
     pub failing: bool,
@@ -52,7 +52,7 @@ struct State {
     dirty: Vec<Op>,
     /// The operations since the disk [settled](Disk::settle), each with the time at which it ends.
     journal: Vec<(Duration, Op)>,
-    /// The time that the calls since then have taken.
+    /// The time that the disk calls since the last look have taken.
     taken: Duration,
     faults: DiskFaults,
     /// The number of the present opening of the file. Only that opening may use it.

@@ -55,7 +55,7 @@ struct Beats {
     /// The times at which the unacknowledged heartbeats were sent, the oldest first, with their numbers.
     sent: Vec<(u64, Instant)>,
     until: Instant,
-    /// The time at which the next one is due, and its number.
+    /// The time at which the next heartbeat is due.
     due: Instant,
     next: u64,
 }

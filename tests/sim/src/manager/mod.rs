@@ -49,7 +49,7 @@ struct End {
     waker: Option<Waker>,
     /// The number of the manager's process to which it is connected.
     generation: u64,
-    /// True if it has been told that the manager does not know the connection.
+    /// True if the machine has been told that the manager does not know the connection.
     reset: bool,
 }
 
@@ -313,7 +313,7 @@ impl SimManager {
 }
 
 impl State {
-    /// Continues a start, if there is one.
+    /// Continues the start of the manager, if it is starting.
     fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
         match &mut self.status {
             Status::Down(at, _) if *at <= now => {

@@ -27,7 +27,7 @@ pub struct ControlLinks {
 }
 
 impl ControlLinks {
-    /// Messages take no time.
+    /// A network in which messages take no time.
     pub const INSTANT: Self = Self { latency: Duration::ZERO, rate: 0 };
 }
 
@@ -35,7 +35,7 @@ impl ControlLinks {
 #[derive(Debug)]
 pub(super) enum Item {
     Data(Vec<u8>),
-    /// A message with this bulk has left the sender. The item itself does not arrive.
+    /// A message with the given bulk has left the sender. The item itself does not arrive.
     Left(usize),
     /// The connection has ended.
     End,

@@ -25,7 +25,7 @@ pub(super) enum Incoming {
     Closed(ConnId, &'static str),
 }
 
-/// The process.
+/// A process of the manager in the simulation.
 pub(super) struct Process {
     core: Core,
     pub(super) keeper: Keeper,

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use verbs::{Gid, MacAddr};
 
-/// The longest wait of a test.
+/// The longest wait of a test for anything.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The addresses of the two nodes.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -48,7 +48,7 @@ impl Idle {
         }
     }
 
-    /// Delivers something for which the node may wait.
+    /// Runs `come`, which delivers something that the node may wait for, and wakes the node.
     fn wake(&self, come: impl FnOnce()) {
         let mut until = self.until.lock().unwrap();
         come();
@@ -67,7 +67,7 @@ struct Tcp {
     said: Lane<u8>,
     /// The address of the other side.
     peer: Ipv4Addr,
-    /// This side's node and the other's.
+    /// The idle state of this side's node, then of the other side's.
     idle: [Idle; 2],
 }
 
@@ -190,7 +190,7 @@ struct Port {
     host: u8,
     receive: Lane<Vec<u8>>,
     transmit: Lane<Vec<u8>>,
-    /// One in this many frames is lost.
+    /// The network loses one frame in `lose`; 0 loses none.
     lose: u64,
     sent: u64,
 }

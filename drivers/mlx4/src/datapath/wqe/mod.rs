@@ -48,7 +48,7 @@ mod control {
 #[derive(Clone, Copy)]
 pub(crate) struct PostLimits<'a, H> {
     pub(crate) hw: &'a H,
-    /// The key of all memory.
+    /// The key that covers all memory.
     pub(crate) key: &'a AtomicU32,
     /// The maximum length of a message, in bytes.
     pub(crate) max_message: &'a u64,
@@ -89,7 +89,7 @@ pub(crate) struct Source {
     pub(crate) port: u8,
     /// The row of the port's GID table.
     pub(crate) row: u8,
-    /// The protection domain.
+    /// The protection domain of the queue pair.
     pub(crate) domain: u32,
 }
 
@@ -215,14 +215,14 @@ impl<'a> Wqe<'a> {
         Head::new(opcode::SEND, false, units)
     }
 
-    /// Writes the second word.
+    /// Writes the second 8 bytes of the control segment.
     #[inline(always)]
     fn control(self, flags: u32, immediate: u32) {
         let [_, second, ..] = self.0;
         second.store(pair(flags, immediate).to_be(), Ordering::Relaxed);
     }
 
-    /// Writes a unit, its first word last.
+    /// Writes a 16-byte unit of a work request; stores its first word last.
     #[inline(always)]
     fn unit(self, unit: usize, [first, second]: [u64; 2]) {
         if let Some(target) = self.0.as_chunks::<2>().0.get(unit) {

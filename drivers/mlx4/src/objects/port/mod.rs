@@ -37,7 +37,7 @@ pub(crate) struct PortInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link {
     pub(crate) state: PortState,
-    /// The GID; all zero while there is none.
+    /// The GID of the port; all zero while it has none.
     pub(crate) gid: Gid,
     pub(crate) lid: u16,
     /// The largest path MTU.

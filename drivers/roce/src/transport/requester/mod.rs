@@ -64,9 +64,9 @@ pub(super) struct Requester {
     /// The ends (one past) of the READ requests and atomics between `una` and `sent`. A repeated request must
     /// end where it ended before, because the responder remembers the original.
     rd_atomic: VecDeque<Psn>,
-    /// The number of these that are before `next`.
+    /// The number of outstanding READs and atomics whose PSN is before `next`.
     rd_atomic_sent: usize,
-    /// The gap at `una`, once it is known.
+    /// The gap in the acknowledgements that begins at `una`, once it is known.
     gap: Option<Gap>,
     window: Window,
     rtt: Rtt,
@@ -86,9 +86,9 @@ pub(super) struct Requester {
 
 /// A packet that may be sent next.
 struct Sendable {
-    /// The number of packets of the work request before it.
+    /// The number of packets of the work request that precede this one.
     done: u32,
-    /// The number of PSNs that it consumes.
+    /// The number of PSNs that the work request consumes.
     packets: u32,
     in_flight: u32,
 }

@@ -46,7 +46,7 @@ const fn factors(bits: u32) -> [u64; 2] {
 
 /// The factors for a distance of four registers of 16 bytes.
 const BY_64_BYTES: [u64; 2] = factors(4 * 128);
-/// The factors for a distance of one register.
+/// The folding factors for a distance of one 16-byte register.
 const BY_16_BYTES: [u64; 2] = factors(128);
 
 /// Returns the CRC register after `bytes`, from `crc` before them; `None` if this processor lacks the

@@ -134,7 +134,7 @@ impl Capture {
     }
 }
 
-/// A message of one side: its packets, each once, in order.
+/// A message of one side: the packets of the message, each once, in order.
 pub(super) struct Message<'a> {
     pub packets: Vec<&'a Event<'a>>,
 }

@@ -91,7 +91,7 @@ const TABLE: [(&str, Replay); 26] = [
     ("ud_send", Replay::Unanswered),
 ];
 
-/// The small captures.
+/// The names of the captures that are small enough for Miri.
 const SMALL: [&str; 5] = ["rc_atomic", "rc_bad_rkey", "rc_pingpong", "rc_rnr", "rc_send_inv"];
 
 #[test]

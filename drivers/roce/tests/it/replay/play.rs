@@ -26,7 +26,7 @@ pub(super) enum Requests {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rules {
     pub requests: Requests,
-    /// One in this number of the client's frames was lost after the capture point.
+    /// The client loses one frame in this number after the capture point; `None` for no loss.
     pub lost_every: Option<usize>,
     /// True if the programs changed their memory in between, so that read data exists only at the time of the
     /// READ.
@@ -100,7 +100,7 @@ struct Player<'a> {
     rules: Rules,
     side: usize,
     mtu: usize,
-    /// The messages of this side, and of the other.
+    /// The messages of the replayed side.
     own: Vec<Message<'a>>,
     peer: Vec<Message<'a>>,
     end: End,
@@ -225,7 +225,7 @@ impl Player<'_> {
         }
     }
 
-    /// Checks that each queued request is one of Linux's.
+    /// Checks that each request that our queue pair sends equals one that Linux sent.
     fn ours_are_theirs(&mut self, events: &[Event<'_>]) {
         while let Some(ours) = self.end.requests.pop_front() {
             let frame = Frame::parse(&ours).unwrap();
@@ -241,7 +241,7 @@ impl Player<'_> {
         self.compared.requests = self.sent.len();
     }
 
-    /// Delivers the other side's frame.
+    /// Delivers a captured frame of the other side.
     fn deliver(&mut self, event: &Event<'_>, later: &[Event<'_>], events: &[Event<'_>]) {
         if event.needs_receive() {
             // Where Linux reports that no receive was posted, none is posted here.
@@ -286,7 +286,7 @@ impl Player<'_> {
         assert_eq!(Frame::parse(next).unwrap().packet.bth.psn, nak.psn(), "{}", self.about);
     }
 
-    /// Checks that the bytes of a WRITE packet are at their address.
+    /// Checks that the bytes of a captured WRITE packet are in memory at the packet's address.
     fn written(&self, event: &Event<'_>) {
         let of = |m: &&Message<'_>| m.packets.iter().any(|p| p.psn() == event.psn());
         let message = self.peer.iter().find(of).unwrap();

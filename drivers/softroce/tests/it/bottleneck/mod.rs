@@ -81,7 +81,8 @@ pub(crate) struct Run {
     pub time: Duration,
 }
 
-/// 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11 packets fill it.
+/// The parameters of the link: 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11
+/// packets fill it.
 pub(crate) const LINK: &str = "rate_mbit=3200,delay_us=50,queue=64";
 
 impl Default for Run {
@@ -151,7 +152,7 @@ fn node(side: u8, run: &Run, out: &Link, into: &Link, clock: &Arc<AtomicU64>) ->
 }
 
 impl Run {
-    /// Runs it: the first node's connections are kept busy for `time`.
+    /// Runs the scenario: the first node's connections are kept busy for `time`.
     pub(crate) fn go(&self) -> Outcome {
         let faults = Faults { loss: self.loss, ..Faults::parse(self.link).unwrap() };
         let clock = Arc::new(AtomicU64::new(1_000));
@@ -243,7 +244,7 @@ impl Run {
         nodes[0].rnic.post_send(nodes[0].qps[index], &[wr]).unwrap();
     }
 
-    /// Takes completions, and posts as many work requests again.
+    /// Takes completions, and posts one new work request for each.
     fn complete(&self, nodes: &[Node; 2], outcome: &mut Outcome) {
         let mut some = [Completion::BLANK; 64];
         let n = nodes[0].rnic.poll_cq(nodes[0].cq, &mut some);

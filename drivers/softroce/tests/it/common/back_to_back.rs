@@ -75,7 +75,7 @@ pub(crate) struct Node {
 /// The parameters of the pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair {
-    /// The wire loses one frame in this number; none if it is 0.
+    /// The wire loses one frame in this number; 0 loses none.
     pub lose_every: usize,
     /// The depth of the work queues.
     pub depth: u32,

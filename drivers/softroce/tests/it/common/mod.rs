@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// One direction: frames by time of arrival.
+/// One direction of the wire: frames by time of arrival.
 #[derive(Default)]
 struct Lane {
     frames: BTreeMap<(u64, u64), Vec<u8>>,
@@ -64,7 +64,7 @@ pub(crate) struct Wire {
     delay: u64,
     /// The capacity of a receive ring, in frames; further ones are lost.
     ring: usize,
-    /// True if nothing passes.
+    /// True if the wire carries nothing.
     pub cut: bool,
     pub sent: u64,
     pub ring_lost: u64,
@@ -78,9 +78,9 @@ pub(crate) struct Port {
     side: usize,
     mtu: usize,
     buf: Vec<u8>,
-    /// The number of frames that it accepts at one time.
+    /// The number of frames that the port accepts at one point of time.
     room: usize,
-    /// The present time, and the number of frames accepted at that time.
+    /// The present time, and the number of frames that the port accepted at that time.
     taken: (u64, usize),
 }
 

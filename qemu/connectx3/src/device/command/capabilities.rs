@@ -34,7 +34,7 @@ mod flag {
     pub(super) const HIGH_LARGE_CQE: u32 = 1 << (62 - 32);
 }
 
-/// Further flags (0x70).
+/// The capability flags in the word at offset 0x70 of QUERY_DEV_CAP.
 mod flag2 {
     pub(super) const UPDATE_QP: u32 = 1 << 16;
     pub(super) const LB_SRC_CHECK: u32 = 1 << 19;

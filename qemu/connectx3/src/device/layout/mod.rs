@@ -54,8 +54,8 @@ impl Field {
         self.word
     }
 
-    /// Returns the same field `distance` bytes further on, for a structure that is repeated. The distance is
-    /// a multiple of 4.
+    /// Returns the field `distance` bytes further on, for a structure that is repeated. The distance is a
+    /// multiple of 4.
     pub const fn moved(self, distance: usize) -> Self {
         Self { word: self.word + distance, ..self }
     }

@@ -3,7 +3,7 @@
 
 use super::tracker::{INVALID, NO_SUCH, Result};
 
-/// The rows with their values.
+/// The rows of an address table, with their values.
 #[derive(Debug)]
 pub(super) struct Rows<T> {
     rows: Vec<Option<(T, u32)>>,

@@ -24,7 +24,7 @@ const QPN: u32 = 0xff_ffff;
 /// The key of a group: protocol and destination.
 type Key = (u8, [u8; 16]);
 
-/// All groups.
+/// All multicast groups of a slave.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     members: BTreeMap<Key, Vec<u32>>,

@@ -30,7 +30,7 @@ use super::opcode as op;
 use channel::{CHANNEL_LEN, Channel, Task};
 use tracker::{INVALID, NOT_PERMITTED, Result};
 
-/// The master.
+/// The master function, which serves a virtual function.
 #[derive(Debug)]
 pub(super) struct Master {
     channel: Channel,

@@ -77,7 +77,7 @@ pub(super) const fn tunnel_of(proxy: u32) -> u32 {
     proxy - PROXIES + TUNNELS
 }
 
-/// Returns whether a number is one of the slave's ends.
+/// Returns true if a number is one of the slave's proxy queue pairs.
 #[must_use]
 pub(super) const fn is_proxy(qpn: u32) -> bool {
     qpn >= PROXIES + 8 * SLAVE && qpn < PROXIES + 8 * SLAVE + 8

@@ -25,7 +25,8 @@ const fn queue_entries(log_bytes: u8, log_page: u8) -> u64 {
 }
 
 impl Slave {
-    /// Runs a command on one of these objects. Returns `None` for other commands.
+    /// Runs a command on a memory region, a queue or an MTT range of the slave. Returns `None` for other
+    /// commands.
     pub(super) fn object(
         &mut self,
         adapter: &mut Adapter,

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 /// The result of a check. Linux's master uses error numbers, which are converted to a status on the way back
 /// to the slave.
 pub(super) type Result<T = ()> = core::result::Result<T, Status>;
-/// EPERM.
+/// The error EPERM of Linux's master, as the card's status.
 pub(super) const NOT_PERMITTED: Status = Status::BadOpcode;
-/// EINVAL.
+/// The error EINVAL of Linux's master, as the card's status.
 pub(super) const INVALID: Status = Status::BadParameter;
-/// EBUSY.
+/// The error EBUSY of Linux's master, as the card's status.
 pub(super) const BUSY: Status = Status::ResourceBusy;
 /// The status for ENOENT, EEXIST and EDQUOT, for which the command interface has no status.
 pub(super) const NO_SUCH: Status = Status::Internal;
@@ -109,9 +109,9 @@ pub(super) struct Queue {
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mpt {
-    /// The index is allocated.
+    /// The index is reserved for the slave, and its table entry is not allocated.
     Reserved,
-    /// The entry in the table is allocated as well.
+    /// The index is reserved and its table entry is allocated.
     Mapped,
     /// The card owns the entry.
     Hardware {
@@ -134,9 +134,9 @@ pub(super) struct QpUses {
 /// The state of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum QpState {
-    /// The number is allocated.
+    /// The number is reserved for the slave, and its context is not allocated.
     Reserved,
-    /// The context is allocated as well.
+    /// The number is reserved and its context is allocated.
     Mapped,
     /// The card owns the queue pair.
     Hardware(QpUses),
@@ -221,7 +221,7 @@ impl Tracker {
         }
     }
 
-    /// Records that the card now owns a queue pair with these resources, which must have been checked.
+    /// Records that the card now owns a queue pair that uses `uses`. The caller must have checked `uses`.
     pub(super) fn qp_to_hardware(&mut self, qpn: u32, uses: QpUses) {
         self.count_uses(uses, true);
         if let Ok(qp) = self.qps.get_mut(qpn) {

@@ -87,7 +87,7 @@ impl Memory for LocalMemory<'_> {
         self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
     }
 
-    /// The memory belongs to the guest, so none can be lent.
+    /// Returns `None`: the memory belongs to the guest, so none can be lent.
     fn lend(&self, _len: u64) -> Option<Box<dyn Lent>> {
         None
     }

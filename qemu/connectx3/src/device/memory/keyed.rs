@@ -8,7 +8,7 @@ use crate::device::queue_memory::{MTT_ENTRY, MttTable};
 /// The guest's memory, addressed by keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Keyed<'a> {
-    /// The regions.
+    /// The regions and windows of the card.
     pub regions: &'a Regions,
     /// The page table of the regions.
     pub table: MttTable<'a>,

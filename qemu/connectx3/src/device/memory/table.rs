@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The maximum number of entries that the card caches.
 const REMEMBERED: usize = 1 << 16;
 
-/// The table.
+/// The table of regions and windows (MPT).
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     /// The ICM address of the first entry.

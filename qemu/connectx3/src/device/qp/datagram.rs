@@ -55,7 +55,7 @@ pub(super) struct Destination {
     port: u8,
     /// True if the destination is on this card, whatever the address.
     inside: bool,
-    /// Rows of the port's tables.
+    /// The row of the sender's Ethernet address in the port's table.
     mac_index: usize,
     gid_index: usize,
     /// InfiniBand: the destination LID, whether there is a GRH, and the service level.

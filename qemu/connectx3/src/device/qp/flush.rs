@@ -7,7 +7,7 @@ use crate::device::host::Host;
 use roce::transport::Env;
 use verbs::{Completion, Status, WorkKind};
 
-/// Flushes the send ring, at most one lap of it.
+/// Completes the posted sends as flushed, at most one lap of the send ring.
 pub(crate) fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
     if qp.context.is_xrc_target() {
         return;

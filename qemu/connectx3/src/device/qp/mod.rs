@@ -41,7 +41,7 @@ pub(super) struct Qp {
     pub number: QpNum,
     /// The context.
     pub context: Context,
-    /// The state.
+    /// The state of the queue pair.
     pub state: State,
     /// The transport service.
     pub service: Service,

@@ -104,7 +104,7 @@ impl SendRing {
         1 << self.ring.log_entries
     }
 
-    /// Returns the index of the next work request, as completions contain it.
+    /// Returns the index of the next work request in the form in which completions contain it.
     #[must_use]
     pub(crate) const fn index(&self) -> u16 {
         self.head as u16
@@ -168,7 +168,7 @@ impl ReceiveRing {
         1 << self.ring.log_entries
     }
 
-    /// Returns the index of the next entry, as completions contain it.
+    /// Returns the index of the next entry in the form in which completions contain it.
     #[must_use]
     pub(crate) const fn index(&self) -> u16 {
         self.head

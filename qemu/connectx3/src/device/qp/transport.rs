@@ -18,11 +18,11 @@ pub(crate) enum Transport {
 /// The queues that have failed and flush their work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
-    /// Neither queue.
+    /// Neither queue has failed.
     Nothing,
     /// The send queue: the queue pair is in the send queue error state.
     Sends,
-    /// Both queues: the queue pair is in the error state.
+    /// Both queues have failed: the queue pair is in the error state.
     All,
 }
 

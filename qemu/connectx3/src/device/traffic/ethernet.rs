@@ -115,7 +115,8 @@ impl Traffic {
         }
     }
 
-    /// Delivers a frame to the guest's Ethernet driver. `from` is a queue pair of this card, or the wire.
+    /// Delivers a frame to the guest's Ethernet driver. `from` is the sending queue pair of this card, or
+    /// `None` for a frame from the cable.
     pub(crate) fn receive_ethernet(
         &mut self,
         port: usize,

@@ -61,7 +61,8 @@ impl Traffic {
         }
     }
 
-    /// Handles a packet. `from` is a queue pair of this card, or the wire.
+    /// Handles a packet. `from` is the sending queue pair of this card, or `None` for a packet from the
+    /// cable.
     pub(crate) fn receive_infiniband(
         &mut self,
         index: usize,

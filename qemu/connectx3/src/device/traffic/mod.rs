@@ -37,7 +37,7 @@ const RECEIVING: u32 = 0;
 /// The number of rounds of looped-back frames per turn.
 const ROUNDS: usize = 16;
 
-/// A frame from a queue pair of this card to the same port.
+/// A frame that a queue pair of this card sends to other queue pairs of the same port.
 #[derive(Debug)]
 pub(super) struct Looped {
     pub port: usize,
@@ -120,12 +120,12 @@ impl Traffic {
         }
     }
 
-    /// Queues a frame of a queue pair for others of its port.
+    /// Queues a frame of a queue pair for the other queue pairs of the same port.
     pub(super) fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.looped.push(Looped { port, from, frame, raw: false });
     }
 
-    /// Queues a frame of a raw Ethernet queue pair for others of its port.
+    /// Queues a frame of a raw Ethernet queue pair for the other queue pairs of its port.
     pub(super) fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.looped.push(Looped { port, from, frame, raw: true });
     }

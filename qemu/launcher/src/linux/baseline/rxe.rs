@@ -29,9 +29,9 @@ pub struct RxeBaseline {
 /// The connection of a pair's guests to their fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Shared memory (vhost-user).
+    /// The guests share memory with the fabric (vhost-user).
     Memory,
-    /// Streams of frames through QEMU.
+    /// The guests' frames pass through QEMU, as streams.
     Stream,
 }
 

@@ -67,13 +67,13 @@ impl Nodes {
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
-    /// Makes two nodes without a wait for their links.
+    /// Makes two nodes, and does not wait for their links.
     pub(crate) fn cold(profile: &str) -> Self {
         let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &Config::default()));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
-    /// Makes a queue pair at each node, connected to the other.
+    /// Makes a queue pair at each of the two nodes, connected to each other.
     pub(crate) fn connect(&self, link: LinkKind) -> [End<'_>; 2] {
         let [a, b] = [0, 1].map(|n| End::new(&self.drivers[n], &self.machines[n].bus.data));
         a.connect(&b, link);

@@ -1,4 +1,4 @@
-//! A software RNIC on the same wire.
+//! A software RNIC on the wire of the emulated cards.
 
 use super::wire::Station;
 use platform::{Arena, Instant};
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use verbs::{Gid, MacAddr, Rnic};
 
-/// Received frames, and sent ones.
+/// The frames that the RNIC has received, and those that it has sent.
 #[derive(Default)]
 struct Queues {
     inbox: VecDeque<Vec<u8>>,

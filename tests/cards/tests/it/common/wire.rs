@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 /// A station, which sends and receives frames.
 pub(crate) trait Station {
-    /// Does pending work.
+    /// Makes the station do its pending work.
     fn progress(&self);
-    /// Returns the frames that it has sent.
+    /// Returns the frames that the station has sent since the last call.
     fn sent(&self) -> Vec<Vec<u8>>;
-    /// Receives a frame.
+    /// Delivers a frame to the station.
     fn receive(&self, frame: &[u8]);
 }
 

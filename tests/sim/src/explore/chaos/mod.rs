@@ -59,7 +59,7 @@ pub(super) struct Chaos {
     subject: Subject,
     swarm: Swarm,
     troubles: Vec<(Instant, Trouble)>,
-    /// The nodes that die soon.
+    /// The nodes that will die, each with the time.
     victims: Vec<(Instant, usize)>,
     dead: BTreeSet<usize>,
     /// The number of machines that may still join.

@@ -22,7 +22,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Returns the node for which time does not pass as for the others.
+    /// Returns the node that is paused, if the fault pauses one.
     pub(super) fn paused(&self) -> Option<usize> {
         match self {
             Self::Paused(node) | Self::Held(node, _) | Self::Stalled(node) => Some(*node),

@@ -19,9 +19,9 @@ pub(crate) enum Act {
 /// The knowledge of the task that did the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// The operation happened, and this was the value before it.
+    /// The operation happened, and found this value in the word.
     Value(u64),
-    /// The operation happened.
+    /// The operation has happened.
     Done,
     /// The operation happened once or never.
     Unknown,
@@ -62,7 +62,7 @@ impl Operation {
     }
 }
 
-/// The search for an order.
+/// A search for an order of the operations in which each result is explained.
 struct Search<'a> {
     operations: &'a [Operation],
     /// The operations that are placed in the order, as bits.

@@ -34,7 +34,7 @@ struct Lock {
     tokens: BTreeSet<u128>,
     /// The incarnations that have ever claimed it exclusively.
     wanted: BTreeSet<MemberId>,
-    /// True if a holder has died with it, and no task has held it exclusively since.
+    /// True if a holder has died while it held the lock, and no task has held the lock exclusively since.
     died: bool,
 }
 

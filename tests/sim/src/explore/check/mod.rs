@@ -106,7 +106,7 @@ impl State {
         pauses.any(|(a, b)| *a <= to && b.is_none_or(|b| b >= from))
     }
 
-    /// Returns whether, as node `by` knows, that incarnation is a member.
+    /// Returns true if node `by` regards the incarnation `member` as a member.
     fn sees(&self, by: MemberId, member: MemberId) -> bool {
         let members = self.nodes.get(&by).map(Lite::members).unwrap_or_default();
         members.iter().any(|known| (known.node, known.incarnation) == member)
@@ -224,12 +224,13 @@ impl Check {
         }
     }
 
-    /// Returns whether a node was paused at some time between the two.
+    /// Returns true if a node was paused at some time between `from` and `to`.
     pub(super) fn was_paused(&self, node: usize, from: Instant, to: Instant) -> bool {
         self.lock().was_paused(node, from, to)
     }
 
-    /// Returns a moment, with which operations before it can be named later.
+    /// Returns a token for the present moment, by which a later check can tell which operations had begun
+    /// before it.
     pub(super) fn moment(&self) -> Tick {
         self.lock().tick()
     }

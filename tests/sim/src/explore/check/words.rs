@@ -6,7 +6,7 @@ use super::{Check, MemberId, State, Tick};
 use lite::NodeId;
 use std::collections::BTreeMap;
 
-/// One word of the model.
+/// A word of the model: an 8-byte value of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cell {
     /// The value of a [`lite::Counter`] that all tasks add to.
@@ -15,7 +15,7 @@ pub(crate) enum Cell {
     Swapped(usize),
     /// A word that a lock protects.
     Guarded(usize),
-    /// The count of an event.
+    /// The number of signals of an event.
     Event(usize),
     /// The binding of a name; 0 if there is none.
     Name(usize),
@@ -64,14 +64,14 @@ struct Entry {
     member: MemberId,
     act: Act,
     from: Tick,
-    /// The moment and the kind of its end.
+    /// The moment and the kind of the operation's end.
     end: Option<(Tick, End)>,
-    /// The moment after which it does not happen any more.
+    /// The moment after which the operation has no effect any more.
     closed: Tick,
 }
 
 impl Entry {
-    /// Returns whether it may still happen.
+    /// Returns true if the operation may still have an effect.
     fn is_open(&self) -> bool {
         self.closed == Tick::MAX && matches!(self.end, None | Some((_, End::Unknown | End::Asked)))
     }
@@ -175,7 +175,7 @@ impl State {
 }
 
 impl Check {
-    /// Records the begin of an operation.
+    /// Records the start of an operation on a word.
     pub(crate) fn word(&self, member: MemberId, cell: Cell, act: Act) -> WordOp {
         let mut state = self.lock();
         let from = state.tick();

@@ -21,11 +21,11 @@ use submission::Submission;
 const IMPATIENT: u64 = 400;
 /// The time in which all waits of clients end, once all faults have ended.
 const LIMIT: Duration = Duration::from_secs(200);
-/// The interval between two looks meanwhile.
+/// The interval at which a client checks its requests.
 const LOOK: Duration = Duration::from_millis(100);
 
 enum State {
-    /// The client does nothing until then.
+    /// The client does nothing until the given time.
     Away(Instant),
     /// The client waits for the answer to its hello, and then makes this request.
     Greets(FromClient),

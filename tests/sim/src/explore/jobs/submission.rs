@@ -37,7 +37,7 @@ impl Submission {
         }
     }
 
-    /// Returns the submission, if `wish` is one.
+    /// Returns the job that `wish` submits, if it is a submission.
     pub(super) fn of(wish: &FromClient) -> Option<Self> {
         let FromClient::Submit { inputs, .. } = wish else { return None };
         let total = inputs.iter().map(|file| file.len).sum();

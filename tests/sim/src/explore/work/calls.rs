@@ -11,7 +11,7 @@ use std::task::Poll;
 /// The first number of the functions and mailboxes of single tasks.
 const PRIVATE: u32 = 100;
 
-/// Returns the end of a call or a message.
+/// Returns the outcome that the check records for the result of a call or a message.
 fn ended<T>(result: &Ended<T>) -> CallEnd {
     match result {
         Some(Ok(_)) => CallEnd::Done,

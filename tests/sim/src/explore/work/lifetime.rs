@@ -19,7 +19,8 @@ impl Worker {
         result.ok()
     }
 
-    /// Receives the news of a watcher of the membership: no member is one that has left.
+    /// Takes the changes that a membership watcher reports, and checks that no node that has left is a
+    /// member.
     pub(super) async fn watch(&mut self) -> Option<()> {
         let lite = self.lite.clone();
         let watcher = self.watcher.get_or_insert_with(|| lite.watch());

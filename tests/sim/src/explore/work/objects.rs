@@ -52,7 +52,8 @@ impl Worker {
         self.made.lock().expect("no panic under the lock").push(Owned { node: self.node, thing });
     }
 
-    /// Makes an object without dropping the call: an object of a dropped call has no owner to end it.
+    /// Makes an object, and never drops the call meanwhile: the object of a dropped call has no owner to end
+    /// it.
     async fn make<T>(&mut self, name: &str, create: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let made = create.await;
         let outcome = made.as_ref().map(drop);

@@ -5,7 +5,7 @@ use super::worker::Worker;
 use lite::Permissions;
 
 impl Worker {
-    /// Uses a region of its own: fresh memory is zero, and keeps the written data until it is freed.
+    /// Uses a region of the task's own: fresh memory is zero, and keeps the written data until it is freed.
     pub(super) async fn own_region(&mut self) -> Option<()> {
         let patience = self.patience();
         if let Some((region, data)) = self.kept.take() {
@@ -44,7 +44,7 @@ impl Worker {
         Some(())
     }
 
-    /// Checks that its private memory has not changed.
+    /// Checks that the private memory of the task has not changed.
     pub(super) fn look_at_private(&self) {
         let Some((memory, data)) = &self.private else { return };
         let mut got = vec![0; data.len()];

@@ -82,7 +82,7 @@ impl Worker {
         Some(())
     }
 
-    /// Takes a region of its own through all operations of its master, to its end.
+    /// Takes a region of the task's own through all operations of a master, to the end of the region.
     pub(super) async fn admin(&mut self) -> Option<()> {
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);

@@ -54,7 +54,7 @@ pub(in crate::explore) struct Stage {
     check: Arc<Check>,
 }
 
-/// A shared object, as the node holds it that made it.
+/// A shared object, as the node that made it holds it.
 pub(in crate::explore) struct Owned {
     pub(in crate::explore) node: usize,
     pub(in crate::explore) thing: Thing,
@@ -63,7 +63,7 @@ pub(in crate::explore) struct Owned {
 pub(in crate::explore) enum Thing {
     /// A region that all tasks write to, each to its part.
     Region(usize, Lmr),
-    /// Any other region.
+    /// A region of any other kind.
     Other(Lmr),
     /// A region whose rights its maker grants and revokes.
     Gate(usize, Lmr),
@@ -76,7 +76,7 @@ pub(in crate::explore) enum Thing {
 }
 
 impl Thing {
-    /// Returns whether it may outlive the node of its maker.
+    /// Returns true if the object may outlive the node of its maker.
     pub(in crate::explore) const fn outlives(&self) -> bool {
         matches!(self, Self::Handed(_) | Self::Lock(_) | Self::Event(_))
     }

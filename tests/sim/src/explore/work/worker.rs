@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-/// One task.
+/// One of the tasks that work on a node.
 pub(super) struct Worker {
     pub(super) lite: Lite,
     pub(super) host: Arc<Host>,
@@ -26,12 +26,12 @@ pub(super) struct Worker {
     /// The number among all tasks, which determines its part of regions.
     pub(super) number: usize,
     pub(super) initial: usize,
-    /// The number of requests that it has numbered so far.
+    /// The number of requests that the task has numbered so far.
     pub(super) count: u64,
-    /// True if there are no faults any more: all its operations must succeed.
+    /// True if no faults happen any more, so that all operations of the task must succeed.
     pub(super) calm: bool,
     pub(super) subject: Subject,
-    /// The number of shared objects of each kind that it uses.
+    /// The number of shared objects of each kind that the task uses.
     pub(super) shared: usize,
     /// True while the step uses a region of which a part lay on a node that has ended.
     pub(super) partly_gone: bool,
@@ -40,13 +40,13 @@ pub(super) struct Worker {
     pub(super) regions: [Option<Lmr>; EACH],
     pub(super) gates: [Option<Lmr>; EACH],
     pub(super) cells: [Option<Lmr>; EACH],
-    /// The shared regions that its node has made.
+    /// The shared regions that the task's node has made.
     pub(super) owned: Vec<(usize, Lmr)>,
     pub(super) owned_gates: Vec<(usize, Lmr)>,
     pub(super) named: Option<Named>,
-    /// A region of its own, and its content.
+    /// A region that belongs to the task alone, and its content.
     pub(super) kept: Option<(Lmr, Vec<u8>)>,
-    /// A region that it has lent to all tasks, and its number.
+    /// A region that the task has lent to all tasks, and the number of the region.
     pub(super) pooled: Option<(usize, Lmr)>,
     /// The regions that other tasks have lent.
     pub(super) borrowed: [Option<Lmr>; EACH],
@@ -107,7 +107,7 @@ impl Worker {
         self.host.true_time()
     }
 
-    /// Returns the present incarnation of its node.
+    /// Returns the present incarnation of the task's node.
     pub(super) fn member(&self) -> (NodeId, Incarnation) {
         (self.lite.node_id(), self.lite.incarnation())
     }
@@ -130,7 +130,7 @@ impl Worker {
         NodeId(1 + self.random.below(self.initial as u64) as u16)
     }
 
-    /// Returns two different nodes, or one.
+    /// Returns a placement on one node or on two different nodes.
     pub(super) fn anywhere(&mut self) -> Placement {
         let (a, b) = (self.anyone(), self.anyone());
         match self.random.below(4) {
