@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 /**
- * The right to read.
+ * The right to read a region.
  */
 #define FL_READ 1
 
@@ -47,7 +47,7 @@
 #define FL_ATOMIC 16
 
 /**
- * All rights.
+ * All rights on a region.
  */
 #define FL_ALL 31
 
@@ -78,11 +78,11 @@ typedef enum {
    */
   FL_NO_SUCH_NODE = 4,
   /**
-   * Nothing is published under that name.
+   * No region or object is published under the requested name.
    */
   FL_NO_SUCH_NAME = 5,
   /**
-   * Something is published or registered under that name or number already.
+   * The name or function number is in use already.
    */
   FL_NAME_TAKEN = 6,
   /**
@@ -90,7 +90,7 @@ typedef enum {
    */
   FL_NO_SUCH_FUNCTION = 7,
   /**
-   * The region does not grant that right, or the handle does not have it.
+   * The region does not grant the required right, or the handle does not have it.
    */
   FL_PERMISSION = 8,
   /**
@@ -193,7 +193,7 @@ typedef struct {
    */
   const char *address;
   /**
-   * For softroce, the fabric's Unix socket. Required there.
+   * The path of the fabric's Unix socket. Required for softroce.
    */
   const char *fabric_socket;
   /**
