@@ -40,6 +40,12 @@ pub fn may_change(owner: &Lite, by: MemberId, node: &Lite, bytes: Bytes) -> bool
     by == (owner.node.me, owner.node.incarnation) || !owner.node.is_live(by) || holds()
 }
 
+/// Returns true if the lease of `node` has passed by its own clock, also if the node has not noticed it yet.
+#[must_use]
+pub fn lease_has_passed(node: &Lite) -> bool {
+    node.node.local.lease.has_passed(node.platform().now())
+}
+
 /// Returns the incarnations for which `node` sets or copies bytes at present.
 #[must_use]
 pub fn errands(node: &Lite) -> Vec<MemberId> {
