@@ -79,7 +79,7 @@ const FAILED: u64 = 3;
 /// waiter, no task mistakes this stage for the operation's end.
 const FILLED: u64 = 4;
 
-/// The published state of one slot.
+/// The state of the operation in one slot, as its task reads it without the lock of the table.
 struct End {
     /// The use of the slot, and its stage.
     word: AtomicU64,
@@ -87,8 +87,8 @@ struct End {
     place: AtomicU64,
 }
 
-/// The published state of all slots. It only changes under the lock of the table, except by
-/// [`filled`](OpStatuses::filled).
+/// The states of the operations in all slots, which their tasks read without the lock of the table.
+/// It only changes under the lock of the table, except by [`filled`](OpStatuses::filled).
 #[derive(Clone)]
 pub(crate) struct OpStatuses(Arc<[End]>);
 

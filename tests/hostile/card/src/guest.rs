@@ -273,7 +273,8 @@ pub(crate) fn poke(input: &mut Input<'_>, world: &mut World) {
     world.bad.machine.put(place.min(limit) & !3, &word.to_be_bytes());
 }
 
-/// Returns a data segment.
+/// Returns a data segment of a work request, as four 32-bit words: length, key, and the two halves of an
+/// address. `input` decides if they are valid.
 fn segment(input: &mut Input<'_>) -> [u32; 4] {
     let len = match input.byte() % 4 {
         0 => input.word(),

@@ -17,9 +17,9 @@ use verbs::{
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Drivers that came up.
+    /// The number of drivers that accepted the device and started.
     pub up: u64,
-    /// Drivers that refused the card.
+    /// The number of drivers that refused the device.
     pub refused: u64,
     /// The number of values that the device reported falsely.
     pub lies: u64,

@@ -258,7 +258,8 @@ impl<'a> Wqe<'a> {
         }
     }
 
-    /// Writes a list from a unit on, and returns the index of the unit after it.
+    /// Writes the elements of a scatter or gather list into the entry, one per unit of 16 bytes
+    /// from unit `unit` on, and returns the index of the unit after them.
     #[inline(never)]
     fn gather<H: Hardware>(
         self,

@@ -76,7 +76,8 @@ impl Station for Soft {
     }
 }
 
-/// A station for a world with its own clock, in which the host calls the RNIC's `progress`.
+/// A SoftRoCE RNIC as a station of a simulated network. Unlike [`Soft`], it leaves the calls of the RNIC's
+/// `progress` to the host that owns it.
 pub(crate) struct SoftWire<'a>(pub &'a Soft);
 
 impl Station for SoftWire<'_> {
