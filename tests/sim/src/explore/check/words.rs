@@ -21,8 +21,11 @@ pub(crate) enum Cell {
     Name(usize),
     /// A word that is 0 or 1.
     Flag(usize),
-    /// The right of a node to write to a region whose rights change, as 0 or 1.
+    /// The right of a node to map a region whose rights change, as 0 or 1.
     Right(usize, NodeId),
+    /// The right of a node to use its mappings of that region, as 0 or 1. A revocation takes this right
+    /// later than the right to map, so each of the two is a word of its own.
+    Use(usize, NodeId),
 }
 
 impl Cell {
@@ -32,7 +35,7 @@ impl Cell {
             Self::Guarded(_) => "what a lock guards is linearizable",
             Self::Event(_) => "an event counts its signals",
             Self::Name(_) => "a name is bound once",
-            Self::Right(..) => "rights and bounds hold",
+            Self::Right(..) | Self::Use(..) => "rights and bounds hold",
         }
     }
 }
@@ -152,18 +155,7 @@ impl State {
             let mut others = entries.iter().filter(|other| !std::ptr::eq(*other, *entry));
             !others.any(|other| other.binds(entry.from, at))
         };
-        // While a right is revoked, new mappings are refused first, and the present ones later.
-        let is_settled = |entry: &&Entry| {
-            let end = entry.end.map_or(Tick::MAX, |(at, _)| at);
-            let revokes = |other: &Entry| {
-                other.act == Act::Write(0)
-                    && other.from < end
-                    && other.end.is_none_or(|(at, _)| at > entry.from)
-            };
-            !matches!((cell, entry.act), (Cell::Right(..), Act::Read)) || !entries.iter().any(revokes)
-        };
-        let judged = entries.iter().filter(is_sure).filter(is_settled);
-        let mut all: Vec<_> = judged.filter_map(Entry::operation).collect();
+        let mut all: Vec<_> = entries.iter().filter(is_sure).filter_map(Entry::operation).collect();
         for (_, members, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
             if members.iter().any(|member| self.is_over(member)) {
                 let act = Act::Swap(*to, 0);

@@ -32,7 +32,8 @@ impl Worker {
             return None;
         }
         let grants = self.random.one_in(2);
-        let op = self.check.word(self.member(), Cell::Right(n, whom), Act::Write(u64::from(grants)));
+        let changes = [Cell::Right(n, whom), Cell::Use(n, whom)];
+        let changes = changes.map(|cell| self.check.word(self.member(), cell, Act::Write(u64::from(grants))));
         let result = if grants {
             self.run(format!("grant {whom} writes to gate {n}"), patience, gate.grant(whom, WRITE)).await
         } else {
@@ -46,7 +47,9 @@ impl Worker {
             Some(Err(error)) if is_unsure(error) => End::Asked,
             Some(Err(_)) => End::Never,
         };
-        self.check.word_ended(op, end);
+        for change in changes {
+            self.check.word_ended(change, end);
+        }
         result?.ok()
     }
 
@@ -55,7 +58,7 @@ impl Worker {
         let (me, member) = (self.lite.node_id(), self.member());
         if let Some(gate) = self.gates[n].clone() {
             // A mapping that was made with the right has it until it is revoked.
-            let op = self.check.word(member, Cell::Right(n, me), Act::Read);
+            let op = self.check.word(member, Cell::Use(n, me), Act::Read);
             let write = gate.with_deadline(patience);
             let result = self.attempt(format!("write to gate {n}"), patience, write.write(0, &[1; 8])).await;
             self.check.word_ended(op, if matches!(result, Some(Ok(()))) { End::Saw(1) } else { End::Never });
