@@ -170,7 +170,11 @@ impl Core {
 
     /// Returns this core's activity.
     pub(super) fn state(&self) -> Activity {
-        if self.state.load(Ordering::Acquire) == Activity::Task as u8 { Activity::Task } else { Activity::Loop }
+        if self.state.load(Ordering::Acquire) == Activity::Task as u8 {
+            Activity::Task
+        } else {
+            Activity::Loop
+        }
     }
 
     /// Returns the task that this core runs. Call on the core itself.

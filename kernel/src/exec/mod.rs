@@ -31,7 +31,7 @@ use platform::Instant;
 
 use crate::arch::{self, percpu};
 use crate::time;
-use core_state::{Core, Runnable, Activity};
+use core_state::{Activity, Core, Runnable};
 
 pub(crate) use core_state::Meta;
 pub(crate) use main_loop::{run, set_max_spin};
