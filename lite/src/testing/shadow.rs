@@ -33,17 +33,20 @@ pub fn region_owner(node: &Lite, bytes: Bytes) -> Option<MemberId> {
 
 /// Returns whether `owner`, whose region `bytes` of `node` are a part of, lets `by` change them: if `by` maps
 /// the region or is the owner. An owner removes an incarnation that has ended before all other members have
-/// cut it off, so the answer is also true for those.
+/// cut it off, so the answer is also true for those. It is true as well if the owner knows of the end of
+/// `node`: the owner does not wait for a node that has ended.
 #[must_use]
 pub fn may_change(owner: &Lite, by: MemberId, node: &Lite, bytes: Bytes) -> bool {
     let holds = || owner.node.regions.holders_of(&bytes.on(node)).is_some_and(|all| all.contains(&by));
-    by == (owner.node.me, owner.node.incarnation) || !owner.node.is_live(by) || holds()
+    let live = |member| owner.node.is_live(member);
+    by == (owner.node.me, owner.node.incarnation) || !live(by) || !live(bytes.on(node).at) || holds()
 }
 
-/// Returns true if the lease of `node` has passed by its own clock, also if the node has not noticed it yet.
+/// Returns true if `witness` knows that `node` has cut `ended` off: `witness` counts `node` as a member, and
+/// knows that all members have cut `ended` off.
 #[must_use]
-pub fn lease_has_passed(node: &Lite) -> bool {
-    node.node.local.lease.has_passed(node.platform().now())
+pub fn has_cut_off(node: MemberId, ended: MemberId, witness: &Lite) -> bool {
+    witness.node.is_live(node) && witness.settled_lives().contains(&ended)
 }
 
 /// Returns the incarnations for which `node` sets or copies bytes at present.

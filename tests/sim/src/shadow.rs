@@ -2,11 +2,12 @@
 //!
 //! A byte of a region belongs to the region's owner. Those incarnations may change it by RDMA that map the
 //! region, as its owner knows, and the owner itself. Neither the writer nor the owner may be an incarnation
-//! whose end all members know. [`Watched`] is the memory as the software RNIC sees it: it judges each byte
+//! that all members have cut off. Members do not wait for a node that has ended: the memory of a node that
+//! does not yet know of its own end is nobody's. [`Watched`] is the memory as the software RNIC sees it: it judges each byte
 //! that a frame of another machine changes, whichever value the byte gets. The memory of emulated cards is
 //! not judged.
 
-use lite::testing::{Bytes, Host, lease_has_passed, may_change, region_owner};
+use lite::testing::{Bytes, Host, has_cut_off, may_change, region_owner};
 use lite::{Incarnation, Lite, NodeId};
 use platform::{Arena, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use std::collections::BTreeMap;
@@ -65,11 +66,6 @@ impl Shadows {
         let State { nodes, violation, judged } = &mut *state;
         let (Some((node, _)), Some((writer, _))) = (nodes.get(&at), nodes.get(&by)) else { return };
         let Some(owner) = region_owner(node, bytes) else { return };
-        // Such a node may be dead for all others, which then do not wait until it has cut the writer off. Its
-        // memory is nobody's: it leaves, and gives all of it back.
-        if lease_has_passed(node) {
-            return;
-        }
         *judged += 1;
         if violation.is_none() {
             *violation = wrong(nodes, node, id(writer), owner, bytes);
@@ -96,7 +92,7 @@ fn wrong(
     let live = |member| find(member).filter(|(lite, host)| !host.is_dead() && lite.is_member());
     let settled = |member: MemberId| {
         let mut all = nodes.values().filter(|(_, host)| !host.is_dead());
-        live(member).is_none() && all.any(|(lite, _)| lite.settled_lives().contains(&member))
+        live(member).is_none() && all.any(|(lite, _)| has_cut_off(id(node), member, lite))
     };
     let change = format!("{writer:?} changes {bytes:?} of {:?}, a region of {owner:?}", id(node));
     if settled(writer) {

@@ -3,6 +3,7 @@
 use super::{Check, MemberId};
 use crate::Cluster;
 use crate::explore::LEASE;
+use lite::testing::{errands, has_cut_off};
 use platform::Instant;
 use std::time::Duration;
 
@@ -40,18 +41,16 @@ impl Check {
         }
     }
 
-    /// Checks that no node sets or copies bytes for an incarnation whose end all members know. A node whose
-    /// lease has passed may be dead for all others: they do not wait for it.
+    /// Checks that a node sets or copies no bytes for an incarnation that it has cut off, as another node
+    /// knows.
     fn look_at_errands(&self, cluster: &Cluster, i: usize) {
         let lite = cluster.lite(i);
-        if lite::testing::lease_has_passed(&lite) {
-            return;
-        }
-        let mut state = self.lock();
-        for by in lite::testing::errands(&lite) {
-            if state.settled.contains(&by) {
+        let me = (lite.node_id(), lite.incarnation());
+        for by in errands(&lite) {
+            let mut others = (1..=cluster.joined()).filter(|other| !cluster.host(*other).is_dead());
+            if others.any(|other| has_cut_off(me, by, &cluster.lite(other))) {
                 let seen = format!("node {i} still changes bytes for {by:?}, whose end all members know");
-                state.violated("only nodes that map a region change it", seen);
+                self.violated("only nodes that map a region change it", seen);
             }
         }
     }
