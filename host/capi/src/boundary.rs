@@ -46,9 +46,9 @@ pub(crate) unsafe fn given<'a, T>(from: *const T, what: &str) -> Result<&'a T, F
 }
 
 /// The caller's pointer for a result, which is checked before the call has any effect.
-pub(crate) struct Place<T>(*mut T);
+pub(crate) struct OutParam<T>(*mut T);
 
-impl<T> Place<T> {
+impl<T> OutParam<T> {
     /// # Safety
     /// `to` must be null or be writable until the call whose argument it is returns.
     pub(crate) unsafe fn new(to: *mut T, what: &str) -> Result<Self, Failure> {
@@ -69,7 +69,7 @@ impl<T> Place<T> {
     }
 }
 
-impl<H: Handle> Place<*mut H> {
+impl<H: Handle> OutParam<*mut H> {
     /// Stores a new handle for the caller.
     pub(crate) fn give(self, held: H::Held) -> Result<(), Failure> {
         self.put(handle::make(held)?);

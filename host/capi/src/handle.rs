@@ -10,11 +10,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The bits of a handle, from the top: its kind (never 0, so that no handle is null, and so that the
 /// processor has no memory at such an address), the generation of its entry, the index of its entry.
-const PLACE_BITS: u32 = 24;
+const INDEX_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 36;
 const LAST_GENERATION: u64 = (1 << GENERATION_BITS) - 1;
 /// The largest number of handles of one kind.
-const MOST: usize = 1 << PLACE_BITS;
+const MOST: usize = 1 << INDEX_BITS;
 
 const _: () = assert!(usize::BITS == 64, "a handle fills a pointer of 64 bits");
 
@@ -30,14 +30,14 @@ pub(crate) trait Handle: Sized {
 }
 
 /// The objects of all handles of one kind.
-pub(crate) struct Table<T>(RwLock<Places<T>>);
+pub(crate) struct Table<T>(RwLock<Entries<T>>);
 
-struct Places<T> {
-    all: Vec<Place<T>>,
+struct Entries<T> {
+    all: Vec<Entry<T>>,
     free: Vec<usize>,
 }
 
-struct Place<T> {
+struct Entry<T> {
     /// The generation of the handle in use, or of the next one.
     generation: u64,
     held: Option<Arc<T>>,
@@ -46,7 +46,7 @@ struct Place<T> {
 /// The parts of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Name {
-    place: usize,
+    index: usize,
     generation: u64,
 }
 
@@ -54,14 +54,14 @@ impl Name {
     /// Returns the parts of a handle if the handle is of the kind `kind`.
     fn of(number: usize, kind: u64) -> Option<Self> {
         let number = number as u64;
-        (number >> (PLACE_BITS + GENERATION_BITS) == kind).then_some(Self {
-            place: number as usize & (MOST - 1),
-            generation: number >> PLACE_BITS & LAST_GENERATION,
+        (number >> (INDEX_BITS + GENERATION_BITS) == kind).then_some(Self {
+            index: number as usize & (MOST - 1),
+            generation: number >> INDEX_BITS & LAST_GENERATION,
         })
     }
 
     fn number(self, kind: u64) -> usize {
-        (kind << (PLACE_BITS + GENERATION_BITS) | self.generation << PLACE_BITS | self.place as u64) as usize
+        (kind << (INDEX_BITS + GENERATION_BITS) | self.generation << INDEX_BITS | self.index as u64) as usize
     }
 }
 
@@ -76,38 +76,38 @@ enum Stale {
 
 impl<T> Table<T> {
     pub(crate) const fn new() -> Self {
-        Self(RwLock::new(Places { all: Vec::new(), free: Vec::new() }))
+        Self(RwLock::new(Entries { all: Vec::new(), free: Vec::new() }))
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Places<T>> {
+    fn read(&self) -> RwLockReadGuard<'_, Entries<T>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Places<T>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Entries<T>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an object and returns its handle; `None` if the table is full.
     fn add(&self, held: T) -> Option<Name> {
         let held = Arc::new(held);
-        let mut places = self.write();
-        let place = match places.free.pop() {
-            Some(place) => place,
-            None if places.all.len() < MOST => {
-                places.all.push(Place { generation: 0, held: None });
-                places.all.len() - 1
+        let mut table = self.write();
+        let index = match table.free.pop() {
+            Some(index) => index,
+            None if table.all.len() < MOST => {
+                table.all.push(Entry { generation: 0, held: None });
+                table.all.len() - 1
             }
             None => return None,
         };
-        let entry = places.all.get_mut(place)?;
+        let entry = table.all.get_mut(index)?;
         entry.held = Some(held);
-        Some(Name { place, generation: entry.generation })
+        Some(Name { index, generation: entry.generation })
     }
 
     /// Returns a reference to the object of a handle.
     fn get(&self, name: Name) -> Result<Arc<T>, Stale> {
-        let places = self.read();
-        let entry = places.all.get(name.place).ok_or(Stale::Unknown)?;
+        let table = self.read();
+        let entry = table.all.get(name.index).ok_or(Stale::Unknown)?;
         match &entry.held {
             Some(held) if entry.generation == name.generation => Ok(held.clone()),
             _ if name.generation < entry.generation => Err(Stale::Closed),
@@ -117,8 +117,8 @@ impl<T> Table<T> {
 
     /// Removes a handle. One of several callers gets the object, the others get `Closed`.
     fn remove(&self, name: Name) -> Result<Arc<T>, Stale> {
-        let mut places = self.write();
-        let entry = places.all.get_mut(name.place).ok_or(Stale::Unknown)?;
+        let mut table = self.write();
+        let entry = table.all.get_mut(name.index).ok_or(Stale::Unknown)?;
         if entry.generation != name.generation {
             return Err(if name.generation < entry.generation { Stale::Closed } else { Stale::Unknown });
         }
@@ -126,7 +126,7 @@ impl<T> Table<T> {
         entry.generation += 1;
         // An entry whose generations are used up is not used again.
         if entry.generation <= LAST_GENERATION {
-            places.free.push(name.place);
+            table.free.push(name.index);
         }
         Ok(held)
     }
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(*share, "first", "a call that is under way goes on");
         assert_eq!((table.get(first), table.remove(first)), (Err(Stale::Closed), Err(Stale::Closed)));
         let second = table.add("second").unwrap();
-        assert_eq!(second.place, first.place, "the place is used again");
+        assert_eq!(second.index, first.index, "the index is used again");
         assert_eq!((table.get(first), table.remove(first)), (Err(Stale::Closed), Err(Stale::Closed)));
         assert_eq!(table.get(second).as_deref(), Ok(&"second"));
     }
@@ -190,14 +190,14 @@ mod tests {
         let table = Table::new();
         let only = table.add(()).unwrap();
         for name in
-            [Name { place: 1, ..only }, Name { generation: 1, ..only }, Name { place: MOST - 1, ..only }]
+            [Name { index: 1, ..only }, Name { generation: 1, ..only }, Name { index: MOST - 1, ..only }]
         {
             assert_eq!((table.get(name), table.remove(name)), (Err(Stale::Unknown), Err(Stale::Unknown)));
         }
         assert_eq!(Name::of(only.number(3), 3), Some(only));
         assert_eq!(Name::of(only.number(3), 2), None);
         assert_eq!(Name::of(0x7fff_1234_5678, 3), None, "an address of a process's memory");
-        let last = Name { place: MOST - 1, generation: LAST_GENERATION };
+        let last = Name { index: MOST - 1, generation: LAST_GENERATION };
         assert_eq!(Name::of(last.number(15), 15), Some(last));
     }
 
@@ -205,11 +205,11 @@ mod tests {
     fn a_place_whose_generations_are_used_up_is_left() {
         let table = Table::new();
         let first = table.add(1).unwrap();
-        table.write().all[first.place].generation = LAST_GENERATION;
+        table.write().all[first.index].generation = LAST_GENERATION;
         let last = Name { generation: LAST_GENERATION, ..first };
         assert_eq!(table.remove(last).as_deref(), Ok(&1));
         assert_eq!(table.get(last), Err(Stale::Closed));
-        assert_eq!(table.add(2).map(|name| name.place), Some(1));
+        assert_eq!(table.add(2).map(|name| name.index), Some(1));
     }
 
     /// If many threads give the same handles back, each handle goes to one thread, and its object is

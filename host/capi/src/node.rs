@@ -1,6 +1,6 @@
 //! Joining, leaving, the other nodes, and the barrier.
 
-use crate::boundary::{self as c, Place};
+use crate::boundary::{self as c, OutParam};
 use crate::handle::{self, Handle, Table};
 use crate::status::{Failure, fl_status};
 use lite::{Lite, NodeId};
@@ -68,10 +68,10 @@ pub unsafe extern "C" fn fl_join(
 ) -> fl_status {
     c::run(|| {
         // SAFETY: the caller vouches for the pointers.
-        let (options, place) = unsafe { (c::given(options, "options")?, Place::new(node, "node")?) };
+        let (options, out) = unsafe { (c::given(options, "options")?, OutParam::new(node, "node")?) };
         // SAFETY: as above, for the texts of the options.
         let chosen = unsafe { Chosen::of(options)? };
-        place.give(chosen.join(c::milliseconds(timeout_ms))?)
+        out.give(chosen.join(c::milliseconds(timeout_ms))?)
     })
 }
 
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn fl_members(
     c::run(|| {
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the pointer.
-        let count = unsafe { Place::new(count, "count")? };
+        let count = unsafe { OutParam::new(count, "count")? };
         let members = node.lite().members();
         if capacity > 0 && ids.is_null() {
             return Err(Failure::invalid("ids is null"));
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn fl_find_node(
     c::run(|| {
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the pointers.
-        let (name, id) = unsafe { (c::text(name, "name")?, Place::new(id, "id")?) };
+        let (name, id) = unsafe { (c::text(name, "name")?, OutParam::new(id, "id")?) };
         let deadline = Instant::now() + c::milliseconds(timeout_ms);
         loop {
             if !node.lite().is_member() {

@@ -1,6 +1,6 @@
 //! Regions: memory of a node, and the operations on it.
 
-use crate::boundary::{self as c, Place};
+use crate::boundary::{self as c, OutParam};
 use crate::handle::{self, Handle, Table};
 use crate::node::{fl_node, lite};
 use crate::status::{Failure, fl_status};
@@ -76,10 +76,10 @@ pub unsafe extern "C" fn fl_malloc(
     c::run(|| {
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the pointer.
-        let place = unsafe { Place::new(region, "region")? };
+        let out = unsafe { OutParam::new(region, "region")? };
         let rights = self::permissions(permissions)?;
         let lmr = c::wait(&node, lite(&node, timeout_ms).alloc(NodeId(home), len, rights))?;
-        place.give(Region { lmr, node })
+        out.give(Region { lmr, node })
     })
 }
 
@@ -95,10 +95,10 @@ pub unsafe extern "C" fn fl_map(
     c::run(|| {
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the pointers.
-        let (name, place) = unsafe { (c::text(name, "name")?, Place::new(region, "region")?) };
+        let (name, out) = unsafe { (c::text(name, "name")?, OutParam::new(region, "region")?) };
         let rights = self::permissions(permissions)?;
         let lmr = c::wait(&node, lite(&node, timeout_ms).map_wait(name, rights))?;
-        place.give(Region { lmr, node })
+        out.give(Region { lmr, node })
     })
 }
 
@@ -225,10 +225,10 @@ pub unsafe extern "C" fn fl_fetch_add(
     c::run(|| {
         let region = handle::get(region, "region")?;
         // SAFETY: the caller vouches for the pointer.
-        let place = unsafe { Place::optional(before) };
+        let out = unsafe { OutParam::optional(before) };
         let was = region.wait(timeout_ms, async |lmr| lmr.fetch_add(offset, add).await)?;
-        if let Some(place) = place {
-            place.put(was);
+        if let Some(out) = out {
+            out.put(was);
         }
         Ok(())
     })
@@ -248,10 +248,10 @@ pub unsafe extern "C" fn fl_compare_swap(
     c::run(|| {
         let region = handle::get(region, "region")?;
         // SAFETY: the caller vouches for the pointer.
-        let place = unsafe { Place::optional(before) };
+        let out = unsafe { OutParam::optional(before) };
         let was = region.wait(timeout_ms, async |lmr| lmr.compare_swap(offset, compare, swap).await)?;
-        if let Some(place) = place {
-            place.put(was);
+        if let Some(out) = out {
+            out.put(was);
         }
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! Remote procedure calls: the functions of this node, and calls of other nodes' functions.
 
-use crate::boundary::{self as c, Place};
+use crate::boundary::{self as c, OutParam};
 use crate::handle::{self, Handle, Table};
 use crate::node::{fl_node, lite};
 use crate::status::{Failure, fl_status};
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn fl_call(
             (
                 c::slice(request.cast::<u8>(), request_len, "request")?,
                 c::buffer(reply, capacity, "reply")?,
-                Place::new(reply_len, "reply_len")?,
+                OutParam::new(reply_len, "reply_len")?,
             )
         };
         let lite = lite(&node, timeout_ms);
@@ -130,9 +130,9 @@ pub unsafe extern "C" fn fl_register(
     c::run(|| {
         let node = handle::get(node, "node")?;
         // SAFETY: the caller vouches for the pointer.
-        let place = unsafe { Place::new(registered, "registered")? };
+        let out = unsafe { OutParam::new(registered, "registered")? };
         let server = node.lite().register(function, RpcOptions { max_request, queue: queue.max(1) })?;
-        place.give(Function { server, node })
+        out.give(Function { server, node })
     })
 }
 
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn fl_receive(
     c::run(|| {
         let function = handle::get(function, "function")?;
         // SAFETY: the caller vouches for the pointer.
-        let place = unsafe { Place::new(request, "request")? };
+        let out = unsafe { OutParam::new(request, "request")? };
         let call =
             c::wait(&function.node, within(function.node.lite(), timeout_ms, function.server.receive()))?;
-        place.give(Request { call: Mutex::new(Some(call)), node: function.node.clone() })
+        out.give(Request { call: Mutex::new(Some(call)), node: function.node.clone() })
     })
 }
 
@@ -200,13 +200,13 @@ pub unsafe extern "C" fn fl_request_copy(
     c::run(|| {
         let request = handle::get(request, "request")?;
         // SAFETY: the caller vouches for the buffer and the pointer.
-        let (into, place) = unsafe { (c::buffer(into, capacity, "into")?, Place::new(len, "len")?) };
+        let (into, out) = unsafe { (c::buffer(into, capacity, "into")?, OutParam::new(len, "len")?) };
         let len = request.with(|call| {
             let bytes = call.request();
             into.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             bytes.len()
         })?;
-        place.put(len);
+        out.put(len);
         Ok(())
     })
 }

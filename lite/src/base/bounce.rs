@@ -40,20 +40,20 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// Returns a buffer's address, for the RNIC.
     #[inline]
-    pub(crate) fn addr(&self, place: BufferOffset) -> IoAddr {
-        IoAddr(self.base.0 + place.0)
+    pub(crate) fn addr(&self, offset: BufferOffset) -> IoAddr {
+        IoAddr(self.base.0 + offset.0)
     }
 
     /// Copies from the front of a buffer.
     #[inline]
-    pub(crate) fn read(&self, place: BufferOffset, into: &mut [u8]) -> Result<(), MemoryError> {
-        self.run.read(place.0, into)
+    pub(crate) fn read(&self, offset: BufferOffset, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.run.read(offset.0, into)
     }
 
     /// Copies into a buffer, from its byte `at`.
     #[inline]
-    pub(crate) fn write(&self, place: BufferOffset, at: usize, data: &[u8]) -> Result<(), MemoryError> {
-        self.run.write(place.0 + at as u64, data)
+    pub(crate) fn write(&self, offset: BufferOffset, at: usize, data: &[u8]) -> Result<(), MemoryError> {
+        self.run.write(offset.0 + at as u64, data)
     }
 }
 
@@ -61,7 +61,7 @@ impl Buffers {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Bounce {
-    pub(crate) place: BufferOffset,
+    pub(crate) offset: BufferOffset,
     class: usize,
 }
 
@@ -120,9 +120,9 @@ impl BouncePool {
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
         for (class, c) in self.classes.iter_mut().enumerate() {
             if c.size as usize >= len
-                && let Some(place) = c.free.pop()
+                && let Some(offset) = c.free.pop()
             {
-                return Some(Bounce { place, class });
+                return Some(Bounce { offset, class });
             }
         }
         sometimes!("no bounce buffer was free");
@@ -132,7 +132,7 @@ impl BouncePool {
     /// Adds a buffer to the free ones.
     pub(crate) fn give(&mut self, bounce: Bounce) {
         if let Some(class) = self.classes.get_mut(bounce.class) {
-            class.free.push(bounce.place);
+            class.free.push(bounce.offset);
         }
     }
 }

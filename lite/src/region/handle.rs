@@ -138,9 +138,9 @@ impl Lmr {
         // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
         let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
         let known = sole.and_then(|piece| Some((piece.at, PackedLocation::new(stamp, piece.addr)?)));
-        let place = known.map(|(at, _)| node.ops.lock().links.index_of(at));
+        let member = known.map(|(at, _)| node.ops.lock().links.index_of(at));
         let short = known.map_or_else(|| PackedLocation::without_address(stamp), |(_, short)| short);
-        let extent = Extent { place, rights: mapping.rights(), len: mapping.len };
+        let extent = Extent { member, rights: mapping.rights(), len: mapping.len };
         node.holds.open(HandleEntry { mapping, freed: false, _charge: charge });
         Self { terms: HandleShared::of(by, extent), short }
     }
@@ -241,8 +241,8 @@ impl Lmr {
     }
 
     /// Returns the node whose memory the handle caches the location of.
-    pub(super) fn place(&self) -> Option<MemberIndex> {
-        self.terms.extent.place
+    pub(super) fn member(&self) -> Option<MemberIndex> {
+        self.terms.extent.member
     }
 
     /// Returns the place of `len` bytes at `offset` of `mapping`, if they are in one piece that is not
@@ -285,12 +285,12 @@ impl Lmr {
             Verb::Read { len } => (Permissions::READ, len as usize),
             Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Permissions::ATOMIC, 8),
         };
-        let Extent { place, rights, len: room } = self.terms.extent;
-        let place = place.filter(|_| rights.contains(right))?;
+        let Extent { member, rights, len: room } = self.terms.extent;
+        let member = member.filter(|_| rights.contains(right))?;
         if len.wrapping_sub(1) >= node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
-        let route = FastRoute { place, addr: self.short.at(offset), stamp: self.short.stamp() };
+        let route = FastRoute { member, addr: self.short.at(offset), stamp: self.short.stamp() };
         node.post_fast(&route, verb, deadline, (&by.class, admitted), waker)
     }
 

@@ -14,7 +14,7 @@ use alloc::sync::{Arc, Weak};
 pub(crate) struct Extent {
     /// The node of a region that was in one piece on another node when it was mapped; `None`: the fast path
     /// does not apply.
-    pub(crate) place: Option<MemberIndex>,
+    pub(crate) member: Option<MemberIndex>,
     /// The rights, as granted when the region was mapped.
     pub(crate) rights: Permissions,
     /// The length, in bytes.
@@ -25,7 +25,7 @@ type Key = (Option<u32>, u32, u64);
 
 impl Extent {
     fn key(self) -> Key {
-        (self.place.map(MemberIndex::number), self.rights.bits(), self.len)
+        (self.member.map(MemberIndex::number), self.rights.bits(), self.len)
     }
 }
 

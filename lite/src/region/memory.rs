@@ -283,13 +283,13 @@ impl RegionMemory {
         let task = async move {
             let result = node.take_stock(len).await;
             let mut table = node.holdings.0.lock();
-            let place = table.get_mut(&(owner, holding)).filter(|held| held.is_none());
-            let result = match (result, place) {
-                (Ok(stock), Some(place)) => {
+            let entry = table.get_mut(&(owner, holding)).filter(|held| held.is_none());
+            let result = match (result, entry) {
+                (Ok(stock), Some(entry)) => {
                     let pieces = stock.pieces();
                     let first = pieces.iter().take(super::request::FIRST_PIECES).copied().collect();
                     let count = pieces.len() as u32;
-                    *place = Some(stock);
+                    *entry = Some(stock);
                     Ok(Response::Shape(Shape { generation: 0, len, stripe: 0, columns: 1, count, first }))
                 }
                 (Err(error), _) => {

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum RegionState {
     /// The memory of the region is being taken on its nodes.
     Forming,
     Live,
@@ -48,7 +48,7 @@ pub(super) struct Region {
     pub(super) master: MemberId,
     /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
-    stage: Stage,
+    state: RegionState,
     /// True if a change is in progress.
     changing: bool,
     /// True if that change is a move: no node may map the region meanwhile.
@@ -133,15 +133,15 @@ impl Table {
         if !held.permissions.contains(right) {
             return Err(Error::Permission);
         }
-        let region = self.regions.get_mut(&held.region).filter(|r| r.stage == Stage::Live);
+        let region = self.regions.get_mut(&held.region).filter(|r| r.state == RegionState::Live);
         Ok((held.region, region.ok_or(Error::Freed)?))
     }
 
     pub(super) fn live(&mut self, region: u64) -> Option<&mut Region> {
-        self.regions.get_mut(&region).filter(|r| r.stage == Stage::Live)
+        self.regions.get_mut(&region).filter(|r| r.state == RegionState::Live)
     }
 
-    /// Returns the region with a number, in any stage.
+    /// Returns the region with a number, in any state.
     pub(super) fn any(&mut self, region: u64) -> Option<&mut Region> {
         self.regions.get_mut(&region)
     }
@@ -157,11 +157,11 @@ impl Table {
 
     /// Marks a region that no node can reach any more; returns true if it must be fenced for that.
     pub(super) fn mark_if_unreachable(&mut self, region: u64) -> bool {
-        let unreachable = |r: &&mut Region| !r.is_reachable() && r.stage != Stage::Freeing;
+        let unreachable = |r: &&mut Region| !r.is_reachable() && r.state != RegionState::Freeing;
         let Some(r) = self.regions.get_mut(&region).filter(unreachable) else { return false };
         // The task that makes a region takes care of one that is being formed.
-        let forming = r.stage == Stage::Forming;
-        r.stage = Stage::Freeing;
+        let forming = r.state == RegionState::Forming;
+        r.state = RegionState::Freeing;
         !forming
     }
 
@@ -261,15 +261,15 @@ impl RegionTable {
     pub(crate) fn describe(&self) -> Vec<String> {
         let table = self.table.lock();
         let line = |(id, r): (&u64, &Region)| {
-            let stage = match r.stage {
-                Stage::Forming => "forming",
-                Stage::Live => "live",
-                Stage::Freeing => "freeing",
+            let state = match r.state {
+                RegionState::Forming => "forming",
+                RegionState::Live => "live",
+                RegionState::Freeing => "freeing",
             };
             let at_rest = if r.changing { "changing" } else { "at rest" };
             let (master, incarnation) = r.master;
             alloc::format!(
-                "region {id} of {} bytes: {stage}, {at_rest}, master {master} {incarnation:?}, names {:?}, held by {:?}",
+                "region {id} of {} bytes: {state}, {at_rest}, master {master} {incarnation:?}, names {:?}, held by {:?}",
                 r.layout.len(),
                 r.names,
                 r.holders,
@@ -296,7 +296,7 @@ impl RegionTable {
             rights: Rights::new(permissions),
             master: by,
             names: Vec::new(),
-            stage: Stage::Forming,
+            state: RegionState::Forming,
             changing: false,
             moving: false,
             generation: 1,
@@ -319,10 +319,10 @@ impl RegionTable {
     ) -> Result<Response, Vec<Share>> {
         let mut table = self.table.lock();
         match table.regions.get_mut(&region) {
-            Some(r) if r.stage == Stage::Forming => {
+            Some(r) if r.state == RegionState::Forming => {
                 r.layout = Arc::new(layout);
                 r.memory = memory;
-                r.stage = Stage::Live;
+                r.state = RegionState::Live;
                 Ok(Response::Mapped { shape: r.shape(), permissions: Permissions::all() })
             }
             _ => Err(memory),
@@ -399,7 +399,7 @@ impl RegionTable {
     pub(crate) fn begin_free(&self, node: &Peers, by: MemberId, mapping: u64) -> Result<u64, Error> {
         let mut table = node.lock_for(&self.table, by)?;
         let (region, r) = table.through(mapping, Permissions::ADMIN)?;
-        r.stage = Stage::Freeing;
+        r.state = RegionState::Freeing;
         Ok(region)
     }
 
@@ -428,11 +428,11 @@ impl RegionTable {
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
             r.rights.forget(member.0);
-            if r.master == member && r.stage != Stage::Freeing {
-                if r.stage == Stage::Live {
+            if r.master == member && r.state != RegionState::Freeing {
+                if r.state == RegionState::Live {
                     orphans.push(*id);
                 }
-                r.stage = Stage::Freeing;
+                r.state = RegionState::Freeing;
             }
         }
         table.waiting.retain(|(by, _)| *by != member);

@@ -101,7 +101,7 @@ enum Brings {
     Value,
 }
 
-enum Stage {
+enum EntryState {
     Wire(OpId),
     /// The operation has ended without a work request.
     Done(Result<u64, Error>),
@@ -112,7 +112,7 @@ enum Stage {
 
 struct Entry {
     tag: u64,
-    stage: Stage,
+    state: EntryState,
     brings: Brings,
     len: usize,
     _ticket: Option<Ticket>,
@@ -243,7 +243,7 @@ impl CompletionQueue {
 
     /// Returns true if an operation is on the wire, or its completion has not been taken.
     fn holds_buffers(&self) -> bool {
-        self.entries.lock().iter().any(|entry| matches!(entry.stage, Stage::Wire(_)))
+        self.entries.lock().iter().any(|entry| matches!(entry.state, EntryState::Wire(_)))
     }
 
     /// Waits until `op` may go. Returns `None` if it may go only after a completion of this queue has been
@@ -280,19 +280,21 @@ impl CompletionQueue {
     /// Does `op` now and keeps its completion to be taken.
     async fn at_once(&self, op: &Op<'_>, deadline: Instant, ticket: Option<Ticket>) {
         let lmr = op.lmr.until(deadline).without_class();
-        let stage = match op.kind {
-            OpKind::Write(data) => Stage::Done(lmr.write(op.offset, data).await.map(|()| data.len() as u64)),
+        let state = match op.kind {
+            OpKind::Write(data) => {
+                EntryState::Done(lmr.write(op.offset, data).await.map(|()| data.len() as u64))
+            }
             OpKind::Read(len) => {
                 let mut bytes = vec![0; len];
-                Stage::Read(lmr.read(op.offset, &mut bytes).await.map(|()| bytes))
+                EntryState::Read(lmr.read(op.offset, &mut bytes).await.map(|()| bytes))
             }
-            OpKind::FetchAdd(add) => Stage::Done(lmr.fetch_add(op.offset, add).await),
+            OpKind::FetchAdd(add) => EntryState::Done(lmr.fetch_add(op.offset, add).await),
             OpKind::CompareSwap(compare, swap) => {
-                Stage::Done(lmr.compare_swap(op.offset, compare, swap).await)
+                EntryState::Done(lmr.compare_swap(op.offset, compare, swap).await)
             }
         };
         let (brings, len) = (Brings::Nothing, op.kind.len());
-        let entry = Entry { tag: op.tag, stage, brings, len, _ticket: ticket };
+        let entry = Entry { tag: op.tag, state, brings, len, _ticket: ticket };
         self.entries.lock().push_back(entry);
     }
 
@@ -329,9 +331,9 @@ impl CompletionQueue {
                 OpKind::Read(_) => Brings::Bytes,
                 OpKind::FetchAdd(_) | OpKind::CompareSwap(..) => Brings::Value,
             };
-            let stage = Stage::Wire(slot.id);
+            let state = EntryState::Wire(slot.id);
             let _ticket = ticket.take();
-            entries.push_back(Entry { tag: o.tag, stage, brings, len: o.kind.len(), _ticket });
+            entries.push_back(Entry { tag: o.tag, state, brings, len: o.kind.len(), _ticket });
         }
         drop(entries);
         if posted < taken.iter().flatten().count() {
@@ -350,13 +352,13 @@ impl CompletionQueue {
         mappings: &'m [Option<Arc<Mapping>>; BATCH],
         found: &mut [Option<Located<'m>>; BATCH],
     ) {
-        for ((place, mapping), o) in found.iter_mut().zip(mappings.iter().flatten()).zip(group) {
+        for ((entry, mapping), o) in found.iter_mut().zip(mappings.iter().flatten()).zip(group) {
             let piece = o.lmr.piece(mapping, o.kind.right(), o.offset, o.kind.len() as u64);
             let Ok(Some((spot, pass))) = piece else { break };
             if spot.at != to || !self.is_remote(o, to) || pass.share != share {
                 break;
             }
-            *place = Some((spot, pass));
+            *entry = Some((spot, pass));
         }
     }
 
@@ -377,7 +379,7 @@ impl CompletionQueue {
         let (qp_index, key) = (conn.group.lanes.pick(share), conn.remote_key.rkey);
         let qp = conn.queue_pair(qp_index).map(|qp| qp.number).ok_or(Refused::Disconnected);
         let (mut revoked, mut why) = (None, Refused::Busy);
-        for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
+        for ((entry, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
             if let Err(reason) = pass.check() {
                 revoked = (reason == NotPosted::Revoked).then_some(o);
                 break;
@@ -386,14 +388,14 @@ impl CompletionQueue {
             let waits = WaitMode::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
             match ops.take((&conn, qp_index), pass.touch(o.kind.verb()), bytes, node.send_depth, waits) {
-                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
+                Ok((id, bounce)) => *entry = Some(Taken { id, bounce, addr: spot.addr }),
                 Err(NotPosted::Busy) => break,
                 Err(_) => {
                     why = Refused::Disconnected;
                     break;
                 }
             }
-            if let Some(taken) = place {
+            if let Some(taken) = entry {
                 node.local.trace(|| posted_event(taken.id, o.kind.verb(), to.0, qp_index));
             }
             ops.fast_path.count(o.kind.verb());
@@ -415,10 +417,10 @@ impl CompletionQueue {
         let buffers = &self.by.node.buffers;
         let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
         for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {
-            let Some(place) = slot.bounce else { continue };
-            *sge = [Sge { addr: buffers.addr(place), len: o.kind.len() as u32 }];
+            let Some(offset) = slot.bounce else { continue };
+            *sge = [Sge { addr: buffers.addr(offset), len: o.kind.len() as u32 }];
             if let OpKind::Write(data) = o.kind
-                && buffers.write(place, 0, data).is_err()
+                && buffers.write(offset, 0, data).is_err()
             {
                 return 0;
             }
@@ -429,7 +431,7 @@ impl CompletionQueue {
         let mut count = 0;
         for (((wr, slot), o), sge) in work.iter_mut().zip(taken.iter().flatten()).zip(group).zip(&sges) {
             let remote = RemoteAddr { addr: slot.addr, key };
-            let result = slot.bounce.map(|place| buffers.addr(place)).unwrap_or_default();
+            let result = slot.bounce.map(|offset| buffers.addr(offset)).unwrap_or_default();
             wr.id = slot.id.wr_id();
             wr.op = match o.kind {
                 OpKind::Write(data) => {
@@ -471,22 +473,22 @@ impl CompletionQueue {
         }
         for at in 0..entries.len() {
             let Some(entry) = entries.get(at) else { break };
-            let ended = match &entry.stage {
-                Stage::Wire(id) => match self.by.node.poll_op(*id, cx) {
+            let ended = match &entry.state {
+                EntryState::Wire(id) => match self.by.node.poll_op(*id, cx) {
                     Poll::Pending => continue,
                     Poll::Ready(ended) => ended,
                 },
-                Stage::Done(_) | Stage::Read(_) => (Ended::Done, None),
+                EntryState::Done(_) | EntryState::Read(_) => (Ended::Done, None),
             };
             let Some(entry) = entries.remove(at) else { break };
             drop(entries);
-            let result = match entry.stage {
-                Stage::Wire(_) => self.collect(ended, entry.brings, entry.len, into),
-                Stage::Done(result) => result,
-                Stage::Read(read) => read.and_then(|bytes| {
+            let result = match entry.state {
+                EntryState::Wire(_) => self.collect(ended, entry.brings, entry.len, into),
+                EntryState::Done(result) => result,
+                EntryState::Read(read) => read.and_then(|bytes| {
                     let max = into.len() as u64;
-                    let place = into.get_mut(..bytes.len()).ok_or(Error::TooLarge { max })?;
-                    place.copy_from_slice(&bytes);
+                    let room = into.get_mut(..bytes.len()).ok_or(Error::TooLarge { max })?;
+                    room.copy_from_slice(&bytes);
                     Ok(bytes.len() as u64)
                 }),
             };
@@ -516,14 +518,14 @@ impl CompletionQueue {
             (Ended::Done, Brings::Nothing, _) => Ok(len as u64),
             (Ended::Done, Brings::Bytes, Some(id)) => {
                 let room = into.len() as u64;
-                let place = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
+                let into = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
                 let read =
-                    |p: &mut [u8]| node.buffers.read(node.ends.place(id), p).map_err(|_| Error::Unknown);
-                place.and_then(read).map(|()| len as u64)
+                    |p: &mut [u8]| node.buffers.read(node.ends.offset(id), p).map_err(|_| Error::Unknown);
+                into.and_then(read).map(|()| len as u64)
             }
             (Ended::Done, Brings::Value, Some(id)) => {
                 let mut before = [0; 8];
-                let read = node.buffers.read(node.ends.place(id), &mut before).map_err(|_| Error::Unknown);
+                let read = node.buffers.read(node.ends.offset(id), &mut before).map_err(|_| Error::Unknown);
                 read.map(|()| u64::from_ne_bytes(before))
             }
             (_, _, None) => Err(Error::Unknown),
@@ -540,7 +542,7 @@ impl CompletionQueue {
         core::future::poll_fn(|cx| {
             let entries = self.entries.lock();
             for entry in &*entries {
-                if let Stage::Wire(id) = &entry.stage
+                if let EntryState::Wire(id) = &entry.state
                     && self.by.node.ops.lock().wait(*id, cx)
                 {
                     return Poll::Pending;
@@ -555,7 +557,7 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         for entry in self.entries.get_mut().drain(..) {
-            if let Stage::Wire(id) = entry.stage {
+            if let EntryState::Wire(id) = entry.state {
                 self.by.node.let_go(id);
             }
         }

@@ -71,8 +71,8 @@ impl Lmr {
     /// `Unknown`.
     #[cold]
     pub(super) fn lost(&self) -> Error {
-        let place = self.place();
-        let at = place.and_then(|place| self.here().ops.lock().links.member(place));
+        let member = self.member();
+        let at = member.and_then(|member| self.here().ops.lock().links.member(member));
         at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
     }
 

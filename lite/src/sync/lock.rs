@@ -102,7 +102,7 @@ impl Lock {
             after_death: false,
             since: None,
             fencing: FencingToken::NONE,
-            stage: ClaimStage::Claimed,
+            state: ClaimState::Claimed,
         };
         let ask = Request::Claim { address, mode, token: waiting.token, wait };
         let outcome = match node.request_until(address.home(), &ask, deadline).await {
@@ -111,14 +111,14 @@ impl Lock {
                 node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
             }
             Ok(Response::Queued) => {
-                guard.stage = ClaimStage::Over;
+                guard.state = ClaimState::Over;
                 return Ok(None);
             }
             Ok(_) => return Err(Error::Refused("unexpected answer".into())),
             // The outcome of the claim is not known, so dropping the guard releases it.
             Err(Error::Unknown) => return Err(Error::Deadline),
             Err(error) => {
-                guard.stage = ClaimStage::Over;
+                guard.state = ClaimState::Over;
                 return Err(error);
             }
         };
@@ -130,7 +130,7 @@ impl Lock {
         // While the answer waited here, the lock's home may have died and another lock of that name may
         // exist.
         node.check_home(&address)?;
-        guard.stage = ClaimStage::Held;
+        guard.state = ClaimState::Held;
         Ok(Some(guard))
     }
 }
@@ -152,12 +152,12 @@ pub struct LockGuard {
     /// The time at which the lock was granted.
     since: Option<Moment>,
     fencing: FencingToken,
-    stage: ClaimStage,
+    state: ClaimState,
 }
 
 /// The state of a guard's claim, which is released when the guard is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ClaimStage {
+enum ClaimState {
     /// The home may hold the lock for this claim, or keep it waiting; the task does not have the lock.
     Claimed,
     /// The task holds the lock.
@@ -209,18 +209,18 @@ impl LockGuard {
         }
         let ask = Request::Leave { address: self.address, token: self.token, held: true };
         self.node.request(self.address.home(), &ask, deadline).await?;
-        self.stage = ClaimStage::Over;
+        self.state = ClaimState::Over;
         Ok(())
     }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.stage == ClaimStage::Over {
+        if self.state == ClaimState::Over {
             return;
         }
         let (node, address, token) = (self.node.clone(), self.address, self.token);
-        let held = self.stage == ClaimStage::Held;
+        let held = self.state == ClaimState::Held;
         match self.since.filter(|since| !node.is_settled(*since)) {
             None => node.spawn_leave(address, token, held),
             Some(since) => {

@@ -20,7 +20,7 @@ const RWS: Permissions = RW.union(Permissions::SHARE).union(Permissions::ATOMIC)
 /// work.
 const MOST_HEAP: u64 = 2 << 20;
 /// The deadline of an operation with the hostile node.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 /// The time after its deadline by which an operation must have ended.
 const GRACE: Duration = Duration::from_millis(1);
 /// Memory of each honest node that any member may write.
@@ -98,7 +98,7 @@ async fn events(lite: Lite, event: Event, signals: bool, honest: Arc<Honest>) {
             assert!(now > seen);
             seen = now;
         } else {
-            match event.with_deadline(PATIENCE).wait(seen).await {
+            match event.with_deadline(TIMEOUT).wait(seen).await {
                 Ok(now) => seen = now,
                 Err(error) => assert_eq!(error, Error::Deadline),
             }
@@ -181,12 +181,12 @@ fn dealings() -> Vec<Dealing> {
 async fn deal(lite: Lite, dealing: Dealing, honest: Arc<Honest>) {
     /// The operations of one round, each with its own deadline.
     const MOST: u32 = 14;
-    let patient = lite.with_deadline(PATIENCE);
+    let patient = lite.with_deadline(TIMEOUT);
     while honest.going.load(Ordering::SeqCst) {
         let before = lite.platform().now();
         dealing(patient.clone()).await;
         let took = lite.platform().now() - before;
-        assert!(took <= (PATIENCE + GRACE) * MOST, "it took {took:?}");
+        assert!(took <= (TIMEOUT + GRACE) * MOST, "it took {took:?}");
         lite.sleep(Duration::from_micros(200)).await;
     }
     honest.tasks.fetch_sub(1, Ordering::SeqCst);

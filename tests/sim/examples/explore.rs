@@ -147,7 +147,7 @@ fn main() -> ExitCode {
     let a = match arguments() {
         Ok(a) => a,
         Err(why) => {
-            eprintln!("{why}");
+            eprintln!("error: {why}");
             return ExitCode::from(2);
         }
     };

@@ -1,11 +1,11 @@
 //! The shadow of each node's memory: the incarnations that may change each byte.
 //!
-//! A byte of a region belongs to the region's owner. Those incarnations may change it by RDMA that map the
-//! region, as its owner knows, and the owner itself. Neither the writer nor the owner may be an incarnation
-//! that all members have cut off. Members do not wait for a node that has ended: the memory of a node that
-//! does not yet know of its own end is nobody's. [`Watched`] is the memory as the software RNIC sees it: it judges each byte
-//! that a frame of another machine changes, whichever value the byte gets. The memory of emulated cards is
-//! not judged.
+//! A byte of a region belongs to the region's owner. Those incarnations may change it by RDMA that
+//! map the region, as its owner knows, and the owner itself. Neither the writer nor the owner may
+//! be an incarnation that all members have cut off. Members do not wait for a node that has ended:
+//! the memory of a node that does not yet know of its own end is nobody's. [`Watched`] is the
+//! memory as the software RNIC sees it: it judges each byte that a frame of another machine
+//! changes, whichever value the byte gets. The memory of emulated cards is not judged.
 
 use lite::testing::{Bytes, Host, has_cut_off, may_change, region_owner};
 use lite::{Incarnation, Lite, NodeId};

@@ -10,7 +10,7 @@ mod source;
 mod structure;
 mod types;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 pub(crate) use cycles::lint as cycles;
 use lab::paths;
@@ -99,6 +99,7 @@ pub(crate) struct Report {
 }
 
 /// Prints counts, and the places that break a rule if one is given. Lowers budgets if that is requested.
+/// Fails if a count is over its budget.
 pub(crate) fn lint(options: &Options) -> Result<()> {
     match options.rule.as_deref() {
         Some("draw") => {
@@ -134,6 +135,8 @@ pub(crate) fn lint(options: &Options) -> Result<()> {
             })
         })?;
     }
+    let over = report.over_budget()?;
+    ensure!(over.is_empty(), "{}", over.join("\n"));
     Ok(())
 }
 

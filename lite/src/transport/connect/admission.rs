@@ -16,7 +16,7 @@ use proto::{Member, NodeId};
 const PAUSE: Duration = Duration::from_millis(1);
 /// The time for which a peer that has sent a request waits here before it is told that no permit is free.
 /// It then gives up the permit that it holds for its request, which another peer may wait for.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PERMIT_WAIT: Duration = Duration::from_millis(100);
 /// The time for which a peer is wanted. A task that still waits for it then asks for it again.
 const WANTED: Duration = Duration::from_secs(1);
 /// The time in which a healthy peer answers a proposal to close a connection. After it, this node proposes
@@ -122,7 +122,7 @@ impl Connections {
         let mut peers = self.peers.lock();
         for Peer { member, link } in peers.values_mut() {
             match link {
-                PeerLink::Asked { attempt, since, .. } if *since + PATIENCE <= now => {
+                PeerLink::Asked { attempt, since, .. } if *since + PERMIT_WAIT <= now => {
                     self.tell(member, *attempt, Message::Full);
                 }
                 PeerLink::Wanted { since, .. } if *since + WANTED <= now => {}

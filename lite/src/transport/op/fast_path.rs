@@ -4,7 +4,7 @@
 //! a timer of its own. In all other cases the slow path does it.
 
 use super::links::MemberIndex;
-use super::status::{OpId, Stage};
+use super::status::{OpId, OpStage};
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
@@ -19,7 +19,7 @@ use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError}
 
 /// The target on the fast path, valid while the mapping of `stamp` is as it was when it was made.
 pub(crate) struct FastRoute {
-    pub(crate) place: MemberIndex,
+    pub(crate) member: MemberIndex,
     pub(crate) addr: IoAddr,
     pub(crate) stamp: StampId,
 }
@@ -58,7 +58,7 @@ impl Transport {
             let mut ops = self.ops.lock();
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
-            let to = ops.take_fast(route.place, share, touch, bytes, self.send_depth, waits)?;
+            let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
             ops.fast_path.count(verb);
             ops.note_deadline(deadline, &self.standing);
             to
@@ -67,7 +67,7 @@ impl Transport {
             self.record_posted(to.id, verb);
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
-        self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
+        self.submit(to.qp, (to.id, false), to.offset, verb, remote).ok().map(|()| to.id)
     }
 
     /// Returns the queue pairs for an operation, and true if events are traced; `None` if no operation may
@@ -107,13 +107,13 @@ impl Transport {
         &self,
         qp: QpNum,
         (id, detached): (OpId, bool),
-        place: Option<BufferOffset>,
+        offset: Option<BufferOffset>,
         verb: Verb<'_>,
         remote: RemoteAddr,
     ) -> Result<(), NotPosted> {
         let mut buffer;
         let sge;
-        let op = match (verb, place) {
+        let op = match (verb, offset) {
             (Verb::Write { head, tail: [], imm }, None) => {
                 SendOp::Write { data: Payload::Inline(head), remote, imm }
             }
@@ -122,11 +122,11 @@ impl Transport {
                 let Some(bytes) = join(&mut buffer, head, tail) else { return Err(self.cancel(id)) };
                 SendOp::Write { data: Payload::Inline(bytes), remote, imm }
             }
-            (Verb::Write { head, tail, imm }, Some(place)) => {
-                let (buffers, addr) = (&self.buffers, self.buffers.addr(place));
+            (Verb::Write { head, tail, imm }, Some(offset)) => {
+                let (buffers, addr) = (&self.buffers, self.buffers.addr(offset));
                 sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
-                let is_filled = buffers.write(place, 0, head).is_ok()
-                    && (tail.is_empty() || buffers.write(place, head.len(), tail).is_ok());
+                let is_filled = buffers.write(offset, 0, head).is_ok()
+                    && (tail.is_empty() || buffers.write(offset, head.len(), tail).is_ok());
                 if !is_filled {
                     return Err(self.cancel(id));
                 }
@@ -135,15 +135,15 @@ impl Transport {
                 }
                 SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }
-            (Verb::Read { len }, Some(place)) => {
-                sge = [Sge { addr: self.buffers.addr(place), len }];
+            (Verb::Read { len }, Some(offset)) => {
+                sge = [Sge { addr: self.buffers.addr(offset), len }];
                 SendOp::Read { into: &sge, remote }
             }
-            (Verb::FetchAdd { add }, Some(place)) => {
-                SendOp::FetchAdd { result: self.buffers.addr(place), remote, add }
+            (Verb::FetchAdd { add }, Some(offset)) => {
+                SendOp::FetchAdd { result: self.buffers.addr(offset), remote, add }
             }
-            (Verb::CompareSwap { compare, swap }, Some(place)) => {
-                SendOp::CompareSwap { result: self.buffers.addr(place), remote, compare, swap }
+            (Verb::CompareSwap { compare, swap }, Some(offset)) => {
+                SendOp::CompareSwap { result: self.buffers.addr(offset), remote, compare, swap }
             }
             (_, None) => return Err(self.cancel(id)),
         };
@@ -175,7 +175,7 @@ impl Transport {
         }
         match self.ends.look(id) {
             None => Poll::Ready((Ended::Done, None)),
-            Some(Stage::Done) => Poll::Ready((Ended::Done, Some(id))),
+            Some(OpStage::Done) => Poll::Ready((Ended::Done, Some(id))),
             Some(_) => self.poll_unended(id, cx),
         }
     }
@@ -184,15 +184,15 @@ impl Transport {
     #[cold]
     fn poll_unended(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         let stage = match self.ends.look(id) {
-            Some(Stage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
-            Some(Stage::OnWire) => self.ends.look(id),
+            Some(OpStage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
+            Some(OpStage::OnWire) => self.ends.look(id),
             stage => stage,
         };
         Poll::Ready(match stage {
             None => (Ended::Done, None),
-            Some(Stage::Done) => (Ended::Done, Some(id)),
-            Some(Stage::Failed) => (Ended::Failed, Some(id)),
-            Some(Stage::Late | Stage::OnWire) => (Ended::Late, Some(id)),
+            Some(OpStage::Done) => (Ended::Done, Some(id)),
+            Some(OpStage::Failed) => (Ended::Failed, Some(id)),
+            Some(OpStage::Late | OpStage::OnWire) => (Ended::Late, Some(id)),
         })
     }
 
@@ -273,8 +273,8 @@ impl<'n> InFlight<'n> {
     /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
     #[inline]
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
-        let place = self.id.map(|id| self.node.ends.place(id)).ok_or(Error::Unknown)?;
-        self.node.buffers.read(place, into).map_err(|_| Error::Unknown)
+        let offset = self.id.map(|id| self.node.ends.offset(id)).ok_or(Error::Unknown)?;
+        self.node.buffers.read(offset, into).map_err(|_| Error::Unknown)
     }
 
     /// Returns the status of the completion.

@@ -28,14 +28,14 @@ impl Transport {
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
         let waits = if detached { WaitMode::Nobody } else { WaitMode::Task };
-        let (id, place) = {
+        let (id, offset) = {
             let mut ops = self.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             let depth = self.send_depth;
             ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, waits)?
         };
         self.local.trace(|| posted(id, verb, conn.peer, qp_index));
-        self.submit(qp.number, (id, detached), place, verb, remote).map(|()| id)
+        self.submit(qp.number, (id, detached), offset, verb, remote).map(|()| id)
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.

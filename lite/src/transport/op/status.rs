@@ -53,7 +53,7 @@ impl OpId {
     }
 
     #[inline]
-    fn word(self, stage: Stage) -> u64 {
+    fn word(self, stage: OpStage) -> u64 {
         self.0.get() >> INDEX_BITS << STAGE_BITS | stage as u64
     }
 }
@@ -61,7 +61,7 @@ impl OpId {
 /// The state of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub(crate) enum Stage {
+pub(crate) enum OpStage {
     /// In flight.
     OnWire = 0,
     /// In flight, and its deadline has passed.
@@ -83,8 +83,8 @@ const FILLED: u64 = 4;
 struct End {
     /// The use of the slot, and its stage.
     word: AtomicU64,
-    /// The address of that use's bounce buffer, if it has one.
-    place: AtomicU64,
+    /// The offset of that use's bounce buffer, if it has one.
+    offset: AtomicU64,
 }
 
 /// The states of the operations in all slots, which their tasks read without the lock of the table.
@@ -95,22 +95,22 @@ pub(crate) struct OpStatuses(Arc<[End]>);
 impl OpStatuses {
     pub(crate) fn new(count: u32) -> Self {
         let end =
-            |i| End { word: AtomicU64::new(OpId::first(i).word(Stage::OnWire)), place: AtomicU64::new(0) };
+            |i| End { word: AtomicU64::new(OpId::first(i).word(OpStage::OnWire)), offset: AtomicU64::new(0) };
         Self((0..count).map(end).collect())
     }
 
     #[inline]
-    pub(crate) fn set(&self, id: OpId, stage: Stage) {
+    pub(crate) fn set(&self, id: OpId, stage: OpStage) {
         if let Some(end) = self.0.get(id.index()) {
             end.word.store(id.word(stage), Ordering::Release);
         }
     }
 
-    /// Notes the address of the bounce buffer of a slot that has been taken.
+    /// Notes the offset of the bounce buffer of a slot that has been taken.
     #[inline]
-    pub(crate) fn set_place(&self, id: OpId, place: BufferOffset) {
+    pub(crate) fn set_offset(&self, id: OpId, offset: BufferOffset) {
         if let Some(end) = self.0.get(id.index()) {
-            end.place.store(place.bits(), Ordering::Relaxed);
+            end.offset.store(offset.bits(), Ordering::Relaxed);
         }
     }
 
@@ -120,7 +120,7 @@ impl OpStatuses {
     pub(crate) fn filled(&self, id: OpId) {
         if let Some(end) = self.0.get(id.index()) {
             // The bytes of the buffer are written before a thread that sees this reuses the buffer.
-            end.word.store(id.word(Stage::OnWire) | FILLED, Ordering::Release);
+            end.word.store(id.word(OpStage::OnWire) | FILLED, Ordering::Release);
         }
     }
 
@@ -128,35 +128,35 @@ impl OpStatuses {
     #[inline]
     pub(crate) fn is_filled(&self, id: OpId) -> bool {
         let word = self.0.get(id.index()).map(|end| end.word.load(Ordering::Acquire));
-        word == Some(id.word(Stage::OnWire) | FILLED)
+        word == Some(id.word(OpStage::OnWire) | FILLED)
     }
 
     /// Returns true if the slot is in another use than `id`, of which it tells the success in that case.
     #[inline(always)]
     pub(crate) fn is_past(&self, id: OpId) -> bool {
         let word = self.0.get(id.index()).map_or(0, |end| end.word.load(Ordering::Acquire));
-        word ^ id.word(Stage::OnWire) > FILLED
+        word ^ id.word(OpStage::OnWire) > FILLED
     }
 
     /// Returns the stage of `id`, or `None` if the slot is in its next use: in that case `id` has succeeded
     /// without a bounce buffer, or had no waiter any more.
     #[inline]
-    pub(crate) fn look(&self, id: OpId) -> Option<Stage> {
+    pub(crate) fn look(&self, id: OpId) -> Option<OpStage> {
         let word = self.0.get(id.index())?.word.load(Ordering::Acquire);
-        match word ^ id.word(Stage::OnWire) {
-            LATE => Some(Stage::Late),
-            DONE => Some(Stage::Done),
-            FAILED => Some(Stage::Failed),
-            0 => Some(Stage::OnWire),
+        match word ^ id.word(OpStage::OnWire) {
+            LATE => Some(OpStage::Late),
+            DONE => Some(OpStage::Done),
+            FAILED => Some(OpStage::Failed),
+            0 => Some(OpStage::OnWire),
             _ => None,
         }
     }
 
-    /// Returns the address of `id`'s bounce buffer. The operation must have one and must not have released
+    /// Returns the offset of `id`'s bounce buffer. The operation must have one and must not have released
     /// its slot.
     #[inline]
-    pub(crate) fn place(&self, id: OpId) -> BufferOffset {
-        BufferOffset::from_bits(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
+    pub(crate) fn offset(&self, id: OpId) -> BufferOffset {
+        BufferOffset::from_bits(self.0.get(id.index()).map_or(0, |end| end.offset.load(Ordering::Relaxed)))
     }
 }
 
@@ -170,18 +170,18 @@ mod tests {
         let id = OpId::first(2);
         assert_eq!(OpId::from_wr_id(id.next().wr_id()), Some(id.next()));
         assert_eq!(OpId::from_wr_id(WrId(0)), None);
-        for stage in [Stage::Late, Stage::Done, Stage::Failed, Stage::OnWire] {
+        for stage in [OpStage::Late, OpStage::Done, OpStage::Failed, OpStage::OnWire] {
             ends.set(id, stage);
             assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
             assert!(!ends.is_past(id) && ends.is_past(id.next()));
-            assert_eq!(ends.look(OpId::first(1)), Some(Stage::OnWire));
+            assert_eq!(ends.look(OpId::first(1)), Some(OpStage::OnWire));
         }
         assert!(!ends.is_filled(id));
         ends.filled(id);
         assert!(ends.is_filled(id) && !ends.is_filled(id.next()) && !ends.is_filled(OpId::first(1)));
-        ends.set(id.next(), Stage::OnWire);
+        ends.set(id.next(), OpStage::OnWire);
         assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
-        assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(Stage::OnWire)));
+        assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(OpStage::OnWire)));
         // After the last use they begin again, and no value is zero.
         let last = OpId(id.0 | !INDEX);
         assert_eq!((last.next().0.get(), last.next().next()), (2, id));

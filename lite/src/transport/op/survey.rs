@@ -1,8 +1,8 @@
 //! The rarer questions to the table of operations: about one operation that has failed or must wait, about
 //! all of a mapping or of a connection, and about deadlines.
 
-use super::status::{OpId, OpStatuses, Stage};
-use super::table::{OpTable, Slot, State, Wakes};
+use super::status::{OpId, OpStage, OpStatuses};
+use super::table::{OpTable, Slot, SlotState, Wakes};
 use super::unfinished::Moment;
 use super::validity::StampId;
 use crate::transport::conn::{Conn, Link};
@@ -74,7 +74,7 @@ impl OpTable {
     /// Registers `cx`'s task to be woken at the operation's end or deadline. Returns `false` if one of the
     /// two has passed.
     pub(crate) fn wait(&mut self, id: OpId, cx: &Context<'_>) -> bool {
-        if self.ends.look(id) != Some(Stage::OnWire) {
+        if self.ends.look(id) != Some(OpStage::OnWire) {
             return false;
         }
         if let Some(slot) = self.slots.get_mut(id.index())
@@ -87,7 +87,7 @@ impl OpTable {
 
     /// Returns the status of an operation that has ended.
     pub(crate) fn status(&self, id: OpId) -> Status {
-        let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == State::Ended);
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == SlotState::Ended);
         slot.map_or(Status::LocalQpOperationError, |s| s.status)
     }
 
@@ -97,7 +97,7 @@ impl OpTable {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
             if slot.state.is_under_way() && slot.until <= now {
-                self.ends.set(slot.id, Stage::Late);
+                self.ends.set(slot.id, OpStage::Late);
                 slot.until = Instant::MAX;
                 if let Some(waker) = slot.waker.take() {
                     return Some(waker);

@@ -22,7 +22,7 @@
 //! A success without a bounce buffer leads from OnWire to Free at once.
 
 use super::links::{Links, MemberIndex};
-use super::status::{OpId, OpStatuses, Stage};
+use super::status::{OpId, OpStage, OpStatuses};
 use super::unfinished::Unfinished;
 use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
@@ -50,7 +50,7 @@ pub(crate) enum WaitMode {
 /// The state of a slot. It is one byte, without the status, because the completion of each operation
 /// compares it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlotState {
     Free,
     /// Being posted or on the wire, without a waiter. Until [`OpStatuses::is_filled`] the poster
     /// owns the bounce buffer and copies into it without a lock: a completion before that releases
@@ -64,7 +64,7 @@ pub(super) enum State {
     Ended,
 }
 
-impl State {
+impl SlotState {
     pub(super) const fn is_under_way(&self) -> bool {
         matches!(self, Self::Posting | Self::OnWire | Self::Abandoned)
     }
@@ -73,8 +73,8 @@ impl State {
 pub(super) struct Slot {
     /// The present use, or the next one.
     pub(super) id: OpId,
-    pub(super) state: State,
-    /// The status of the present use, once the state is [`State::Ended`].
+    pub(super) state: SlotState,
+    /// The status of the present use, once the state is [`SlotState::Ended`].
     pub(super) status: Status,
     pub(super) waker: Option<Waker>,
     /// The time until which the task waits; [`Instant::MAX`] if the task keeps its own deadline, and once
@@ -90,8 +90,8 @@ pub(super) struct Slot {
 /// An operation that has all its resources, and its queue pair.
 pub(crate) struct Taken {
     pub(crate) id: OpId,
-    /// The address of its bounce buffer.
-    pub(crate) place: Option<BufferOffset>,
+    /// The offset of its bounce buffer.
+    pub(crate) offset: Option<BufferOffset>,
     pub(crate) qp: QpNum,
     /// The key of the peer's memory.
     pub(crate) key: RemoteKey,
@@ -110,9 +110,9 @@ impl Slot {
     #[inline(always)]
     fn begin(&mut self, (link, qp_index): (Link, usize), touch: Effect, waits: WaitMode) {
         self.state = match waits {
-            WaitMode::Nobody if self.bounce.is_some() => State::Posting,
-            WaitMode::Nobody => State::Abandoned,
-            WaitMode::Task | WaitMode::Until(..) => State::OnWire,
+            WaitMode::Nobody if self.bounce.is_some() => SlotState::Posting,
+            WaitMode::Nobody => SlotState::Abandoned,
+            WaitMode::Task | WaitMode::Until(..) => SlotState::OnWire,
         };
         (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
         let waker;
@@ -147,7 +147,7 @@ fn reserve<'a>(
             free.push(index);
             return Err(NotPosted::Busy);
         };
-        ends.set_place(slot.id, bounce.place);
+        ends.set_offset(slot.id, bounce.offset);
         slot.bounce = Some(bounce);
     }
     queue_pair.begin();
@@ -167,9 +167,9 @@ fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut B
 #[inline(always)]
 fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
     let index = slot.id.index();
-    slot.state = State::Free;
+    slot.state = SlotState::Free;
     slot.id = slot.id.next();
-    ends.set(slot.id, Stage::OnWire);
+    ends.set(slot.id, OpStage::OnWire);
     free.push(index as u32);
 }
 
@@ -234,7 +234,7 @@ impl OpTable {
     pub(crate) fn new(count: u32, bounce: BouncePool) -> Self {
         let slot = |index| Slot {
             id: OpId::first(index),
-            state: State::Free,
+            state: SlotState::Free,
             status: Status::Success,
             waker: None,
             until: Instant::MAX,
@@ -282,15 +282,15 @@ impl OpTable {
             }
         };
         slot.begin((link, qp_index), touch, waits);
-        Ok((slot.id, slot.bounce.as_ref().map(|b| b.place)))
+        Ok((slot.id, slot.bounce.as_ref().map(|b| b.offset)))
     }
 
-    /// Does the work of [`take`](Self::take) for an operation on the memory of `place`, over a queue pair
+    /// Does the work of [`take`](Self::take) for an operation on the memory of `member`, over a queue pair
     /// that `share` allows, if the mapping of `touch` is valid.
     #[inline(always)]
     pub(crate) fn take_fast(
         &mut self,
-        place: MemberIndex,
+        member: MemberIndex,
         share: Share,
         touch: Effect,
         bytes: Option<usize>,
@@ -301,7 +301,7 @@ impl OpTable {
         if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
             return None;
         }
-        let conn = self.links.routes.get(place.0 as usize)?.as_ref()?;
+        let conn = self.links.routes.get(member.0 as usize)?.as_ref()?;
         let lanes = &conn.group.lanes;
         if lanes.is_ending() {
             return None;
@@ -311,9 +311,9 @@ impl OpTable {
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
         slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
-        let place = slot.bounce.as_ref().map(|b| b.place);
+        let offset = slot.bounce.as_ref().map(|b| b.offset);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
-        Some(Taken { id: slot.id, place, qp, key })
+        Some(Taken { id: slot.id, offset, qp, key })
     }
 
     /// Notes the deadline of an operation, which must be in its slot already.
@@ -329,7 +329,7 @@ impl OpTable {
     /// wait for what becomes free by that. Returns `None`, and does nothing, if no task waits for `id`.
     #[inline(always)]
     pub(crate) fn succeed(&mut self, id: OpId) -> Option<(Option<Waker>, bool)> {
-        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::OnWire)?;
+        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == SlotState::OnWire)?;
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
             queue_pair.end();
@@ -338,8 +338,8 @@ impl OpTable {
         if slot.bounce.is_none() {
             free_slot(slot, &self.ends, &mut self.free);
         } else {
-            (slot.state, slot.status) = (State::Ended, Status::Success);
-            self.ends.set(id, Stage::Done);
+            (slot.state, slot.status) = (SlotState::Ended, Status::Success);
+            self.ends.set(id, OpStage::Done);
         }
         Some((task, core::mem::take(&mut self.wanted)))
     }
@@ -354,10 +354,10 @@ impl OpTable {
         const NOBODY: Wakes = Wakes { task: None, others: false };
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
         let abandoned = match slot.state {
-            State::OnWire => false,
-            State::Abandoned => true,
-            State::Posting => self.ends.is_filled(id),
-            State::Free | State::Ended => return NOBODY,
+            SlotState::OnWire => false,
+            SlotState::Abandoned => true,
+            SlotState::Posting => self.ends.is_filled(id),
+            SlotState::Free | SlotState::Ended => return NOBODY,
         };
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
@@ -371,8 +371,8 @@ impl OpTable {
         if abandoned || (is_plain && slot.bounce.is_none()) {
             release(slot, &self.ends, &mut self.free, &mut self.bounce);
         } else {
-            (slot.state, slot.status) = (State::Ended, status);
-            self.ends.set(id, if is_plain { Stage::Done } else { Stage::Failed });
+            (slot.state, slot.status) = (SlotState::Ended, status);
+            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
         }
         Wakes { task, others: core::mem::take(&mut self.wanted) }
     }
@@ -382,7 +382,9 @@ impl OpTable {
     #[inline(always)]
     #[must_use]
     pub(crate) fn release_done(&mut self, id: OpId) -> bool {
-        if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == State::Ended) {
+        if let Some(slot) =
+            self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == SlotState::Ended)
+        {
             release(slot, &self.ends, &mut self.free, &mut self.bounce);
         }
         core::mem::take(&mut self.wanted)
@@ -395,13 +397,13 @@ impl OpTable {
     pub(crate) fn let_go(&mut self, id: OpId) -> bool {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
         match slot.state {
-            State::Free | State::Posting | State::Abandoned => {}
-            State::OnWire if planted(Bug::FlightLeaks) => {}
-            State::OnWire => {
+            SlotState::Free | SlotState::Posting | SlotState::Abandoned => {}
+            SlotState::OnWire if planted(Bug::FlightLeaks) => {}
+            SlotState::OnWire => {
                 if slot.touch.changes {
                     self.unfinished.abandoned(id, slot.touch.stamp);
                 }
-                slot.state = State::Abandoned;
+                slot.state = SlotState::Abandoned;
                 slot.waker = None;
                 slot.until = Instant::MAX;
                 if planted(Bug::BounceReused)
@@ -410,7 +412,7 @@ impl OpTable {
                     self.bounce.give(bounce);
                 }
             }
-            State::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
+            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         }
         core::mem::take(&mut self.wanted)
     }

@@ -228,16 +228,16 @@ impl Keeper {
         let mut heard = false;
         let mut buffer = vec![0; 16 * 1024];
         loop {
-            let patience = (self.spec.accel == Accel::Kvm && !heard)
+            let until_silent = (self.spec.accel == Accel::Kvm && !heard)
                 .then(|| SILENCE.saturating_sub(self.started.elapsed()));
             let mut fds = vec![PollFd::new(&stdout, PollFlags::IN)];
             fds.extend(errors.as_ref().map(|e| PollFd::new(e, PollFlags::IN)));
-            let timeout = patience.map(|p| Timespec {
+            let timeout = until_silent.map(|p| Timespec {
                 tv_sec: i64::try_from(p.as_secs()).unwrap_or(i64::MAX),
                 tv_nsec: p.subsec_nanos().into(),
             });
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) if patience.is_some() => return Ok(Watched::Silent),
+                Ok(0) if until_silent.is_some() => return Ok(Watched::Silent),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("poll"),
             }

@@ -162,7 +162,7 @@ impl Subject {
     }
 
     /// Returns the time limits of operations, in milliseconds.
-    pub(super) const fn patience(self) -> &'static [u64] {
+    pub(super) const fn timeout(self) -> &'static [u64] {
         match self {
             Breaks | Lives => &[20, 200, 2000],
             _ => &[2, 20, 200, 2000],

@@ -259,7 +259,7 @@ impl Chaos {
         let lends = |i: &usize| cluster.lite(*i).describe_regions().iter().any(|line| line.contains("loan-"));
         let Some(at) = others.iter().position(lends).filter(|_| others.len() > SURVIVORS) else { return };
         let victim = others.remove(at);
-        let deaf = self.random.pick(&others);
+        let deaf = bearer(cluster, self.random.pick(&others));
         cluster.manager.hold(cluster.lite(deaf).node_id(), Direction::FromManager, true);
         check.paused(deaf, cluster.world.now(), true);
         self.troubles.push((until, Trouble::Stalled(deaf)));
@@ -335,6 +335,7 @@ impl Chaos {
         node: usize,
     ) -> Option<(&'static str, Option<Trouble>)> {
         let id = cluster.lite(node).node_id();
+        let stalled = Trouble::Stalled(bearer(cluster, node));
         let other = 1 + self.random.below(cluster.joined() as u64) as usize;
         let (what, trouble) = match kind {
             Kind::Pause => {
@@ -362,15 +363,15 @@ impl Chaos {
             }
             Kind::Stall => {
                 cluster.manager.stall(id, true);
-                ("cut off from the manager", Trouble::Stalled(node))
+                ("cut off from the manager", stalled)
             }
             Kind::Deaf => {
                 cluster.manager.hold(id, Direction::FromManager, true);
-                ("does not hear the manager", Trouble::Stalled(node))
+                ("does not hear the manager", stalled)
             }
             Kind::Mute => {
                 cluster.manager.hold(id, Direction::ToManager, true);
-                ("is not heard by the manager", Trouble::Stalled(node))
+                ("is not heard by the manager", stalled)
             }
             Kind::Full => {
                 // A little memory is left, or none.
@@ -405,6 +406,13 @@ impl Chaos {
         check.log(cluster.world.now(), "-- all is healed");
         agree::agree(cluster, check);
     }
+}
+
+/// Returns the last node to join under the number of a node, whose control connection a fault holds up: the
+/// node itself may have lost its membership without knowing it.
+fn bearer(cluster: &Cluster, node: usize) -> usize {
+    let id = cluster.lite(node).node_id();
+    (1..=cluster.joined()).rfind(|i| cluster.lite(*i).node_id() == id).unwrap_or(node)
 }
 
 /// Breaks the control connection of a node. By now it may be that of a later incarnation under the

@@ -57,18 +57,18 @@ impl Worker {
 
     pub(super) async fn call(&mut self) -> Option<()> {
         let to = self.anyone();
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let len = self.random.pick(&[HEADER, 100, 5000, 60_000]);
         let (id, mut request) = self.request(len);
         let what = format!("call {id:#x} of {len} to {to}");
         let reply = if self.random.one_in(2) {
             let mut place = vec![0; len];
             let call = lite.call_into(to, CALLS, &request, &mut place);
-            let result = self.run(what, patience, call).await;
+            let result = self.run(what, timeout, call).await;
             result.map(|result| result.map(|len| place[..len].to_vec()))
         } else {
-            self.post(what, patience, lite.call(to, CALLS, &request, len)).await
+            self.post(what, timeout, lite.call(to, CALLS, &request, len)).await
         };
         self.check.called(id, ended(&reply));
         request.reverse();
@@ -81,8 +81,8 @@ impl Worker {
     /// Sends one request to several nodes. Each of them may execute it.
     pub(super) async fn call_each(&mut self) -> Option<()> {
         let (a, b) = (self.anyone(), self.anyone());
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         // Sometimes one node is called many times, with more than its ring holds.
         let many = self.random.one_in(3);
         let len = if many { 3000 } else { HEADER };
@@ -92,7 +92,7 @@ impl Worker {
         let nodes = if many { vec![a; 24] } else { vec![a, b] };
         let call = async { Ok(lite.call_each(&nodes, CALLS, &request, len).await) };
         let what = if many { format!("call {a} often") } else { format!("call {a} and {b}") };
-        let replies = self.run(what, patience, call).await?.ok()?;
+        let replies = self.run(what, timeout, call).await?.ok()?;
         request.reverse();
         let wrong = replies.iter().flatten().any(|reply| *reply != request);
         if wrong || replies.len() != nodes.len() {
@@ -103,14 +103,14 @@ impl Worker {
 
     pub(super) async fn send(&mut self) -> Option<()> {
         let to = self.anyone();
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let len = HEADER + self.random.below(300) as usize;
         let (id, message) = self.request(len);
         let port = if self.random.one_in(4) { CALLS } else { MESSAGES };
         self.check.sends(id);
         let what = format!("send {id:#x} to {port} of {to}");
-        let result = self.run(what, patience, lite.send(to, port, &message)).await;
+        let result = self.run(what, timeout, lite.send(to, port, &message)).await;
         if port == MESSAGES {
             self.check.sent(id, to, ended(&result));
         } else if ended(&result) == CallEnd::Never {
@@ -121,9 +121,9 @@ impl Worker {
 
     /// Checks that calls and messages to a function that does not exist any more, or not yet, are refused.
     async fn is_refused(&mut self, what: &str, me: NodeId, port: u32) -> Option<()> {
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
-        let result = self.attempt(what, patience, lite.send(me, port, b"nobody")).await?;
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
+        let result = self.attempt(what, timeout, lite.send(me, port, b"nobody")).await?;
         if matches!(result, Ok(()) | Err(Error::Unknown)) {
             self.violated("a function ends when it is unregistered", format_args!("{what}: {result:?}"));
         }
@@ -133,14 +133,14 @@ impl Worker {
     /// Registers a function, calls it, and closes it.
     pub(super) async fn register(&mut self) -> Option<()> {
         let (me, port) = (self.lite.node_id(), PRIVATE + self.number as u32);
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let Ok(server) = lite.register(port, RpcOptions::default()) else {
             // A closed function stays in use while a task has a call of it.
             return None;
         };
         let serve = async {
-            let call = server.receive_within(patience).await?;
+            let call = server.receive_within(timeout).await?;
             call.reply(b"served").await
         };
         let call = lite.call(me, port, b"own", 6);
@@ -148,11 +148,11 @@ impl Worker {
             let (served, reply) = both(serve, call).await;
             served.and(reply)
         };
-        let reply = self.run("call its own function", patience, work).await;
+        let reply = self.run("call its own function", timeout, work).await;
         if reply.as_ref().is_some_and(|reply| reply.as_ref().is_ok_and(|reply| reply != b"served")) {
             self.violated("a reply is the handler's", "its own function");
         }
-        let ended = self.run("unregister its function", patience, server.unregister()).await;
+        let ended = self.run("unregister its function", timeout, server.unregister()).await;
         self.is_refused("call a function that is no more", me, port).await?;
         ended?.ok()?;
         reply?.ok().map(drop)
@@ -161,14 +161,14 @@ impl Worker {
     /// Opens a mailbox, sends to itself through it, and closes it.
     pub(super) async fn mailbox(&mut self) -> Option<()> {
         let (me, port) = (self.lite.node_id(), PRIVATE + 1000 + self.number as u32);
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let mailbox = lite.open_mailbox(port, RpcOptions::default()).ok()?;
-        let sent = self.run("send to its own mailbox", patience, lite.send(me, port, b"own")).await;
+        let sent = self.run("send to its own mailbox", timeout, lite.send(me, port, b"own")).await;
         let got = match sent {
             Some(Ok(())) => {
-                let receive = mailbox.receive_within(patience);
-                self.run("receive from its own mailbox", patience, receive).await
+                let receive = mailbox.receive_within(timeout);
+                self.run("receive from its own mailbox", timeout, receive).await
             }
             _ => None,
         };

@@ -11,8 +11,8 @@ impl Worker {
         let n = self.shared();
         let target = self.region(n).await?;
         let (kept, bytes) = self.kept.clone()?;
-        let patience = self.patience();
-        let kept = kept.with_deadline(patience);
+        let timeout = self.timeout();
+        let kept = kept.with_deadline(timeout);
         let (at, len) = self.range();
         let len = len.min(bytes.len());
         let from = self.random.below((bytes.len() - len) as u64 + 1) as usize;
@@ -21,9 +21,9 @@ impl Worker {
         let what = format!("copy {len} to {offset} of region {n}");
         let (from, len) = (from as u64, len as u64);
         let result = if self.random.one_in(2) {
-            self.run(what, patience, kept.memcpy(from, &target, offset, len)).await
+            self.run(what, timeout, kept.memcpy(from, &target, offset, len)).await
         } else {
-            self.run(what, patience, kept.memmove(from, &target, offset, len)).await
+            self.run(what, timeout, kept.memmove(from, &target, offset, len)).await
         };
         // After any error some of the bytes may have been copied.
         let end = match asked(&result) {

@@ -24,32 +24,32 @@ impl Worker {
         self.run(format!("open {name}"), PATIENT, open).await?.ok()
     }
 
-    async fn signal_event(&mut self, n: usize, event: &Event, patience: Duration) -> Option<u64> {
+    async fn signal_event(&mut self, n: usize, event: &Event, timeout: Duration) -> Option<u64> {
         let op = self.check.word(self.member(), Cell::Event(n), Act::Add(1));
-        let signal = event.with_deadline(patience);
-        let result = self.run(format!("signal event {n}"), patience, signal.signal()).await;
+        let signal = event.with_deadline(timeout);
+        let result = self.run(format!("signal event {n}"), timeout, signal.signal()).await;
         self.check.word_ended(op, counted(&result, 1));
         result?.ok()
     }
 
     pub(super) async fn signal(&mut self) -> Option<()> {
         let n = self.shared();
-        let patience = self.patience();
+        let timeout = self.timeout();
         let event = self.event(n).await?;
-        self.signal_event(n, &event, patience).await.map(drop)
+        self.signal_event(n, &event, timeout).await.map(drop)
     }
 
     pub(super) async fn wait(&mut self) -> Option<()> {
         let n = self.shared();
-        let patience = self.patience();
+        let timeout = self.timeout();
         let event = self.event(n).await?;
         if self.calm {
-            return self.is_woken(n, &event, patience).await;
+            return self.is_woken(n, &event, timeout).await;
         }
         let past = self.random.below(10);
         let op = self.check.word(self.member(), Cell::Event(n), Act::Read);
-        let event = event.with_deadline(patience);
-        let result = self.run(format!("wait for event {n} past {past}"), patience, event.wait(past)).await;
+        let event = event.with_deadline(timeout);
+        let result = self.run(format!("wait for event {n} past {past}"), timeout, event.wait(past)).await;
         self.check.word_ended(op, counted(&result, 0));
         let count = result?.ok()?;
         if count <= past {
@@ -59,17 +59,17 @@ impl Worker {
     }
 
     /// Waits for a signal that comes during the wait.
-    async fn is_woken(&mut self, n: usize, event: &Event, patience: Duration) -> Option<()> {
-        let past = self.signal_event(n, event, patience).await?;
+    async fn is_woken(&mut self, n: usize, event: &Event, timeout: Duration) -> Option<()> {
+        let past = self.signal_event(n, event, timeout).await?;
         let read = self.check.word(self.member(), Cell::Event(n), Act::Read);
         let add = self.check.word(self.member(), Cell::Event(n), Act::Add(1));
-        let (event, lite) = (event.with_deadline(patience), self.lite.clone());
+        let (event, lite) = (event.with_deadline(timeout), self.lite.clone());
         let signal = async {
             lite.sleep(Duration::from_millis(1)).await;
             event.signal().await
         };
         let work = async { Ok(both(event.wait(past), signal).await) };
-        let both = self.run(format!("wait for event {n} past {past}, and signal"), patience, work).await;
+        let both = self.run(format!("wait for event {n} past {past}, and signal"), timeout, work).await;
         let (count, signalled) = match both {
             Some(Ok((count, signalled))) => (Some(count), Some(signalled)),
             _ => (None, None),
@@ -86,11 +86,11 @@ impl Worker {
         (count?.is_ok() && signalled?.is_ok()).then_some(())
     }
 
-    pub(super) async fn barrier(&mut self, name: String, group: &[NodeId], patience: Duration) -> Ended<()> {
-        let lite = self.lite.with_deadline(patience);
+    pub(super) async fn barrier(&mut self, name: String, group: &[NodeId], timeout: Duration) -> Ended<()> {
+        let lite = self.lite.with_deadline(timeout);
         self.check.comes(&name, lite.node_id());
         let barrier = lite.barrier(&name, group);
-        let result = self.run(name.clone(), patience, barrier).await;
+        let result = self.run(name.clone(), timeout, barrier).await;
         self.check.passed(&name, group, lite.node_id(), result.clone());
         result
     }

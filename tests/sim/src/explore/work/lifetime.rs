@@ -9,10 +9,10 @@ use std::task::Poll;
 impl Worker {
     /// Waits until no operation of this node with an unknown outcome can happen any more.
     pub(super) async fn settle(&mut self) -> Option<()> {
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let since = self.check.moment();
-        let result = self.run("settle", patience, lite.settled()).await?;
+        let result = self.run("settle", timeout, lite.settled()).await?;
         if result.is_ok() {
             self.check.settled(self.member(), since);
         }
@@ -50,8 +50,8 @@ impl Worker {
     pub(super) async fn leave(&mut self) -> bool {
         self.look_at_private();
         self.check.excuse(self.node);
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let from = self.now();
         self.check.log(from, format_args!("{} leaves", self.name));
         match lite.leave().await {

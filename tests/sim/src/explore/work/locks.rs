@@ -16,7 +16,7 @@ struct Held {
     hold: Option<u64>,
     guard: Option<LockGuard>,
     /// The time limit of the release.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Drop for Held {
@@ -44,15 +44,15 @@ impl Worker {
 
     /// Claims a lock. If it only tries, another task may hold the lock.
     async fn take_lock(&mut self, n: usize, lock: &Lock, mode: Mode, wait: bool) -> Option<Held> {
-        let patience = self.patience();
-        let lock = lock.with_deadline(patience);
+        let timeout = self.timeout();
+        let lock = lock.with_deadline(timeout);
         let member = self.member();
         let floor = self.check.claims(n, member, mode);
         let what = format!("lock {n} {mode:?}{}", if wait { "" } else { ", if it is free" });
         let guard = match mode {
-            Mode::Shared => Some(self.run(what, patience, lock.lock_shared()).await?.ok()?),
-            Mode::Exclusive if wait => Some(self.run(what, patience, lock.lock()).await?.ok()?),
-            Mode::Exclusive => self.run(what, patience, lock.try_lock()).await?.ok()?,
+            Mode::Shared => Some(self.run(what, timeout, lock.lock_shared()).await?.ok()?),
+            Mode::Exclusive if wait => Some(self.run(what, timeout, lock.lock()).await?.ok()?),
+            Mode::Exclusive => self.run(what, timeout, lock.try_lock()).await?.ok()?,
         };
         let guard = guard?;
         let (token, after_death) = (guard.fencing_token().to_u128(), guard.after_death());
@@ -61,15 +61,15 @@ impl Worker {
         self.check.log(self.now(), line);
         let hold = self.check.granted(n, Hold { member, mode, token, after_death }, floor);
         let (check, host) = (self.check.clone(), self.host.clone());
-        Some(Held { check, host, lock: n, hold, guard: Some(guard), patience })
+        Some(Held { check, host, lock: n, hold, guard: Some(guard), timeout })
     }
 
     async fn read_guarded(&mut self, n: usize, cell: &Lmr) -> Option<u64> {
         let mut got = [0; 8];
         let op = self.check.word(self.member(), Cell::Guarded(n), Act::Read);
-        let patience = self.patience();
-        let read = cell.with_deadline(patience);
-        let result = self.run(format!("read cell {n}"), patience, read.read(GUARDED, &mut got)).await;
+        let timeout = self.timeout();
+        let read = cell.with_deadline(timeout);
+        let result = self.run(format!("read cell {n}"), timeout, read.read(GUARDED, &mut got)).await;
         let result = result.map(|result| result.map(|()| u64::from_le_bytes(got)));
         self.check.word_ended(op, saw(&result));
         result?.ok()
@@ -78,10 +78,10 @@ impl Worker {
     async fn write_guarded(&mut self, n: usize, cell: &Lmr) -> Option<()> {
         let value = self.fresh();
         let op = self.check.word(self.member(), Cell::Guarded(n), Act::Write(value));
-        let patience = self.patience();
-        let write = cell.with_deadline(patience);
+        let timeout = self.timeout();
+        let write = cell.with_deadline(timeout);
         let what = format!("write {value:#x} to cell {n}");
-        let result = self.run(what, patience, write.write(GUARDED, &value.to_le_bytes())).await;
+        let result = self.run(what, timeout, write.write(GUARDED, &value.to_le_bytes())).await;
         let end = match &result {
             Some(Ok(())) => End::Done,
             Some(Err(error)) if !is_unsure(error) => End::Never,
@@ -116,7 +116,7 @@ impl Worker {
         if let (Some(guard), Some(hold)) = (held.guard.take(), held.hold.take()) {
             self.check.released(n, hold);
             // The home may be out of reach: then the lock is released later.
-            let _ = self.run(format!("unlock {n}"), held.patience, guard.unlock()).await;
+            let _ = self.run(format!("unlock {n}"), held.timeout, guard.unlock()).await;
         }
         done
     }

@@ -26,11 +26,11 @@ impl Worker {
     /// Returns a shared region, and maps it if it is not mapped yet.
     pub(super) async fn region(&mut self, n: usize) -> Option<Lmr> {
         if self.regions[n].is_none() {
-            let patience = self.patience();
-            let lite = self.lite.with_deadline(patience);
+            let timeout = self.timeout();
+            let lite = self.lite.with_deadline(timeout);
             let name = format!("region-{n}");
             let map = async { lite.map(&name, RW).await };
-            self.regions[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
+            self.regions[n] = Some(self.run(format!("map {name}"), timeout, map).await?.ok()?);
         }
         let region = self.regions[n].clone()?;
         self.partly_gone = region.shares().iter().any(|(node, _)| self.check.has_ended(Some(*node)));
@@ -51,13 +51,13 @@ impl Worker {
     pub(super) async fn write(&mut self) -> Option<()> {
         let n = self.shared();
         let region = self.region(n).await?;
-        let patience = self.patience();
-        let region = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
         let (at, len) = self.range();
         let (offset, data) = (self.offset(at), self.random.bytes(len));
         let id = self.check.writes(self.member(), n, self.number, at, &data);
         let what = format!("Write {len} at {offset} of region {n}");
-        let result = self.post(what, patience, region.write(offset, &data)).await;
+        let result = self.post(what, timeout, region.write(offset, &data)).await;
         self.check.wrote(n, self.number, id, written(&result));
         result?.ok()
     }
@@ -65,13 +65,13 @@ impl Worker {
     pub(super) async fn memset(&mut self) -> Option<()> {
         let n = self.shared();
         let region = self.region(n).await?;
-        let patience = self.patience();
-        let region = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
         let (at, len) = self.range();
         let (offset, byte) = (self.offset(at), self.random.next() as u8);
         let id = self.check.writes(self.member(), n, self.number, at, &vec![byte; len]);
         let what = format!("Memset {len} at {offset} of region {n}");
-        let result = self.post(what, patience, region.memset(offset, len as u64, byte)).await;
+        let result = self.post(what, timeout, region.memset(offset, len as u64, byte)).await;
         self.check.wrote(n, self.number, id, asked(&result));
         result?.ok()
     }
@@ -80,8 +80,8 @@ impl Worker {
     pub(super) async fn read(&mut self) -> Option<()> {
         let n = self.shared();
         let region = self.region(n).await?;
-        let patience = self.patience();
-        let region = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
         let (mut at, mut len) = self.range();
         let (parts, orphans) = (region.len() / PART as u64, self.check.orphans(n));
         let who = if !orphans.is_empty() && self.random.one_in(2) {
@@ -97,7 +97,7 @@ impl Worker {
         let mut got = vec![0; len];
         let since = self.check.reads(n, who);
         let what = format!("Read {len} at {offset} of region {n}");
-        let result = self.post(what, patience, region.read(offset, &mut got)).await;
+        let result = self.post(what, timeout, region.read(offset, &mut got)).await;
         let is_read = matches!(result, Some(Ok(())));
         self.check.read(n, who, since, is_read.then_some((at, &got[..])));
         result?.ok()
@@ -109,8 +109,8 @@ impl Worker {
         const STEP: usize = PART / PIECES;
         let n = self.shared();
         let region = self.region(n).await?;
-        let patience = self.patience();
-        let region = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
         let lens = [0; PIECES].map(|_| 1 + self.random.below(STEP as u64) as usize);
         let first = self.offset(0);
         if self.random.one_in(2) {
@@ -121,7 +121,7 @@ impl Worker {
             let pieces: Vec<(u64, &[u8])> =
                 data.iter().enumerate().map(|(i, data)| (first + (i * STEP) as u64, &data[..])).collect();
             let what = format!("write {PIECES} pieces of region {n}");
-            let result = self.run(what, patience, region.write_vectored(&pieces)).await;
+            let result = self.run(what, timeout, region.write_vectored(&pieces)).await;
             // After an error some pieces may have been written.
             let end = if matches!(result, Some(Ok(()))) { WriteEnd::Done } else { WriteEnd::Unknown };
             begun.into_iter().for_each(|id| self.check.wrote(n, self.number, id, end));
@@ -132,7 +132,7 @@ impl Worker {
         let mut pieces: Vec<(u64, &mut [u8])> =
             got.iter_mut().enumerate().map(|(i, got)| (first + (i * STEP) as u64, &mut got[..])).collect();
         let what = format!("read {PIECES} pieces of region {n}");
-        let result = self.run(what, patience, region.read_vectored(&mut pieces)).await;
+        let result = self.run(what, timeout, region.read_vectored(&mut pieces)).await;
         let is_read = matches!(result, Some(Ok(())));
         for (i, since) in begun.into_iter().enumerate() {
             let piece = is_read.then_some((i * STEP, &got[i][..]));
@@ -148,11 +148,11 @@ impl Worker {
         }
         let pick = self.random.below(self.owned.len() as u64) as usize;
         let (n, region) = self.owned[pick].clone();
-        let patience = self.patience();
-        let region = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
         let to = self.anywhere();
         let what = format!("move region {n} to {to:?}");
-        self.run(what, patience, region.move_to(to)).await?.ok()
+        self.run(what, timeout, region.move_to(to)).await?.ok()
     }
 
     /// Drops a mapping, so that the region is mapped again before its next use.

@@ -36,18 +36,18 @@ impl Worker {
 
     async fn bind(&mut self) -> Option<()> {
         let n = self.random.below(EACH as u64) as usize;
-        let (id, patience) = (self.fresh(), self.patience());
-        let lite = self.lite.with_deadline(patience);
+        let (id, timeout) = (self.fresh(), self.timeout());
+        let lite = self.lite.with_deadline(timeout);
         let home = self.anyone();
         let rights = Permissions::READ | Permissions::SHARE;
-        let region = self.run("alloc for a name", patience, lite.alloc(home, 8, rights)).await?.ok()?;
-        self.run("write its number", patience, region.write(0, &id.to_le_bytes())).await?.ok()?;
+        let region = self.run("alloc for a name", timeout, lite.alloc(home, 8, rights)).await?.ok()?;
+        self.run("write its number", timeout, region.write(0, &id.to_le_bytes())).await?.ok()?;
         self.keep(&region);
         let op = self.check.word(self.member(), Cell::Name(n), Act::Swap(0, id));
         // The task may die before it learns the result.
         self.check.bound(n, self.member(), home, id);
         let name = format!("name-{n}");
-        let result = self.run(format!("bind {name} to {id:#x}"), patience, region.publish(&name)).await;
+        let result = self.run(format!("bind {name} to {id:#x}"), timeout, region.publish(&name)).await;
         if let Some(Err(Error::NameTaken)) = result {
             self.check.word_ended(op, End::Taken);
             self.check.sometimes("a name was taken");
@@ -59,18 +59,18 @@ impl Worker {
     }
 
     async fn unbind(&mut self, Named { name: n, id, region }: Named) -> Option<()> {
-        let patience = self.patience();
-        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
+        let timeout = self.timeout();
+        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(timeout));
         // By name, this unbinds whatever the node has bound to the name by now. With the region, it unbinds
         // only that region's binding, if it still exists.
         let by_name = self.random.one_in(2);
         let act = if by_name { Act::Write(0) } else { Act::Swap(id, 0) };
         let op = self.check.word(self.member(), Cell::Name(n), act);
         let result = if by_name {
-            self.attempt(format!("unbind {name} of {id:#x}"), patience, lite.unpublish(&name)).await
+            self.attempt(format!("unbind {name} of {id:#x}"), timeout, lite.unpublish(&name)).await
         } else {
-            let free = region.with_deadline(patience).free();
-            self.run(format!("free {id:#x}, which is {name}"), patience, free).await
+            let free = region.with_deadline(timeout).free();
+            self.run(format!("free {id:#x}, which is {name}"), timeout, free).await
         };
         let end = match bound(&result, id) {
             End::Saw(_) => End::Done,
@@ -83,15 +83,15 @@ impl Worker {
     }
 
     async fn find(&mut self, n: usize) -> Option<()> {
-        let patience = self.patience();
-        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(patience));
+        let timeout = self.timeout();
+        let (name, lite) = (format!("name-{n}"), self.lite.with_deadline(timeout));
         let op = self.check.word(self.member(), Cell::Name(n), Act::Read);
         let map = async { lite.map(&name, Permissions::READ).await };
-        let mapped = self.attempt(format!("map {name}"), patience, map).await;
+        let mapped = self.attempt(format!("map {name}"), timeout, map).await;
         let mut id = [0; 8];
         let end = match &mapped {
             Some(Err(Error::NoSuchName)) => End::Saw(0),
-            Some(Ok(region)) => match self.run("read whose it is", patience, region.read(0, &mut id)).await {
+            Some(Ok(region)) => match self.run("read whose it is", timeout, region.read(0, &mut id)).await {
                 Some(Ok(())) => End::Saw(u64::from_le_bytes(id)),
                 _ => End::Never,
             },

@@ -7,11 +7,11 @@ use lite::Permissions;
 impl Worker {
     /// Uses a region of the task's own: fresh memory is zero, and keeps the written data until it is freed.
     pub(super) async fn own_region(&mut self) -> Option<()> {
-        let patience = self.patience();
+        let timeout = self.timeout();
         if let Some((region, data)) = self.kept.take() {
             let mut got = vec![0; data.len()];
-            let read = region.with_deadline(patience);
-            let result = self.run("read its own region again", patience, read.read(0, &mut got)).await;
+            let read = region.with_deadline(timeout);
+            let result = self.run("read its own region again", timeout, read.read(0, &mut got)).await;
             if matches!(result, Some(Ok(()))) && got != data {
                 self.violated("memory equals the model", "its own region has changed");
             }
@@ -20,23 +20,23 @@ impl Worker {
                 self.kept = Some((region, data));
                 return Some(());
             }
-            let free = region.with_deadline(patience).free();
-            self.run("free it", patience, free).await?.ok()?;
+            let free = region.with_deadline(timeout).free();
+            self.run("free it", timeout, free).await?.ok()?;
         }
         let home = self.anywhere();
         let on = format!("{home:?}");
-        let lite = self.lite.with_deadline(patience);
+        let lite = self.lite.with_deadline(timeout);
         let len = 1 + self.random.below(100_000) as usize;
         let alloc = lite.alloc(home, len as u64, RW);
-        let region = self.run(format!("alloc {len} on {on}"), patience, alloc).await?.ok()?;
+        let region = self.run(format!("alloc {len} on {on}"), timeout, alloc).await?.ok()?;
         let mut got = vec![1; len];
-        self.run("read fresh memory", patience, region.read(0, &mut got)).await?.ok()?;
+        self.run("read fresh memory", timeout, region.read(0, &mut got)).await?.ok()?;
         if got.iter().any(|byte| *byte != 0) {
             self.violated("fresh memory is zero", format_args!("found bytes on {on}"));
         }
         let data = self.random.bytes(len);
-        self.run("write to it", patience, region.write(0, &data)).await?.ok()?;
-        self.run("read it", patience, region.read(0, &mut got)).await?.ok()?;
+        self.run("write to it", timeout, region.write(0, &data)).await?.ok()?;
+        self.run("read it", timeout, region.read(0, &mut got)).await?.ok()?;
         if got != data {
             self.violated("memory equals the model", format_args!("its own region on {on}"));
         }
@@ -56,24 +56,24 @@ impl Worker {
 
     /// Uses memory of its node that no other node reaches, and may make it a region.
     pub(super) async fn private_memory(&mut self) -> Option<()> {
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         if let Some((memory, data)) = self.private.take() {
             if self.random.one_in(2) {
                 return Some(());
             }
             let register = lite.register_memory(memory, Permissions::READ);
-            let region = self.run("register its memory", patience, register).await?.ok()?;
+            let region = self.run("register its memory", timeout, register).await?.ok()?;
             let mut got = vec![0; data.len()];
-            self.run("read what it registered", patience, region.read(0, &mut got)).await?.ok()?;
+            self.run("read what it registered", timeout, region.read(0, &mut got)).await?.ok()?;
             if got != data {
                 self.violated("memory equals the model", "what it registered has changed");
             }
-            return self.run("free what it registered", patience, region.free()).await?.ok();
+            return self.run("free what it registered", timeout, region.free()).await?.ok();
         }
         let len = 1 + self.random.below(50_000) as usize;
         let take = lite.local_memory(len as u64);
-        let memory = self.run(format!("take {len} bytes"), patience, take).await?.ok()?;
+        let memory = self.run(format!("take {len} bytes"), timeout, take).await?.ok()?;
         let mut data = vec![1; len];
         let read = memory.read(0, &mut data);
         if read.is_err()

@@ -16,9 +16,9 @@ impl Worker {
     pub(super) async fn pool(&mut self) -> Option<()> {
         match self.pooled.take() {
             Some((n, region)) if self.calm || self.random.one_in(2) => {
-                let patience = self.patience();
-                let free = region.with_deadline(patience).free();
-                self.run(format!("end loan {n}"), patience, free).await?.ok()
+                let timeout = self.timeout();
+                let free = region.with_deadline(timeout).free();
+                self.run(format!("end loan {n}"), timeout, free).await?.ok()
             }
             None if self.calm || self.random.one_in(4) => self.lend().await,
             lent => {
@@ -29,33 +29,33 @@ impl Worker {
     }
 
     async fn lend(&mut self) -> Option<()> {
-        let (n, patience, mut home) = (self.shared(), self.patience(), self.anywhere());
+        let (n, timeout, mut home) = (self.shared(), self.timeout(), self.anywhere());
         let (a, b) = (self.anyone(), self.anyone());
         if a != b && (self.subject == Subject::Orphans || self.random.one_in(2)) {
             home = Placement::Striped { nodes: vec![a, b], stripe: STRIPE };
         }
-        let lite = self.lite.with_deadline(patience);
+        let lite = self.lite.with_deadline(timeout);
         let rights = RW | Permissions::SHARE;
         let what = format!("alloc loan {n} on {home:?}");
-        let region = self.run(what, patience, lite.alloc(home, LENGTH as u64, rights)).await?.ok()?;
+        let region = self.run(what, timeout, lite.alloc(home, LENGTH as u64, rights)).await?.ok()?;
         let mut got = vec![1; LENGTH];
-        self.run("read fresh memory", patience, region.read(0, &mut got)).await?.ok()?;
+        self.run("read fresh memory", timeout, region.read(0, &mut got)).await?.ok()?;
         if got.iter().any(|byte| *byte != 0) {
             self.violated("fresh memory is zero", format_args!("found bytes in loan {n}"));
         }
         self.keep(&region);
         let name = format!("loan-{n}");
-        self.run(format!("publish {name}"), patience, region.publish(&name)).await?.ok()?;
+        self.run(format!("publish {name}"), timeout, region.publish(&name)).await?.ok()?;
         self.pooled = Some((n, region));
         Some(())
     }
 
     async fn borrow(&mut self) -> Option<()> {
-        let (n, patience) = (self.shared(), self.patience());
+        let (n, timeout) = (self.shared(), self.timeout());
         if self.borrowed[n].is_none() {
-            let (name, lite) = (format!("loan-{n}"), self.lite.with_deadline(patience));
+            let (name, lite) = (format!("loan-{n}"), self.lite.with_deadline(timeout));
             let map = async { lite.map(&name, RW).await };
-            self.borrowed[n] = Some(self.run(format!("map {name}"), patience, map).await?.ok()?);
+            self.borrowed[n] = Some(self.run(format!("map {name}"), timeout, map).await?.ok()?);
         }
         let region = self.borrowed[n].clone()?;
         let (mut at, mut most) = (self.random.below(LENGTH as u64 / 2), LENGTH as u64 / 2);
@@ -65,10 +65,10 @@ impl Worker {
         }
         let len = 1 + self.random.below(most);
         let data = self.random.bytes(len as usize);
-        let patience = self.patience();
-        let write = region.with_deadline(patience);
+        let timeout = self.timeout();
+        let write = region.with_deadline(timeout);
         let what = format!("write {} at {at} of loan {n}", data.len());
-        let result = self.run(what, patience, write.write(at, &data)).await;
+        let result = self.run(what, timeout, write.write(at, &data)).await;
         if let Some(Err(Error::Freed | Error::NodeDown(_))) = result {
             self.borrowed[n] = None;
         }

@@ -19,8 +19,8 @@ impl Worker {
         let n = self.shared();
         let region = self.region(n).await?;
         let cell = self.cell_region(n).await?;
-        let patience = self.patience();
-        let queue = self.lite.with_deadline(patience).completion_queue(4);
+        let timeout = self.timeout();
+        let queue = self.lite.with_deadline(timeout).completion_queue(4);
         let half = PART / 2;
         let (len, got) =
             (1 + self.random.below(half as u64) as usize, 1 + self.random.below(half as u64) as usize);
@@ -36,10 +36,10 @@ impl Worker {
             Op { tag: ADD, lmr: &cell, offset: FLAG, kind: OpKind::FetchAdd(0) },
             Op { tag: SWAP, lmr: &cell, offset: FLAG, kind: OpKind::CompareSwap(0, 1) },
         ];
-        let posted = self.run(format!("post 4 operations to region {n}"), patience, queue.post(&ops)).await;
+        let posted = self.run(format!("post 4 operations to region {n}"), timeout, queue.post(&ops)).await;
         let mut bytes = vec![0; half];
         let ends = match &posted {
-            Some(Ok(count)) => self.take(&queue, *count, &mut bytes, patience).await,
+            Some(Ok(count)) => self.take(&queue, *count, &mut bytes, timeout).await,
             _ => BTreeMap::new(),
         };
         // An operation that was not posted has no effect. If the number of posted ones is unknown, each may
@@ -64,7 +64,7 @@ impl Worker {
         queue: &CompletionQueue,
         count: usize,
         bytes: &mut [u8],
-        patience: std::time::Duration,
+        timeout: std::time::Duration,
     ) -> BTreeMap<u64, Result<u64, Error>> {
         let mut ends = BTreeMap::new();
         if self.random.one_in(3) {
@@ -72,7 +72,7 @@ impl Worker {
                 queue.fence().await;
                 Ok(())
             };
-            if self.run("wait for what was posted", patience, fence).await.is_none() {
+            if self.run("wait for what was posted", timeout, fence).await.is_none() {
                 return ends;
             }
         }
@@ -80,7 +80,7 @@ impl Worker {
         while !queue.is_empty() {
             // A read's data goes to a buffer that no other operation uses.
             let next = async { queue.next(&mut other).await.ok_or(Error::Unknown) };
-            let Some(Ok(completed)) = self.attempt("take an end", patience, next).await else { return ends };
+            let Some(Ok(completed)) = self.attempt("take an end", timeout, next).await else { return ends };
             if completed.tag == READ {
                 bytes.copy_from_slice(&other);
             }

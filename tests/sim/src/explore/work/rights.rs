@@ -25,8 +25,8 @@ impl Worker {
     }
 
     async fn change_right(&mut self, n: usize, gate: &Lmr) -> Option<()> {
-        let patience = self.patience();
-        let gate = gate.with_deadline(patience);
+        let timeout = self.timeout();
+        let gate = gate.with_deadline(timeout);
         let whom = NodeId(1 + self.random.below(self.initial as u64) as u16);
         if whom == self.lite.node_id() {
             return None;
@@ -35,10 +35,9 @@ impl Worker {
         let changes = [Cell::Right(n, whom), Cell::Use(n, whom)];
         let changes = changes.map(|cell| self.check.word(self.member(), cell, Act::Write(u64::from(grants))));
         let result = if grants {
-            self.run(format!("grant {whom} writes to gate {n}"), patience, gate.grant(whom, WRITE)).await
+            self.run(format!("grant {whom} writes to gate {n}"), timeout, gate.grant(whom, WRITE)).await
         } else {
-            self.run(format!("revoke them of {whom}"), patience, gate.revoke(Grantee::Node(whom), WRITE))
-                .await
+            self.run(format!("revoke them of {whom}"), timeout, gate.revoke(Grantee::Node(whom), WRITE)).await
         };
         // An operation of unknown outcome continues.
         let end = match &result {
@@ -54,23 +53,23 @@ impl Worker {
     }
 
     async fn use_right(&mut self, n: usize) -> Option<()> {
-        let patience = self.patience();
+        let timeout = self.timeout();
         let (me, member) = (self.lite.node_id(), self.member());
         if let Some(gate) = self.gates[n].clone() {
             // A mapping that was made with the right has it until it is revoked.
             let op = self.check.word(member, Cell::Use(n, me), Act::Read);
-            let write = gate.with_deadline(patience);
-            let result = self.attempt(format!("write to gate {n}"), patience, write.write(0, &[1; 8])).await;
+            let write = gate.with_deadline(timeout);
+            let result = self.attempt(format!("write to gate {n}"), timeout, write.write(0, &[1; 8])).await;
             self.check.word_ended(op, if matches!(result, Some(Ok(()))) { End::Saw(1) } else { End::Never });
             if !matches!(result, Some(Ok(()))) {
                 self.gates[n] = None;
             }
             return result?.ok();
         }
-        let (name, lite) = (format!("gate-{n}"), self.lite.with_deadline(patience));
+        let (name, lite) = (format!("gate-{n}"), self.lite.with_deadline(timeout));
         let op = self.check.word(member, Cell::Right(n, me), Act::Read);
         let map = async { lite.map(&name, WRITE).await };
-        let mapped = self.attempt(format!("map {name} to write"), patience, map).await;
+        let mapped = self.attempt(format!("map {name} to write"), timeout, map).await;
         let end = match &mapped {
             Some(Ok(_)) => End::Saw(1),
             Some(Err(Error::Permission)) => End::Saw(0),
@@ -87,12 +86,12 @@ impl Worker {
 
     /// Takes a region of the task's own through all operations of a master, to the end of the region.
     pub(super) async fn admin(&mut self) -> Option<()> {
-        let patience = self.patience();
-        let lite = self.lite.with_deadline(patience);
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
         let (home, id) = (self.anyone(), self.fresh());
         let len = 8 * (1 + self.random.below(1000));
         let rights = Permissions::READ | Permissions::SHARE;
-        let region = self.run("alloc to administer", patience, lite.alloc(home, len, rights)).await?.ok()?;
+        let region = self.run("alloc to administer", timeout, lite.alloc(home, len, rights)).await?.ok()?;
         self.keep(&region);
         let shares: u64 = region.shares().iter().map(|(_, bytes)| bytes).sum();
         let is_as_made = (region.owner(), region.node(), region.len(), region.is_empty(), shares)
@@ -102,26 +101,26 @@ impl Worker {
             self.violated("memory equals the model", format_args!("a region of {len} on {home}: {region:?}"));
         }
         let name = format!("own-{id:x}");
-        self.run(format!("publish {name}"), patience, region.publish(&name)).await?.ok()?;
+        self.run(format!("publish {name}"), timeout, region.publish(&name)).await?.ok()?;
         let wait = async { lite.map_wait(&name, Permissions::READ).await };
-        self.run(format!("wait for {name}"), patience, wait).await?.ok()?;
-        self.run("set a secret", patience, region.set_secret(SECRET)).await?.ok()?;
+        self.run(format!("wait for {name}"), timeout, wait).await?.ok()?;
+        self.run("set a secret", timeout, region.set_secret(SECRET)).await?.ok()?;
         let guess = async { lite.map_secret(&name, Permissions::READ, b"guess").await };
-        let guessed = self.attempt("map by a wrong secret", patience, guess).await;
+        let guessed = self.attempt("map by a wrong secret", timeout, guess).await;
         self.must_fail("a wrong secret", guessed);
         let know = async { lite.map_secret(&name, Permissions::READ, SECRET).await };
-        self.run("map by the secret", patience, know).await?.ok()?;
+        self.run("map by the secret", timeout, know).await?.ok()?;
         let other = self.anyone();
         self.outlives(Thing::Handed(name.clone()));
-        self.run(format!("hand it over to {other}"), patience, region.hand_over(other)).await?.ok()?;
-        let unpublished = self.run(format!("unpublish {name}"), patience, lite.unpublish(&name)).await;
+        self.run(format!("hand it over to {other}"), timeout, region.hand_over(other)).await?.ok()?;
+        let unpublished = self.run(format!("unpublish {name}"), timeout, lite.unpublish(&name)).await;
         if matches!(unpublished, Some(Ok(()))) {
             let map = async { lite.map_secret(&name, Permissions::READ, SECRET).await };
-            let mapped = self.attempt(format!("map {name}, which is no more"), patience, map).await;
+            let mapped = self.attempt(format!("map {name}, which is no more"), timeout, map).await;
             self.must_fail("a name that is no more", mapped);
         }
-        let free = region.with_deadline(patience).free();
-        self.run(format!("free {name}"), patience, free).await?.ok()?;
+        let free = region.with_deadline(timeout).free();
+        self.run(format!("free {name}"), timeout, free).await?.ok()?;
         let read = region.read(0, &mut [0; 8]).await;
         if read.is_ok() {
             self.violated("rights and bounds hold", "a read of a freed region");

@@ -146,11 +146,11 @@ impl Worker {
         }
     }
 
-    pub(super) fn patience(&mut self) -> Duration {
+    pub(super) fn timeout(&mut self) -> Duration {
         if self.calm {
             return PATIENT;
         }
-        Duration::from_millis(self.random.pick(self.subject.patience()))
+        Duration::from_millis(self.random.pick(self.subject.timeout()))
     }
 
     /// Keeps a region of the task, which is freed at the end of the run if not before.
@@ -163,15 +163,15 @@ impl Worker {
         self.check.violated(property, format_args!("{} {seen}", self.name));
     }
 
-    /// Runs one operation with the timeout `patience`, and checks that it ends in time. Returns `None` if it
+    /// Runs one operation with the timeout `timeout`, and checks that it ends in time. Returns `None` if it
     /// was dropped before its end. Without faults it must succeed.
     pub(super) async fn run<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
-        patience: Duration,
+        timeout: Duration,
         operation: impl Future<Output = Result<T, Error>>,
     ) -> Ended<T> {
-        let result = self.attempt(&what, patience, operation).await;
+        let result = self.attempt(&what, timeout, operation).await;
         if let Some(Err(
             error @ (Error::OutOfBounds | Error::Permission | Error::Misaligned | Error::TooLarge { .. }),
         )) = &result
@@ -204,7 +204,7 @@ impl Worker {
     pub(super) async fn attempt<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
-        patience: Duration,
+        timeout: Duration,
         operation: impl Future<Output = Result<T, Error>>,
     ) -> Ended<T> {
         let dropped = !self.calm && self.random.one_in(10);
@@ -225,10 +225,10 @@ impl Worker {
             None => 2,
         });
         // The clock of the node may be slow.
-        let limit = patience + patience / 40 + Duration::from_millis(1);
+        let limit = timeout + timeout / 40 + Duration::from_millis(1);
         if to.saturating_since(from) > limit && !self.check.was_paused(self.node, from, to) {
             let took = to.saturating_since(from);
-            let seen = format_args!("{what} took {took:?} of {patience:?}");
+            let seen = format_args!("{what} took {took:?} of {timeout:?}");
             self.violated("no operation outlives its deadline", seen);
         }
         result
@@ -239,11 +239,11 @@ impl Worker {
     pub(super) async fn post<T>(
         &mut self,
         what: impl std::fmt::Display + Send + Sync,
-        patience: Duration,
+        timeout: Duration,
         operation: impl Future<Output = Result<T, Error>>,
     ) -> Ended<T> {
         let lapsed = self.lapsed();
-        let result = self.run(&what, patience, operation).await;
+        let result = self.run(&what, timeout, operation).await;
         if lapsed.is_some() && lapsed == self.lapsed() && matches!(result, Some(Ok(_))) {
             self.violated("a suspended node posts nothing", format_args!("{what} ended well"));
         }
