@@ -26,7 +26,7 @@ pub(super) struct Rtt {
     /// The mean and the mean deviation; both are 0 before the first sample.
     smoothed: u64,
     variation: u64,
-    /// The shortest round trips of the present span and of the previous one.
+    /// The shortest round trips: of the measuring period that lasts until `span_ends`, and of the one before.
     least: [u64; 2],
     span_ends: Instant,
     /// A ring of `len` packets from `first` on, in PSN order.

@@ -194,7 +194,7 @@ impl Check {
         self.lock().nodes.insert((lite.node_id(), lite.incarnation()), lite.clone());
     }
 
-    /// Returns whether an incarnation of a node, or of any node, has ended.
+    /// Returns whether an incarnation of `node` has ended, or of any node if `node` is `None`.
     pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
         let mut members = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
