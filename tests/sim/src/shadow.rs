@@ -90,15 +90,16 @@ fn wrong(
 ) -> Option<String> {
     let find = |member: MemberId| nodes.values().find(|(lite, _)| id(lite) == member);
     let live = |member| find(member).filter(|(lite, host)| !host.is_dead() && lite.is_member());
-    let settled = |member: MemberId| {
-        let mut all = nodes.values().filter(|(_, host)| !host.is_dead());
-        live(member).is_none() && all.any(|(lite, _)| has_cut_off(id(node), member, lite))
+    let mut all = nodes.values().filter(|(_, host)| !host.is_dead()).map(|(lite, _)| lite);
+    let have_cut_off = |by: &[MemberId], ended: MemberId, witness: &Lite| {
+        live(ended).is_none() && by.iter().all(|by| has_cut_off(*by, ended, witness))
     };
     let change = format!("{writer:?} changes {bytes:?} of {:?}, a region of {owner:?}", id(node));
-    if settled(writer) {
+    if all.clone().any(|witness| have_cut_off(&[id(node)], writer, witness)) {
         return Some(format!("{change}: all members know of the writer's end"));
     }
-    if settled(owner) {
+    // A writer that has ended too is not waited for: the node keeps the memory until it has cut it off.
+    if all.any(|witness| have_cut_off(&[id(node), writer], owner, witness)) {
         return Some(format!("{change}: all members know of the owner's end"));
     }
     let (owning, _) = live(owner)?;
