@@ -198,6 +198,7 @@ fn targets(native: &[Batch], counts: Counts) -> Vec<Target> {
 }
 
 fn tables(native: &[Batch], counts: Counts) -> [Table; 2] {
+    let Counts { ours, ours_batched, rdma_core } = counts;
     let remark = "cargo bench -p cards: the driver on a card that nobody is behind; the benchmark writes the completions";
     let heads = ["posted and polled at once", "post, ns", "poll, ns", "requests per doorbell"];
     let mut times = Table::new("64 B inline WRITE by our driver, native", remark, &heads);
@@ -210,7 +211,6 @@ fn tables(native: &[Batch], counts: Counts) -> [Table; 2] {
                   on this machine; rdma-core: libmlx4 of Debian under callgrind in a Linux guest with an emulated card, without \
                   libibverbs and our program above it";
     let mut counts = Table::new("Instructions for one", remark, &["driver", "post", "poll", "together"]);
-    let Counts { ours, ours_batched, rdma_core } = counts;
     let rows = [("ours", ours), ("ours, 16 at a time", ours_batched), ("rdma-core's", rdma_core)];
     for (driver, counted) in rows {
         let [post, poll, sum] =
