@@ -130,7 +130,8 @@ pub(super) fn table(rows: &[Row]) -> Table {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "write_ping_pong\t8\t200\t52000\t90000\t-\nread\t8\t200\t100000\t120000\t-\nread_bw\t8\t800\t-\t-\t1.25\n";
+    const TEXT: &str = "write_ping_pong\t8\t200\t52000\t90000\t-\nread\t8\t200\t100000\t120000\t-\nread_bw\t8\t800\t-\t-\t1.25\n\
+        fetch_add\t8\t200\t110000\t130000\t-\n";
 
     #[test]
     fn the_output_of_the_application_is_read() {
@@ -141,7 +142,8 @@ mod tests {
         assert!(parse("write\t8\n").is_err());
         assert!(parse("write\t8\t1\tx\t-\t-\n").is_err());
         let table = table(&rows);
-        assert_eq!(table.rows.len(), 2);
+        let firsts: Vec<_> = table.rows.iter().map(|row| &*row[0]).collect();
+        assert_eq!(firsts, ["8", "ping-pong, 8", "fetch-add, 8"]);
         assert!(table.rows.iter().all(|row| row.len() == table.heads.len()));
     }
 

@@ -333,8 +333,8 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Returns the programs for the emulated card, if the card is to be measured. That there are none is an error
-/// only if the card was asked for by name.
+/// Returns the programs for the emulated card, if the card is to be measured. Their lack is an error only if
+/// the card was asked for by name.
 fn tools(nics: &[Nic], gaps: &mut Gaps) -> Result<Option<Tools>> {
     let get = || Tools::to_measure()?.map_err(|why| anyhow!("{why}"));
     if nics.contains(&Nic::Cx3) {
