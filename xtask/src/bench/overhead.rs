@@ -333,8 +333,8 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Returns the programs for the emulated card, if the card is to be measured. Their lack is an error only if
-/// the card was asked for by name.
+/// Returns the programs for the emulated card, unless only the other device is selected. Their lack is an
+/// error if the card is selected by name, and else a gap.
 fn tools(nics: &[Nic], gaps: &mut Gaps) -> Result<Option<Tools>> {
     let get = || Tools::to_measure()?.map_err(|why| anyhow!("{why}"));
     if nics.contains(&Nic::Cx3) {
