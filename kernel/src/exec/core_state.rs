@@ -68,8 +68,8 @@ impl Which {
 /// A core's part of the executor.
 pub(super) struct Core {
     queue: IrqMutex<VecDeque<Runnable>>,
-    /// True if the queue is not empty. Changes under the lock of the queue.
-    has_ready: AtomicBool,
+    /// The length of the queue. Changes under the lock of the queue.
+    ready: AtomicUsize,
     /// Set before a halt. A processor that pushes to the queue and finds it set sends an interrupt.
     sleeping: AtomicBool,
     tasks: AtomicUsize,
@@ -102,7 +102,7 @@ pub(super) fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
         slot.call_once(|| Core {
             queue: IrqMutex::new(VecDeque::with_capacity(64)),
-            has_ready: AtomicBool::new(false),
+            ready: AtomicUsize::new(0),
             sleeping: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
             state: AtomicU8::new(Activity::Loop as u8),
@@ -151,7 +151,7 @@ impl Core {
         {
             let mut queue = self.queue.lock();
             queue.push_back(runnable);
-            self.has_ready.store(true, Ordering::Relaxed);
+            self.ready.store(queue.len(), Ordering::Relaxed);
         }
         self.kick(cpu);
     }
@@ -169,15 +169,17 @@ impl Core {
         }
     }
 
+    /// Returns the number of ready tasks without the lock of the queue, so that a spinning core
+    /// takes no lock. The core looks again under the lock before it halts.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
+    }
+
     /// Returns the next ready task.
     pub(super) fn pop(&self) -> Option<Runnable> {
-        // A core that spins takes no lock. It looks again under the lock before it halts.
-        if !self.has_ready.load(Ordering::Relaxed) {
-            return None;
-        }
         let mut queue = self.queue.lock();
         let runnable = queue.pop_front();
-        self.has_ready.store(!queue.is_empty(), Ordering::Relaxed);
+        self.ready.store(queue.len(), Ordering::Relaxed);
         runnable
     }
 

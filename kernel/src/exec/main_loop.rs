@@ -26,8 +26,9 @@ pub(crate) fn set_max_spin(spin: Duration) {
 
 /// A turn without work that takes longer shows that the host has run something else on this processor.
 const STOLEN: Duration = Duration::from_millis(1);
-/// The time for which a core does not spin after the host has taken its processor away.
-const MODEST: Duration = Duration::from_millis(100);
+/// The time for which a core does not spin after the host has taken its processor away: at first, and if that
+/// happens again within the longer of the two each time.
+const MODEST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// The duration of a spin. It grows while halts are short, so that an imminent event finds the core awake,
 /// and shrinks when halts are long.
@@ -39,11 +40,13 @@ struct Spin {
     length: Duration,
     /// The core does not spin before.
     not_before: Instant,
+    /// The time without a spin that ended there.
+    modest: Duration,
 }
 
 impl Spin {
     const fn new() -> Self {
-        Self { length: FIRST_SPIN, not_before: Instant::ZERO }
+        Self { length: FIRST_SPIN, not_before: Instant::ZERO, modest: Duration::ZERO }
     }
 
     /// Adapts the spin to a halt that has ended at `now`, if the longest spin is `max`.
@@ -60,7 +63,10 @@ impl Spin {
     /// Adapts the spin to a turn without work that began at `from`; the next turn begins at `now`.
     fn after_turn(&mut self, from: Instant, now: Instant) {
         if now > from + STOLEN {
-            *self = Self { length: Duration::ZERO, not_before: now + MODEST };
+            let again = now < self.not_before + MODEST.1;
+            self.modest = if again { (self.modest * 2).min(MODEST.1) } else { MODEST.0 };
+            self.not_before = now + self.modest;
+            self.length = Duration::ZERO;
         }
     }
 }
@@ -123,9 +129,11 @@ fn max_spin(core: &Core) -> Duration {
     if unsafe { core.has_pollers() } { max } else { max.min(MAX_SPIN_FOR_TASKS) }
 }
 
+/// Runs the tasks that are ready at the beginning. A task that yields is ready again, and its next run comes
+/// after a poll.
 fn run_tasks(core: &Core) -> bool {
     let mut ran = false;
-    for _ in 0..TASKS_PER_POLL {
+    for _ in 0..core.ready().min(TASKS_PER_POLL) {
         let Some(runnable) = core.pop() else { break };
         core.run(runnable);
         ran = true;
