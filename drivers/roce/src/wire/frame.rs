@@ -3,7 +3,7 @@
 use super::lrh::{self, VCRC_LEN};
 use super::{
     Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
-    Icrc, Ipv4, Ipv6, Lrh, ROCE_PORT, Symbol, Udp, XrcEth, ext,
+    Icrc, Ipv4, Ipv6, Lrh, Ones, ROCE_PORT, Symbol, Udp, XrcEth, ext,
 };
 use verbs::Gid;
 
@@ -208,9 +208,7 @@ impl Headers {
                 }
             }
         }
-        let crc = masked(&self.net, net, &bth)?;
-
-        let (covered, icrc) = rest.split_at_mut_checked(rest.len() - ICRC_LEN)?;
+        let (covered, _) = rest.split_at_mut_checked(rest.len() - ICRC_LEN)?;
         let (bth_bytes, after_bth) = covered.split_at_mut_checked(Bth::LEN)?;
         bth_bytes.copy_from_slice(&bth);
         let (xrc_bytes, after_xrc) = after_bth.split_at_mut_checked(xrc.map_or(0, |_| XrcEth::LEN))?;
@@ -222,7 +220,9 @@ impl Headers {
         let (payload, padding) = body.split_at_mut_checked(payload_len)?;
         fill(payload);
         padding.fill(0);
-        icrc.copy_from_slice(&crc.feed(after_bth).finish());
+        let network = out.get_mut(Ethernet::LEN..frame_len - self.net.trailer_len())?;
+        let (covered, icrc) = network.split_last_chunk_mut()?;
+        *icrc = crc(&self.net, covered)?;
         if matches!(self.net, Net::InfiniBand(..)) {
             let crc = lrh::vcrc(packet_of(out)?);
             *out.last_chunk_mut()? = crc;
@@ -236,49 +236,35 @@ fn packet_of(frame: &[u8]) -> Option<&[u8]> {
     frame.get(Ethernet::LEN + Symbol::LEN..frame.len().checked_sub(VCRC_LEN)?)
 }
 
-/// Computes the CRC over network and base header, with variant fields as ones.
-fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
-    // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
-    // GRH, all of it except the virtual lane is covered.
-    let (start, bytes) = match net {
-        Net::InfiniBand(_, None) => return masked_local(bytes, bth),
-        Net::InfiniBand(_, Some(_)) => (Symbol::LEN + Lrh::LEN, bytes.get(Symbol::LEN + Lrh::LEN..)?),
-        _ => (0, bytes),
-    };
-    const MAX: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
-    let mut copy = [0; MAX];
-    let net_len = net.len() - start;
-    copy.get_mut(..net_len)?.copy_from_slice(bytes.get(..net_len)?);
-    match net {
-        Net::V4(..) => {
-            // Type of service, time to live, header checksum, UDP checksum.
-            for at in [1, 8, 10, 11, 26, 27] {
-                copy[at] = 0xff;
-            }
-        }
-        Net::V6(..) | Net::Grh(_) | Net::InfiniBand(..) => {
-            // Traffic class and flow label, hop limit, UDP checksum (after a GRH, the base header overwrites
-            // the last).
-            copy[0] |= 0x0f;
-            for at in [1, 2, 3, 7, 46, 47] {
-                copy[at] = 0xff;
-            }
-        }
-    }
-    let total = net_len + Bth::LEN;
-    copy.get_mut(net_len..total)?.copy_from_slice(bth);
-    *copy.get_mut(net_len + Bth::VARIANT_BYTE)? = 0xff;
-    Some(Icrc::START.feed(copy.get(..total)?))
+/// The bytes that count as ones, by the kind of network layer: its own and, as the last, that of the base
+/// header.
+mod ones {
+    use super::{Bth, Ipv4, Ipv6, Lrh, Ones, Udp};
+
+    /// Type of service, time to live, header checksum, UDP checksum.
+    pub(super) const V4: Ones =
+        Ones::new(0, &[1, 8, 10, 11, 26, 27, Ipv4::LEN + Udp::LEN + Bth::VARIANT_BYTE]);
+    /// Traffic class and flow label, hop limit, UDP checksum.
+    pub(super) const V6: Ones =
+        Ones::new(0x0f, &[1, 2, 3, 7, 46, 47, Ipv6::LEN + Udp::LEN + Bth::VARIANT_BYTE]);
+    /// Traffic class and flow label, hop limit.
+    pub(super) const GRH: Ones = Ones::new(0x0f, &[1, 2, 3, 7, Ipv6::LEN + Bth::VARIANT_BYTE]);
+    /// The virtual lane.
+    pub(super) const LOCAL: Ones = Ones::new(0xf0, &[Lrh::LEN + Bth::VARIANT_BYTE]);
 }
 
-/// Computes the CRC of [`masked`] for an InfiniBand packet without GRH.
-fn masked_local(net: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
-    let mut copy = [0; Lrh::LEN + Bth::LEN];
-    copy[..Lrh::LEN].copy_from_slice(net.get(Symbol::LEN..Symbol::LEN + Lrh::LEN)?);
-    copy[Lrh::LEN..].copy_from_slice(bth);
-    copy[0] |= 0xf0;
-    copy[Lrh::LEN + Bth::VARIANT_BYTE] = 0xff;
-    Some(Icrc::EMPTY.feed(&copy))
+/// Computes the ICRC of a packet, from its network layer to the last padding.
+fn crc(net: &Net, packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
+    // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
+    // GRH, all of it except the virtual lane is covered.
+    let (start, ones, before) = match net {
+        Net::V4(..) => (Icrc::START, &ones::V4, 0),
+        Net::V6(..) => (Icrc::START, &ones::V6, 0),
+        Net::Grh(_) => (Icrc::START, &ones::GRH, 0),
+        Net::InfiniBand(_, Some(_)) => (Icrc::START, &ones::GRH, Symbol::LEN + Lrh::LEN),
+        Net::InfiniBand(_, None) => (Icrc::EMPTY, &ones::LOCAL, Symbol::LEN),
+    };
+    Some(start.feed_with(ones, packet.get(before..)?).finish())
 }
 
 /// A parsed frame.
@@ -290,7 +276,7 @@ pub struct Frame<'a> {
     pub packet: Packet<'a>,
     /// The ICRC as received.
     pub icrc: [u8; 4],
-    net: &'a [u8],
+    /// The bytes from the network layer to the last padding.
     covered: &'a [u8],
 }
 
@@ -320,10 +306,10 @@ impl<'a> Frame<'a> {
             ETHERTYPE_INFINIBAND => parse_infiniband(network)?,
             _ => return Err(Error::NotRoce),
         };
-        let (covered, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
-        let net_bytes = network.get(..net.len()).ok_or(Error::Truncated)?;
-        let packet = Packet::parse(covered)?;
-        Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, net: net_bytes, covered })
+        let (transport, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
+        let covered = network.get(..net.len() + transport.len()).ok_or(Error::Truncated)?;
+        let packet = Packet::parse(transport)?;
+        Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, covered })
     }
 
     /// Returns the bytes that the receiver of a datagram finds before it: see [`Headers::origin`].
@@ -335,8 +321,7 @@ impl<'a> Frame<'a> {
     /// Returns true if the ICRC is right.
     #[must_use]
     pub fn icrc_ok(&self) -> bool {
-        let Some((bth, rest)) = self.covered.split_first_chunk() else { return false };
-        masked(&self.headers.net, self.net, bth).is_some_and(|crc| crc.feed(rest).finish() == self.icrc)
+        crc(&self.headers.net, self.covered) == Some(self.icrc)
     }
 
     /// Writes the frame again into the front of `out`. Returns its length, or `None` if `out` is too short.

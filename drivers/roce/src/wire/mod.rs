@@ -29,6 +29,8 @@ pub use ip::{Ipv4, Ipv6};
 pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
 pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
 
+use icrc::Ones;
+
 /// The reason for which bytes are not a frame of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

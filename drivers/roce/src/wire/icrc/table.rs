@@ -1,6 +1,8 @@
 //! CRC-32 by tables, 16 bytes at a time: for short runs of bytes, and for processors without carry-less
 //! multiplication.
 
+use super::Ones;
+
 /// The polynomial of CRC-32 (IEEE 802.3), with the lowest power in the highest bit.
 pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
 
@@ -34,7 +36,22 @@ const fn tables() -> [[u32; 256]; 16] {
 }
 
 /// Returns the CRC register after `bytes`, from `crc` before them.
-pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
+pub(super) fn feed(crc: u32, ones: &Ones, bytes: &[u8]) -> u32 {
+    let (first, rest) = bytes.split_at(bytes.len().min(Ones::LEN));
+    let mut changed = ones.0;
+    let (words, bytes) = first.as_chunks::<4>();
+    for (to, from) in changed.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = (u32::from_ne_bytes(*to) | u32::from_ne_bytes(*from)).to_ne_bytes();
+    }
+    for (to, from) in changed.iter_mut().skip(4 * words.len()).zip(bytes) {
+        *to |= from;
+    }
+    let crc = changed.get(..first.len()).map_or(crc, |changed| unchanged(crc, changed));
+    unchanged(crc, rest)
+}
+
+/// Returns the CRC register after bytes without any that count as ones.
+fn unchanged(mut crc: u32, bytes: &[u8]) -> u32 {
     let (blocks, rest) = bytes.as_chunks::<64>();
     for block in blocks {
         let (parts, _) = block.as_chunks::<16>();
@@ -59,7 +76,7 @@ pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
 
 /// Continues the CRC over 16 bytes. Whole words and one sum are four times as fast as single bytes.
 #[inline(always)]
-pub(super) fn fold(crc: u32, part: &[u8; 16]) -> u32 {
+fn fold(crc: u32, part: &[u8; 16]) -> u32 {
     let bits = u128::from_le_bytes(*part);
     let later = look4(8, (bits >> 32) as u32) ^ look4(4, (bits >> 64) as u32) ^ look4(0, (bits >> 96) as u32);
     look4(12, bits as u32 ^ crc) ^ later
