@@ -7,7 +7,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
-use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, XrcEth};
+use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, Template, XrcEth};
 use platform::{Instant, IoAddr, Memory};
 use verbs::{Psn, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
@@ -73,22 +73,18 @@ impl Tx {
         self.len
     }
 
-    /// Writes the frame with `headers` and IPv4 identification `id` into the front of `out`; `fill` writes
+    /// Writes the frame with the headers of `path` and IPv4 identification `id` into the front of `out`; `fill` writes
     /// its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is wrong on
     /// purpose. Returns `None` if `out` is too short.
     pub(super) fn emit(
         &self,
-        headers: &Headers,
+        path: &Template,
         id: u16,
         out: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Option<(usize, bool)> {
-        let mut headers = *headers;
-        if let Net::V4(ip, _) = &mut headers.net {
-            ip.id = id;
-        }
         let mut good = true;
-        let len = headers.emit(&self.bth, &self.ext, self.len, out, |to| good = fill(to))?;
+        let len = path.emit(id, &self.bth, &self.ext, self.len, out, |to| good = fill(to))?;
         if !good && let Some(last) = out.get_mut(len - 1) {
             *last = !*last;
         }
@@ -105,7 +101,7 @@ pub struct ReliableQp {
     requester: Requester,
     responder: Responder,
     notifier: Notifier,
-    path: Option<Headers>,
+    path: Option<Template>,
     remote_qp: QpNum,
     /// The half that sends next if both could, so that neither starves the other.
     responder_next: bool,
@@ -165,13 +161,16 @@ impl ReliableQp {
     /// Returns the headers of sent frames; `None` while not connected, or if the peer is in the same RNIC.
     #[must_use]
     pub const fn path(&self) -> Option<&Headers> {
-        self.path.as_ref()
+        match &self.path {
+            Some(path) => Some(path.headers()),
+            None => None,
+        }
     }
 
     /// Returns true if `source` is the peer's.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
+        self.path.as_ref().is_some_and(|path| path.headers().net.leads_to_source_of(source))
     }
 
     /// Connects the queue pair over `path`, or within the RNIC if that is `None`, in both directions at once.
@@ -191,7 +190,7 @@ impl ReliableQp {
         }
         self.responder.connect(connect);
         self.remote_qp = connect.remote_qp;
-        self.path = path;
+        self.path = path.map(Template::new);
         self.state = State::ReadyToReceive;
         Ok(())
     }
@@ -399,7 +398,7 @@ impl ReliableQp {
     /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.frame_len_of(&tx.bth, &tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.headers().frame_len_of(&tx.bth, &tx.ext, tx.len))
     }
 
     /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.

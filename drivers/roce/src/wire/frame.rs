@@ -3,7 +3,7 @@
 use super::lrh::{self, VCRC_LEN};
 use super::{
     Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
-    Icrc, Ipv4, Ipv6, Lrh, Ones, ROCE_PORT, Symbol, Udp, XrcEth, ext,
+    Icrc, Ipv4, Ipv6, Lrh, Ones, ROCE_PORT, Symbol, Template, Udp, XrcEth, ext,
 };
 use verbs::Gid;
 
@@ -67,7 +67,7 @@ impl Net {
     }
 
     /// Returns the length of the trailer after the ICRC, in bytes.
-    const fn trailer_len(&self) -> usize {
+    pub(super) const fn trailer_len(&self) -> usize {
         if matches!(self, Self::InfiniBand(..)) { VCRC_LEN } else { 0 }
     }
 
@@ -176,64 +176,9 @@ impl Headers {
         out: &mut [u8],
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let frame_len = self.frame_len_of(bth, ext, payload_len);
-        let out = out.get_mut(..frame_len)?;
-        let pad = payload_len.next_multiple_of(4) - payload_len;
-        let (xrc, bth) = (bth.xrc, Bth { pad: pad as u8, ..*bth }.emit());
-
-        let (ethernet, packet) = out.split_at_mut_checked(Ethernet::LEN)?;
-        ethernet.copy_from_slice(&self.ethernet.emit());
-        let (rest, _) = packet.split_at_mut_checked(packet.len() - self.net.trailer_len())?;
-        let ip_payload_len = rest.len();
-        let (net, rest) = rest.split_at_mut_checked(self.net.len())?;
-        match &self.net {
-            Net::V4(ip, udp) => {
-                let (ip_bytes, udp_bytes) = net.split_at_mut_checked(Ipv4::LEN)?;
-                ip_bytes.copy_from_slice(&ip.emit(ip_payload_len - Ipv4::LEN));
-                udp_bytes.copy_from_slice(&udp.emit(rest.len()));
-            }
-            Net::V6(ip, udp) => {
-                let (ip_bytes, udp_bytes) = net.split_at_mut_checked(Ipv6::LEN)?;
-                ip_bytes.copy_from_slice(&ip.emit(ip_payload_len - Ipv6::LEN));
-                udp_bytes.copy_from_slice(&udp.emit(rest.len()));
-            }
-            Net::Grh(ip) => net.copy_from_slice(&ip.emit(rest.len())),
-            Net::InfiniBand(lrh, grh) => {
-                let (symbol, headers) = net.split_first_chunk_mut()?;
-                *symbol = (Symbol::Packet as u16).to_be_bytes();
-                let (lrh_bytes, grh_bytes) = headers.split_first_chunk_mut()?;
-                *lrh_bytes = lrh.emit(grh.is_some(), grh_bytes.len() + rest.len());
-                if let Some(grh) = grh {
-                    grh_bytes.copy_from_slice(&grh.emit(rest.len()));
-                }
-            }
-        }
-        let (covered, _) = rest.split_at_mut_checked(rest.len() - ICRC_LEN)?;
-        let (bth_bytes, after_bth) = covered.split_at_mut_checked(Bth::LEN)?;
-        bth_bytes.copy_from_slice(&bth);
-        let (xrc_bytes, after_xrc) = after_bth.split_at_mut_checked(xrc.map_or(0, |_| XrcEth::LEN))?;
-        if let Some(xrc) = xrc {
-            xrc_bytes.copy_from_slice(&xrc.emit());
-        }
-        let (ext_bytes, body) = after_xrc.split_at_mut_checked(ext.len())?;
-        ext_bytes.copy_from_slice(ext.emit().get(..ext.len())?);
-        let (payload, padding) = body.split_at_mut_checked(payload_len)?;
-        fill(payload);
-        padding.fill(0);
-        let network = out.get_mut(Ethernet::LEN..frame_len - self.net.trailer_len())?;
-        let (covered, icrc) = network.split_last_chunk_mut()?;
-        *icrc = crc(&self.net, covered)?;
-        if matches!(self.net, Net::InfiniBand(..)) {
-            let crc = lrh::vcrc(packet_of(out)?);
-            *out.last_chunk_mut()? = crc;
-        }
-        Some(frame_len)
+        let id = if let Net::V4(ip, _) = &self.net { ip.id } else { 0 };
+        Template::new(*self).emit(id, bth, ext, payload_len, out, fill)
     }
-}
-
-/// Returns the part of an InfiniBand frame that the variant CRC covers.
-fn packet_of(frame: &[u8]) -> Option<&[u8]> {
-    frame.get(Ethernet::LEN + Symbol::LEN..frame.len().checked_sub(VCRC_LEN)?)
 }
 
 /// The bytes that count as ones, by the kind of network layer: its own and, as the last, that of the base
@@ -254,7 +199,7 @@ mod ones {
 }
 
 /// Computes the ICRC of a packet, from its network layer to the last padding.
-fn crc(net: &Net, packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
+pub(super) fn crc(net: &Net, packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
     // GRH, all of it except the virtual lane is covered.
     let (start, ones, before) = match net {
