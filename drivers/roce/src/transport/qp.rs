@@ -321,10 +321,6 @@ impl ReliableQp {
             || self.state == State::ReadyToSend && self.requester.has_work()
     }
 
-    fn next_request(&self) -> Option<Tx> {
-        if self.state == State::ReadyToSend { self.requester.next_tx() } else { None }
-    }
-
     /// Returns the next packet that may be sent in `round`.
     ///
     /// A congestion notification comes first. Data for the peer and requests alternate; an acknowledgement
@@ -334,22 +330,32 @@ impl ReliableQp {
         if let Some(notification) = self.notifier.next_tx(self.remote_qp) {
             return Some(notification);
         }
-        let response = self.responder.next_tx(round);
-        let tx = match response {
-            Some(tx) if self.responder_next && tx.source != Source::Acknowledge => Some(tx),
-            _ => self.next_request().or(response),
-        };
-        if self.service == Service::Xrc { tx.map(|tx| self.extended(tx)) } else { tx }
+        let mut tx = self.next_in_turn(round)?;
+        if self.service == Service::Xrc {
+            self.extend(&mut tx);
+        }
+        Some(tx)
+    }
+
+    /// Returns the next response or request.
+    fn next_in_turn(&self, round: u32) -> Option<Tx> {
+        let data_first = self.responder_next && self.responder.is_answering();
+        if !data_first
+            && self.state == State::ReadyToSend
+            && let Some(tx) = self.requester.next_tx()
+        {
+            return Some(tx);
+        }
+        self.responder.next_tx(round)
     }
 
     /// Turns a packet of a reliable connection into one of an extended reliable connection (XRC).
-    fn extended(&self, mut tx: Tx) -> Tx {
+    fn extend(&self, tx: &mut Tx) {
         tx.bth.opcode.service = Service::Xrc;
         if let Source::Request { position, .. } = tx.source {
             let srq = self.requester.queue().get(position).map_or(0, |wqe| wqe.srq);
             tx.bth.xrc = Some(XrcEth::new(srq));
         }
-        tx
     }
 
     /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`. Returns the length,
