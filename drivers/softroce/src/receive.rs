@@ -13,7 +13,8 @@ impl Core {
     pub(crate) fn on_frame(&mut self, bytes: &[u8], now: Instant) {
         self.common.counters.rx_packets += 1;
         self.common.counters.rx_bytes += bytes.len() as u64;
-        let Ok(frame) = Frame::parse(bytes) else {
+        // A reference, because a frame is long and would be moved.
+        let Ok(frame) = &Frame::parse(bytes) else {
             self.common.counters.rx_malformed += 1;
             return;
         };

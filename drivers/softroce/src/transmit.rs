@@ -53,10 +53,11 @@ impl Core {
         // once.
         for _ in 0..burst {
             let Some(slot) = self.slots.at(index) else { return };
-            let Some(tx) = slot.qp.next_tx(self.round) else { break };
+            // A reference, because a packet is long and would be moved.
+            let Some(tx) = &slot.qp.next_tx(self.round) else { break };
             if slot.qp.sends_within() {
-                self.send_within(index, &tx, now);
-            } else if send_out(&mut self.common, slot, &tx, self.ip_id, port, now) {
+                self.send_within(index, tx, now);
+            } else if send_out(&mut self.common, slot, tx, self.ip_id, port, now) {
                 self.ip_id = self.ip_id.wrapping_add(1);
                 *on_wire += 1;
             } else {

@@ -327,35 +327,36 @@ impl ReliableQp {
     /// comes after both.
     #[must_use]
     pub fn next_tx(&self, round: u32) -> Option<Tx> {
-        if let Some(notification) = self.notifier.next_tx(self.remote_qp) {
-            return Some(notification);
+        if self.notifier.is_due() {
+            return self.notifier.next_tx(self.remote_qp);
         }
-        let mut tx = self.next_in_turn(round)?;
         if self.service == Service::Xrc {
-            self.extend(&mut tx);
+            return self.next_in_turn(round).map(|tx| self.extended(tx));
         }
-        Some(tx)
+        self.next_in_turn(round)
     }
 
-    /// Returns the next response or request.
+    /// Returns the next response or request, as of a reliable connection.
+    #[inline]
     fn next_in_turn(&self, round: u32) -> Option<Tx> {
         let data_first = self.responder_next && self.responder.is_answering();
         if !data_first
             && self.state == State::ReadyToSend
-            && let Some(tx) = self.requester.next_tx()
+            && let Some(request) = self.requester.next_request()
         {
-            return Some(tx);
+            return Some(request.tx());
         }
         self.responder.next_tx(round)
     }
 
     /// Turns a packet of a reliable connection into one of an extended reliable connection (XRC).
-    fn extend(&self, tx: &mut Tx) {
+    fn extended(&self, mut tx: Tx) -> Tx {
         tx.bth.opcode.service = Service::Xrc;
         if let Source::Request { position, .. } = tx.source {
             let srq = self.requester.queue().get(position).map_or(0, |wqe| wqe.srq);
             tx.bth.xrc = Some(XrcEth::new(srq));
         }
+        tx
     }
 
     /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`. Returns the length,
@@ -404,7 +405,7 @@ impl ReliableQp {
     /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.headers().frame_len_of(&tx.bth, &tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.bth, &tx.ext, tx.len))
     }
 
     /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.

@@ -230,27 +230,35 @@ impl<'a> Frame<'a> {
     /// (Ethernet's padding of short frames) are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (ethernet, network) = Ethernet::parse(bytes)?;
-        let (net, body) = match ethernet.ethertype {
+        match ethernet.ethertype {
             ETHERTYPE_IPV4 => {
                 let (ip, rest) = Ipv4::parse(network)?;
                 let (udp, body) = parse_udp(ip.protocol, rest)?;
-                (Net::V4(ip, udp), body)
+                Self::of(ethernet, Net::V4(ip, udp), network, body)
             }
             ETHERTYPE_IPV6 => {
                 let (ip, rest) = Ipv6::parse(network)?;
                 let (udp, body) = parse_udp(ip.next_header, rest)?;
-                (Net::V6(ip, udp), body)
+                Self::of(ethernet, Net::V6(ip, udp), network, body)
             }
             ETHERTYPE_ROCE_V1 => {
                 let (ip, body) = Ipv6::parse(network)?;
                 if ip.next_header != Ipv6::NEXT_IBA {
                     return Err(Error::NotRoce);
                 }
-                (Net::Grh(ip), body)
+                Self::of(ethernet, Net::Grh(ip), network, body)
             }
-            ETHERTYPE_INFINIBAND => parse_infiniband(network)?,
-            _ => return Err(Error::NotRoce),
-        };
+            ETHERTYPE_INFINIBAND => {
+                let (net, body) = parse_infiniband(network)?;
+                Self::of(ethernet, net, network, body)
+            }
+            _ => Err(Error::NotRoce),
+        }
+    }
+
+    /// Parses the transport part: `body`, after the network layer at the front of `network`.
+    #[inline]
+    fn of(ethernet: Ethernet, net: Net, network: &'a [u8], body: &'a [u8]) -> Result<Self, Error> {
         let (transport, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
         let covered = network.get(..net.len() + transport.len()).ok_or(Error::Truncated)?;
         let packet = Packet::parse(transport)?;

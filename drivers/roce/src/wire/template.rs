@@ -11,6 +11,8 @@ pub struct Template {
     headers: Headers,
     /// The headers, without lengths, identification and checksum.
     bytes: [u8; MAX_LEN],
+    /// The length of a frame without extended headers and payload.
+    overhead: usize,
     /// The sum of the words of the IPv4 header.
     sum: u32,
 }
@@ -42,13 +44,20 @@ impl Template {
                 }
             }
         }
-        Self { headers, bytes, sum }
+        Self { headers, bytes, overhead: headers.frame_len(&Ext::None, 0), sum }
     }
 
     /// Returns the headers.
     #[must_use]
     pub const fn headers(&self) -> &Headers {
         &self.headers
+    }
+
+    /// Returns the length in bytes of a frame with `bth`, `ext` and a payload of `payload_len` bytes.
+    #[must_use]
+    #[inline]
+    pub const fn frame_len(&self, bth: &Bth, ext: &Ext, payload_len: usize) -> usize {
+        self.overhead + ext.len() + bth.xrc_len() + payload_len.next_multiple_of(4)
     }
 
     /// Writes a frame with IPv4 identification `id` into the front of `out`; `fill` writes its payload.
@@ -64,7 +73,7 @@ impl Template {
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
         let net = &self.headers.net;
-        let frame_len = self.headers.frame_len_of(bth, ext, payload_len);
+        let frame_len = self.frame_len(bth, ext, payload_len);
         let out = out.get_mut(..frame_len)?;
         let (packet, trailer) = out.split_at_mut_checked(frame_len - net.trailer_len())?;
         let after_net = self.emit_headers(id, packet)?;

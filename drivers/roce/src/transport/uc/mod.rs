@@ -199,7 +199,7 @@ impl UnreliableQp {
     /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.headers().frame_len(&tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.bth, &tx.ext, tx.len))
     }
 
     /// Writes the frame of `tx`, as [`ReliableQp::emit`](super::ReliableQp::emit) does.
