@@ -199,6 +199,7 @@ mod ones {
 }
 
 /// Computes the ICRC of a packet, from its network layer to the last padding.
+#[inline]
 pub(super) fn crc(net: &Net, packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
     // GRH, all of it except the virtual lane is covered.
