@@ -91,7 +91,7 @@ fn run(crc: u32, ones: &Ones, bytes: &[u8]) -> u32 {
     let mut state = if head.len() % 4 == 0 && !head.is_empty() {
         load(&last_words(crc, ones, head).to_le_bytes())
     } else {
-        let crc = table::feed(crc, ones, head);
+        let crc = if head.is_empty() { crc } else { table::feed(crc, ones, head) };
         let (Some((first, others)), Some((ones, later))) =
             (blocks.split_first(), ones_of_blocks.split_first())
         else {
