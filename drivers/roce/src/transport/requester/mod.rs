@@ -22,7 +22,6 @@ use super::send_queue::{Op, SendQueue, Wqe};
 use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
 use alloc::collections::VecDeque;
-use core::time::Duration;
 use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
@@ -312,7 +311,7 @@ impl Requester {
             // The responder had missed the packet that the probe repeated, and thus the packets after it; or
             // a repeated packet was lost.
             Due::Probe if self.probed == Some(self.una) || self.gap.is_some_and(|gap| gap.again) => {
-                self.on_gap(Some(Duration::ZERO), env);
+                self.on_gap(Some(0), env);
             }
             Due::Probe => {
                 env.counters.probes += 1;
