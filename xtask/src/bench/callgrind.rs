@@ -1,5 +1,5 @@
-//! Counts instructions by callgrind, and parses its profiles (its manual, "Callgrind Format Specification"): the
-//! callers and callees, and the instructions of each call.
+//! Counts instructions by callgrind, and parses its profiles (its manual, "Callgrind Format Specification"):
+//! the callers and callees, and the instructions of each call.
 
 use super::program;
 use anyhow::{Context, Result};

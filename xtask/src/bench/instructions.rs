@@ -1,5 +1,5 @@
-//! `cargo xtask bench instructions`: counts the instructions of RDMA operations between two software RNICs, by
-//! callgrind, and compares them with the committed counts.
+//! `cargo xtask bench instructions`: counts the instructions of RDMA operations between two software RNICs,
+//! by callgrind, and compares them with the committed counts.
 //!
 //! The counts include posting, both RNICs, both transports, the copies, the ICRC on both sides, the polled
 //! completion, and the loop and the wire of the benchmark. They depend on the compiler and on the C library's

@@ -73,9 +73,9 @@ impl Tx {
         self.len
     }
 
-    /// Writes the frame with the headers of `path` and IPv4 identification `id` into the front of `out`; `fill` writes
-    /// its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is wrong on
-    /// purpose. Returns `None` if `out` is too short.
+    /// Writes the frame with the headers of `path` and IPv4 identification `id` into the front of `out`;
+    /// `fill` writes its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is
+    /// wrong on purpose. Returns `None` if `out` is too short.
     pub(super) fn emit(
         &self,
         path: &Template,
