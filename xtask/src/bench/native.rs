@@ -1,6 +1,7 @@
 //! `cargo xtask bench lite`: measures the cost of LITE itself as native code, over an RNIC that completes at
 //! once.
 
+use super::callgrind;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
@@ -120,11 +121,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
 fn count(program: &Path) -> Result<Vec<Instructions>> {
     let all = |operation: &'static str, regions: u32, count: u32| {
         interrupt::check()?;
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
-        valgrind.args(["--count", operation, &regions.to_string(), &count.to_string()]);
-        let output = program::run(&mut valgrind)?;
-        collected(&output).context("valgrind tells no count")
+        callgrind::count(program, &["--count", operation, &regions.to_string(), &count.to_string()])
     };
     let mut counts = Vec::new();
     for (operation, regions) in
@@ -135,12 +132,6 @@ fn count(program: &Path) -> Result<Vec<Instructions>> {
         counts.push(Instructions { operation, regions, each });
     }
     Ok(counts)
-}
-
-/// Parses `==1234== Collected : 123456`.
-fn collected(output: &str) -> Option<u64> {
-    let line = output.lines().find(|line| line.contains("Collected :"))?;
-    line.rsplit(' ').next()?.parse().ok()
 }
 
 fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
@@ -220,15 +211,4 @@ fn targets(native: &Native, instructions: &[Instructions]) -> Vec<Target> {
         Target::new("instructions of a write, most to least", spread("write"), "", Bound::AtMost(1.02)),
         Target::new("instructions of a read, most to least", spread("read"), "", Bound::AtMost(1.02)),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_of_the_tools_is_read() {
-        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
-        assert_eq!(collected("nothing"), None);
-    }
 }
