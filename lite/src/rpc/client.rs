@@ -11,8 +11,8 @@ use crate::channel::slots::{CallEnd, CallSlot, Channel, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::transport::conn::{Conn, RPC_QP};
-use crate::transport::op::{NotPosted, Verb};
+use crate::transport::conn::Conn;
+use crate::transport::op::NotPosted;
 use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,7 +23,6 @@ use core::task::{Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
-use verbs::RemoteAddr;
 
 /// The first pause after a server's queue was full; doubles up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_micros(50);
@@ -375,7 +374,7 @@ impl Rpc {
         &self,
         conn: &Arc<Conn>,
         rpc: &Channel,
-        head: &[u8],
+        head: &[u8; RequestHeader::LEN],
         data: &[u8],
     ) -> Result<(), NotPosted> {
         // Records are in the ring in the order in which they are posted.
@@ -386,10 +385,7 @@ impl Rpc {
         let bytes = (head.len() + data.len()) as u32;
         let (offset, end) = tx.place(bytes).ok_or(NotPosted::Busy)?;
         let addr = rpc.remote.ring.checked_add(u64::from(offset)).ok_or(NotPosted::Invalid)?;
-        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        let imm = Some(Imm::Request(offset / GRAIN).emit());
-        let verb = Verb::Write { head, tail: data, imm };
-        self.transport.try_post(conn, RPC_QP, verb, remote, None, true)?;
+        self.transport.post_message(conn, (head, data), addr, Imm::Request(offset / GRAIN).emit())?;
         tx.commit(end);
         Ok(())
     }

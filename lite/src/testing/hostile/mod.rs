@@ -228,10 +228,8 @@ impl Hostile {
         let grains = if imm >> 30 == 0 { imm & 0xff_ffff } else { 0 };
         let Some(addr) = rpc.remote.ring.checked_add(u64::from(grains) * 64) else { return };
         let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
-        let verb = Verb::Write { head: bytes, tail: &[], imm: Some(imm) };
-        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         // If there is no room for it now, something else is sent later.
-        let _ = self.node.try_post(conn, RPC_QP, verb, remote, None, true);
+        let _ = self.node.post_message(conn, (&[], bytes), addr, imm);
     }
 }
 
