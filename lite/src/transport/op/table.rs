@@ -260,6 +260,7 @@ impl OpTable {
     /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
     /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
     /// queue pair.
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         (conn, qp_index): (&Arc<Conn>, usize),
