@@ -406,7 +406,7 @@ impl Rpc {
         let mut record = service.reserve_later(request.data.len()).await;
         record.request.copy_from_slice(request.data);
         let reply = self.local_replies.take();
-        service.enqueue(Call::here(record, service.clone(), self, reply.clone(), max, one_way));
+        service.enqueue(Call::here(record, self, reply.clone(), max, one_way));
         drop(service);
         issued.store(true, Ordering::Relaxed);
         let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {

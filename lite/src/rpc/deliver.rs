@@ -123,7 +123,7 @@ impl Rpc {
             service.unreserve();
             return Err(Violation);
         }
-        let call = Call::there(record, service.clone(), to, requested, header.one_way, charge);
+        let call = Call::there(record, to, requested, header.one_way, charge);
         service.enqueue(call);
         Ok(credit)
     }

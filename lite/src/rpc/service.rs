@@ -85,11 +85,10 @@ impl Service {
     pub(crate) fn reserve(&self, len: usize) -> Result<Box<Record>, ReplyStatus> {
         let spare = self.queue.lock().reserve(self.options.queue).ok_or(ReplyStatus::Busy)?;
         let mut record = spare.unwrap_or_default();
-        if record.request.try_reserve(len).is_err() {
+        if !record.try_resize(len) {
             self.unreserve();
             return Err(ReplyStatus::NoMemory);
         }
-        record.request.resize(len, 0);
         Ok(record)
     }
 
@@ -130,7 +129,7 @@ impl Service {
 
     /// Puts a call back that a task received and did not use.
     fn put_back(&self, mut call: Call) {
-        call.set_taken(false);
+        call.set_taken(None);
         let mut queue = self.queue.lock();
         queue.under_way -= 1;
         let idle = queue.under_way == 0;
@@ -151,7 +150,7 @@ impl Service {
         }
     }
 
-    fn take(&self, node: &Rpc) -> Option<Result<Call, Error>> {
+    fn take(self: &Arc<Self>, node: &Rpc) -> Option<Result<Call, Error>> {
         let mut queue = self.queue.lock();
         let Some(mut call) = queue.calls.pop_front() else {
             let closed = queue.closed;
@@ -166,19 +165,23 @@ impl Service {
         queue.under_way += 1;
         drop(queue);
         self.room.wake();
-        call.set_taken(true);
+        call.set_taken(Some(self.clone()));
         Some(Ok(call))
     }
 
     /// Returns the next call unfetched: the request may still be in its caller's memory.
-    pub(crate) async fn next_as_is(&self, node: &Rpc) -> Result<Call, Error> {
+    pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
         self.arrival.until(|| self.take(node)).await
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.
-    pub(crate) async fn next(&self, node: &Rpc) -> Result<Call, Error> {
+    pub(crate) async fn next(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
         loop {
-            let mut held = Held { service: self, call: Some(self.next_as_is(node).await?) };
+            let call = self.next_as_is(node).await?;
+            if !call.is_remote() {
+                return Ok(call);
+            }
+            let mut held = Held { service: self, call: Some(call) };
             let Some(call) = &mut held.call else { continue };
             let fetched = call.fetch().await;
             let call = held.call.take();

@@ -22,8 +22,6 @@ use crate::rpc::Whom;
 use crate::rpc::{InternalRequest, RawRequest};
 use crate::sync::request as sync;
 use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
-use crate::transport::op::Verb;
 use crate::{Call, Error, Lite};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -36,7 +34,6 @@ use dice::{Dice, Spare};
 use platform::IoAddr;
 use proto::{NodeId, ToManager};
 use spin::Mutex;
-use verbs::RemoteAddr;
 
 /// The length of the longest request that the hostile member accepts, in bytes.
 const MAX_ASK: usize = 64 << 10;
