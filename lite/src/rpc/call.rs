@@ -89,7 +89,7 @@ impl Record {
 
 impl Call {
     /// Makes a call from another node; `record` contains the request, if it is here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn there(
         mut record: Box<Record>,
         to: RemoteReply,
@@ -256,6 +256,7 @@ impl Call {
     }
 
     /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes.
+    #[inline(always)]
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let sent = match self.to() {
@@ -324,6 +325,7 @@ impl RemoteReply {
         self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 
+    #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
         self.node.send_reply(&self.conn, self.slot, &header, data)

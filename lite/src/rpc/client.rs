@@ -148,6 +148,7 @@ impl Rpc {
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.
+    #[inline(always)]
     fn begin_call<'c>(
         &self,
         conn: &'c Arc<Conn>,
@@ -181,6 +182,7 @@ impl Rpc {
     }
 
     /// Returns the result of a call that was posted.
+    #[inline(always)]
     fn finish_call(
         &self,
         conn: &Conn,
@@ -341,6 +343,7 @@ impl Rpc {
     }
 
     /// Copies the reply from the slot or the buffer.
+    #[inline(always)]
     fn collect(
         &self,
         (conn, rpc): (&Conn, &Channel),
@@ -370,6 +373,7 @@ impl Rpc {
         Ok(len)
     }
 
+    #[inline(always)]
     fn send_request(
         &self,
         conn: &Arc<Conn>,

@@ -65,6 +65,7 @@ impl Rpc {
 
     /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
     /// Returns the credit that is due then.
+    #[inline(always)]
     fn take_record(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
@@ -153,6 +154,7 @@ impl Rpc {
         Ok(())
     }
 
+    #[inline(always)]
     fn post_reply(
         &self,
         conn: &Arc<Conn>,

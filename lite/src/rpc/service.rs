@@ -82,6 +82,7 @@ impl Service {
     /// Reserves an entry of the queue, if one is free. [`enqueue`](Self::enqueue) or
     /// [`unreserve`](Self::unreserve) must follow. Returns a record with a buffer for `len` bytes, or the
     /// status for the caller: the caller chooses `len`, and there may not be enough memory.
+    #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> Result<Box<Record>, ReplyStatus> {
         let spare = self.queue.lock().reserve(self.options.queue).ok_or(ReplyStatus::Busy)?;
         let mut record = spare.unwrap_or_default();
@@ -111,6 +112,7 @@ impl Service {
     }
 
     /// Puts a call into the reserved entry.
+    #[inline(always)]
     pub(crate) fn enqueue(&self, mut call: Call) {
         let sender = call.accepted();
         let mut queue = self.queue.lock();
@@ -251,6 +253,7 @@ impl Drop for Held<'_> {
 pub(crate) struct ServiceTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
 
 impl ServiceTable {
+    #[inline(always)]
     pub(crate) fn get(&self, function: FunctionId) -> Option<Arc<Service>> {
         self.0.lock().get(&function).cloned()
     }
