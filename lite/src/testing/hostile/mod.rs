@@ -193,10 +193,9 @@ impl Hostile {
             (dice.corrupt(request), function, 1 + dice.below(5_000_000))
         };
         let mut reply = vec![0; 4000];
-        let request = RawRequest { function, data: &data };
         let deadline = self.node.platform.now() + Duration::from_nanos(timeout);
-        let asked =
-            self.node.call(Whom::Node(victim.0), request, ReplyTarget::Slice(&mut reply), deadline).await;
+        let request = RawRequest { whom: Whom::Node(victim.0), function, data: &data, deadline };
+        let asked = self.node.call(&request, &mut ReplyTarget::Slice(&mut reply)).await;
         if let Some(bytes) = asked.ok().and_then(|len| reply.get(..len))
             && let Ok(Ok(sync::Response::Created(address))) =
                 proto::decode::<Result<sync::Response, Error>>(bytes)
