@@ -78,6 +78,7 @@ impl Record {
 
     /// Makes room for a request of `len` bytes, which the caller must fill. Returns false if there is not
     /// enough memory.
+    #[inline(always)]
     pub(crate) fn try_resize(&mut self, len: usize) -> bool {
         let has_room = self.request.try_reserve(len.saturating_sub(self.request.len())).is_ok();
         if has_room {

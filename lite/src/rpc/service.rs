@@ -152,6 +152,7 @@ impl Service {
         }
     }
 
+    #[inline(always)]
     fn take(self: &Arc<Self>, node: &Rpc) -> Option<Result<Call, Error>> {
         let mut queue = self.queue.lock();
         let Some(mut call) = queue.calls.pop_front() else {
