@@ -162,7 +162,8 @@ impl Rpc {
             return None;
         }
         let own = request.function >= super::internal::INTERNAL;
-        let mut slot = rpc.claim_now(own, waker, request.deadline, |deadline| self.note_deadline(deadline))?;
+        let mut slot =
+            rpc.claim_now(own, waker, request.deadline, |deadline| self.note_deadline(deadline))?;
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,

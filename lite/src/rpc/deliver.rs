@@ -203,14 +203,12 @@ impl Rpc {
         while let Some(out) = outbox.front() {
             let posted = match out {
                 Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
-                Out::Credit(grains) => {
-                    self.transport.post_message(
-                        conn,
-                        (&[], &[]),
-                        rpc.remote.ring,
-                        Imm::Credit(*grains).emit(),
-                    )
-                }
+                Out::Credit(grains) => self.transport.post_message(
+                    conn,
+                    (&[], &[]),
+                    rpc.remote.ring,
+                    Imm::Credit(*grains).emit(),
+                ),
             };
             match posted {
                 Err(NotPosted::Busy) => return false,

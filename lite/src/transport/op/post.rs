@@ -29,8 +29,7 @@ impl Transport {
         }
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
-        let taken =
-            self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
+        let taken = self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
         if !is_plain {
             self.local.trace(|| posted(id, verb, conn.peer, RPC_QP));

@@ -332,7 +332,8 @@ impl OpTable {
     #[inline(always)]
     pub(crate) fn succeed(&mut self, id: OpId) -> Option<(Option<Waker>, bool)> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
-        let is_message = || slot.state == SlotState::Abandoned && slot.bounce.is_none() && !slot.touch.changes;
+        let is_message =
+            || slot.state == SlotState::Abandoned && slot.bounce.is_none() && !slot.touch.changes;
         if slot.state != SlotState::OnWire && !is_message() {
             return None;
         }
