@@ -19,7 +19,7 @@ pub(crate) fn setup() -> Result<()> {
     setup::binutils()?;
     setup::bindings()?;
     if !tool::exists("valgrind") {
-        println!("no valgrind: `cargo xtask bench path` is skipped; package valgrind has it");
+        println!("no valgrind: `cargo xtask bench path` and `shares` are skipped; package valgrind has it");
     }
     let text = text::default()?;
     println!("text: {} ({})", text.path.display(), text.about);
