@@ -9,6 +9,7 @@ use lab::appliances::Programs;
 use lab::cargo::Profile;
 use lab::perftest::cell::{self, Cell, Direction, PROGRAMS};
 use lab::perftest::lab::Lab;
+use lab::perftest::plan::Plan;
 use lab::{image, interrupt, manager, ui};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -118,7 +119,8 @@ pub(crate) fn perftest(options: &Options) -> Result<()> {
         None => Programs { kernel: image::build()?.elf, manager: manager::build(Profile::Dev)? },
     };
     let linux = cells.iter().any(|c| c.direction.has_linux());
-    let mut lab = Lab::boot(programs, options.seed, options.pcap.as_deref(), linux)?;
+    let plan = Plan { linux, seed: options.seed, pcap: options.pcap.as_deref(), ..Plan::default() };
+    let mut lab = Lab::boot(programs, &plan)?;
     let started = Instant::now();
     let mut results = Vec::new();
     let mut failed = 0;
@@ -163,6 +165,7 @@ pub(crate) fn perftest(options: &Options) -> Result<()> {
                     "program": cell.program, "direction": cell.direction.to_string(), "bytes": cell.size,
                     "mtu": cell.mtu, "loss": cell.loss, "iterations": cell.iterations,
                     "p50_us": figure.as_ref().and_then(cell::Figure::p50_us),
+                    "p99_us": figure.as_ref().and_then(cell::Figure::p99_us),
                     "average_mib_s": figure.as_ref().and_then(cell::Figure::average_mib_s),
                     "error": error, "seconds": seconds,
                 })

@@ -96,6 +96,7 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
                 row.report(&job).await?;
             }
         }
+        remote::fetch_add(&job, &theirs, samples).await?.report(&job).await?;
     }
     job.barrier("end").await?;
     drop(server);

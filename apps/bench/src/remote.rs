@@ -1,4 +1,4 @@
-//! Measures reads, writes and calls: latency with one operation at a time, throughput with several.
+//! Measures reads, writes, calls and atomics: latency with one operation at a time, throughput with several.
 
 use crate::measure::Row;
 use crate::{REGION, failed};
@@ -93,6 +93,23 @@ pub(crate) async fn measure(
     try_join_all((0..AT_ONCE).map(|lane| read_lane(region, lane, size, rounds))).await.map_err(failed)?;
     rows.push(Row::throughput("read_bw", size, rounds * AT_ONCE, begin, job.now()));
     Ok(rows)
+}
+
+/// Measures atomic additions to the first word of the region.
+pub(crate) async fn fetch_add(job: &JobContext, region: &Lmr, samples: usize) -> Result<Row, JobError> {
+    region.write(0, &0u64.to_ne_bytes()).await.map_err(failed)?;
+    let mut taken = Vec::with_capacity(samples);
+    for before in 0..samples as u64 {
+        let begin = job.now();
+        let found = region.fetch_add(0, 1).await.map_err(failed)?;
+        taken.push(nanos(job, begin));
+        if found != before {
+            return Err(JobError::Refused(alloc::format!(
+                "a fetch-add found {found} where {before} had been added"
+            )));
+        }
+    }
+    Ok(Row::latency("fetch_add", 8, taken))
 }
 
 /// Returns the nanoseconds since `begin`.

@@ -12,7 +12,7 @@ use platform::Instant;
 use spin::Once;
 
 use super::sleep::Timers;
-use super::{POLL_INTERVAL, Poller};
+use super::{BUDGET, INTERRUPT_BUDGET, POLL_INTERVAL, Poller};
 use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
@@ -40,9 +40,36 @@ pub(super) enum Activity {
     Task = 1,
 }
 
+/// The pollers that one call of [`Core::poll`] calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// The urgent pollers.
+    Urgent,
+    /// The pollers that are not urgent.
+    Others,
+    /// The pollers that may run in an interrupt.
+    Interrupt,
+}
+
+impl Which {
+    fn has(self, poller: &dyn Poller) -> bool {
+        match self {
+            Self::Urgent => poller.is_urgent(),
+            Self::Others => !poller.is_urgent(),
+            Self::Interrupt => poller.may_interrupt(),
+        }
+    }
+
+    fn budget(self) -> u32 {
+        if self == Self::Interrupt { INTERRUPT_BUDGET } else { BUDGET }
+    }
+}
+
 /// A core's part of the executor.
 pub(super) struct Core {
     queue: IrqMutex<VecDeque<Runnable>>,
+    /// The length of the queue. Changes under the lock of the queue.
+    ready: AtomicUsize,
     /// Set before a halt. A processor that pushes to the queue and finds it set sends an interrupt.
     sleeping: AtomicBool,
     tasks: AtomicUsize,
@@ -63,7 +90,7 @@ pub(super) struct Core {
     pub interrupt_polls: AtomicU64,
 }
 
-// SAFETY: only the core itself accesses `pollers` (see `poll_all`); all other fields are locked or atomic.
+// SAFETY: only the core itself accesses `pollers` (see `poll`); all other fields are locked or atomic.
 unsafe impl Sync for Core {}
 // SAFETY: pollers are `Send`.
 unsafe impl Send for Core {}
@@ -75,6 +102,7 @@ pub(super) fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
         slot.call_once(|| Core {
             queue: IrqMutex::new(VecDeque::with_capacity(64)),
+            ready: AtomicUsize::new(0),
             sleeping: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
             state: AtomicU8::new(Activity::Loop as u8),
@@ -120,7 +148,11 @@ impl Core {
 
     /// Makes a task ready. Callable from any core in any context.
     pub(super) fn push(&self, cpu: usize, runnable: Runnable) {
-        self.queue.lock().push_back(runnable);
+        {
+            let mut queue = self.queue.lock();
+            queue.push_back(runnable);
+            self.ready.store(queue.len(), Ordering::Relaxed);
+        }
         self.kick(cpu);
     }
 
@@ -137,9 +169,18 @@ impl Core {
         }
     }
 
+    /// Returns the number of ready tasks without the lock of the queue, so that a spinning core
+    /// takes no lock. The core looks again under the lock before it halts.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
+    }
+
     /// Returns the next ready task.
     pub(super) fn pop(&self) -> Option<Runnable> {
-        self.queue.lock().pop_front()
+        let mut queue = self.queue.lock();
+        let runnable = queue.pop_front();
+        self.ready.store(queue.len(), Ordering::Relaxed);
+        runnable
     }
 
     /// Announces a halt of this core. Returns true if the core may halt because no task is ready. Call with
@@ -206,20 +247,29 @@ impl Core {
         }
     }
 
-    /// Polls all pollers once, with a budget of `budget` items each. Returns true if any had work.
+    /// Calls some pollers at `now`, once each. Returns true if any had work.
     ///
     /// # Safety
     /// Call on this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
-    pub(super) unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
+    pub(super) unsafe fn poll(&self, now: Instant, which: Which) -> bool {
         let mut worked = false;
         // SAFETY: the caller's promise: no other code accesses the list.
         for poller in unsafe { &mut *self.pollers.get() } {
-            if !interrupt || poller.may_interrupt() {
-                worked |= poller.poll(time::now(), budget);
+            if which.has(&**poller) {
+                worked |= poller.poll(now, which.budget());
             }
         }
-        self.last_poll.store(time::now().as_nanos(), Ordering::Relaxed);
+        self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         worked
+    }
+
+    /// Returns true if the core has pollers.
+    ///
+    /// # Safety
+    /// Call on this core, in its main loop outside of tasks and polls.
+    pub(super) unsafe fn has_pollers(&self) -> bool {
+        // SAFETY: the caller's promise.
+        !unsafe { &*self.pollers.get() }.is_empty()
     }
 
     /// Returns the earliest deadline of a timer or poller.

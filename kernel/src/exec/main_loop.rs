@@ -2,14 +2,18 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use platform::Instant;
 
-use super::core_state::{self, Core};
-use super::{BUDGET, POLL_INTERVAL};
+use super::core_state::{self, Core, Which};
+use super::{FULL_TURN, POLL_INTERVAL};
 use crate::arch::{self, cpu};
 use crate::{console, time};
 
-/// The longest spin before a halt, in nanoseconds.
-static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(50_000);
+/// The longest spin before a halt of a core that has pollers, in nanoseconds: longer than most RDMA
+/// operations take, so that neither their issuer nor their target is halted when the next packet comes.
+static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(1_000_000);
+/// The longest spin before a halt of a core without pollers. It waits for tasks that other cores make ready.
+const MAX_SPIN_FOR_TASKS: Duration = Duration::from_micros(50);
 /// The first and the shortest spin before a halt.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
 /// The largest number of tasks that run between two polls.
@@ -20,14 +24,50 @@ pub(crate) fn set_max_spin(spin: Duration) {
     MAX_SPIN_NS.store(spin.as_nanos() as u64, Ordering::Relaxed);
 }
 
+/// A turn without work that takes longer shows that the host has run something else on this processor.
+const STOLEN: Duration = Duration::from_millis(1);
+/// The time for which a core does not spin after the host has taken its processor away: at first, and if that
+/// happens again within the longer of the two each time.
+const MODEST: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
 /// The duration of a spin. It grows while halts are short, so that an imminent event finds the core awake,
 /// and shrinks when halts are long.
-struct Spin(Duration);
+///
+/// On a host with fewer processors than runnable threads a spin only delays the others, among them the host's
+/// thread that moves this machine's frames: the host takes the processor away in the middle of the spin. The
+/// core then halts for a while instead.
+struct Spin {
+    length: Duration,
+    /// The core does not spin before.
+    not_before: Instant,
+    /// The time without a spin that ended there.
+    modest: Duration,
+}
 
 impl Spin {
-    fn after_halt(&mut self, halted: Duration) {
-        let max = Duration::from_nanos(MAX_SPIN_NS.load(Ordering::Relaxed));
-        self.0 = if halted <= max { (self.0 * 2).max(FIRST_SPIN).min(max) } else { self.0 / 2 };
+    const fn new() -> Self {
+        Self { length: FIRST_SPIN, not_before: Instant::ZERO, modest: Duration::ZERO }
+    }
+
+    /// Adapts the spin to a halt that has ended at `now`, if the longest spin is `max`.
+    fn after_halt(&mut self, now: Instant, halted: Duration, max: Duration) {
+        self.length = if now < self.not_before {
+            Duration::ZERO
+        } else if halted <= max {
+            (self.length * 2).max(FIRST_SPIN).min(max)
+        } else {
+            self.length / 4
+        };
+    }
+
+    /// Adapts the spin to a turn without work that began at `from`; the next turn begins at `now`.
+    fn after_turn(&mut self, from: Instant, now: Instant) {
+        if now > from + STOLEN {
+            let again = now < self.not_before + MODEST.1;
+            self.modest = if again { (self.modest * 2).min(MODEST.1) } else { MODEST.0 };
+            self.not_before = now + self.modest;
+            self.length = Duration::ZERO;
+        }
     }
 }
 
@@ -35,8 +75,11 @@ impl Spin {
 pub(crate) fn run() -> ! {
     let index = arch::this_cpu_index();
     let core = core_state::core(index).expect("init_this_cpu has run on this processor");
-    let mut spin = Spin(FIRST_SPIN);
+    let mut spin = Spin::new();
     let mut idle_since = time::now();
+    let mut idle_turn = None;
+    let mut next_full_turn = Instant::ZERO;
+    let mut console_waits = false;
     // TCG leaves its execution loop at every PAUSE and acquires QEMU's global lock when it re-enters. QEMU's
     // I/O thread then waits for that lock, which delays the very event for which the core spins.
     let pause = !cpu::is_tcg();
@@ -44,31 +87,53 @@ pub(crate) fn run() -> ! {
     loop {
         // Only this core writes the counter, so no locked instruction is needed.
         core.rounds.store(core.rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // SAFETY: this is the core's main loop, outside of tasks and pollers.
-        let mut worked = unsafe {
-            core.adopt_pollers();
-            core.poll_all(BUDGET, false)
-        };
-        let console_waits = index == 0 && console::poll();
-        worked |= fire_timers(core);
-        worked |= run_tasks(core);
         let now = time::now();
+        if let Some(from) = idle_turn.take() {
+            spin.after_turn(from, now);
+        }
+        let mut worked = false;
+        if now >= next_full_turn {
+            // SAFETY: this is the core's main loop, outside of tasks and pollers.
+            worked |= unsafe {
+                core.adopt_pollers();
+                core.poll(now, Which::Others)
+            };
+            worked |= fire_timers(core, now);
+            console_waits = index == 0 && console::poll();
+            // More work for the same pollers may wait, or come at once.
+            next_full_turn = if worked { Instant::ZERO } else { now + FULL_TURN };
+        }
+        // SAFETY: this is the core's main loop, outside of tasks and pollers.
+        worked |= unsafe { core.poll(now, Which::Urgent) };
+        worked |= run_tasks(core);
         if worked {
-            idle_since = now;
-        } else if now < idle_since + spin.0 {
+            idle_since = time::now();
+        } else if now < idle_since + spin.length {
+            idle_turn = Some(now);
             if pause {
                 core::hint::spin_loop();
             }
-        } else if let Some(halted) = halt(core, console_waits) {
-            spin.after_halt(halted);
-            idle_since = time::now();
+        } else {
+            if let Some(halted) = halt(core, console_waits) {
+                idle_since = time::now();
+                spin.after_halt(idle_since, halted, max_spin(core));
+            }
+            next_full_turn = Instant::ZERO;
         }
     }
 }
 
+fn max_spin(core: &Core) -> Duration {
+    let max = Duration::from_nanos(MAX_SPIN_NS.load(Ordering::Relaxed));
+    // SAFETY: this is the core's main loop, outside of tasks and pollers.
+    if unsafe { core.has_pollers() } { max } else { max.min(MAX_SPIN_FOR_TASKS) }
+}
+
+/// Runs the tasks that are ready at the beginning. A task that yields is ready again, and its next run comes
+/// after a poll.
 fn run_tasks(core: &Core) -> bool {
     let mut ran = false;
-    for _ in 0..TASKS_PER_POLL {
+    for _ in 0..core.ready().min(TASKS_PER_POLL) {
         let Some(runnable) = core.pop() else { break };
         core.run(runnable);
         ran = true;
@@ -79,8 +144,7 @@ fn run_tasks(core: &Core) -> bool {
     ran
 }
 
-fn fire_timers(core: &Core) -> bool {
-    let now = time::now();
+fn fire_timers(core: &Core, now: Instant) -> bool {
     let mut fired = false;
     loop {
         // The lock is not held while waking: that may drop a task, and with it other timers.

@@ -1,19 +1,23 @@
 //! The executor, one on each core: cooperative async tasks that stay on their core, pollers, and timers.
 //!
 //! The main loop polls, runs ready tasks, spins for a bounded adaptive time, then arms interrupts and halts.
+//! Most turns of the loop are quick: they call only the urgent pollers (the RNIC and LITE), because each lock
+//! and each reading of the clock in a turn delays the completion for which a task waits.
 //! Progress does not wait for a task: if a task has run for [`POLL_INTERVAL`] without a poll, the next
 //! interrupt (the timer's at the latest) runs the core's pollers in interrupt context, for at most
 //! [`INTERRUPT_POLL_LIMIT`].
 //!
 //! ```text
-//!                 +-------------------------- run -----------------------------+
-//!                 v                                                            |
-//!   poll all pollers -> wake due timers -> run up to 16 ready tasks -> work? --+ yes, or still spinning
-//!                 ^                            |                         | no
-//!                 |              interrupt: on_interrupt polls,          v
-//!                 |              if the last poll is 1 ms ago        arm pollers, set `sleeping`
-//!                 |                                                      |
-//!                 +---- an interrupt or a wake of another core ---- halt (nothing came meanwhile)
+//!                  +---------------------------- run ----------------------------+
+//!                  v                                                             |
+//!   every 20 us: poll the others, wake due timers                                |
+//!        v                                                                       |
+//!   poll the RNIC and LITE -> run up to 16 ready tasks -> work? --- yes, or still spinning
+//!        ^                          |                       | no
+//!        |               interrupt: on_interrupt polls,     v
+//!        |               if the last poll is 1 ms ago    arm pollers, set `sleeping`
+//!        |                                                  |
+//!        +------ an interrupt or a wake of another core -- halt (nothing came meanwhile)
 //! ```
 //!
 //! A core that makes a task of another core ready pushes it to that core's queue and, if `sleeping` is set,
@@ -31,7 +35,7 @@ use platform::Instant;
 
 use crate::arch::{self, percpu};
 use crate::time;
-use core_state::{Activity, Core, Runnable};
+use core_state::{Activity, Core, Runnable, Which};
 
 pub(crate) use core_state::Meta;
 pub(crate) use main_loop::{run, set_max_spin};
@@ -39,6 +43,9 @@ pub(crate) use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// The interval at which a core in its main loop calls all pollers and wakes timers, not only the
+/// urgent ones.
+pub(crate) const FULL_TURN: Duration = Duration::from_micros(20);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub(crate) const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
@@ -61,6 +68,12 @@ pub(crate) trait Poller: Send {
 
     /// Returns the time of the next poll if no interrupt comes before; [`Instant::MAX`] for never.
     fn next_deadline(&self) -> Instant;
+
+    /// Returns true if tasks wait for this poller's events for microseconds only. A core that waits
+    /// polls such pollers all the time, and the others every [`FULL_TURN`].
+    fn is_urgent(&self) -> bool {
+        false
+    }
 
     /// Returns true if [`poll`](Self::poll) may run in interrupt context. A poller that allocates, or wakes
     /// and drops tasks, must return false: it then waits for the main loop.
@@ -199,7 +212,7 @@ pub(crate) fn on_interrupt(timer: bool) {
         core.interrupt_polls.fetch_add(1, Ordering::Relaxed);
         let limit = now + INTERRUPT_POLL_LIMIT;
         // SAFETY: this core is in a task, so its main loop is not in a poller, and interrupts are off.
-        while unsafe { core.poll_all(INTERRUPT_BUDGET, true) } && time::now() < limit {}
+        while unsafe { core.poll(time::now(), Which::Interrupt) } && time::now() < limit {}
     }
     core.ensure_tick(time::now());
 }

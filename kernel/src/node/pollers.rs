@@ -33,6 +33,10 @@ impl Poller for RnicPoller {
         self.0.next_deadline().unwrap_or(Instant::MAX)
     }
 
+    fn is_urgent(&self) -> bool {
+        true
+    }
+
     fn arm(&mut self) -> bool {
         self.0.arm()
     }
@@ -51,6 +55,10 @@ impl Poller for LitePoller {
 
     fn next_deadline(&self) -> Instant {
         self.0.next_deadline().unwrap_or(Instant::MAX)
+    }
+
+    fn is_urgent(&self) -> bool {
+        true
     }
 
     fn may_interrupt(&self) -> bool {

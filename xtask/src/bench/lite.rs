@@ -9,6 +9,8 @@ use serde::Serialize;
 
 /// The 8-byte write ping-pong.
 pub(super) const PING_PONG: &str = "write_ping_pong";
+/// The atomic addition to 8 bytes.
+pub(super) const FETCH_ADD: &str = "fetch_add";
 
 /// The figures of one operation with one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,7 +44,7 @@ pub(super) fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec
 }
 
 /// Parses the application's output: name, bytes, samples, p50 ns, p99 ns, MB/s.
-fn parse(text: &str) -> Result<Vec<Row>> {
+pub(super) fn parse(text: &str) -> Result<Vec<Row>> {
     let rows: Vec<Row> = text
         .lines()
         .map(|line| row(line).with_context(|| format!("the figures `{line}`")))
@@ -88,7 +90,7 @@ pub(super) fn find<'a>(rows: &'a [Row], what: &str, bytes: u64) -> Option<&'a Ro
     rows.iter().find(|row| row.what == what && row.bytes == bytes)
 }
 
-/// Returns a table with a line per size, and one for the ping-pong.
+/// Returns a table with a line per size, and one each for the ping-pong and the fetch-add.
 pub(super) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(
         "LITE between two nodes",
@@ -96,7 +98,9 @@ pub(super) fn table(rows: &[Row]) -> Table {
          sends and returns as many bytes; throughput with 16 operations at once, in MB/s",
         &["bytes", "write p50", "p99", "read p50", "p99", "call p50", "p99", "write MB/s", "read MB/s"],
     );
-    let mut sizes: Vec<u64> = rows.iter().filter(|row| row.what != PING_PONG).map(|row| row.bytes).collect();
+    let alone = [(PING_PONG, "ping-pong"), (FETCH_ADD, "fetch-add")];
+    let of_size = |row: &&Row| alone.iter().all(|(what, _)| row.what != *what);
+    let mut sizes: Vec<u64> = rows.iter().filter(of_size).map(|row| row.bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();
     for bytes in sizes {
@@ -113,8 +117,9 @@ pub(super) fn table(rows: &[Row]) -> Table {
             at("read_bw", |row| row.mb_s),
         ]);
     }
-    if let Some(row) = rows.iter().find(|row| row.what == PING_PONG) {
-        let mut cells = vec![format!("ping-pong, {}", row.bytes), maybe(row.p50_us), maybe(row.p99_us)];
+    for (what, name) in alone {
+        let Some(row) = rows.iter().find(|row| row.what == what) else { continue };
+        let mut cells = vec![format!("{name}, {}", row.bytes), maybe(row.p50_us), maybe(row.p99_us)];
         cells.resize(table.heads.len(), "-".to_owned());
         table.rows.push(cells);
     }
@@ -125,7 +130,8 @@ pub(super) fn table(rows: &[Row]) -> Table {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "write_ping_pong\t8\t200\t52000\t90000\t-\nread\t8\t200\t100000\t120000\t-\nread_bw\t8\t800\t-\t-\t1.25\n";
+    const TEXT: &str = "write_ping_pong\t8\t200\t52000\t90000\t-\nread\t8\t200\t100000\t120000\t-\nread_bw\t8\t800\t-\t-\t1.25\n\
+        fetch_add\t8\t200\t110000\t130000\t-\n";
 
     #[test]
     fn the_output_of_the_application_is_read() {
@@ -136,7 +142,8 @@ mod tests {
         assert!(parse("write\t8\n").is_err());
         assert!(parse("write\t8\t1\tx\t-\t-\n").is_err());
         let table = table(&rows);
-        assert_eq!(table.rows.len(), 2);
+        let firsts: Vec<_> = table.rows.iter().map(|row| &*row[0]).collect();
+        assert_eq!(firsts, ["8", "ping-pong, 8", "fetch-add, 8"]);
         assert!(table.rows.iter().all(|row| row.len() == table.heads.len()));
     }
 

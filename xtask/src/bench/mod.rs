@@ -14,6 +14,7 @@ mod linux_pair;
 mod lite;
 mod native;
 mod nodes;
+mod overhead;
 mod pairs;
 pub(crate) mod path;
 mod post;
@@ -81,6 +82,8 @@ enum Separate {
     /// Compares perftest's and LITE's figures between two appliances with those of another commit's programs,
     /// in turn
     Against(against::Options),
+    /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
+    Overhead(overhead::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
@@ -197,6 +200,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Nodes(options)) => nodes::bench(options),
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
+        Some(Separate::Overhead(options)) => overhead::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Path) => path::bench(),

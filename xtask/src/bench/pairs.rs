@@ -9,11 +9,11 @@ use serde::Serialize;
 pub(super) struct Line {
     pub what: &'static str,
     pub unit: &'static str,
-    /// The appliance's median.
+    /// Our median.
     pub ours: Option<f64>,
-    /// The median of Linux with rdma_rxe.
-    pub rxe: Option<f64>,
-    /// Our share of rxe's figure: the median over pairs of consecutive runs.
+    /// The other side's median.
+    pub theirs: Option<f64>,
+    /// Our share of the other side's figure: the median over pairs of consecutive runs.
     pub ratio: Option<f64>,
     /// The ratios of these pairs, in order.
     pub ratios: Vec<f64>,
@@ -25,18 +25,18 @@ impl Line {
         what: &'static str,
         unit: &'static str,
         ours: &[Option<f64>],
-        rxe: &[Option<f64>],
+        theirs: &[Option<f64>],
     ) -> Self {
-        let pairs = ours.iter().zip(rxe).filter_map(|(ours, rxe)| ours.zip(*rxe));
-        let ratios: Vec<f64> = pairs.map(|(ours, rxe)| ours / rxe).collect();
+        let pairs = ours.iter().zip(theirs).filter_map(|(ours, theirs)| ours.zip(*theirs));
+        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
         let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
-        Self { what, unit, ours: middle(ours), rxe: middle(rxe), ratio: median(ratios.clone()), ratios }
+        Self { what, unit, ours: middle(ours), theirs: middle(theirs), ratio: median(ratios.clone()), ratios }
     }
 
-    /// Returns a row of a table: name, ours, rxe's, unit, ratio, the ratios' spread.
+    /// Returns a row of a table: name, ours, theirs, unit, ratio, the ratios' spread.
     pub(super) fn cells(&self) -> [String; 6] {
         let (what, unit) = (self.what.to_owned(), self.unit.to_owned());
-        [what, maybe(self.ours), maybe(self.rxe), unit, maybe(self.ratio), self.spread()]
+        [what, maybe(self.ours), maybe(self.theirs), unit, maybe(self.ratio), self.spread()]
     }
 
     /// Returns the least and the greatest ratio.
@@ -59,7 +59,7 @@ mod tests {
             &[Some(60.0), Some(80.0), Some(90.0), None],
             &[Some(200.0), Some(100.0), None, Some(1.0)],
         );
-        assert_eq!((line.ours, line.rxe), (Some(80.0), Some(100.0)));
+        assert_eq!((line.ours, line.theirs), (Some(80.0), Some(100.0)));
         assert_eq!((&*line.ratios, line.ratio), (&[0.3, 0.8][..], Some(0.55)));
         assert_eq!(line.spread(), "0.30 to 0.80");
         assert_eq!(Line::new("x", "us", &[], &[]).spread(), "-");

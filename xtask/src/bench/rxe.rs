@@ -134,7 +134,7 @@ mod tests {
             |us| Perftest { write_us: (us, us), read_us: (us, us), write_mb_s: 50.0, read_mb_s: 50.0 };
         let both = compare(&lite, &[Some(perftest(200.0)), Some(perftest(100.0)), None]);
         let ping_pong = &both.lines[0];
-        assert_eq!((ping_pong.ours, ping_pong.rxe), (Some(80.0), Some(150.0)));
+        assert_eq!((ping_pong.ours, ping_pong.theirs), (Some(80.0), Some(150.0)));
         assert_eq!((&*ping_pong.ratios, ping_pong.ratio), (&[0.3, 0.8][..], Some(0.55)));
         assert_eq!(ping_pong.spread(), "0.30 to 0.80");
         assert_eq!(both.lines[4].ratio, Some(2.0));

@@ -12,6 +12,7 @@ use crate::output;
 use anyhow::{Context, Result};
 use lab::perftest::cell::{Cell, Direction, Figure};
 use lab::perftest::lab::Lab as AppliancePair;
+use lab::perftest::plan::Plan;
 use lab::{interrupt, paths, tool, ui};
 use qemu::Qemu;
 use qemu::linux::Image;
@@ -38,7 +39,7 @@ const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
 /// Measures the appliances by their own perftest, which also checks contents.
 fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
     const MTU: u32 = 4096;
-    let mut pair = AppliancePair::boot(lab.programs.clone(), 1, None, false)?;
+    let mut pair = AppliancePair::boot(lab.programs.clone(), &Plan::default())?;
     let mut run = |program, size, iterations| {
         let direction = Direction::ApplianceAppliance;
         pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })

@@ -66,7 +66,8 @@ impl Job {
 }
 
 impl Core {
-    /// Handles bytes of a job's input from a client: cuts them into splits for the job's nodes, and queues them.
+    /// Handles bytes of a job's input from a client: cuts them into splits for the job's nodes, and
+    /// queues them.
     pub(in super::super) fn job_input(&mut self, conn: ConnId, bytes: &[u8]) {
         let now = self.now;
         let Some((id, job)) = self.jobs.of_client(conn).filter(|(_, job)| job.phase == Phase::Loading) else {

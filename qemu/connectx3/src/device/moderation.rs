@@ -36,7 +36,8 @@ impl Moderation {
         out.set(cq_context::COUNT, self.count.into());
     }
 
-    /// Counts a new completion. Returns whether its event is due immediately. Calls `now` only if moderation is enabled.
+    /// Counts a new completion. Returns whether its event is due immediately. Calls `now` only if
+    /// moderation is enabled.
     pub(super) fn occurred(&mut self, now: impl FnOnce() -> Instant) -> bool {
         if self.period.is_zero() {
             return true;

@@ -157,8 +157,13 @@ impl fmt::Display for Cell {
 /// The client's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
-    /// The median, in microseconds.
-    Latency(f64),
+    /// The latency of an operation.
+    Latency {
+        /// The median, in microseconds.
+        p50_us: f64,
+        /// The 99th percentile, in microseconds.
+        p99_us: f64,
+    },
     /// The average, in MiB per second.
     Bandwidth(f64),
 }
@@ -167,7 +172,15 @@ impl Figure {
     /// Returns the median in microseconds, of a latency.
     pub fn p50_us(&self) -> Option<f64> {
         match self {
-            Self::Latency(us) => Some(*us),
+            Self::Latency { p50_us, .. } => Some(*p50_us),
+            Self::Bandwidth(_) => None,
+        }
+    }
+
+    /// Returns the 99th percentile in microseconds, of a latency.
+    pub fn p99_us(&self) -> Option<f64> {
+        match self {
+            Self::Latency { p99_us, .. } => Some(*p99_us),
             Self::Bandwidth(_) => None,
         }
     }
@@ -176,7 +189,7 @@ impl Figure {
     pub fn average_mib_s(&self) -> Option<f64> {
         match self {
             Self::Bandwidth(rate) => Some(*rate),
-            Self::Latency(_) => None,
+            Self::Latency { .. } => None,
         }
     }
 }
@@ -184,7 +197,7 @@ impl Figure {
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Latency(us) => write!(f, "{us:.1} us"),
+            Self::Latency { p50_us, .. } => write!(f, "{p50_us:.1} us"),
             Self::Bandwidth(rate) => write!(f, "{rate:.2} MiB/s"),
         }
     }

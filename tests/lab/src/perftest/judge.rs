@@ -34,6 +34,7 @@ struct Line {
     iterations: Option<u64>,
     mtu: u32,
     p50_us: Option<f64>,
+    p99_us: Option<f64>,
     average_mib_s: Option<f64>,
     #[serde(flatten)]
     buffers: Buffers,
@@ -63,7 +64,8 @@ pub fn appliance(output: &str, cell: &Cell, client: bool) -> Result<Appliance> {
         line.iterations,
         line.bytes
     );
-    let figure = line.p50_us.map(Figure::Latency).or(line.average_mib_s.map(Figure::Bandwidth));
+    let latency = line.p50_us.zip(line.p99_us).map(|(p50_us, p99_us)| Figure::Latency { p50_us, p99_us });
+    let figure = latency.or(line.average_mib_s.map(Figure::Bandwidth));
     Ok(Appliance { buffers: line.buffers, figure })
 }
 
@@ -176,7 +178,8 @@ mod tests {
         let output = "table\n{\"program\":\"ib_read_lat\",\"role\":\"client\",\"mtu\":4096,\"queue_pairs\":1,\
             \"bytes\":8,\"iterations\":100,\"p50_us\":12.5,\"average_us\":13,\"p99_us\":20,\"near\":\"ab\"}\n";
         let found = appliance(output, &cell("ib_read_lat", 8), true).unwrap();
-        assert_eq!((found.figure, found.buffers.near.as_deref()), (Some(Figure::Latency(12.5)), Some("ab")));
+        let figure = Figure::Latency { p50_us: 12.5, p99_us: 20.0 };
+        assert_eq!((found.figure, found.buffers.near.as_deref()), (Some(figure), Some("ab")));
         assert!(appliance(output, &cell("ib_read_lat", 16), true).is_err());
         assert!(appliance(output, &cell("ib_read_lat", 8), false).is_err());
         assert!(appliance("", &cell("ib_read_lat", 8), true).is_err());

@@ -3,12 +3,14 @@
 use super::cell::{Cell, Direction, Figure};
 use super::judge::{self, Appliance};
 use super::linux;
+use super::plan::Plan;
 use crate::appliances::{self, Programs};
-use crate::manager::{Manager, Process};
-use crate::{interrupt, paths, setup, ui};
+use crate::manager::{Job, Manager, Process};
+use crate::{interrupt, paths, ui};
 use anyhow::{Context, Result, bail};
 use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
+use qemu::cx3::Cx3;
 use qemu::linux::{Guest, GuestConfig, Image, Network};
 use qemu::vm::{Event, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde_json::Value;
@@ -26,6 +28,8 @@ const MEMORY_MB: u32 = 96;
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 /// The longest time for the appliances to join.
 const JOIN: Duration = Duration::from_secs(120);
+/// The longest time for a job that is not a cell.
+const JOB: Duration = Duration::from_secs(300);
 /// The longest time for a cell's server to end after its client.
 const AFTER: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(5);
@@ -36,6 +40,8 @@ pub struct Lab {
     vms: Vec<Vm>,
     events: Receiver<Event>,
     guest: Option<Guest>,
+    // Declared after the machines, because it must be dropped after those that use its cards.
+    cards: Option<Cx3>,
     fabric: Fabric,
     /// Addresses of the appliances, by number.
     addresses: Vec<Ipv4Addr>,
@@ -46,11 +52,11 @@ pub struct Lab {
 
 impl Lab {
     /// Boots all machines in parallel.
-    pub fn boot(programs: Programs, seed: u64, pcap: Option<&Path>, linux: bool) -> Result<Self> {
-        let qemu = setup::qemu()?;
+    pub fn boot(programs: Programs, plan: &Plan<'_>) -> Result<Self> {
+        let qemu = plan.device.qemu()?;
         let Programs { kernel, manager } = programs;
         let accel = appliances::decide(&qemu, Machine::Q35, &kernel)?;
-        let image = if linux {
+        let image = if plan.linux {
             let cache = paths::target().join("linux-guest");
             Some(ui::step("Linux guest", || Image::build(&cache))?)
         } else {
@@ -62,15 +68,21 @@ impl Lab {
             ports: usize::from(NODES) + 1,
             dir: dir.path().to_owned(),
             faults: Faults::default(),
-            seed,
-            pcap: pcap.map(Path::to_owned),
+            seed: plan.seed,
+            pcap: plan.pcap.map(Path::to_owned),
         })?;
+        let cards = plan.device.cards(NODES, &fabric, dir.path())?;
         let (sender, events) = channel();
         let mut vms = Vec::new();
         for index in 0..NODES {
             let name = node(index);
+            let rdma = match &cards {
+                Some(cards) => Nic::Card { socket: cards.socket(index.into()).to_owned() },
+                None => Nic::Fabric { plug: fabric.plug(index.into()) },
+            };
+            let driver = plan.device.nic().driver();
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{} node={name}", manager.port()?),
+                cmdline: format!("manager=10.0.2.2:{} node={name} nic={driver}", manager.port()?),
                 index,
                 // The machine model of the Linux guest, so that figures can be compared.
                 machine: Machine::Q35,
@@ -80,7 +92,7 @@ impl Lab {
                 kernel: kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
                 initrd: None,
-                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
+                nics: vec![Nic::Management, rdma],
                 name,
             };
             vms.push(Vm::start(&qemu, spec, None, sender.clone())?);
@@ -95,7 +107,8 @@ impl Lab {
             }
         };
         let json = dir.path().join("nodes.json");
-        let mut lab = Self { manager, vms, events, guest, fabric, addresses: Vec::new(), loss: 0.0, dir };
+        let mut lab =
+            Self { manager, vms, events, guest, cards, fabric, addresses: Vec::new(), loss: 0.0, dir };
         let waiting = lab.manager.wait_nodes(NODES, JOIN, &json)?;
         lab.wait(waiting, JOIN + AFTER)?;
         lab.addresses = addresses(&json)?;
@@ -122,6 +135,22 @@ impl Lab {
             linux::clean(&before, &after)?;
         }
         Ok(figure)
+    }
+
+    /// Runs an application without input on both appliances. Returns its output.
+    pub fn job(&mut self, app: &str, args: &[String]) -> Result<Vec<u8>> {
+        let [output, json] = ["output", "figures"].map(|name| self.dir.path().join(name));
+        let job = Job { app, nodes: NODES, inputs: &[self.empty()?], args, time: None };
+        let job = self.manager.submit(&job, &output, &json)?;
+        self.wait(job, JOB).with_context(|| app.to_owned())?;
+        Ok(std::fs::read(output)?)
+    }
+
+    /// Returns an empty file.
+    fn empty(&self) -> Result<PathBuf> {
+        let empty = self.dir.path().join("empty");
+        std::fs::write(&empty, "")?;
+        Ok(empty)
     }
 
     /// Returns Linux's counters if the fabric is clean; they mean nothing under loss.
@@ -188,9 +217,7 @@ impl Lab {
         let mut words = cell.words();
         words.extend(server.map(|address| address.to_string()));
         words.extend(client.map(|address| format!("--peer={address}")));
-        let empty = self.dir.path().join("empty");
-        std::fs::write(&empty, "")?;
-        let process = self.manager.perftest(&node(index), &words, &empty, &self.output(index))?;
+        let process = self.manager.perftest(&node(index), &words, &self.empty()?, &self.output(index))?;
         Ok((index, process))
     }
 
@@ -222,6 +249,11 @@ impl Lab {
                 return Ok(());
             }
             self.manager.check()?;
+            if let Some(cards) = &mut self.cards
+                && let Some(status) = cards.ended()?
+            {
+                bail!("cx3 ended with {status}: {}", cards.tail());
+            }
             interrupt::check()?;
             if Instant::now() >= deadline {
                 bail!("did not end within {} s", within.as_secs());

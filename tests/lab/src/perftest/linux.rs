@@ -108,7 +108,8 @@ pub fn client(
         std::thread::sleep(Duration::from_millis(20));
     };
     Ok(if cell.is_latency() {
-        Figure::Latency(perftest::latency(&printed)?.p50_us)
+        let perftest::Latency { p50_us, p99_us, .. } = perftest::latency(&printed)?;
+        Figure::Latency { p50_us, p99_us }
     } else {
         Figure::Bandwidth(perftest::bandwidth(&printed)?.average_mib_s)
     })

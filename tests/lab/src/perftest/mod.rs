@@ -8,3 +8,4 @@ pub mod cell;
 pub mod judge;
 pub mod lab;
 pub mod linux;
+pub mod plan;

@@ -1,0 +1,436 @@
+//! `cargo xtask bench overhead`: compares LITE with perftest on raw verbs. Both run between the same two
+//! appliances, in turn.
+
+use super::gaps::Gaps;
+use super::host::Host;
+use super::lab::Lab;
+use super::lite::{self, FETCH_ADD, PING_PONG, Row};
+use super::pairs::Line;
+use super::table::Table;
+use super::target::{self, Bound, Target};
+use crate::output;
+use anyhow::{Context, Result, anyhow};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use lab::cx3::Tools;
+use lab::perftest::cell::{Cell, Direction};
+use lab::perftest::lab::Lab as AppliancePair;
+use lab::perftest::plan::{Device, Plan};
+use lab::{interrupt, ui};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+/// The greatest accepted latency of LITE, relative to perftest's.
+const LATENCY: Bound = Bound::AtMost(1.25);
+/// The least accepted bandwidth of LITE, relative to perftest's.
+const BANDWIDTH: Bound = Bound::AtLeast(0.95);
+/// The greatest accepted latency of a call, relative to LITE's ping-pong, which is half a round trip.
+const CALL: Bound = Bound::AtMost(2.5);
+/// The length of a message when bandwidth is measured, in bytes.
+const LARGE: u32 = 65536;
+
+/// The RDMA devices, the number of rounds, and the destination of the figures.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// RDMA device of the appliances; repeatable [default: both; the card only if there is a QEMU for it]
+    #[arg(long, value_name = "NIC", value_enum)]
+    nic: Vec<Nic>,
+    /// Number of rounds, in which both sides are measured in turn; the medians of the rounds' ratios are
+    /// judged [default: 5, or 2 with --quick]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    runs: Option<u32>,
+    /// Few rounds and operations: only shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// File for the figures, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// An RDMA device of the appliances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Nic {
+    /// RoCE in software
+    Softroce,
+    /// An emulated ConnectX-3
+    Cx3,
+}
+
+impl Nic {
+    /// Returns the path MTU that LITE uses, in bytes: the greatest that frames of the device have room for.
+    fn mtu(self) -> u32 {
+        match self {
+            Self::Softroce => 4096,
+            Self::Cx3 => 1024,
+        }
+    }
+}
+
+impl fmt::Display for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Softroce => "softroce",
+            Self::Cx3 => "cx3",
+        })
+    }
+}
+
+/// The amount of measurements.
+#[derive(Clone, Copy)]
+struct Amount {
+    runs: u32,
+    /// Operations of each latency measurement.
+    samples: u32,
+    /// Messages of each bandwidth measurement of perftest. LITE's application decides on its own number.
+    messages: u32,
+}
+
+impl Amount {
+    fn new(options: &Options) -> Self {
+        let (runs, samples, messages) = if options.quick { (2, 100, 100) } else { (5, 500, 400) };
+        Self { runs: options.runs.unwrap_or(runs), samples, messages }
+    }
+
+    /// Returns perftest's cells, of which each program has one.
+    fn cells(self, mtu: u32) -> impl Iterator<Item = Cell> {
+        let cell = |program, size, iterations| Cell {
+            program,
+            direction: Direction::ApplianceAppliance,
+            size,
+            mtu,
+            loss: 0.0,
+            iterations,
+        };
+        let latencies = ["ib_write_lat", "ib_read_lat", "ib_atomic_lat"];
+        let latencies = latencies.map(|program| cell(program, 8, self.samples));
+        let bandwidths = ["ib_write_bw", "ib_read_bw"].map(|program| cell(program, LARGE, self.messages));
+        latencies.into_iter().chain(bandwidths)
+    }
+}
+
+/// A measurement of either side.
+#[derive(Clone, Copy)]
+enum Source {
+    /// An operation of LITE's application, and its payload bytes.
+    Lite(&'static str, u64),
+    /// A program of perftest.
+    Perftest(&'static str),
+}
+
+/// A figure of a measurement.
+#[derive(Clone, Copy)]
+enum Column {
+    P50,
+    P99,
+    Bandwidth,
+}
+
+/// One line of the table: what is compared, and the bound of the ratio.
+struct Comparison {
+    what: &'static str,
+    ours: Source,
+    theirs: Source,
+    column: Column,
+    bound: Option<Bound>,
+}
+
+const COMPARISONS: [Comparison; 10] = [
+    latency("8 B write ping-pong, p50", PING_PONG, "ib_write_lat", Column::P50),
+    latency("8 B write ping-pong, p99", PING_PONG, "ib_write_lat", Column::P99),
+    latency("8 B read, p50", "read", "ib_read_lat", Column::P50),
+    latency("8 B read, p99", "read", "ib_read_lat", Column::P99),
+    latency("fetch-add, p50", FETCH_ADD, "ib_atomic_lat", Column::P50),
+    latency("fetch-add, p99", FETCH_ADD, "ib_atomic_lat", Column::P99),
+    call("8 B call beside LITE's ping-pong, p50", Column::P50, Some(CALL)),
+    call("8 B call beside LITE's ping-pong, p99", Column::P99, None),
+    bandwidth("64 KiB writes", "write_bw", "ib_write_bw"),
+    bandwidth("64 KiB reads", "read_bw", "ib_read_bw"),
+];
+
+const fn latency(
+    what: &'static str,
+    operation: &'static str,
+    program: &'static str,
+    column: Column,
+) -> Comparison {
+    let (ours, theirs) = (Source::Lite(operation, 8), Source::Perftest(program));
+    Comparison { what, ours, theirs, column, bound: Some(LATENCY) }
+}
+
+const fn call(what: &'static str, column: Column, bound: Option<Bound>) -> Comparison {
+    Comparison { what, ours: Source::Lite("rpc", 8), theirs: Source::Lite(PING_PONG, 8), column, bound }
+}
+
+const fn bandwidth(what: &'static str, operation: &'static str, program: &'static str) -> Comparison {
+    let (ours, theirs) = (Source::Lite(operation, LARGE as u64), Source::Perftest(program));
+    Comparison { what, ours, theirs, column: Column::Bandwidth, bound: Some(BANDWIDTH) }
+}
+
+/// The figures of one program of perftest.
+#[derive(Clone, Debug, Serialize)]
+struct Raw {
+    program: &'static str,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    /// MB (10^6 bytes) per second.
+    mb_s: Option<f64>,
+}
+
+/// The figures of both sides in one round.
+#[derive(Serialize)]
+struct Round {
+    lite: Vec<Row>,
+    perftest: Vec<Raw>,
+}
+
+impl Round {
+    /// Measures both sides on two appliances that are booted for it.
+    fn measure(
+        lab: &Lab,
+        (nic, device): (Nic, Device<'_>),
+        amount: Amount,
+        lite_first: bool,
+    ) -> Result<Self> {
+        let plan = Plan { device, ..Plan::default() };
+        let mut pair = AppliancePair::boot(lab.programs.clone(), &plan)?;
+        // The first measurement of each side does not count, because QEMU translates the code during it.
+        run_perftest(&mut pair, nic, amount)?;
+        run_lite(&mut pair, amount)?;
+        // Fields are evaluated in the order of the expression.
+        if lite_first {
+            Ok(Self { lite: run_lite(&mut pair, amount)?, perftest: run_perftest(&mut pair, nic, amount)? })
+        } else {
+            Ok(Self { perftest: run_perftest(&mut pair, nic, amount)?, lite: run_lite(&mut pair, amount)? })
+        }
+    }
+
+    fn value(&self, source: Source, column: Column) -> Option<f64> {
+        let (p50_us, p99_us, mb_s) = match source {
+            Source::Lite(what, bytes) => {
+                lite::find(&self.lite, what, bytes).map(|row| (row.p50_us, row.p99_us, row.mb_s))?
+            }
+            Source::Perftest(program) => {
+                let raw = self.perftest.iter().find(|raw| raw.program == program)?;
+                (raw.p50_us, raw.p99_us, raw.mb_s)
+            }
+        };
+        match column {
+            Column::P50 => p50_us,
+            Column::P99 => p99_us,
+            Column::Bandwidth => mb_s,
+        }
+    }
+}
+
+fn run_lite(pair: &mut AppliancePair, amount: Amount) -> Result<Vec<Row>> {
+    let output = pair.job("bench", &[amount.samples.to_string()])?;
+    lite::parse(&String::from_utf8_lossy(&output))
+}
+
+fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount) -> Result<Vec<Raw>> {
+    let run = |cell: Cell| {
+        let figure = pair.run(&cell).with_context(|| cell.to_string())?;
+        let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
+        Ok(Raw { program: cell.program, p50_us: figure.p50_us(), p99_us: figure.p99_us(), mb_s })
+    };
+    amount.cells(nic.mtu()).map(run).collect()
+}
+
+/// The comparison on one RDMA device.
+#[derive(Serialize)]
+struct Compared {
+    nic: Nic,
+    lines: Vec<Line>,
+    rounds: Vec<Round>,
+}
+
+impl Compared {
+    fn new(nic: Nic, rounds: Vec<Round>) -> Self {
+        let line = |comparison: &Comparison| {
+            let Comparison { what, ours, theirs, column, .. } = *comparison;
+            let unit = if matches!(column, Column::Bandwidth) { "MB/s" } else { "us" };
+            let values = |source| rounds.iter().map(|round| round.value(source, column)).collect::<Vec<_>>();
+            Line::new(what, unit, &values(ours), &values(theirs))
+        };
+        Self { nic, lines: COMPARISONS.iter().map(line).collect(), rounds }
+    }
+
+    fn targets(&self) -> impl Iterator<Item = Target> {
+        self.lines.iter().zip(&COMPARISONS).filter_map(|(line, comparison)| {
+            Some(Target::new(format!("{}: {}", self.nic, line.what), line.ratio, "", comparison.bound?))
+        })
+    }
+
+    fn table(&self) -> Table {
+        let title = match self.nic {
+            Nic::Softroce => "LITE beside perftest, by SoftRoCE",
+            Nic::Cx3 => "LITE beside perftest, by an emulated ConnectX-3",
+        };
+        let mut table = Table::new(
+            title,
+            format!(
+                "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
+                 {} rounds; perftest: ib_write_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
+                 a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
+                 then the least and the greatest",
+                self.nic.mtu(),
+                self.rounds.len()
+            ),
+            &["figure", "LITE", "beside", "unit", "ratio", "of the rounds"],
+        );
+        self.lines.iter().for_each(|line| table.row(line.cells()));
+        table
+    }
+}
+
+/// The results of the benchmark.
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    runs: u32,
+    samples: u32,
+    nics: Vec<Compared>,
+    targets: Vec<Target>,
+    /// Devices that could not be measured, with reasons.
+    gaps: Gaps,
+}
+
+/// Measures both sides on each device.
+pub(super) fn bench(options: &Options) -> Result<()> {
+    let amount = Amount::new(options);
+    let host = Host::ready(options.strict)?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let mut gaps = Gaps::default();
+    let tools = tools(&options.nic, &mut gaps)?;
+    let lab = Lab::new()?;
+    let mut nics = Vec::new();
+    for nic in Nic::value_variants().iter().copied() {
+        let device = match (nic, &tools) {
+            (Nic::Softroce, _) => Device::SoftRoce,
+            (Nic::Cx3, Some(tools)) => Device::Cx3(tools),
+            (Nic::Cx3, None) => continue,
+        };
+        if options.nic.is_empty() || options.nic.contains(&nic) {
+            nics.push(Compared::new(nic, rounds(&lab, (nic, device), amount)?));
+        }
+    }
+
+    let targets: Vec<Target> = nics.iter().flat_map(Compared::targets).collect();
+    println!("\n{}\n", host.sentence(amount.runs));
+    nics.iter().for_each(|compared| println!("{}", compared.table().text()));
+    println!("{}", target::table(&targets, gaps.all()).text());
+    let figures = Figures { host, runs: amount.runs, samples: amount.samples, nics, targets, gaps };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    target::judge(options.strict, &figures.targets, figures.gaps.all())
+}
+
+/// Returns the programs for the emulated card, unless only the other device is selected. Their lack is an
+/// error if the card is selected by name, and else a gap.
+fn tools(nics: &[Nic], gaps: &mut Gaps) -> Result<Option<Tools>> {
+    let get = || Tools::to_measure()?.map_err(|why| anyhow!("{why}"));
+    if nics.contains(&Nic::Cx3) {
+        return get().context("--nic cx3").map(Some);
+    }
+    if nics.is_empty() { gaps.attempt("the emulated ConnectX-3", get) } else { Ok(None) }
+}
+
+/// Measures all rounds on one device. The sides alternate in coming first.
+fn rounds(lab: &Lab, (nic, device): (Nic, Device<'_>), amount: Amount) -> Result<Vec<Round>> {
+    let round = |n| {
+        interrupt::check()?;
+        let step = format!("LITE and perftest, {nic}: {n} of {}", amount.runs);
+        ui::step(&step, || Round::measure(lab, (nic, device), amount, n % 2 == 0))
+    };
+    (1..=amount.runs).map(round).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a round in which LITE has these latencies and this bandwidth, and perftest has 10 us, 20 us
+    /// and 100 MB/s.
+    fn round(p50: f64, p99: f64, mb_s: f64) -> Round {
+        let row = |what: &str, bytes, [p50_us, p99_us, mb_s]: [Option<f64>; 3]| Row {
+            what: what.into(),
+            bytes,
+            samples: 1,
+            p50_us,
+            p99_us,
+            mb_s,
+        };
+        let latency = [Some(p50), Some(p99), None];
+        let mut lite: Vec<Row> = [PING_PONG, "read", FETCH_ADD].map(|what| row(what, 8, latency)).into();
+        lite.push(row("rpc", 8, [Some(2.0 * p50), Some(9.0 * p99), None]));
+        lite.extend(["write_bw", "read_bw"].map(|what| row(what, 65536, [None, None, Some(mb_s)])));
+        let of = |cell: Cell| {
+            let rate = cell.program.ends_with("_bw");
+            Raw {
+                program: cell.program,
+                p50_us: (!rate).then_some(10.0),
+                p99_us: (!rate).then_some(20.0),
+                mb_s: rate.then_some(100.0),
+            }
+        };
+        let amount = Amount { runs: 1, samples: 1, messages: 1 };
+        Round { lite, perftest: amount.cells(1024).map(of).collect() }
+    }
+
+    fn missed(rounds: Vec<Round>) -> Vec<String> {
+        let compared = Compared::new(Nic::Cx3, rounds);
+        assert_eq!(compared.table().rows.len(), COMPARISONS.len());
+        let targets: Vec<Target> = compared.targets().collect();
+        assert_eq!(targets.len(), COMPARISONS.len() - 1);
+        targets.into_iter().filter(|target| !target.met).map(|target| target.name).collect()
+    }
+
+    #[test]
+    fn each_figure_is_judged_beside_its_own() {
+        assert_eq!(missed(vec![round(12.5, 25.0, 95.0)]), [""; 0]);
+        assert_eq!(
+            missed(vec![round(12.6, 25.0, 95.0)]),
+            ["cx3: 8 B write ping-pong, p50", "cx3: 8 B read, p50", "cx3: fetch-add, p50"]
+        );
+        assert_eq!(
+            missed(vec![round(12.5, 25.1, 95.0)]),
+            ["cx3: 8 B write ping-pong, p99", "cx3: 8 B read, p99", "cx3: fetch-add, p99"]
+        );
+        assert_eq!(missed(vec![round(12.5, 25.0, 94.0)]), ["cx3: 64 KiB writes", "cx3: 64 KiB reads"]);
+    }
+
+    #[test]
+    fn a_call_is_judged_beside_the_ping_pong() {
+        let mut slow = round(10.0, 20.0, 100.0);
+        for row in slow.lite.iter_mut().filter(|row| row.what == "rpc") {
+            row.p50_us = Some(25.1);
+        }
+        assert_eq!(missed(vec![slow]), ["cx3: 8 B call beside LITE's ping-pong, p50"]);
+    }
+
+    #[test]
+    fn the_median_round_decides() {
+        let bad = || round(100.0, 200.0, 10.0);
+        let good = || round(10.0, 20.0, 100.0);
+        assert_eq!(missed(vec![good(), bad(), good()]), [""; 0]);
+        assert_eq!(missed(vec![bad(), good(), bad()]).len(), 8);
+        let ratios = Compared::new(Nic::Softroce, vec![good(), bad()]).lines[0].spread();
+        assert_eq!(ratios, "1.00 to 10.0");
+    }
+
+    #[test]
+    fn a_figure_that_is_absent_misses_its_target() {
+        let mut round = round(10.0, 20.0, 100.0);
+        round.lite.retain(|row| row.what != FETCH_ADD);
+        round.perftest.retain(|raw| raw.program != "ib_read_bw");
+        assert_eq!(missed(vec![round]), ["cx3: fetch-add, p50", "cx3: fetch-add, p99", "cx3: 64 KiB reads"]);
+    }
+}
