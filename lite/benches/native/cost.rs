@@ -113,8 +113,8 @@ pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     rows.collect()
 }
 
-/// Does `count` times an operation or the same work by verbs alone, and nothing else once the nodes are there.
-/// Returns false if the operation is none of these.
+/// Does `count` operations, or as many times the same work by verbs alone, and nothing else once the nodes
+/// are there. Returns false if the operation is none of these.
 pub(crate) fn count(operation: &str, count: u32) -> bool {
     let bench = Bench::new();
     let bare = Bare::new(&bench.native);

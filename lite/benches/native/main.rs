@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do that
 //! many operations and nothing else, under a tool that counts instructions. The operations are `write`,
-//! `random-write`, `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`, `bare-read`,
-//! `bare-fetch-add` and `bare-call`. Only the first three use several regions.
+//! `random-write`, `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`,
+//! `bare-read`, `bare-fetch-add` and `bare-call`. Only the first three use several regions.
 //!
 //! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
 //! same RNIC, with the same copies, one poll of each completion queue, one read of the clock); the cost of

@@ -1,5 +1,5 @@
-//! `cargo xtask bench shares`: counts LITE's share of an operation in instructions, by callgrind, and compares
-//! it with a budget.
+//! `cargo xtask bench shares`: counts LITE's share of an operation in instructions, by callgrind, and
+//! compares it with a budget.
 //!
 //! LITE's share is the instructions of an operation through LITE minus those of the same work by verbs alone:
 //! over the same RNIC, by a task of the same executor. Each number is the difference of two runs, so that
@@ -41,11 +41,11 @@ const BUDGETS: [Budget; 4] = [
 #[derive(Debug, Serialize)]
 pub(super) struct Share {
     operation: &'static str,
-    /// Through LITE.
+    /// The count through LITE.
     all: f64,
-    /// The same work by verbs alone.
+    /// The count for the same work by verbs alone.
     verbs: f64,
-    /// The difference.
+    /// The difference of the two counts.
     lite: f64,
     most: f64,
     /// LITE's share at commit dd94da5.
