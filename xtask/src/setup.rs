@@ -20,7 +20,7 @@ pub(crate) fn setup() -> Result<()> {
     setup::bindings()?;
     if !tool::exists("valgrind") {
         println!(
-            "no valgrind: `cargo xtask bench path` and `instructions` are skipped; package valgrind has it"
+            "no valgrind: `cargo xtask bench path`, `shares` and `instructions` are skipped; package valgrind has it"
         );
     }
     let text = text::default()?;

@@ -113,7 +113,23 @@ pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     rows.collect()
 }
 
-/// Does `count` calls and nothing else, once the nodes are there.
-pub(crate) fn calls_only(count: u32) {
-    calls(&Bench::new(), &[7; 64], count);
+/// Does `count` operations, or as many times the same work by verbs alone, and nothing else once the nodes
+/// are there. Returns false if the operation is none of these.
+pub(crate) fn count(operation: &str, count: u32) -> bool {
+    let bench = Bench::new();
+    let bare = Bare::new(&bench.native);
+    if matches!(operation, "bare-write" | "bare-read") {
+        // As for the writes and reads through LITE that are counted.
+        bench.native.fabric.hold_still();
+    }
+    match operation {
+        "fetch-add" => adds(&bench, count),
+        "call" => calls(&bench, &[7; 64], count),
+        "bare-write" => bare.writes(&[7; 64], count),
+        "bare-read" => bare.reads(&mut [7; 64], count),
+        "bare-fetch-add" => bare.adds(count),
+        "bare-call" => bare.round_trips(&[7; 64], count),
+        _ => return false,
+    }
+    true
 }

@@ -1,7 +1,9 @@
 //! The cost of LITE itself at native speed: two nodes in one thread over an RNIC that completes at once.
 //!
 //! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do that
-//! many operations and nothing else, under a tool that counts instructions.
+//! many operations and nothing else, under a tool that counts instructions. The operations are `write`,
+//! `random-write`, `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`,
+//! `bare-read`, `bare-fetch-add` and `bare-call`. Only the first three use several regions.
 //!
 //! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
 //! same RNIC, with the same copies, one poll of each completion queue, one read of the clock); the cost of
@@ -100,6 +102,7 @@ fn take_large_pages() -> Result<(), String> {
 
 fn run() -> Result<(), String> {
     match options()? {
+        Work::Count { operation, count, .. } if cost::count(&operation, count) => Ok(()),
         Work::Count { operation, regions, count } => scale::count(&operation, regions, count),
         Work::All { json, effort } => {
             take_large_pages()?;

@@ -98,13 +98,9 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
     });
 }
 
-/// Does `count` operations on `regions` regions, in sequence or at random as the operation requires, and
+/// Does `count` reads or writes on `regions` regions, in sequence or at random as the operation requires, and
 /// nothing else once they are there.
 pub(crate) fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
-    if operation == "call" {
-        crate::cost::calls_only(count);
-        return Ok(());
-    }
     let (native, all) = regions(regions_there, 64);
     let (mut data, mut place) = (DATA, 0);
     native.run_on(1, async {
@@ -114,9 +110,7 @@ pub(crate) fn count(operation: &str, regions_there: u32, count: u32) -> Result<(
             match operation {
                 "write" | RANDOM => lmr.write(0, &DATA).await.unwrap(),
                 "read" => lmr.read(0, &mut data).await.unwrap(),
-                other => {
-                    return Err(format!("unknown operation {other}: there are write, {RANDOM}, read, call"));
-                }
+                other => return Err(format!("unknown operation {other}: see the head of main.rs")),
             }
         }
         Ok(())

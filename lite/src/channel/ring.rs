@@ -26,6 +26,7 @@ impl RingTx {
 
     /// Returns the offset of a record of `bytes`, and the position for [`commit`](Self::commit) once it is
     /// written; `None` while there is no room.
+    #[inline(always)]
     pub(crate) fn place(&self, bytes: u32) -> Option<(u32, u64)> {
         let bytes = grains(bytes);
         let at = self.head % self.len;
@@ -66,6 +67,7 @@ impl RingRx {
 
     /// Notes that a record of `bytes` at `offset`, which must be the next one, is read. Returns the credit
     /// to send once it has been read, if a quarter of the ring has been consumed since the last credit.
+    #[inline(always)]
     pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
         let (offset, bytes) = (u64::from(offset), grains(bytes));
         let at = self.consumed % self.len;

@@ -181,6 +181,7 @@ impl Channel {
 
     /// Returns a slot for a call of the task of `waker`, which waits until `deadline`, if one is free and
     /// no other call waits for it. Passes the deadline to `note`.
+    #[inline(always)]
     pub(crate) fn claim_now(
         &self,
         own: bool,
@@ -243,6 +244,7 @@ impl Channel {
     }
 
     /// Handles a reply that has been written to slot `index`. Returns `Err` if no call waits for it.
+    #[inline(always)]
     pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
         let mut calls = self.calls.lock();
         let slot = calls.slots.get_mut(index as usize).ok_or(super::ring::Violation)?;
@@ -289,6 +291,7 @@ impl Channel {
         !needed && self.outbox.lock().is_empty()
     }
 
+    #[inline(always)]
     fn slot_is_free(&self) {
         self.internal_queue.wake();
         self.slot_queue.wake();
@@ -346,6 +349,7 @@ impl CallSlot<'_> {
     }
 
     /// Polls for the reply. The slot stays in use until this is dropped.
+    #[inline(always)]
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallEnd> {
         let mut calls = self.rpc.calls.lock();
         let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(CallEnd::Lost) };

@@ -101,6 +101,7 @@ impl RequestHeader {
     }
 
     /// Returns the length of the whole record in bytes; `None` if no ring is large enough for it.
+    #[inline(always)]
     pub(crate) fn record_len(&self) -> Option<u32> {
         let request = if self.request_pieces > 0 { 0 } else { u32::try_from(self.len).ok()? };
         let head = (Self::LEN + self.pieces_len()) as u32;

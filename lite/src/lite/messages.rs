@@ -13,7 +13,7 @@ impl Lite {
         node: NodeId,
         function: FunctionId,
         data: &[u8],
-        target: ReplyTarget<'_>,
+        mut target: ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         if function >= INTERNAL {
             return Err(Error::Permission);
@@ -24,7 +24,8 @@ impl Lite {
         } else {
             None
         };
-        self.node.rpc.call(Whom::Node(node), RawRequest { function, data }, target, deadline).await
+        let request = RawRequest { whom: Whom::Node(node), function, data, deadline };
+        self.node.rpc.call(&request, &mut target).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and returns the reply.

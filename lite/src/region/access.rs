@@ -111,7 +111,7 @@ impl Mappings {
             let qp_index = conn.group.lanes.pick(share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
             let posted =
-                self.resources.until(|| match self.try_post(&conn, qp_index, verb, to, Some(pass), false) {
+                self.resources.until(|| match self.try_post(&conn, qp_index, verb, to, Some(pass)) {
                     Err(NotPosted::Busy) => None,
                     other => Some(other),
                 });

@@ -33,10 +33,8 @@ pub(crate) struct Record {
     one_way: bool,
     to: Option<ReplyTo>,
     charge: Option<Charge>,
-    /// The function that the request is for.
+    /// The function that the request is for, once a task has received the call.
     service: Option<Arc<Service>>,
-    /// True once a task has received the call.
-    taken: bool,
 }
 
 /// A request's charge on the backlog of its connection, which lasts until a task receives the request.
@@ -71,20 +69,30 @@ pub(crate) struct RemoteReply {
 }
 
 impl Record {
-    /// Clears all fields but the buffers, which are used again.
+    /// Clears all fields but the bytes of the request: the next one replaces them.
     pub(crate) fn clear(&mut self) {
-        let (request, pieces) = (core::mem::take(&mut self.request), core::mem::take(&mut self.pieces));
-        *self = Self { request, pieces, ..Self::default() };
-        self.request.clear();
+        (self.from, self.one_way) = (None, false);
+        (self.to, self.charge, self.service) = (None, None, None);
         self.pieces.clear();
+    }
+
+    /// Makes room for a request of `len` bytes, which the caller must fill. Returns false if there is not
+    /// enough memory.
+    #[inline(always)]
+    pub(crate) fn try_resize(&mut self, len: usize) -> bool {
+        let has_room = self.request.try_reserve(len.saturating_sub(self.request.len())).is_ok();
+        if has_room {
+            self.request.resize(len, 0);
+        }
+        has_room
     }
 }
 
 impl Call {
-    /// Makes a call from another node to `service`; `record` contains the request, if it is here.
+    /// Makes a call from another node; `record` contains the request, if it is here.
+    #[inline(always)]
     pub(crate) fn there(
         mut record: Box<Record>,
-        service: Arc<Service>,
         to: RemoteReply,
         pieces: Vec<Piece>,
         one_way: bool,
@@ -95,14 +103,12 @@ impl Call {
         record.pieces = pieces;
         record.one_way = one_way;
         record.charge = charge;
-        record.service = Some(service);
         Self { record: Some(record) }
     }
 
     /// Makes a call of the node to itself.
     pub(crate) fn here(
         mut record: Box<Record>,
-        service: Arc<Service>,
         node: &Rpc,
         reply: Arc<LocalReply>,
         max: usize,
@@ -111,7 +117,6 @@ impl Call {
         record.from = Some((node.me, node.incarnation));
         record.to = Some(ReplyTo::Here { reply, max });
         record.one_way = one_way;
-        record.service = Some(service);
         Self { record: Some(record) }
     }
 
@@ -150,11 +155,12 @@ impl Call {
         self.record.as_ref().is_some_and(|r| r.one_way)
     }
 
-    /// Notes that a task has received the call, or has given it back.
-    pub(crate) fn set_taken(&mut self, taken: bool) {
+    /// Notes that a task has received the call from that function, or has given it back.
+    #[inline]
+    pub(crate) fn set_taken(&mut self, service: Option<Arc<Service>>) {
         if let Some(record) = &mut self.record {
             record.charge = None;
-            record.taken = taken;
+            record.service = service;
         }
     }
 
@@ -251,6 +257,7 @@ impl Call {
     }
 
     /// Replies without waiting; `data` must fit a slot, whose least size is 256 bytes.
+    #[inline(always)]
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
         let sent = match self.to() {
@@ -284,12 +291,12 @@ impl fmt::Debug for Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let Some(mut record) = self.record.take() else { return };
-        if let Some(to) = record.to.take() {
+        if record.to.is_some()
+            && let Some(to) = record.to.take()
+        {
             to.answer(ReplyStatus::Dropped, 0);
         }
-        if record.taken
-            && let Some(service) = record.service.take()
-        {
+        if let Some(service) = record.service.take() {
             service.ended(record);
         }
     }
@@ -319,6 +326,7 @@ impl RemoteReply {
         self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 
+    #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
         self.node.send_reply(&self.conn, self.slot, &header, data)

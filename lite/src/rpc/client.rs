@@ -11,8 +11,8 @@ use crate::channel::slots::{CallEnd, CallSlot, Channel, verdict};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::transport::conn::{Conn, RPC_QP};
-use crate::transport::op::{NotPosted, Verb};
+use crate::transport::conn::Conn;
+use crate::transport::op::NotPosted;
 use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -23,7 +23,6 @@ use core::task::{Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
-use verbs::RemoteAddr;
 
 /// The first pause after a server's queue was full; doubles up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_micros(50);
@@ -94,11 +93,12 @@ impl Whom {
     }
 }
 
-/// The function to call, and the request.
-#[derive(Clone, Copy)]
+/// A call: the node, the function to call, the request, and the time by which the call must end.
 pub(crate) struct RawRequest<'a> {
+    pub(crate) whom: Whom,
     pub(crate) function: FunctionId,
     pub(crate) data: &'a [u8],
+    pub(crate) deadline: Instant,
 }
 
 /// The result of one attempt at a call, apart from errors.
@@ -112,49 +112,46 @@ enum Attempt {
 }
 
 impl Rpc {
-    /// Calls `whom`, which may be this node, by `deadline`. Stores the reply in `target` and returns its
-    /// length.
+    /// Makes a call, which may be to this node. Stores the reply in `target` and returns its length.
     pub(crate) async fn call(
         self: &Arc<Self>,
-        whom: Whom,
-        request: RawRequest<'_>,
-        mut target: ReplyTarget<'_>,
-        deadline: Instant,
+        request: &RawRequest<'_>,
+        target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         self.local.counters.calls.add(1);
-        let node = whom.node();
+        let node = request.whom.node();
         self.local.trace(|| Event::Called { peer: node, function: request.function });
         let mut busy = false;
         if node != self.local.me
             && self.local.lease.may_begin()
             && let Some(conn) = self.transport.connected(node)
-            && whom.check(conn.incarnation).is_ok()
+            && request.whom.check(conn.incarnation).is_ok()
         {
             let mut slot = None;
             let ended = core::future::poll_fn(|cx| match &mut slot {
                 Some(slot) => CallSlot::poll(slot, cx).map(Some),
                 None => {
-                    slot = self.begin_call(&conn, request, &target, deadline, cx.waker());
+                    slot = self.begin_call(&conn, request, target, cx.waker());
                     if slot.is_some() { Poll::Pending } else { Poll::Ready(None) }
                 }
             });
             if let (Some(ended), Some(slot)) = (ended.await, &slot) {
-                match self.finish_call(&conn, slot, ended, &mut target)? {
+                match self.finish_call(&conn, slot, ended, target)? {
                     Attempt::Reply(len) => return Ok(len),
                     Attempt::Busy | Attempt::NotSent => busy = true,
                 }
             }
         }
-        self.call_long(whom, request, target, deadline, busy).await
+        self.call_long(request, target, busy).await
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.
+    #[inline(always)]
     fn begin_call<'c>(
         &self,
         conn: &'c Arc<Conn>,
-        request: RawRequest<'_>,
+        request: &RawRequest<'_>,
         target: &ReplyTarget<'_>,
-        deadline: Instant,
         waker: &Waker,
     ) -> Option<CallSlot<'c>> {
         let rpc = conn.rpc.as_ref()?;
@@ -165,7 +162,8 @@ impl Rpc {
             return None;
         }
         let own = request.function >= super::internal::INTERNAL;
-        let mut slot = rpc.claim_now(own, waker, deadline, |deadline| self.note_deadline(deadline))?;
+        let mut slot =
+            rpc.claim_now(own, waker, request.deadline, |deadline| self.note_deadline(deadline))?;
         let header = RequestHeader {
             function: request.function,
             slot: slot.index as u16,
@@ -182,6 +180,7 @@ impl Rpc {
     }
 
     /// Returns the result of a call that was posted.
+    #[inline(always)]
     fn finish_call(
         &self,
         conn: &Conn,
@@ -214,13 +213,12 @@ impl Rpc {
     /// ago.
     async fn call_long(
         self: &Arc<Self>,
-        whom: Whom,
-        request: RawRequest<'_>,
-        mut target: ReplyTarget<'_>,
-        deadline: Instant,
+        request: &RawRequest<'_>,
+        target: &mut ReplyTarget<'_>,
         mut busy: bool,
     ) -> Result<usize, Error> {
         let issued = AtomicBool::new(false);
+        let whom = request.whom;
         let node = whom.node();
         let work = async {
             let mut backoff = FIRST_BACKOFF;
@@ -233,7 +231,7 @@ impl Rpc {
                 }
                 let attempt = if node == self.local.me {
                     whom.check(self.local.incarnation)?;
-                    self.call_here(request, &mut target, &issued).await?
+                    self.call_here(request, target, &issued).await?
                 } else {
                     let conn = match self.connected(node) {
                         Some(conn) => conn,
@@ -247,7 +245,7 @@ impl Rpc {
                         }
                     };
                     whom.check(conn.incarnation)?;
-                    self.call_there(&conn, request, &mut target, &issued).await?
+                    self.call_there(&conn, request, target, &issued).await?
                 };
                 match attempt {
                     Attempt::Reply(len) => return Ok(len),
@@ -259,13 +257,13 @@ impl Rpc {
             }
         };
         // Pinned here, because a move would copy the future.
-        self.local.limit(deadline, &issued, pin!(work)).await
+        self.local.limit(request.deadline, &issued, pin!(work)).await
     }
 
     async fn call_there(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
-        request: RawRequest<'_>,
+        request: &RawRequest<'_>,
         target: &mut ReplyTarget<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
@@ -342,6 +340,7 @@ impl Rpc {
     }
 
     /// Copies the reply from the slot or the buffer.
+    #[inline(always)]
     fn collect(
         &self,
         (conn, rpc): (&Conn, &Channel),
@@ -371,11 +370,12 @@ impl Rpc {
         Ok(len)
     }
 
+    #[inline(always)]
     fn send_request(
         &self,
         conn: &Arc<Conn>,
         rpc: &Channel,
-        head: &[u8],
+        head: &[u8; RequestHeader::LEN],
         data: &[u8],
     ) -> Result<(), NotPosted> {
         // Records are in the ring in the order in which they are posted.
@@ -386,10 +386,7 @@ impl Rpc {
         let bytes = (head.len() + data.len()) as u32;
         let (offset, end) = tx.place(bytes).ok_or(NotPosted::Busy)?;
         let addr = rpc.remote.ring.checked_add(u64::from(offset)).ok_or(NotPosted::Invalid)?;
-        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        let imm = Some(Imm::Request(offset / GRAIN).emit());
-        let verb = Verb::Write { head, tail: data, imm };
-        self.transport.try_post(conn, RPC_QP, verb, remote, None, true)?;
+        self.transport.post_message(conn, (head, data), addr, Imm::Request(offset / GRAIN).emit())?;
         tx.commit(end);
         Ok(())
     }
@@ -397,7 +394,7 @@ impl Rpc {
     /// Does a call of this node to itself: puts it into the function's queue, or waits for room there.
     async fn call_here(
         self: &Arc<Self>,
-        request: RawRequest<'_>,
+        request: &RawRequest<'_>,
         target: &mut ReplyTarget<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
@@ -410,7 +407,7 @@ impl Rpc {
         let mut record = service.reserve_later(request.data.len()).await;
         record.request.copy_from_slice(request.data);
         let reply = self.local_replies.take();
-        service.enqueue(Call::here(record, service.clone(), self, reply.clone(), max, one_way));
+        service.enqueue(Call::here(record, self, reply.clone(), max, one_way));
         drop(service);
         issued.store(true, Ordering::Relaxed);
         let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {

@@ -9,14 +9,11 @@ use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestH
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
 use crate::transport::op::NotPosted;
-use crate::transport::op::Verb;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::Lent;
-use verbs::RemoteAddr;
 
 /// Returns the pieces that a record in the ring lists. Most records list none.
 #[inline(always)]
@@ -68,6 +65,7 @@ impl Rpc {
 
     /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
     /// Returns the credit that is due then.
+    #[inline(always)]
     fn take_record(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
@@ -126,7 +124,7 @@ impl Rpc {
             service.unreserve();
             return Err(Violation);
         }
-        let call = Call::there(record, service.clone(), to, requested, header.one_way, charge);
+        let call = Call::there(record, to, requested, header.one_way, charge);
         service.enqueue(call);
         Ok(credit)
     }
@@ -156,6 +154,7 @@ impl Rpc {
         Ok(())
     }
 
+    #[inline(always)]
     fn post_reply(
         &self,
         conn: &Arc<Conn>,
@@ -165,9 +164,7 @@ impl Rpc {
         data: &[u8],
     ) -> Result<(), NotPosted> {
         let addr = Channel::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
-        let verb = Verb::Write { head: &header.emit(), tail: data, imm: Some(Imm::Reply(slot).emit()) };
-        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        self.transport.try_post(conn, RPC_QP, verb, remote, None, true).map(drop)
+        self.transport.post_message(conn, (&header.emit(), data), addr, Imm::Reply(slot).emit())
     }
 
     /// Sends a message after those that wait already.
@@ -203,16 +200,15 @@ impl Rpc {
 
     /// Posts from the front while there is room; returns true if nothing is left.
     fn flush(&self, conn: &Arc<Conn>, rpc: &Channel, outbox: &mut VecDeque<Out>) -> bool {
-        let key = conn.remote_key.rkey;
         while let Some(out) = outbox.front() {
             let posted = match out {
                 Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
-                Out::Credit(grains) => {
-                    let imm = Some(Imm::Credit(*grains).emit());
-                    let verb = Verb::Write { head: &[], tail: &[], imm };
-                    let remote = RemoteAddr { addr: rpc.remote.ring, key };
-                    self.transport.try_post(conn, RPC_QP, verb, remote, None, true).map(drop)
-                }
+                Out::Credit(grains) => self.transport.post_message(
+                    conn,
+                    (&[], &[]),
+                    rpc.remote.ring,
+                    Imm::Credit(*grains).emit(),
+                ),
             };
             match posted {
                 Err(NotPosted::Busy) => return false,

@@ -65,8 +65,9 @@ impl Rpc {
     ) -> Result<Result<R::Response, Error>, Error> {
         self.local.look_at_lease(self.local.platform.now());
         let mut reply = [0; MAX_RESPONSE];
-        let request = RawRequest { function: R::FUNCTION, data: &proto::encode(request) };
-        let len = self.call_internal(whom, request, &mut reply, deadline).await?;
+        let (whom, data) = (Whom::Member(whom), &proto::encode(request));
+        let request = RawRequest { whom, function: R::FUNCTION, data, deadline };
+        let len = self.call_internal(&request, &mut reply).await?;
         let reply = reply.get(..len).unwrap_or_default();
         Ok(proto::decode(reply).unwrap_or_else(|_| Err(Error::Refused("malformed answer".into()))))
     }
@@ -79,8 +80,9 @@ impl Rpc {
         deadline: Instant,
     ) -> Result<R::Response, Error> {
         let mut reply = alloc::vec![0; LONG_RESPONSE];
-        let request = RawRequest { function: R::FUNCTION, data: &proto::encode(request) };
-        let len = self.call_internal(whom, request, &mut reply, deadline).await?;
+        let (whom, data) = (Whom::Member(whom), &proto::encode(request));
+        let request = RawRequest { whom, function: R::FUNCTION, data, deadline };
+        let len = self.call_internal(&request, &mut reply).await?;
         let reply = reply.get(..len).unwrap_or_default();
         proto::decode::<Result<R::Response, Error>>(reply)
             .map_err(|_| Error::Refused("malformed answer".into()))?
@@ -88,12 +90,10 @@ impl Rpc {
 
     async fn call_internal(
         self: &Arc<Self>,
-        whom: MemberId,
-        request: RawRequest<'_>,
+        request: &RawRequest<'_>,
         reply: &mut [u8],
-        deadline: Instant,
     ) -> Result<usize, Error> {
-        let called = self.call(Whom::Member(whom), request, ReplyTarget::Slice(reply), deadline).await;
+        let called = self.call(request, &mut ReplyTarget::Slice(reply)).await;
         called.map_err(|error| match error {
             // The internal functions of this node end with its membership.
             Error::NoSuchFunction if self.local.is_fenced() => Error::LinkDown,

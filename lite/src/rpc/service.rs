@@ -82,14 +82,14 @@ impl Service {
     /// Reserves an entry of the queue, if one is free. [`enqueue`](Self::enqueue) or
     /// [`unreserve`](Self::unreserve) must follow. Returns a record with a buffer for `len` bytes, or the
     /// status for the caller: the caller chooses `len`, and there may not be enough memory.
+    #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> Result<Box<Record>, ReplyStatus> {
         let spare = self.queue.lock().reserve(self.options.queue).ok_or(ReplyStatus::Busy)?;
         let mut record = spare.unwrap_or_default();
-        if record.request.try_reserve(len).is_err() {
+        if !record.try_resize(len) {
             self.unreserve();
             return Err(ReplyStatus::NoMemory);
         }
-        record.request.resize(len, 0);
         Ok(record)
     }
 
@@ -112,6 +112,7 @@ impl Service {
     }
 
     /// Puts a call into the reserved entry.
+    #[inline(always)]
     pub(crate) fn enqueue(&self, mut call: Call) {
         let sender = call.accepted();
         let mut queue = self.queue.lock();
@@ -130,7 +131,7 @@ impl Service {
 
     /// Puts a call back that a task received and did not use.
     fn put_back(&self, mut call: Call) {
-        call.set_taken(false);
+        call.set_taken(None);
         let mut queue = self.queue.lock();
         queue.under_way -= 1;
         let idle = queue.under_way == 0;
@@ -151,7 +152,8 @@ impl Service {
         }
     }
 
-    fn take(&self, node: &Rpc) -> Option<Result<Call, Error>> {
+    #[inline(always)]
+    fn take(self: &Arc<Self>, node: &Rpc) -> Option<Result<Call, Error>> {
         let mut queue = self.queue.lock();
         let Some(mut call) = queue.calls.pop_front() else {
             let closed = queue.closed;
@@ -166,19 +168,23 @@ impl Service {
         queue.under_way += 1;
         drop(queue);
         self.room.wake();
-        call.set_taken(true);
+        call.set_taken(Some(self.clone()));
         Some(Ok(call))
     }
 
     /// Returns the next call unfetched: the request may still be in its caller's memory.
-    pub(crate) async fn next_as_is(&self, node: &Rpc) -> Result<Call, Error> {
+    pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
         self.arrival.until(|| self.take(node)).await
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.
-    pub(crate) async fn next(&self, node: &Rpc) -> Result<Call, Error> {
+    pub(crate) async fn next(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
         loop {
-            let mut held = Held { service: self, call: Some(self.next_as_is(node).await?) };
+            let call = self.next_as_is(node).await?;
+            if !call.is_remote() {
+                return Ok(call);
+            }
+            let mut held = Held { service: self, call: Some(call) };
             let Some(call) = &mut held.call else { continue };
             let fetched = call.fetch().await;
             let call = held.call.take();
@@ -248,6 +254,7 @@ impl Drop for Held<'_> {
 pub(crate) struct ServiceTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
 
 impl ServiceTable {
+    #[inline(always)]
     pub(crate) fn get(&self, function: FunctionId) -> Option<Arc<Service>> {
         self.0.lock().get(&function).cloned()
     }

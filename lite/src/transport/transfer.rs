@@ -206,7 +206,7 @@ impl Connections {
                     Data::Read(_) => Verb::Read { len: len as u32 },
                 };
                 let to = RemoteAddr { addr: to, key: conn.remote_key.rkey };
-                let post = || match self.try_post(conn, qp_index, verb, to, pass, false) {
+                let post = || match self.try_post(conn, qp_index, verb, to, pass) {
                     Err(NotPosted::Busy) => None,
                     other => Some(other),
                 };

@@ -22,6 +22,7 @@ mod post;
 mod program;
 mod rxe;
 mod scaling;
+pub(crate) mod shares;
 mod size;
 mod softroce;
 mod stats;
@@ -93,6 +94,9 @@ enum Separate {
     /// Counts the files of LITE on the path of a 64-byte WRITE, and their instructions, by callgrind; fails
     /// above a budget
     Path,
+    /// Counts LITE's share of a write, a read, a fetch-add and a call in instructions, by callgrind; fails
+    /// above a budget
+    Shares,
 }
 
 /// The selection of measurements, and the destination of the figures.
@@ -205,6 +209,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Instructions) => instructions::bench(),
         Some(Separate::Path) => path::bench(),
+        Some(Separate::Shares) => shares::bench(),
         None => all(&bench.options),
     }
 }

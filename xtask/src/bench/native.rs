@@ -1,10 +1,10 @@
 //! `cargo xtask bench lite`: measures the cost of LITE itself as native code, over an RNIC that completes at
-//! once.
+//! once. The instructions of LITE's shares are counted as by `cargo xtask bench shares`.
 
-use super::callgrind;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
+use super::shares::{self, Share};
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use crate::output;
@@ -14,9 +14,6 @@ use lab::interrupt;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Operations whose instructions are counted. The count of half as many is subtracted.
-const COUNTED: u32 = 2000;
 
 /// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
@@ -85,6 +82,7 @@ struct Figures {
     host: Host,
     native: Native,
     instructions: Vec<Instructions>,
+    shares: Vec<Share>,
     targets: Vec<Target>,
     /// Measurements that failed, with reasons.
     gaps: Gaps,
@@ -105,33 +103,31 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
     let mut gaps = Gaps::default();
     let instructions = gaps.attempt("instructions, by valgrind", || count(&program))?.unwrap_or_default();
-    let targets = targets(&native, &instructions);
+    let shares =
+        gaps.attempt("LITE's shares, by valgrind", || shares::measure(&program))?.unwrap_or_default();
+    let mut targets = targets(&native, &instructions);
+    targets.extend(shares::targets(&shares));
     for table in tables(&native, &instructions) {
         println!("\n{}", table.text());
     }
+    println!("\n{}", shares::table(&shares).text());
     println!("\n{}", target::table(&targets, gaps.all()).text());
-    let figures = Figures { host, native, instructions, targets, gaps };
+    let figures = Figures { host, native, instructions, shares, targets, gaps };
     if let Some((file, path)) = json {
         super::write_json(&figures, file, &path)?;
     }
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Counts the instructions of an operation, for several numbers of regions: the difference of two runs.
+/// Counts the instructions of an operation, for several numbers of regions.
 fn count(program: &Path) -> Result<Vec<Instructions>> {
-    let all = |operation: &'static str, regions: u32, count: u32| {
-        interrupt::check()?;
-        callgrind::count(program, &["--count", operation, &regions.to_string(), &count.to_string()])
-    };
-    let mut counts = Vec::new();
-    for (operation, regions) in
-        [("write", 1), ("write", 1000), ("write", 10_000), ("read", 1), ("read", 1000), ("call", 1)]
-    {
-        let [whole, half] = [COUNTED, COUNTED / 2].map(|n| all(operation, regions, n));
-        let each = (whole? as f64 - half? as f64) / f64::from(COUNTED / 2);
-        counts.push(Instructions { operation, regions, each });
-    }
-    Ok(counts)
+    [("write", 1), ("write", 1000), ("write", 10_000), ("read", 1), ("read", 1000)]
+        .into_iter()
+        .map(|(operation, regions)| {
+            let each = shares::count(program, operation, regions)?;
+            Ok(Instructions { operation, regions, each })
+        })
+        .collect()
 }
 
 fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
@@ -198,10 +194,10 @@ fn targets(native: &Native, instructions: &[Instructions]) -> Vec<Target> {
         Some(most? / least?)
     };
     vec![
-        Target::new("LITE's share of a 64 B write", cost("write 64 B"), "ns", Bound::AtMost(100.0)),
-        Target::new("LITE's share of a 64 B read", cost("read 64 B"), "ns", Bound::AtMost(100.0)),
+        Target::new("time of LITE's share of a 64 B write", cost("write 64 B"), "ns", Bound::AtMost(100.0)),
+        Target::new("time of LITE's share of a 64 B read", cost("read 64 B"), "ns", Bound::AtMost(100.0)),
         Target::new(
-            "LITE's share of a call, both ends",
+            "time of LITE's share of a call, both ends",
             cost("call 64 B, both ends"),
             "ns",
             Bound::AtMost(600.0),

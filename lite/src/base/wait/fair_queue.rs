@@ -38,6 +38,17 @@ struct Queue {
     waiting: VecDeque<(u64, Option<Waker>)>,
 }
 
+impl Queue {
+    /// Returns the index of the waiter with that number. It is often the first one.
+    #[inline]
+    fn place(&self, number: u64) -> Option<usize> {
+        if self.waiting.front().is_some_and(|(n, _)| *n == number) {
+            return Some(0);
+        }
+        self.waiting.binary_search_by_key(&number, |(n, _)| *n).ok()
+    }
+}
+
 /// An entry of the queue. Dropping it lets the next waiter look, because there may be more resources than
 /// this one took.
 struct Waiter<'a> {
@@ -85,40 +96,48 @@ impl FairQueue {
 
     /// Wakes all waiters, because each may now go on.
     pub(crate) fn wake_all(&self) {
-        self.wake_some(usize::MAX);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            self.wake_some(usize::MAX);
+        }
     }
 
     fn wake_some(&self, most: usize) {
         let mut at = 0;
         for _ in 0..most {
+            let first = {
+                let mut queue = self.queue.lock();
+                // Waiters without a waker have been woken.
+                let first = loop {
+                    let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
+                    if let Some(waker) = waker.take() {
+                        break waker;
+                    }
+                    at += 1;
+                };
+                change(&self.asleep, -1);
+                change(&self.woken, 1);
+                first
+            };
+            first.wake();
             if self.asleep.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            let first = {
-                let mut queue = self.queue.lock();
-                let woken = queue.waiting.iter().skip(at).take_while(|(_, waker)| waker.is_none()).count();
-                at += woken;
-                let first = queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take());
-                if first.is_some() {
-                    change(&self.asleep, -1);
-                    change(&self.woken, 1);
-                }
-                first
-            };
-            let Some(waker) = first else { return };
-            waker.wake();
         }
     }
 }
 
 impl Waiter<'_> {
     /// Returns true if waiters that came before and have been woken should look first.
+    #[inline]
     fn yields(&mut self) -> bool {
         // If this waiter has an entry, it may be the only one that has been woken.
         let woken = self.fair_queue.woken.load(Ordering::SeqCst);
-        if self.has_yielded || woken <= usize::from(self.number.is_some()) {
-            return false;
-        }
+        !self.has_yielded && woken > usize::from(self.number.is_some()) && self.yields_to_others()
+    }
+
+    /// Does the work of [`yields`](Self::yields) if another waiter has been woken.
+    #[cold]
+    fn yields_to_others(&mut self) -> bool {
         let mut queue = self.fair_queue.queue.lock();
         let number = self.number.unwrap_or(u64::MAX);
         let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
@@ -137,26 +156,21 @@ impl Waiter<'_> {
     fn wait(&mut self, cx: &Context<'_>) {
         self.has_yielded = false;
         let mut queue = self.fair_queue.queue.lock();
-        let number = *self.number.get_or_insert_with(|| {
+        let Some(number) = self.number else {
             queue.last += 1;
-            queue.last
-        });
-        match queue.waiting.binary_search_by_key(&number, |(n, _)| *n) {
-            Ok(at) => {
-                let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
-                if waker.is_none() {
-                    change(&self.fair_queue.woken, -1);
-                    change(&self.fair_queue.asleep, 1);
-                }
-                if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
-            }
-            // New numbers are the largest, so this inserts at the end.
-            Err(at) => {
-                queue.waiting.insert(at, (number, Some(cx.waker().clone())));
-                change(&self.fair_queue.asleep, 1);
-            }
+            let last = queue.last;
+            self.number = Some(last);
+            queue.waiting.push_back((last, Some(cx.waker().clone())));
+            change(&self.fair_queue.asleep, 1);
+            return;
+        };
+        let Some((_, waker)) = queue.place(number).and_then(|at| queue.waiting.get_mut(at)) else { return };
+        if waker.is_none() {
+            change(&self.fair_queue.woken, -1);
+            change(&self.fair_queue.asleep, 1);
+        }
+        if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
         }
     }
 }
@@ -165,13 +179,16 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut queue = self.fair_queue.queue.lock();
-        let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
-        let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
+        let removed = match queue.place(number) {
+            Some(0) => queue.waiting.pop_front(),
+            place => place.and_then(|at| queue.waiting.remove(at)),
+        };
+        let Some((_, waker)) = removed else { return };
         let was_woken = waker.is_none();
         let count = if was_woken { &self.fair_queue.woken } else { &self.fair_queue.asleep };
         change(count, -1);
         drop(queue);
-        if was_woken {
+        if was_woken && self.fair_queue.asleep.load(Ordering::SeqCst) > 0 {
             self.fair_queue.wake_some(1);
         }
     }

@@ -22,8 +22,6 @@ use crate::rpc::Whom;
 use crate::rpc::{InternalRequest, RawRequest};
 use crate::sync::request as sync;
 use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
-use crate::transport::op::Verb;
 use crate::{Call, Error, Lite};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -36,7 +34,6 @@ use dice::{Dice, Spare};
 use platform::IoAddr;
 use proto::{NodeId, ToManager};
 use spin::Mutex;
-use verbs::RemoteAddr;
 
 /// The length of the longest request that the hostile member accepts, in bytes.
 const MAX_ASK: usize = 64 << 10;
@@ -196,10 +193,9 @@ impl Hostile {
             (dice.corrupt(request), function, 1 + dice.below(5_000_000))
         };
         let mut reply = vec![0; 4000];
-        let request = RawRequest { function, data: &data };
         let deadline = self.node.platform.now() + Duration::from_nanos(timeout);
-        let asked =
-            self.node.call(Whom::Node(victim.0), request, ReplyTarget::Slice(&mut reply), deadline).await;
+        let request = RawRequest { whom: Whom::Node(victim.0), function, data: &data, deadline };
+        let asked = self.node.call(&request, &mut ReplyTarget::Slice(&mut reply)).await;
         if let Some(bytes) = asked.ok().and_then(|len| reply.get(..len))
             && let Ok(Ok(sync::Response::Created(address))) =
                 proto::decode::<Result<sync::Response, Error>>(bytes)
@@ -228,10 +224,8 @@ impl Hostile {
         let grains = if imm >> 30 == 0 { imm & 0xff_ffff } else { 0 };
         let Some(addr) = rpc.remote.ring.checked_add(u64::from(grains) * 64) else { return };
         let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
-        let verb = Verb::Write { head: bytes, tail: &[], imm: Some(imm) };
-        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         // If there is no room for it now, something else is sent later.
-        let _ = self.node.try_post(conn, RPC_QP, verb, remote, None, true);
+        let _ = self.node.post_message(conn, (&[], bytes), addr, imm);
     }
 }
 

@@ -79,7 +79,7 @@ impl Transport {
         }
     }
 
-    /// Ends an operation that has succeeded, and that no task waits for.
+    /// Ends an operation that has succeeded, that no task waits for, and that is not just a message.
     #[inline(never)]
     fn succeed_unawaited(&self, id: OpId) {
         let wakes = self.ops.lock().complete(id, Status::Success);

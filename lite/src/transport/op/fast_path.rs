@@ -207,7 +207,7 @@ impl Transport {
 }
 
 /// Copies `head` and `tail` into `buffer`, if there is room.
-#[inline]
+#[inline(always)]
 fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
     let bytes = buffer.get_mut(..head.len() + tail.len())?;
     let (first, rest) = bytes.split_at_mut(head.len());

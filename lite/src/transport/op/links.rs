@@ -72,12 +72,16 @@ impl Links {
     }
 
     /// Returns the number of a connection, and adds it if need be; [`Link::NONE`] if it is shut.
+    #[inline]
     pub(crate) fn link(&mut self, conn: &Arc<Conn>) -> Link {
         let known = conn.link();
         // The poller forgets a shut connection after this, or has done so before.
-        if known != Link::NONE || conn.is_shut() {
-            return known;
-        }
+        if known != Link::NONE || conn.is_shut() { known } else { self.add_link(conn) }
+    }
+
+    /// Adds a connection, and returns its number.
+    #[cold]
+    fn add_link(&mut self, conn: &Arc<Conn>) -> Link {
         let free = self.conns.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.conns.push(None);

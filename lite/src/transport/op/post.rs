@@ -1,18 +1,44 @@
-//! The posting of one work request on a connection that its task has chosen.
+//! The posting of one work request on a connection that its caller has chosen: of a task, or of LITE itself.
 
 use super::status::OpId;
 use super::table::WaitMode;
 use super::transport::Transport;
 use super::work::{Access, Effect, NotPosted, Verb};
 use crate::base::trace::{Event, Work};
-use crate::transport::conn::Conn;
+use crate::transport::conn::{Conn, RPC_QP};
 use alloc::sync::Arc;
+use platform::IoAddr;
 use proto::NodeId;
 use verbs::RemoteAddr;
 
 impl Transport {
-    /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. `detached`: no task
-    /// will wait for it.
+    /// Posts a message on `conn`: writes `head`, then `tail`, to `addr`, and tells the peer `imm`. No task
+    /// will wait for its end.
+    #[inline(always)]
+    pub(crate) fn post_message<const HEAD: usize>(
+        &self,
+        conn: &Arc<Conn>,
+        (head, tail): (&[u8; HEAD], &[u8]),
+        addr: IoAddr,
+        imm: u32,
+    ) -> Result<(), NotPosted> {
+        let Some(qp) = conn.queue_pair(RPC_QP) else { return Err(NotPosted::Invalid) };
+        let is_plain = self.standing.is_plain();
+        if !is_plain && self.local.lease.is_suspended() && !conn.is_shut() {
+            return Err(NotPosted::Busy);
+        }
+        let verb = Verb::Write { head, tail, imm: Some(imm) };
+        let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
+        let taken = self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
+        let (id, offset) = taken?;
+        if !is_plain {
+            self.local.trace(|| posted(id, verb, conn.peer, RPC_QP));
+        }
+        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
+        self.submit(qp.number, (id, true), offset, verb, remote)
+    }
+
+    /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. A task waits for it.
     pub(crate) fn try_post(
         &self,
         conn: &Arc<Conn>,
@@ -20,22 +46,20 @@ impl Transport {
         verb: Verb<'_>,
         remote: RemoteAddr,
         pass: Option<Access<'_>>,
-        detached: bool,
     ) -> Result<OpId, NotPosted> {
         let Some(qp) = conn.queue_pair(qp_index) else { return Err(NotPosted::Invalid) };
         if self.local.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
-        let waits = if detached { WaitMode::Nobody } else { WaitMode::Task };
         let (id, offset) = {
             let mut ops = self.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             let depth = self.send_depth;
-            ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, waits)?
+            ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, WaitMode::Task)?
         };
         self.local.trace(|| posted(id, verb, conn.peer, qp_index));
-        self.submit(qp.number, (id, detached), offset, verb, remote).map(|()| id)
+        self.submit(qp.number, (id, false), offset, verb, remote).map(|()| id)
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.

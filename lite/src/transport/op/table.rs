@@ -260,6 +260,7 @@ impl OpTable {
     /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs
     /// one. Returns the operation and the address of the buffer. There may be `depth` operations on its
     /// queue pair.
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         (conn, qp_index): (&Arc<Conn>, usize),
@@ -326,10 +327,16 @@ impl OpTable {
     }
 
     /// Ends operation `id`, which has succeeded. Returns the waker of its task, and true if other tasks may
-    /// wait for what becomes free by that. Returns `None`, and does nothing, if no task waits for `id`.
+    /// wait for what becomes free by that. Returns `None`, and does nothing, if no task waits for `id` and
+    /// it has a bounce buffer or changes a mapping.
     #[inline(always)]
     pub(crate) fn succeed(&mut self, id: OpId) -> Option<(Option<Waker>, bool)> {
-        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == SlotState::OnWire)?;
+        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
+        let is_message =
+            || slot.state == SlotState::Abandoned && slot.bounce.is_none() && !slot.touch.changes;
+        if slot.state != SlotState::OnWire && !is_message() {
+            return None;
+        }
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
             queue_pair.end();
