@@ -1,9 +1,9 @@
 //! Measures the processor time of the driver: posting and polling on a card that costs nothing, because
 //! nothing reads its registers and this program writes the completions itself, in advance.
 //!
-//! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many rounds,
-//! and requests per doorbell. With `-- --count N BATCH` it posts N requests, BATCH at a time, polls them 16 at
-//! a time, and prints nothing, for use under a tool that counts.
+//! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many
+//! rounds, and requests per doorbell. With `-- --count N BATCH` it posts N requests, BATCH at a
+//! time, polls them 16 at a time, and prints nothing, for use under a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]

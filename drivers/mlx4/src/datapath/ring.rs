@@ -218,8 +218,8 @@ impl<'a> SendRing<'a> {
         let Some(ahead) = self.entry(index.wrapping_add(Shape::SPARE)) else {
             return Err(VerbsError::NoResources);
         };
-        // From now on the card may prefetch the entry ahead, so the completed request of the previous lap must
-        // not look valid.
+        // From now on the card may prefetch the entry ahead, so the completed request of the
+        // previous lap must not look valid.
         stamp(ahead);
         identifier.store(id.0, Ordering::Relaxed);
         Ok(Place { ring: self, entry, index })

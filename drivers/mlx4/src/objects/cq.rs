@@ -48,7 +48,7 @@ impl Credit {
         if left >= most.cast_signed() { most } else { self.take_rest(most, left) }
     }
 
-    /// Gives back the part of `most` that exceeds `left`, and returns the other part.
+    /// Returns the smaller of `most` and `left`, and releases the credit above it.
     #[cold]
     fn take_rest(&self, most: u32, left: i32) -> u32 {
         let taken = left.max(0).cast_unsigned();

@@ -104,8 +104,9 @@ pub(crate) struct Parts<B> {
     pub(crate) blue_flame: Option<BlueFlameRegister>,
 }
 
-/// Puts a request of a connection into a ring, at an index. An inline WRITE, which LITE posts mostly, needs no
-/// calls, so that values stay in registers; for one of a cache line the compiler also knows the length.
+/// Puts a request of a connection into a ring, at an index. An inline WRITE, which LITE posts
+/// mostly, needs no calls, so that values stay in registers; for one of a cache line the compiler
+/// also knows the length.
 #[inline(always)]
 fn put<H: Hardware>(
     ring: &SendRing<'_>,
@@ -195,8 +196,9 @@ impl<B: Block> Qp<B> {
         })
     }
 
-    /// Queues requests, each of which `put` puts into the ring, and rings the doorbell once for all of them. A
-    /// single request is copied to the BlueFlame register, if there is one, together with its doorbell.
+    /// Queues requests, each of which `put` puts into the ring, and rings the doorbell once for all
+    /// of them. A single request is copied to the BlueFlame register, if there is one, together
+    /// with its doorbell.
     #[inline(always)]
     pub(crate) fn post<T, H: Hardware<Block = B>>(
         &mut self,
