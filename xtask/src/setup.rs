@@ -19,7 +19,10 @@ pub(crate) fn setup() -> Result<()> {
     setup::binutils()?;
     setup::bindings()?;
     if !tool::exists("valgrind") {
-        println!("no valgrind: `cargo xtask bench path` and `shares` are skipped; package valgrind has it");
+        println!(
+            "no valgrind: `cargo xtask bench path`, `instructions` and `shares` are skipped; package valgrind \
+             has it"
+        );
     }
     let text = text::default()?;
     println!("text: {} ({})", text.path.display(), text.about);

@@ -35,9 +35,11 @@ impl Cq {
 
     /// Moves the oldest completions to `out`, and returns their number.
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
-        let n = out.len().min(self.waiting.len());
-        for (to, from) in out.iter_mut().zip(self.waiting.drain(..n)) {
+        let mut n = 0;
+        for to in out {
+            let Some(from) = self.waiting.pop_front() else { break };
             *to = from;
+            n += 1;
         }
         self.committed = self.committed.saturating_sub(n as u32);
         n

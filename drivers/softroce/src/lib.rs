@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod common;
 mod config;
 mod cq;
 mod engine;
@@ -16,6 +17,7 @@ mod port;
 mod queue_pair;
 mod receive;
 mod slots;
+mod transmit;
 
 use alloc::sync::Arc;
 use engine::{Core, Engine, MAX_DEPTH};
@@ -70,8 +72,8 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
 
     fn memory_key(&self) -> MemoryKey {
         let engine = self.engine.lock();
-        let (base, len) = engine.core.memory().range();
-        MemoryKey { rkey: engine.core.key, base, len }
+        let (base, len) = engine.core.common.memory().range();
+        MemoryKey { rkey: engine.core.common.key, base, len }
     }
 
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
@@ -141,7 +143,7 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         // A copy, because `each` may be slow, or call back.
         let engine = self.engine.lock();
-        let counters = engine.core.counters;
+        let counters = engine.core.common.counters;
         let (queue_pairs, completion_queues) = engine.core.objects();
         drop(engine);
         counters.for_each(each);

@@ -2,8 +2,8 @@
 //! nothing reads its registers and this program writes the completions itself, in advance.
 //!
 //! `cargo bench -p cards [-- --json FILE]` prints nanoseconds per operation, as the median of many rounds,
-//! and requests per doorbell. With `-- --count N` it posts N requests, one at a time, polls them 16 at a
-//! time, and prints nothing, for use under a tool that counts.
+//! and requests per doorbell. With `-- --count N BATCH` it posts N requests, BATCH at a time, polls them 16 at
+//! a time, and prints nothing, for use under a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
@@ -183,19 +183,21 @@ impl Bench {
 
 fn main() {
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    match (args.next().as_deref(), args.next()) {
-        (None, _) => measure(None),
-        (Some("--json"), Some(file)) => measure(Some(&file)),
-        (Some("--count"), Some(n)) => count(n.parse().unwrap()),
-        _ => panic!("usage: [--json FILE | --count N]"),
+    match (args.next().as_deref(), args.next(), args.next()) {
+        (None, ..) => measure(None),
+        (Some("--json"), Some(file), None) => measure(Some(&file)),
+        (Some("--count"), Some(n), Some(batch)) => count(n.parse().unwrap(), batch.parse().unwrap()),
+        _ => panic!("usage: [--json FILE | --count N BATCH]"),
     }
 }
 
-/// Posts at least `requests` requests, in whole rounds, for use under a tool that counts instructions.
-fn count(requests: u32) {
+/// Posts at least `requests` requests, in batches and in whole rounds, for use under a tool that counts
+/// instructions.
+fn count(requests: u32, batch: usize) {
     let mut bench = Bench::new();
+    let batched = vec![bench.wr; batch];
     for _ in 0..requests.div_ceil(DEPTH) {
-        bench.post(&[bench.wr]);
+        bench.post(&batched);
         bench.complete();
         bench.poll(&mut [Completion::BLANK; 16]);
     }

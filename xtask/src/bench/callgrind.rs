@@ -1,7 +1,24 @@
-//! Parses profiles of callgrind (its manual, "Callgrind Format Specification"): the callers and callees, and
-//! the instructions of each call.
+//! Counts instructions by callgrind, and parses its profiles (its manual, "Callgrind Format Specification"):
+//! the callers and callees, and the instructions of each call.
 
+use super::program;
+use anyhow::{Context, Result};
 use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a program under callgrind and returns the number of its instructions.
+pub(super) fn count(program: &Path, arguments: &[&str]) -> Result<u64> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program).args(arguments);
+    collected(&program::run(&mut valgrind)?).context("valgrind tells no count")
+}
+
+/// Parses `==1234== Collected : 123456`.
+fn collected(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
 
 /// A function, and the program or library that contains it. In a library without symbols, names are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +76,12 @@ pub(super) fn name(known: &mut HashMap<String, String>, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_count_is_read() {
+        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
+        assert_eq!(collected("nothing"), None);
+    }
 
     #[test]
     fn calls_are_told_with_their_objects() {

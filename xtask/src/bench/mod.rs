@@ -9,6 +9,7 @@ mod document;
 mod gaps;
 mod heaps;
 mod host;
+pub(crate) mod instructions;
 mod lab;
 mod linux_pair;
 mod lite;
@@ -87,6 +88,9 @@ enum Separate {
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
+    /// Counts the instructions of RDMA operations between two software RNICs, by callgrind; fails if they
+    /// differ from the committed counts by more than 3 %
+    Instructions,
     /// Counts the files of LITE on the path of a 64-byte WRITE, and their instructions, by callgrind; fails
     /// above a budget
     Path,
@@ -203,6 +207,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Overhead(options)) => overhead::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
+        Some(Separate::Instructions) => instructions::bench(),
         Some(Separate::Path) => path::bench(),
         Some(Separate::Shares) => shares::bench(),
         None => all(&bench.options),

@@ -5,15 +5,15 @@
 //! over the same RNIC, by a task of the same executor. Each number is the difference of two runs, so that
 //! set-up does not count. It does not depend on the speed of the machine, or on its load.
 
+use super::callgrind;
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use end_to_end::runner::Outcome;
 use lab::{interrupt, tool, ui};
 use serde::Serialize;
 use std::path::Path;
-use std::process::Command;
 
 /// The number of operations of the longer run. The shorter run has half as many; the difference is counted.
 const COUNTED: u32 = 2000;
@@ -56,20 +56,10 @@ pub(super) struct Share {
 pub(super) fn count(program: &Path, operation: &str, regions: u32) -> Result<f64> {
     let run = |count: u32| {
         interrupt::check()?;
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
-        valgrind.args(["--count", operation, &regions.to_string(), &count.to_string()]);
-        let output = program::run(&mut valgrind)?;
-        collected(&output).context("valgrind tells no count")
+        callgrind::count(program, &["--count", operation, &regions.to_string(), &count.to_string()])
     };
     let [whole, half] = [COUNTED, COUNTED / 2].map(run);
     Ok((whole? as f64 - half? as f64) / f64::from(COUNTED / 2))
-}
-
-/// Parses `==1234== Collected : 123456`.
-fn collected(output: &str) -> Option<u64> {
-    let line = output.lines().find(|line| line.contains("Collected :"))?;
-    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// Counts LITE's share of each operation.
@@ -134,12 +124,6 @@ pub(super) fn bench() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn output_of_the_tools_is_read() {
-        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
-        assert_eq!(collected("nothing"), None);
-    }
 
     #[test]
     fn a_share_above_its_budget_or_without_a_count_is_told() {

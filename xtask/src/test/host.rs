@@ -1,7 +1,7 @@
 //! The tests of the host workspace's crates, run by cargo and counted one by one; and the simulation's fresh
 //! seeds.
 
-use crate::bench::{path, shares};
+use crate::bench::{instructions, path, shares};
 use anyhow::{Context, Result};
 use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
 use end_to_end::runner::{Case, Lane, Outcome};
@@ -31,6 +31,11 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
+        .full_if(true),
+        Case::new("host::instructions-of-operations", |log| {
+            instructions::check(|text| std::fs::write(log, text).context("cannot write the log"))
+        })
+        .in_lane(Lane::Host)
         .full_if(true),
         Case::new("host::path-of-a-write", |log| {
             path::check(|text| std::fs::write(log, text).context("cannot write the log"))

@@ -19,12 +19,13 @@
 //! reaches `completed` of the next lap. The receive ring is the same without stamps and spare entries.
 
 use crate::datapath::cqe::{Cqe, Received, sent};
+use crate::datapath::wqe::Wqe;
 use crate::datapath::wqe::entry::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};
 use crate::hardware::Block;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use verbs::{Completion, QpNum, RemoteKey, Status, WorkKind, WrId};
+use verbs::{Completion, QpNum, RemoteKey, Status, VerbsError, WorkKind, WrId};
 
 /// The number of low bits of a queue pair's number that are its slot.
 pub(crate) const SLOT_BITS: u32 = 12;
@@ -36,6 +37,7 @@ const HEADROOM: u32 = 2048;
 
 /// A ring of work requests in flight, with the numbers of requests posted and completed so far, modulo 2^32.
 pub(crate) struct WrRing {
+    /// The identifier of the request at each position. Their number is a power of two.
     ids: Box<[AtomicU64]>,
     posted: AtomicU32,
     completed: AtomicU32,
@@ -47,15 +49,37 @@ impl WrRing {
         Self { ids, posted: AtomicU32::new(0), completed: AtomicU32::new(0) }
     }
 
+    /// Returns the position of the request with an index.
+    #[inline(always)]
+    const fn position(&self, index: u32) -> usize {
+        index as usize & (self.ids.len() - 1)
+    }
+
+    /// Returns true in every second lap of the ring.
+    #[inline(always)]
+    const fn is_odd(&self, index: u32) -> bool {
+        index & self.ids.len() as u32 != 0
+    }
+
+    #[inline(always)]
     fn id(&self, index: u32) -> &AtomicU64 {
-        &self.ids[index as usize & (self.ids.len() - 1)]
+        &self.ids[self.position(index)]
+    }
+
+    /// Returns the index of the next request, and the number of requests that may follow if at most `most`
+    /// may be in flight. Completions may raise that number at any time.
+    #[inline]
+    pub(crate) fn room(&self, most: u32) -> (u32, u32) {
+        let posted = self.posted.load(Ordering::Relaxed);
+        let in_flight = posted.wrapping_sub(self.completed.load(Ordering::Acquire));
+        (posted, most - in_flight)
     }
 
     /// Returns the index of the next request, if fewer than `most` are in flight.
     #[inline]
     pub(crate) fn next(&self, most: u32) -> Option<u32> {
-        let posted = self.posted.load(Ordering::Relaxed);
-        (posted.wrapping_sub(self.completed.load(Ordering::Acquire)) < most).then_some(posted)
+        let (posted, room) = self.room(most);
+        (room > 0).then_some(posted)
     }
 
     /// Stores the identifier of the request with the next index. Must be called before the card can see the
@@ -66,20 +90,11 @@ impl WrRing {
         self.posted.store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// Completes requests up to the one whose index has the low bits `low`. Returns its identifier and the
-    /// number of requests completed; `None` if no such request is in flight.
-    #[inline]
-    fn complete_through(&self, low: u16) -> Option<(WrId, u32)> {
+    /// Returns the requests in flight, to be completed by the one poller.
+    #[inline(always)]
+    fn in_flight(&self) -> InFlight<'_> {
         let completed = self.completed.load(Ordering::Relaxed);
-        let in_flight = self.posted.load(Ordering::Acquire).wrapping_sub(completed);
-        let retired = u32::from(low.wrapping_sub(completed as u16)) + 1;
-        if retired > in_flight {
-            return None;
-        }
-        let after = completed.wrapping_add(retired);
-        let id = WrId(self.id(after.wrapping_sub(1)).load(Ordering::Relaxed));
-        self.completed.store(after, Ordering::Release);
-        Some((id, retired))
+        InFlight { ring: self, before: completed, completed, posted: self.posted.load(Ordering::Acquire) }
     }
 
     /// Completes the next request and returns its identifier; `None` if none is in flight.
@@ -99,6 +114,41 @@ impl WrRing {
         let (from, to) = (self.completed.load(Ordering::Relaxed), self.posted.load(Ordering::Acquire));
         self.completed.store(to, Ordering::Release);
         (0..to.wrapping_sub(from)).map(move |n| WrId(self.id(from.wrapping_add(n)).load(Ordering::Relaxed)))
+    }
+}
+
+/// The requests in flight at some time, some of which a poller completes. [`finish`](Self::finish) tells the
+/// poster.
+pub(crate) struct InFlight<'a> {
+    ring: &'a WrRing,
+    /// The number of requests completed before.
+    before: u32,
+    completed: u32,
+    posted: u32,
+}
+
+impl InFlight<'_> {
+    /// Completes requests up to the one whose index has the low bits `low`. Returns its identifier, or `None`
+    /// if no such request is in flight.
+    #[inline(always)]
+    fn complete_through(&mut self, low: u16) -> Option<WrId> {
+        let before = u32::from(low.wrapping_sub(self.completed as u16));
+        if before >= self.posted.wrapping_sub(self.completed) {
+            return None;
+        }
+        let index = self.completed.wrapping_add(before);
+        self.completed = index.wrapping_add(1);
+        Some(WrId(self.ring.id(index).load(Ordering::Relaxed)))
+    }
+
+    /// Makes room for as many requests as were completed, and returns their number. If there are none, the
+    /// ring does not change, because another completion queue may be that of its completions.
+    #[inline(always)]
+    pub(crate) fn finish(self) -> u32 {
+        if self.completed != self.before {
+            self.ring.completed.store(self.completed, Ordering::Release);
+        }
+        self.completed.wrapping_sub(self.before)
     }
 }
 
@@ -138,6 +188,68 @@ impl Shape {
     }
 }
 
+/// A send ring, for the poster.
+pub(crate) struct SendRing<'a> {
+    /// The entries, and the memory after them.
+    entries: &'a [Entry],
+    requests: &'a WrRing,
+    /// Additional bits of the first words: [`Head::address`], or 0.
+    address: u64,
+}
+
+impl<'a> SendRing<'a> {
+    /// Returns the ring for a request that has additional bits in its first word.
+    pub(crate) const fn with_address(self, address: u64) -> Self {
+        Self { address, ..self }
+    }
+
+    /// Returns the entry for an index.
+    #[inline(always)]
+    pub(crate) fn entry(&self, index: u32) -> Option<&'a Entry> {
+        self.entries.get(self.requests.position(index))
+    }
+
+    /// Returns the place of the next request, which has the index `index` and the identifier `id`.
+    #[inline(always)]
+    pub(crate) fn place(&'a self, index: u32, id: WrId) -> Result<Place<'a>, VerbsError> {
+        let position = self.requests.position(index);
+        let Some(entry) = self.entries.get(position) else { return Err(VerbsError::NoResources) };
+        let Some(identifier) = self.requests.ids.get(position) else { return Err(VerbsError::NoResources) };
+        let Some(ahead) = self.entry(index.wrapping_add(Shape::SPARE)) else {
+            return Err(VerbsError::NoResources);
+        };
+        // From now on the card may prefetch the entry ahead, so the completed request of the previous lap must
+        // not look valid.
+        stamp(ahead);
+        identifier.store(id.0, Ordering::Relaxed);
+        Ok(Place { ring: self, entry, index })
+    }
+}
+
+/// The place of the next request in a send ring.
+pub(crate) struct Place<'a> {
+    ring: &'a SendRing<'a>,
+    entry: &'a Entry,
+    index: u32,
+}
+
+impl<'a> Place<'a> {
+    /// Returns the request, to be written.
+    #[inline(always)]
+    pub(crate) const fn wqe(&self) -> Wqe<'a> {
+        Wqe::of(self.entry)
+    }
+
+    /// Posts the request, which has been written: stores its first word, which makes it valid.
+    #[inline(always)]
+    pub(crate) fn post(self, head: Head) {
+        let SendRing { requests, address, .. } = self.ring;
+        requests.posted.store(self.index.wrapping_add(1), Ordering::Release);
+        let [first, ..] = self.entry;
+        first.store((head.word(requests.is_odd(self.index)) | address).to_be(), Ordering::Release);
+    }
+}
+
 /// A queue pair's rings and the work requests in flight.
 pub(crate) struct QpRings<B> {
     number: QpNum,
@@ -145,8 +257,6 @@ pub(crate) struct QpRings<B> {
     datagrams: bool,
     buffer: B,
     pub(crate) shape: Shape,
-    /// Mask of the bits of an index that are the position in the send ring.
-    pub(crate) send_mask: u32,
     pub(crate) sends: WrRing,
     pub(crate) receives: WrRing,
 }
@@ -160,11 +270,10 @@ impl<B: Block> QpRings<B> {
             datagrams,
             buffer,
             shape,
-            send_mask: (1 << shape.log_sends) - 1,
             sends: WrRing::new(1 << shape.log_sends),
             receives: WrRing::new(1 << shape.log_receives),
         };
-        for entry in queue.send_ring().iter().take(1 << shape.log_sends) {
+        for entry in queue.send_ring().entries.iter().take(1 << shape.log_sends) {
             let [first, ..] = entry;
             first.store((NOT_YET | Head::LONGEST.word(false)).to_be(), Ordering::Relaxed);
             stamp(entry);
@@ -193,10 +302,10 @@ impl<B: Block> QpRings<B> {
         self.buffer.addr().0 + self.shape.bytes()
     }
 
-    /// Returns the send ring and the memory after it. The position of a request is its index and `send_mask`.
-    #[inline]
-    pub(crate) fn send_ring(&self) -> &[Entry] {
-        self.buffer.as_chunks().0
+    /// Returns the send ring.
+    #[inline(always)]
+    pub(crate) fn send_ring(&self) -> SendRing<'_> {
+        SendRing { entries: self.buffer.as_chunks().0, requests: &self.sends, address: 0 }
     }
 
     /// Returns the receive entry for an index.
@@ -217,33 +326,54 @@ impl<B: Block> QpRings<B> {
 
     /// Writes the completion for an entry of a completion queue to `out`, and returns the number of work
     /// requests that it completes. Returns `None` and leaves `out` unchanged if no such work is in flight.
-    #[inline(always)]
     pub(crate) fn complete(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         if cqe.is_send() { self.complete_send(cqe, out) } else { self.complete_receive(cqe, out) }
     }
 
-    #[inline(always)]
     fn complete_send(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         let status = cqe.status();
-        let kind =
-            if status == Status::Success { sent(cqe.opcode()) } else { self.posted_kind(cqe.index()) }?;
-        let (id, retired) = self.sends.complete_through(cqe.index())?;
+        let mut sends = self.sends.in_flight();
+        if status == Status::Success {
+            self.complete_success(&mut sends, cqe, out)?;
+        } else {
+            let kind = self.posted_kind(cqe.index())?;
+            *out = Completion::new(sends.complete_through(cqe.index())?, self.number, status, kind);
+        }
+        Some(sends.finish())
+    }
+
+    /// Returns the send requests in flight.
+    #[inline(always)]
+    pub(crate) fn sends_in_flight(&self) -> InFlight<'_> {
+        self.sends.in_flight()
+    }
+
+    /// Writes the completion for an entry of a send that succeeded to `out`. Returns `None` and leaves `out`
+    /// unchanged for another entry, or if the send is not in flight.
+    #[inline(always)]
+    pub(crate) fn complete_success(
+        &self,
+        sends: &mut InFlight<'_>,
+        cqe: Cqe,
+        out: &mut Completion,
+    ) -> Option<()> {
+        let kind = if cqe.is_send() { sent(cqe.opcode()) } else { None }?;
+        let id = sends.complete_through(cqe.index())?;
         let byte_len = match kind {
             WorkKind::FetchAdd | WorkKind::CompareSwap => 8,
             _ => cqe.len(),
         };
-        *out = Completion { byte_len, ..Completion::new(id, self.number, status, kind) };
-        Some(retired)
+        *out = Completion { byte_len, ..Completion::new(id, self.number, Status::Success, kind) };
+        Some(())
     }
 
     /// Returns the kind of the work request in the ring, because an error entry does not contain it.
     #[cold]
     fn posted_kind(&self, index: u16) -> Option<WorkKind> {
-        let [first, ..] = self.send_ring().get((u32::from(index) & self.send_mask) as usize)?;
+        let [first, ..] = self.send_ring().entry(index.into())?;
         sent((u64::from_be(first.load(Ordering::Relaxed)) >> 32) as u8 & 0x1f)
     }
 
-    #[inline(never)]
     fn complete_receive(&self, cqe: Cqe, out: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
@@ -293,16 +423,22 @@ mod tests {
             ring.post(index, WrId(u64::from(index) + 100));
         }
         assert_eq!(ring.next(6), None);
-        assert_eq!(ring.complete_through(6), None, "not posted");
-        assert_eq!(ring.complete_through(2), Some((WrId(102), 3)));
-        assert_eq!(ring.complete_through(2), None, "already completed");
+        let (mut in_flight, unused) = (ring.in_flight(), ring.in_flight());
+        assert_eq!(in_flight.complete_through(6), None, "not posted");
+        assert_eq!(in_flight.complete_through(2), Some(WrId(102)));
+        assert_eq!(in_flight.complete_through(2), None, "already completed");
+        assert_eq!(ring.next(6), None, "not finished");
+        assert_eq!((in_flight.finish(), unused.finish()), (3, 0));
+        assert_eq!(ring.next(6), Some(6));
         assert_eq!(ring.complete_all().collect::<Vec<_>>(), [WrId(103), WrId(104), WrId(105)]);
         // Indices around the limit of the card's 16 bits.
         let ring = WrRing::new(4);
         let laps = if cfg!(miri) { 100 } else { 70_000 };
         for lap in 0..laps {
             ring.post(lap, WrId(lap.into()));
-            assert_eq!(ring.complete_through(lap as u16), Some((WrId(lap.into()), 1)));
+            let mut in_flight = ring.in_flight();
+            assert_eq!(in_flight.complete_through(lap as u16), Some(WrId(lap.into())));
+            assert_eq!(in_flight.finish(), 1);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::card::{Card, CardPort, Function, Identity};
 use crate::config::{Config, Layer};
 use crate::control::{Control, ControlState};
 use crate::datapath::ring::SLOTS;
+use crate::datapath::wqe::PostLimits;
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::MAX_CQS;
@@ -36,11 +37,10 @@ pub struct Mlx4<H: Hardware, R> {
     config: Config,
     /// The state of the first bring-up. Properties that a reset can change are in [`Control`].
     card: Arc<Card>,
-    /// The keys that local work requests name, and that peers name.
-    key: AtomicU32,
+    /// The limits of the lists of a connection's work requests.
+    limits: PostLimits,
+    /// The key that peers name.
     remote_key: AtomicU32,
-    /// The maximum length of a message of a connection, in bytes.
-    max_message: u64,
     control: spin::Mutex<ControlState<H::Block>>,
     slots: Box<[QpLock<R, H::Block>; SLOTS]>,
     cqs: Box<[CqSlot<R, H::Block>]>,
@@ -110,9 +110,11 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             health: HealthState::new(hw.now()),
             recovery: spin::Mutex::new(Recovery::new(saved)),
             counts: EventCounts::default(),
-            key: AtomicU32::new(card.keys.local),
+            limits: PostLimits {
+                key: AtomicU32::new(card.keys.local),
+                max_message: 1 << card.capabilities.log_message,
+            },
             remote_key: AtomicU32::new(card.keys.remote),
-            max_message: 1 << card.capabilities.log_message,
             config: config.clone(),
             card,
             hw,

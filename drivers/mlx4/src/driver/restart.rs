@@ -101,7 +101,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         if let Some(gid) = gid {
             self.link.lock().gid = gid;
         }
-        self.key.store(card.keys.local, Ordering::Relaxed);
+        self.limits.key.store(card.keys.local, Ordering::Relaxed);
         self.remote_key.store(card.keys.remote, Ordering::Relaxed);
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
@@ -113,7 +113,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     /// Returns the state that must survive the restart.
     fn preserved(&self, state: &ControlState<H::Block>) -> Preserved {
-        let [local, remote] = [&self.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
+        let [local, remote] = [&self.limits.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
         let mut qpns = state.qpns.clone();
         // The queue pair for frames is made again, so its number is free.
         if let Some(frames) = &*self.frames.lock() {

@@ -3,14 +3,14 @@
 use super::{Mlx4, QpLock};
 use crate::config::{Layer, Remote};
 use crate::datapath::ring::{QpRings, Shape};
-use crate::datapath::wqe::{MAX_ELEMENTS, MAX_INLINE, PostLimits};
+use crate::datapath::wqe::{ListCheck, MAX_ELEMENTS, MAX_INLINE, PostLimits};
 use crate::hardware::Hardware;
 use crate::objects::cq::{Cq, CqRef};
 use crate::objects::mr;
 use crate::objects::port::Link;
 use crate::objects::qp::{Cqs, PostResult, Qp, QpState};
 use crate::objects::qp_context::Service;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use lock_api::RawMutex;
 use platform::Instant;
 use verbs::{
@@ -22,8 +22,8 @@ use verbs::{
 const MAX_SERVICE_LEVEL: u8 = 15;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    fn limits(&self) -> PostLimits<'_, H> {
-        PostLimits { hw: &self.hw, key: &self.key, max_message: &self.max_message }
+    const fn list_check(&self) -> ListCheck<'_, H> {
+        ListCheck { hw: &self.hw, limits: &self.limits }
     }
 
     fn max_mtu(&self) -> Option<PathMtu> {
@@ -170,9 +170,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
         // A datagram is one packet.
-        let most = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
-        let limits = PostLimits { max_message: &most, ..self.limits() };
-        self.posting(qp.number(), |qp| qp.post_datagrams(&limits, self.card.port, work))
+        let max_message = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
+        let key = AtomicU32::new(self.limits.key.load(Ordering::Relaxed));
+        let limits = PostLimits { key, max_message };
+        let check = ListCheck { hw: &self.hw, limits: &limits };
+        self.posting(qp.number(), |qp| qp.post_datagrams(check, self.card.port, work))
     }
 
     fn connect_qp(&self, number: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
@@ -231,11 +233,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn post_send(&self, number: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.posting(number, |qp| qp.post_send(&self.limits(), work))
+        self.posting(number, |qp| qp.post_send(self.list_check(), work))
     }
 
     fn post_recv(&self, number: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.posting(number, |qp| qp.post_recv(&self.limits(), work))
+        self.posting(number, |qp| qp.post_recv(self.list_check(), work))
     }
 
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {

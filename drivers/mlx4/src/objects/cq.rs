@@ -14,7 +14,7 @@ use crate::mailbox::{Field, Mailbox};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use verbs::{Completion, CqId, QpNum};
 
 /// The context (Linux `mlx4_cq_context`, PRM `cqc`).
@@ -37,17 +37,28 @@ const RECORD: u64 = 64;
 const INDEX: u32 = 0xff_ffff;
 
 /// The number of work requests that a completion queue still has room for: the card must never find it full.
-pub(crate) struct Credit(AtomicU32);
+/// Below 0 while a caller that asked for too much gives it back.
+pub(crate) struct Credit(AtomicI32);
 
 impl Credit {
-    /// Reserves room for one more work request. Returns false if there is none.
-    pub(crate) fn take(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    /// Reserves room for up to `most` more work requests. Returns the number of those that there is room for.
+    #[inline(always)]
+    pub(crate) fn take(&self, most: u32) -> u32 {
+        let left = self.0.fetch_sub(most.cast_signed(), Ordering::Relaxed);
+        if left >= most.cast_signed() { most } else { self.take_rest(most, left) }
+    }
+
+    /// Gives back the part of `most` that exceeds `left`, and returns the other part.
+    #[cold]
+    fn take_rest(&self, most: u32, left: i32) -> u32 {
+        let taken = left.max(0).cast_unsigned();
+        self.give(most - taken);
+        taken
     }
 
     /// Releases room for `count` work requests.
     pub(crate) fn give(&self, count: u32) {
-        self.0.fetch_add(count, Ordering::Relaxed);
+        self.0.fetch_add(count.cast_signed(), Ordering::Relaxed);
     }
 }
 
@@ -84,6 +95,8 @@ pub(crate) struct Cq<B> {
     credit: Arc<Credit>,
     /// The queue pairs that use this completion queue, by slot.
     queues: Vec<Option<Arc<QpRings<B>>>>,
+    /// The slot of the queue pair of the last completion.
+    last: usize,
     /// Completions taken from the card before their queue pair was destroyed, and those of its flushed work.
     backlog: VecDeque<Completion>,
     /// The number of entries without a work request.
@@ -93,12 +106,13 @@ pub(crate) struct Cq<B> {
 /// A consumer of a queue's entries.
 struct Entries<'a, B> {
     words: &'a [AtomicU64],
-    log_entries: u32,
+    /// The number of entries, a power of two.
+    count: u32,
     stride: usize,
     consumer: u32,
     queues: &'a [Option<Arc<QpRings<B>>>],
-    /// The queue pair of the last entry.
-    last: Option<&'a QpRings<B>>,
+    /// The slot of the queue pair of the last entry.
+    last: usize,
     /// The number of work requests that the consumed entries have completed.
     retired: u32,
     /// The number of entries without a work request.
@@ -106,47 +120,73 @@ struct Entries<'a, B> {
 }
 
 impl<'a, B: Block> Entries<'a, B> {
-    /// Returns the completion entry at the consumer index, if the card has written it.
+    /// Returns the completion entry at a consumer index, if the card has written it.
     #[inline(always)]
-    fn peek(&self) -> Option<Cqe> {
+    fn entry(&self, consumer: u32) -> Option<Cqe> {
         const OWNER: u64 = 0x80;
-        let mask = (1u32 << self.log_entries) - 1;
-        let end = ((self.consumer & mask) as usize + 1) * self.stride;
+        let end = ((consumer & (self.count - 1)) as usize + 1) * self.stride;
         let [first, second, third, last] = self.words.get(end - WORDS..end)? else { return None };
         let last = u64::from_be(last.load(Ordering::Acquire));
-        let lap = self.consumer >> self.log_entries & 1 != 0;
+        let lap = consumer & self.count != 0;
         let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
         ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
+    }
+
+    /// Consumes entries up to the end of `out`, writes their completions there, and returns their number.
+    #[inline(always)]
+    fn take(&mut self, out: &mut [Completion]) -> usize {
+        let mut taken = 0;
+        loop {
+            taken += self.take_sends(out.get_mut(taken..).unwrap_or_default());
+            if out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
+                return taken;
+            }
+            taken += 1;
+        }
+    }
+
+    /// Consumes the next entries as long as they are of successful send work of the last queue pair. This is
+    /// most of all entries, so they have a loop without calls.
+    #[inline(never)]
+    fn take_sends(&mut self, out: &mut [Completion]) -> usize {
+        let Some(queue) = self.queues.get(self.last).and_then(Option::as_deref) else { return 0 };
+        let mut sends = queue.sends_in_flight();
+        let mut consumer = self.consumer;
+        for out in out {
+            let Some(cqe) = self.entry(consumer) else { break };
+            if cqe.qp() != queue.number() || queue.complete_success(&mut sends, cqe, out).is_none() {
+                break;
+            }
+            consumer = consumer.wrapping_add(1);
+        }
+        self.retired = self.retired.wrapping_add(sends.finish());
+        let before = core::mem::replace(&mut self.consumer, consumer);
+        consumer.wrapping_sub(before) as usize
     }
 
     /// Consumes entries up to the next completion, writes that to `out`, and returns its entry. Entries
     /// without a work request are skipped, at most as many as the queue holds, so that a faulty card cannot
     /// keep the poller here.
-    #[inline(always)]
+    #[inline(never)]
     fn next(&mut self, out: &mut Completion) -> Option<Cqe> {
         loop {
-            let cqe = self.peek()?;
+            let cqe = self.entry(self.consumer)?;
             self.consumer = self.consumer.wrapping_add(1);
             if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, out)) {
                 self.retired = self.retired.wrapping_add(retired);
                 return Some(cqe);
             }
             self.unexpected += 1;
-            if self.unexpected >> self.log_entries != 0 {
+            if self.unexpected >= self.count {
                 return None;
             }
         }
     }
 
     /// Returns the queue pair with a number, if it uses this completion queue.
-    #[inline(always)]
     fn queue(&mut self, number: QpNum) -> Option<&'a QpRings<B>> {
-        if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
-            return Some(queue);
-        }
-        let queue = self.queues.get(QpRings::<B>::slot_of(number))?.as_deref()?;
-        self.last = Some(queue).filter(|queue| queue.number() == number);
-        self.last
+        self.last = QpRings::<B>::slot_of(number);
+        self.queues.get(self.last)?.as_deref().filter(|queue| queue.number() == number)
     }
 }
 
@@ -171,8 +211,9 @@ impl<B: Block> Cq<B> {
             pages: PageRun::new(0, 0),
             consumer: 0,
             sequence: 1,
-            credit: Arc::new(Credit(AtomicU32::new(depth))),
+            credit: Arc::new(Credit(AtomicI32::new(depth.cast_signed()))),
             queues: Vec::new(),
+            last: 0,
             backlog: VecDeque::new(),
             unexpected: 0,
         };
@@ -274,17 +315,7 @@ impl<B: Block> Cq<B> {
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
         let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
         let rest = out.get_mut(before..).unwrap_or_default();
-        before
-            + self.take_entries(|entries| {
-                let mut taken = 0;
-                for out in rest {
-                    if entries.next(out).is_none() {
-                        break;
-                    }
-                    taken += 1;
-                }
-                taken
-            })
+        before + self.take_entries(|entries| entries.take(rest))
     }
 
     #[cold]
@@ -308,11 +339,11 @@ impl<B: Block> Cq<B> {
     fn entries(&self) -> Entries<'_, B> {
         Entries {
             words: &self.buffer,
-            log_entries: self.log_entries,
+            count: 1 << self.log_entries,
             stride: self.stride,
             consumer: self.consumer,
             queues: &self.queues,
-            last: None,
+            last: self.last,
             retired: 0,
             unexpected: 0,
         }
@@ -323,7 +354,8 @@ impl<B: Block> Cq<B> {
     fn take_entries<T>(&mut self, take: impl FnOnce(&mut Entries<'_, B>) -> T) -> T {
         let mut entries = self.entries();
         let taken = take(&mut entries);
-        let Entries { consumer, retired, unexpected, .. } = entries;
+        let Entries { consumer, last, retired, unexpected, .. } = entries;
+        self.last = last;
         self.unexpected += u64::from(unexpected);
         if consumer != self.consumer {
             self.consumer = consumer;
@@ -348,7 +380,7 @@ impl<B: Block> Cq<B> {
 
     /// Requests an event. Returns true if completions are already waiting.
     pub(crate) fn arm(&self, hw: &impl Hardware) -> bool {
-        if !self.backlog.is_empty() || self.entries().peek().is_some() {
+        if !self.backlog.is_empty() || self.entries().entry(self.consumer).is_some() {
             return true;
         }
         let arm = Arm { sequence: self.sequence, consumer: self.consumer };

@@ -132,7 +132,7 @@ impl<B: Block> Packets<B> {
     fn post_buffer(&self, buffer: u32) {
         let rings = &*self.qp.rings;
         let Some(index) = rings.receives.next(self.room.receives) else { return };
-        if !self.qp.cqs.receive.credit.take() {
+        if self.qp.cqs.receive.credit.take(1) == 0 {
             return;
         }
         let at = self.memory.addr().0 + u64::from(buffer) * u64::from(self.room.receive_len);
@@ -160,7 +160,12 @@ impl<B: Block> Packets<B> {
         fill(words);
         let at = IoAddr(self.memory.addr().0 + skip);
         let key = self.key;
-        let posted = self.qp.post(hw, &[()], |(), wqe| Ok((WrId(index), write(wqe, key, at))));
+        let posted = self.qp.post(hw, &[()], |ring, next, ()| {
+            let place = ring.place(next, WrId(index))?;
+            let head = write(place.wqe(), key, at);
+            place.post(head);
+            Ok(())
+        });
         if posted.is_ok() {
             self.posted = self.posted.wrapping_add(1);
         }

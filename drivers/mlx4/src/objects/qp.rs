@@ -2,9 +2,9 @@
 
 use crate::bringup::capabilities::BlueFlame;
 use crate::datapath::doorbell::Page;
-use crate::datapath::ring::{QpRings, Shape};
-use crate::datapath::wqe::entry::{CHUNK_WORDS, Entry, Head, WORDS, stamp};
-use crate::datapath::wqe::{PostLimits, Source, Wqe, store_receive};
+use crate::datapath::ring::{QpRings, SendRing};
+use crate::datapath::wqe::entry::{CHUNK_WORDS, Entry, Head, WORDS};
+use crate::datapath::wqe::{InlineWrite, ListCheck, Source, store_receive};
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
 use crate::objects::cq::CqRef;
@@ -12,7 +12,7 @@ use crate::objects::port::Port;
 use crate::objects::qp_context::{QpAttributes, Service};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
-use verbs::{RecvWr, SendWr, UdSendWr, VerbsError, WrId};
+use verbs::{RecvWr, SendWr, UdSendWr, VerbsError};
 
 /// The state of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +104,48 @@ pub(crate) struct Parts<B> {
     pub(crate) blue_flame: Option<BlueFlameRegister>,
 }
 
+/// Puts a request of a connection into a ring, at an index. An inline WRITE, which LITE posts mostly, needs no
+/// calls, so that values stay in registers; for one of a cache line the compiler also knows the length.
+#[inline(always)]
+fn put<H: Hardware>(
+    ring: &SendRing<'_>,
+    index: u32,
+    wr: &SendWr<'_>,
+    check: &ListCheck<'_, H>,
+) -> Result<(), VerbsError> {
+    match InlineWrite::of(wr) {
+        Some(write) if write.is_cache_line() => put_inline_write(ring, index, write),
+        Some(write) => put_any_inline_write(ring, index, write),
+        None => put_other(ring, index, wr, check),
+    }
+}
+
+#[inline(never)]
+fn put_any_inline_write(ring: &SendRing<'_>, index: u32, write: InlineWrite<'_>) -> Result<(), VerbsError> {
+    put_inline_write(ring, index, write)
+}
+
+#[inline(always)]
+fn put_inline_write(ring: &SendRing<'_>, index: u32, write: InlineWrite<'_>) -> Result<(), VerbsError> {
+    let place = ring.place(index, write.id())?;
+    let head = place.wqe().inline_write(write);
+    place.post(head);
+    Ok(())
+}
+
+#[inline(never)]
+fn put_other<H: Hardware>(
+    ring: &SendRing<'_>,
+    index: u32,
+    wr: &SendWr<'_>,
+    check: &ListCheck<'_, H>,
+) -> Result<(), VerbsError> {
+    let place = ring.place(index, wr.id)?;
+    let head = place.wqe().request(wr, *check)?;
+    place.post(head);
+    Ok(())
+}
+
 /// The result of posting. An error names the index of the refused request.
 pub(crate) type PostResult = Result<(), (usize, VerbsError)>;
 
@@ -119,20 +161,20 @@ impl<B: Block> Qp<B> {
     #[inline(always)]
     pub(crate) fn post_send<H: Hardware<Block = B>>(
         &mut self,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
         work: &[SendWr<'_>],
     ) -> PostResult {
         if self.state != QpState::Connected {
             let connects = self.attributes.service == Service::Reliable;
             return Err((0, if connects { VerbsError::InvalidState } else { VerbsError::InvalidArgument }));
         }
-        self.post(limits.hw, work, |wr, wqe| Ok((wr.id, wqe.request(wr, limits)?)))
+        self.post(check.hw, work, |ring, index, wr| put(ring, index, wr, &check))
     }
 
     /// Queues datagrams that leave by a port.
     pub(crate) fn post_datagrams<H: Hardware<Block = B>>(
         &mut self,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
         port: Port,
         work: &[UdSendWr<'_>],
     ) -> PostResult {
@@ -143,79 +185,90 @@ impl<B: Block> Qp<B> {
             return Err((0, VerbsError::InvalidState));
         }
         let domain = self.attributes.domain;
-        self.post(limits.hw, work, |wr, wqe| {
+        self.post(check.hw, work, |ring, index, wr| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
-            Ok((wr.id, wqe.datagram(wr, limits, Source { port: port.number, row, domain })?))
+            let from = Source { port: port.number, row, domain };
+            let place = ring.place(index, wr.id)?;
+            let head = place.wqe().datagram(wr, check, from)?;
+            place.post(head);
+            Ok(())
         })
     }
 
-    /// Queues requests, which `write` writes and identifies, and rings the doorbell once for all of them.
+    /// Queues requests, each of which `put` puts into the ring, and rings the doorbell once for all of them. A
+    /// single request is copied to the BlueFlame register, if there is one, together with its doorbell.
     #[inline(always)]
     pub(crate) fn post<T, H: Hardware<Block = B>>(
         &mut self,
         hw: &H,
         work: &[T],
-        write: impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
+        put: impl Fn(&SendRing<'_>, u32, &T) -> Result<(), VerbsError>,
     ) -> PostResult {
-        let copied = work.len() == 1 && self.blue_flame.is_some();
-        let (mut done, mut outcome) = (0, Ok(()));
-        for wr in work {
-            if let Err(error) = self.post_one(hw, wr, copied, &write) {
-                outcome = Err((done, error));
-                break;
+        if self.blue_flame.is_some()
+            && let [wr] = work
+        {
+            return self.post_copied(hw, |ring, index| put(ring, index, wr)).map_err(|error| (0, error));
+        }
+        let (mut index, room) = self.reserve(work.len());
+        let ring = self.rings.send_ring();
+        let fitting = work.get(..room).unwrap_or(work);
+        for (done, wr) in fitting.iter().enumerate() {
+            if let Err(error) = put(&ring, index, wr) {
+                self.cqs.send.credit.give((fitting.len() - done) as u32);
+                self.announce(hw, done);
+                return Err((done, error));
             }
-            done += 1;
+            index = index.wrapping_add(1);
         }
-        self.posts.sends += done as u64;
-        if done > 0 && !copied {
-            self.page.ring_send(hw, self.attributes.number.get());
-            self.posts.doorbells += 1;
-        }
-        outcome
+        self.announce(hw, fitting.len());
+        if fitting.len() == work.len() { Ok(()) } else { Err((fitting.len(), VerbsError::NoResources)) }
     }
 
-    /// Lets `write` write a request, and passes it to the card. With `copied`, it is written to the card
-    /// together with its doorbell.
-    #[inline(always)]
-    fn post_one<T, H: Hardware<Block = B>>(
+    /// Queues a request and copies it to the BlueFlame register.
+    #[inline(never)]
+    fn post_copied<H: Hardware<Block = B>>(
         &mut self,
         hw: &H,
-        wr: &T,
-        copied: bool,
-        write: &impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
+        put: impl FnOnce(&SendRing<'_>, u32) -> Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
-        let rings = &*self.rings;
-        let ring = rings.send_ring();
-        let at = |index: u32| ring.get((index & rings.send_mask) as usize).ok_or(VerbsError::NoResources);
-        let index = rings.sends.next(rings.shape.send_depth).ok_or(VerbsError::NoResources)?;
-        let (entry, ahead) = (at(index)?, at(index.wrapping_add(Shape::SPARE))?);
-        if !self.cqs.send.credit.take() {
+        let (index, room) = self.reserve(1);
+        if room == 0 {
             return Err(VerbsError::NoResources);
         }
-        // From now on the card may prefetch the entry ahead, so the completed request of the previous lap
-        // must not look valid.
-        stamp(ahead);
-        let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.cqs.send.credit.give(1))?;
-        rings.sends.post(index, id);
-        let word = head.word(index & (rings.send_mask + 1) != 0);
-        let [first, ..] = entry;
-        if copied && let Some(register) = &mut self.blue_flame {
-            first.store(
-                (word | Head::address(index, self.attributes.number.get())).to_be(),
-                Ordering::Release,
-            );
+        let address = Head::address(index, self.attributes.number.get());
+        put(&self.rings.send_ring().with_address(address), index)
+            .inspect_err(|_| self.cqs.send.credit.give(1))?;
+        if let (Some(register), Some(entry)) = (&mut self.blue_flame, self.rings.send_ring().entry(index)) {
             register.write(hw, self.page, entry);
-            self.posts.blue_flames += 1;
-        } else {
-            first.store(word.to_be(), Ordering::Release);
         }
+        self.posts.sends += 1;
+        self.posts.blue_flames += 1;
         Ok(())
+    }
+
+    /// Reserves room for requests in the completion queue. Returns the index of the next request, and the
+    /// number of requests that both queues have room for: up to `count`.
+    #[inline(always)]
+    fn reserve(&self, count: usize) -> (u32, usize) {
+        let (index, room) = self.rings.sends.room(self.rings.shape.send_depth);
+        let most = self.cqs.send.credit.take(count.min(room as usize) as u32);
+        (index, most as usize)
+    }
+
+    /// Rings the doorbell for requests that are in the ring.
+    #[inline(always)]
+    fn announce<H: Hardware<Block = B>>(&mut self, hw: &H, count: usize) {
+        if count > 0 {
+            self.page.ring_send(hw, self.attributes.number.get());
+            self.posts.sends += count as u64;
+            self.posts.doorbells += 1;
+        }
     }
 
     /// Queues receives, and updates the doorbell record once for all of them.
     pub(crate) fn post_recv<H: Hardware<Block = B>>(
         &mut self,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
         work: &[RecvWr<'_>],
     ) -> PostResult {
         if self.state == QpState::Lost {
@@ -226,8 +279,8 @@ impl<B: Block> Qp<B> {
         for (done, wr) in work.iter().enumerate() {
             let posted = rings.receives.next(rings.shape.recv_depth).ok_or(VerbsError::NoResources);
             let posted = posted.and_then(|index| {
-                store_receive(wr.scatter, limits, rings.receive_entry(index))?;
-                if self.cqs.receive.credit.take() { Ok(index) } else { Err(VerbsError::NoResources) }
+                store_receive(wr.scatter, check, rings.receive_entry(index))?;
+                if self.cqs.receive.credit.take(1) == 1 { Ok(index) } else { Err(VerbsError::NoResources) }
             });
             match posted {
                 Ok(index) => rings.receives.post(index, wr.id),

@@ -7,7 +7,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
-use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, XrcEth};
+use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, Template, XrcEth};
 use platform::{Instant, IoAddr, Memory};
 use verbs::{Psn, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
@@ -73,22 +73,18 @@ impl Tx {
         self.len
     }
 
-    /// Writes the frame with `headers` and IPv4 identification `id` into the front of `out`; `fill` writes
-    /// its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is wrong on
-    /// purpose. Returns `None` if `out` is too short.
+    /// Writes the frame with the headers of `path` and IPv4 identification `id` into the front of `out`;
+    /// `fill` writes its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is
+    /// wrong on purpose. Returns `None` if `out` is too short.
     pub(super) fn emit(
         &self,
-        headers: &Headers,
+        path: &Template,
         id: u16,
         out: &mut [u8],
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Option<(usize, bool)> {
-        let mut headers = *headers;
-        if let Net::V4(ip, _) = &mut headers.net {
-            ip.id = id;
-        }
         let mut good = true;
-        let len = headers.emit(&self.bth, &self.ext, self.len, out, |to| good = fill(to))?;
+        let len = path.emit(id, &self.bth, &self.ext, self.len, out, |to| good = fill(to))?;
         if !good && let Some(last) = out.get_mut(len - 1) {
             *last = !*last;
         }
@@ -105,7 +101,7 @@ pub struct ReliableQp {
     requester: Requester,
     responder: Responder,
     notifier: Notifier,
-    path: Option<Headers>,
+    path: Option<Template>,
     remote_qp: QpNum,
     /// The half that sends next if both could, so that neither starves the other.
     responder_next: bool,
@@ -165,13 +161,16 @@ impl ReliableQp {
     /// Returns the headers of sent frames; `None` while not connected, or if the peer is in the same RNIC.
     #[must_use]
     pub const fn path(&self) -> Option<&Headers> {
-        self.path.as_ref()
+        match &self.path {
+            Some(path) => Some(path.headers()),
+            None => None,
+        }
     }
 
     /// Returns true if `source` is the peer's.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
+        self.path.as_ref().is_some_and(|path| path.headers().net.leads_to_source_of(source))
     }
 
     /// Connects the queue pair over `path`, or within the RNIC if that is `None`, in both directions at once.
@@ -191,7 +190,7 @@ impl ReliableQp {
         }
         self.responder.connect(connect);
         self.remote_qp = connect.remote_qp;
-        self.path = path;
+        self.path = path.map(Template::new);
         self.state = State::ReadyToReceive;
         Ok(())
     }
@@ -322,25 +321,32 @@ impl ReliableQp {
             || self.state == State::ReadyToSend && self.requester.has_work()
     }
 
-    fn next_request(&self) -> Option<Tx> {
-        if self.state == State::ReadyToSend { self.requester.next_tx() } else { None }
-    }
-
     /// Returns the next packet that may be sent in `round`.
     ///
     /// A congestion notification comes first. Data for the peer and requests alternate; an acknowledgement
     /// comes after both.
     #[must_use]
     pub fn next_tx(&self, round: u32) -> Option<Tx> {
-        if let Some(notification) = self.notifier.next_tx(self.remote_qp) {
-            return Some(notification);
+        if self.notifier.is_due() {
+            return self.notifier.next_tx(self.remote_qp);
         }
-        let response = self.responder.next_tx(round);
-        let tx = match response {
-            Some(tx) if self.responder_next && tx.source != Source::Acknowledge => Some(tx),
-            _ => self.next_request().or(response),
-        };
-        if self.service == Service::Xrc { tx.map(|tx| self.extended(tx)) } else { tx }
+        if self.service == Service::Xrc {
+            return self.next_in_turn(round).map(|tx| self.extended(tx));
+        }
+        self.next_in_turn(round)
+    }
+
+    /// Returns the next response or request, as of a reliable connection.
+    #[inline]
+    fn next_in_turn(&self, round: u32) -> Option<Tx> {
+        let data_first = self.responder_next && self.responder.is_answering();
+        if !data_first
+            && self.state == State::ReadyToSend
+            && let Some(request) = self.requester.next_request()
+        {
+            return Some(request.tx());
+        }
+        self.responder.next_tx(round)
     }
 
     /// Turns a packet of a reliable connection into one of an extended reliable connection (XRC).
@@ -399,7 +405,7 @@ impl ReliableQp {
     /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.frame_len_of(&tx.bth, &tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.bth, &tx.ext, tx.len))
     }
 
     /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.

@@ -173,6 +173,11 @@ impl Responder {
         self.resources.is_answering() || self.reply != Reply::None
     }
 
+    /// Returns true if data for the peer is due: that of a READ, or the result of an atomic.
+    pub(super) const fn is_answering(&self) -> bool {
+        self.resources.is_answering()
+    }
+
     /// Returns the next response packet, if one is due in `round`.
     pub(super) fn next_tx(&self, round: u32) -> Option<Tx> {
         if let Some(answer) = self.resources.next() {

@@ -115,11 +115,10 @@ impl Rtt {
         if least == u64::MAX { None } else { Some(least) }
     }
 
-    /// Returns the time that responses rarely exceed (RFC 6298, but at least twice the mean); `None` before
-    /// the first sample.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        (self.smoothed > 0)
-            .then(|| Duration::from_nanos(self.smoothed + (4 * self.variation).max(self.smoothed)))
+    /// Returns the time in nanoseconds that responses rarely exceed (RFC 6298, but at least twice the mean);
+    /// `None` before the first sample.
+    pub(super) fn timeout(&self) -> Option<u64> {
+        (self.smoothed > 0).then(|| self.smoothed + (4 * self.variation).max(self.smoothed))
     }
 }
 
@@ -138,11 +137,11 @@ mod tests {
         rtt.time(Psn::new(1), at(0));
         assert_eq!(rtt.acknowledged(Psn::new(1), at(100)), Some(100_000));
         // R + 4 * R/2.
-        assert_eq!(rtt.timeout(), Some(Duration::from_micros(300)));
+        assert_eq!(rtt.timeout(), Some(300_000));
         rtt.time(Psn::new(2), at(100));
         rtt.acknowledged(Psn::new(2), at(400));
         // Variation 3/4 * 50 + 1/4 * 200 = 87.5, mean 7/8 * 100 + 1/8 * 300 = 125.
-        assert_eq!(rtt.timeout(), Some(Duration::from_nanos(125_000 + 350_000)));
+        assert_eq!(rtt.timeout(), Some(125_000 + 350_000));
         assert_eq!(rtt.least(), Some(100_000));
     }
 

@@ -11,11 +11,16 @@
 use core::time::Duration;
 use platform::Instant;
 
-/// The minimum time before a probe, and the time before the first round trip is measured.
-const MIN_PROBE: Duration = Duration::from_micros(500);
-const FIRST_PROBE: Duration = Duration::from_millis(2);
+/// The minimum time before a probe, and the time before the first round trip is measured, in nanoseconds.
+const MIN_PROBE: u64 = 500_000;
+const FIRST_PROBE: u64 = 2_000_000;
 /// The maximum number of doublings, which suffices for the maximum number of retries in verbs.
 const MAX_DOUBLINGS: u32 = 7;
+
+/// Returns the instant `nanoseconds` later.
+pub(super) const fn after(now: Instant, nanoseconds: u64) -> Instant {
+    Instant::from_nanos(now.as_nanos().saturating_add(nanoseconds))
+}
 
 /// The event whose time has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +37,9 @@ pub(super) enum Due {
 
 /// The two timers of a requester: one for a probe, one for sending everything again.
 pub(super) struct Timers {
-    ack_timeout: Duration,
+    /// The acknowledgement timeout in nanoseconds. Each acknowledgement starts the timers, and a `Duration`
+    /// has to be divided and multiplied for that.
+    ack_timeout: u64,
     retries: u8,
     retries_left: u8,
     /// The number of probes since a round trip was last measured (RFC 6298, 5.7: a backed-off timeout stays
@@ -49,7 +56,7 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) const fn new() -> Self {
         Self {
-            ack_timeout: Duration::ZERO,
+            ack_timeout: 0,
             retries: 0,
             retries_left: 0,
             probes: 0,
@@ -59,8 +66,8 @@ impl Timers {
         }
     }
 
-    pub(super) const fn connect(&mut self, ack_timeout: Duration, retries: u8) {
-        self.ack_timeout = ack_timeout;
+    pub(super) fn connect(&mut self, ack_timeout: Duration, retries: u8) {
+        self.ack_timeout = u64::try_from(ack_timeout.as_nanos()).unwrap_or(u64::MAX);
         self.retries = retries;
         self.retries_left = retries;
     }
@@ -74,10 +81,11 @@ impl Timers {
         self.check_at.is_some()
     }
 
-    /// Starts both timers. `timeout` is the time that a round trip rarely exceeds, if it is known.
-    pub(super) fn start(&mut self, now: Instant, timeout: Option<Duration>) {
-        self.go_back_at = now + self.current_timeout();
-        self.probe_at = now + self.probe_after(timeout);
+    /// Starts both timers. `timeout` is the time in nanoseconds that a round trip rarely exceeds, if it is
+    /// known.
+    pub(super) fn start(&mut self, now: Instant, timeout: Option<u64>) {
+        self.go_back_at = after(now, self.current_timeout());
+        self.probe_at = after(now, self.probe_after(timeout));
         let earlier = self.go_back_at.min(self.probe_at);
         self.check_at = Some(self.check_at.map_or(earlier, |at| at.min(earlier)));
     }
@@ -103,7 +111,7 @@ impl Timers {
     }
 
     /// Returns the event that is due at `now`, and restarts its timer.
-    pub(super) fn due(&mut self, now: Instant, timeout: Option<Duration>) -> Due {
+    pub(super) fn due(&mut self, now: Instant, timeout: Option<u64>) -> Due {
         if self.check_at.is_none_or(|at| now < at) {
             return Due::Nothing;
         }
@@ -112,11 +120,11 @@ impl Timers {
                 Some(left) => self.retries_left = left,
                 None => return Due::GiveUp,
             }
-            self.go_back_at = now + self.current_timeout();
+            self.go_back_at = after(now, self.current_timeout());
             Due::GoBack
         } else if now >= self.probe_at {
             self.probes += 1;
-            self.probe_at = now + self.probe_after(timeout);
+            self.probe_at = after(now, self.probe_after(timeout));
             Due::Probe
         } else {
             Due::Nothing
@@ -126,12 +134,12 @@ impl Timers {
     }
 
     /// Returns the acknowledgement timeout, which doubles after each timeout since the last progress.
-    fn current_timeout(&self) -> Duration {
+    fn current_timeout(&self) -> u64 {
         let timeouts = u32::from(self.retries - self.retries_left);
         self.ack_timeout.saturating_mul(1 << timeouts.min(MAX_DOUBLINGS))
     }
 
-    fn probe_after(&self, timeout: Option<Duration>) -> Duration {
+    fn probe_after(&self, timeout: Option<u64>) -> u64 {
         let once = timeout.unwrap_or(FIRST_PROBE).max(MIN_PROBE);
         once.saturating_mul(1 << self.probes.min(2 * MAX_DOUBLINGS))
     }
@@ -145,7 +153,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Returns all events until no retry is left, with their times in milliseconds.
-    fn silence(timers: &mut Timers, timeout: Option<Duration>) -> Vec<(u64, Due)> {
+    fn silence(timers: &mut Timers, timeout: Option<u64>) -> Vec<(u64, Due)> {
         let mut all = Vec::new();
         loop {
             let now = timers.deadline().unwrap();
@@ -159,7 +167,7 @@ mod tests {
 
     #[test]
     fn retries_determine_the_total_time_whatever_the_probes() {
-        for timeout in [None, Some(Duration::from_micros(50)), Some(Duration::from_secs(1))] {
+        for timeout in [None, Some(50_000), Some(1_000_000_000)] {
             let mut timers = Timers::new();
             timers.connect(30 * MS, 7);
             timers.start(Instant::ZERO, timeout);
@@ -173,8 +181,8 @@ mod tests {
     fn probes_are_early_and_grow_rarer() {
         let mut timers = Timers::new();
         timers.connect(30 * MS, 7);
-        timers.start(Instant::ZERO, Some(Duration::from_micros(50)));
-        let all = silence(&mut timers, Some(Duration::from_micros(50)));
+        timers.start(Instant::ZERO, Some(50_000));
+        let all = silence(&mut timers, Some(50_000));
         let probes: Vec<_> = all.iter().filter(|(_, due)| *due == Due::Probe).map(|(at, _)| *at).collect();
         assert_eq!(probes[..6], [0, 1, 3, 7, 15, 31]);
         assert!(probes.len() <= 14, "{probes:?}");

@@ -8,7 +8,7 @@ use super::Env;
 use super::qp::{Limits, Source, Tx};
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
-use crate::wire::{Bth, Deth, Ext, Headers, Opcode, Operation, Packet, Service};
+use crate::wire::{Bth, Deth, Ext, Headers, Opcode, Operation, Packet, Service, Template};
 use alloc::boxed::Box;
 use alloc::vec;
 use platform::Memory;
@@ -224,8 +224,8 @@ impl DatagramQp {
 
     /// Writes the frame of the next datagram, as [`ReliableQp::emit`](super::ReliableQp::emit) does.
     pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
-        let headers = &self.route()?.headers;
-        tx.emit(headers, id, out, |to| self.queue.gather(self.queue.head(), 0, to, memory).is_ok())
+        let path = Template::new(self.route()?.headers);
+        tx.emit(&path, id, out, |to| self.queue.gather(self.queue.head(), 0, to, memory).is_ok())
     }
 
     /// Returns the bytes that precede the next datagram, `tx`, in its receive.

@@ -32,10 +32,12 @@ impl Reth {
         Ok((header, rest))
     }
 
-    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+    fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
         out[..8].copy_from_slice(&self.addr.0.to_be_bytes());
         out[8..12].copy_from_slice(&self.key.0.to_be_bytes());
         out[12..16].copy_from_slice(&self.len.to_be_bytes());
+        out
     }
 }
 
@@ -70,11 +72,13 @@ impl AtomicEth {
         Ok((header, rest))
     }
 
-    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+    fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
         out[..8].copy_from_slice(&self.addr.0.to_be_bytes());
         out[8..12].copy_from_slice(&self.key.0.to_be_bytes());
         out[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
         out[20..28].copy_from_slice(&self.compare.to_be_bytes());
+        out
     }
 }
 
@@ -194,9 +198,11 @@ impl Aeth {
         Ok((Self { syndrome: Syndrome::from_byte(syndrome), msn: be24([a, b, c]) }, rest))
     }
 
-    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+    fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
         out[0] = self.syndrome.to_byte();
         out[1..4].copy_from_slice(&to_be24(self.msn));
+        out
     }
 }
 
@@ -221,10 +227,12 @@ impl Deth {
         Ok((Self { qkey, reserved, src_qp: QpNum::new(be24([e, f, g])) }, rest))
     }
 
-    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+    fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
         out[..4].copy_from_slice(&self.qkey.to_be_bytes());
         out[4] = self.reserved;
         out[5..8].copy_from_slice(&to_be24(self.src_qp.get()));
+        out
     }
 }
 
@@ -316,35 +324,30 @@ impl Ext {
         }
     }
 
-    /// Returns the headers, in the first [`len`](Self::len) bytes.
-    #[must_use]
-    pub(super) fn emit(&self) -> [u8; MAX_LEN] {
-        let mut out = [0; MAX_LEN];
+    /// Writes the headers to the front of `out`, and returns the other bytes; `None` if it is too short.
+    #[inline]
+    pub(super) fn emit<'a>(&self, out: &'a mut [u8]) -> Option<&'a mut [u8]> {
         match self {
-            Self::None => {}
-            Self::Reth(reth) => reth.emit(&mut out),
-            Self::RethImm(reth, imm) => {
-                reth.emit(&mut out);
-                out[16..20].copy_from_slice(&imm.to_be_bytes());
-            }
-            Self::Imm(word) | Self::Invalidate(RemoteKey(word)) => {
-                out[..4].copy_from_slice(&word.to_be_bytes());
-            }
-            Self::Aeth(aeth) => aeth.emit(&mut out),
-            Self::Atomic(atomic) => atomic.emit(&mut out),
-            Self::AtomicAck(aeth, before) => {
-                aeth.emit(&mut out);
-                out[4..12].copy_from_slice(&before.to_be_bytes());
-            }
-            Self::Deth(deth) => deth.emit(&mut out),
-            Self::DethImm(deth, imm) => {
-                deth.emit(&mut out);
-                out[8..12].copy_from_slice(&imm.to_be_bytes());
-            }
-            Self::Cnp(bytes) => out[..16].copy_from_slice(bytes),
+            Self::None => Some(out),
+            Self::Reth(reth) => put(out, reth.emit()),
+            Self::RethImm(reth, imm) => put(put(out, reth.emit())?, imm.to_be_bytes()),
+            Self::Imm(word) | Self::Invalidate(RemoteKey(word)) => put(out, word.to_be_bytes()),
+            Self::Aeth(aeth) => put(out, aeth.emit()),
+            Self::Atomic(atomic) => put(out, atomic.emit()),
+            Self::AtomicAck(aeth, before) => put(put(out, aeth.emit())?, before.to_be_bytes()),
+            Self::Deth(deth) => put(out, deth.emit()),
+            Self::DethImm(deth, imm) => put(put(out, deth.emit())?, imm.to_be_bytes()),
+            Self::Cnp(bytes) => put(out, *bytes),
         }
-        out
     }
+}
+
+/// Writes a header to the front of `out`, and returns the other bytes.
+#[inline]
+fn put<const N: usize>(out: &mut [u8], header: [u8; N]) -> Option<&mut [u8]> {
+    let (to, rest) = out.split_first_chunk_mut()?;
+    *to = header;
+    Some(rest)
 }
 
 /// Parses a 32-bit word at the front of `bytes`, and returns the remaining bytes.

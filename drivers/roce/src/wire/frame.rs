@@ -3,7 +3,7 @@
 use super::lrh::{self, VCRC_LEN};
 use super::{
     Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
-    Icrc, Ipv4, Ipv6, Lrh, ROCE_PORT, Symbol, Udp, XrcEth, ext,
+    Icrc, Ipv4, Ipv6, Lrh, Ones, ROCE_PORT, Symbol, Template, Udp, XrcEth, ext,
 };
 use verbs::Gid;
 
@@ -67,7 +67,7 @@ impl Net {
     }
 
     /// Returns the length of the trailer after the ICRC, in bytes.
-    const fn trailer_len(&self) -> usize {
+    pub(super) const fn trailer_len(&self) -> usize {
         if matches!(self, Self::InfiniBand(..)) { VCRC_LEN } else { 0 }
     }
 
@@ -176,109 +176,41 @@ impl Headers {
         out: &mut [u8],
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let frame_len = self.frame_len_of(bth, ext, payload_len);
-        let out = out.get_mut(..frame_len)?;
-        let pad = payload_len.next_multiple_of(4) - payload_len;
-        let (xrc, bth) = (bth.xrc, Bth { pad: pad as u8, ..*bth }.emit());
-
-        let (ethernet, packet) = out.split_at_mut_checked(Ethernet::LEN)?;
-        ethernet.copy_from_slice(&self.ethernet.emit());
-        let (rest, _) = packet.split_at_mut_checked(packet.len() - self.net.trailer_len())?;
-        let ip_payload_len = rest.len();
-        let (net, rest) = rest.split_at_mut_checked(self.net.len())?;
-        match &self.net {
-            Net::V4(ip, udp) => {
-                let (ip_bytes, udp_bytes) = net.split_at_mut_checked(Ipv4::LEN)?;
-                ip_bytes.copy_from_slice(&ip.emit(ip_payload_len - Ipv4::LEN));
-                udp_bytes.copy_from_slice(&udp.emit(rest.len()));
-            }
-            Net::V6(ip, udp) => {
-                let (ip_bytes, udp_bytes) = net.split_at_mut_checked(Ipv6::LEN)?;
-                ip_bytes.copy_from_slice(&ip.emit(ip_payload_len - Ipv6::LEN));
-                udp_bytes.copy_from_slice(&udp.emit(rest.len()));
-            }
-            Net::Grh(ip) => net.copy_from_slice(&ip.emit(rest.len())),
-            Net::InfiniBand(lrh, grh) => {
-                let (symbol, headers) = net.split_first_chunk_mut()?;
-                *symbol = (Symbol::Packet as u16).to_be_bytes();
-                let (lrh_bytes, grh_bytes) = headers.split_first_chunk_mut()?;
-                *lrh_bytes = lrh.emit(grh.is_some(), grh_bytes.len() + rest.len());
-                if let Some(grh) = grh {
-                    grh_bytes.copy_from_slice(&grh.emit(rest.len()));
-                }
-            }
-        }
-        let crc = masked(&self.net, net, &bth)?;
-
-        let (covered, icrc) = rest.split_at_mut_checked(rest.len() - ICRC_LEN)?;
-        let (bth_bytes, after_bth) = covered.split_at_mut_checked(Bth::LEN)?;
-        bth_bytes.copy_from_slice(&bth);
-        let (xrc_bytes, after_xrc) = after_bth.split_at_mut_checked(xrc.map_or(0, |_| XrcEth::LEN))?;
-        if let Some(xrc) = xrc {
-            xrc_bytes.copy_from_slice(&xrc.emit());
-        }
-        let (ext_bytes, body) = after_xrc.split_at_mut_checked(ext.len())?;
-        ext_bytes.copy_from_slice(ext.emit().get(..ext.len())?);
-        let (payload, padding) = body.split_at_mut_checked(payload_len)?;
-        fill(payload);
-        padding.fill(0);
-        icrc.copy_from_slice(&crc.feed(after_bth).finish());
-        if matches!(self.net, Net::InfiniBand(..)) {
-            let crc = lrh::vcrc(packet_of(out)?);
-            *out.last_chunk_mut()? = crc;
-        }
-        Some(frame_len)
+        let id = if let Net::V4(ip, _) = &self.net { ip.id } else { 0 };
+        Template::new(*self).emit(id, bth, ext, payload_len, out, fill)
     }
 }
 
-/// Returns the part of an InfiniBand frame that the variant CRC covers.
-fn packet_of(frame: &[u8]) -> Option<&[u8]> {
-    frame.get(Ethernet::LEN + Symbol::LEN..frame.len().checked_sub(VCRC_LEN)?)
+/// The bytes that count as ones, by the kind of network layer: its own and, as the last, that of the base
+/// header.
+mod ones {
+    use super::{Bth, Ipv4, Ipv6, Lrh, Ones, Udp};
+
+    /// Type of service, time to live, header checksum, UDP checksum.
+    pub(super) const V4: Ones =
+        Ones::new(0, &[1, 8, 10, 11, 26, 27, Ipv4::LEN + Udp::LEN + Bth::VARIANT_BYTE]);
+    /// Traffic class and flow label, hop limit, UDP checksum.
+    pub(super) const V6: Ones =
+        Ones::new(0x0f, &[1, 2, 3, 7, 46, 47, Ipv6::LEN + Udp::LEN + Bth::VARIANT_BYTE]);
+    /// Traffic class and flow label, hop limit.
+    pub(super) const GRH: Ones = Ones::new(0x0f, &[1, 2, 3, 7, Ipv6::LEN + Bth::VARIANT_BYTE]);
+    /// The virtual lane.
+    pub(super) const LOCAL: Ones = Ones::new(0xf0, &[Lrh::LEN + Bth::VARIANT_BYTE]);
 }
 
-/// Computes the CRC over network and base header, with variant fields as ones.
-fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
+/// Computes the ICRC of a packet, from its network layer to the last padding.
+#[inline]
+pub(super) fn crc(net: &Net, packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
     // GRH, all of it except the virtual lane is covered.
-    let (start, bytes) = match net {
-        Net::InfiniBand(_, None) => return masked_local(bytes, bth),
-        Net::InfiniBand(_, Some(_)) => (Symbol::LEN + Lrh::LEN, bytes.get(Symbol::LEN + Lrh::LEN..)?),
-        _ => (0, bytes),
+    let (start, ones, before) = match net {
+        Net::V4(..) => (Icrc::START, &ones::V4, 0),
+        Net::V6(..) => (Icrc::START, &ones::V6, 0),
+        Net::Grh(_) => (Icrc::START, &ones::GRH, 0),
+        Net::InfiniBand(_, Some(_)) => (Icrc::START, &ones::GRH, Symbol::LEN + Lrh::LEN),
+        Net::InfiniBand(_, None) => (Icrc::EMPTY, &ones::LOCAL, Symbol::LEN),
     };
-    const MAX: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
-    let mut copy = [0; MAX];
-    let net_len = net.len() - start;
-    copy.get_mut(..net_len)?.copy_from_slice(bytes.get(..net_len)?);
-    match net {
-        Net::V4(..) => {
-            // Type of service, time to live, header checksum, UDP checksum.
-            for at in [1, 8, 10, 11, 26, 27] {
-                copy[at] = 0xff;
-            }
-        }
-        Net::V6(..) | Net::Grh(_) | Net::InfiniBand(..) => {
-            // Traffic class and flow label, hop limit, UDP checksum (after a GRH, the base header overwrites
-            // the last).
-            copy[0] |= 0x0f;
-            for at in [1, 2, 3, 7, 46, 47] {
-                copy[at] = 0xff;
-            }
-        }
-    }
-    let total = net_len + Bth::LEN;
-    copy.get_mut(net_len..total)?.copy_from_slice(bth);
-    *copy.get_mut(net_len + Bth::VARIANT_BYTE)? = 0xff;
-    Some(Icrc::START.feed(copy.get(..total)?))
-}
-
-/// Computes the CRC of [`masked`] for an InfiniBand packet without GRH.
-fn masked_local(net: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
-    let mut copy = [0; Lrh::LEN + Bth::LEN];
-    copy[..Lrh::LEN].copy_from_slice(net.get(Symbol::LEN..Symbol::LEN + Lrh::LEN)?);
-    copy[Lrh::LEN..].copy_from_slice(bth);
-    copy[0] |= 0xf0;
-    copy[Lrh::LEN + Bth::VARIANT_BYTE] = 0xff;
-    Some(Icrc::EMPTY.feed(&copy))
+    Some(start.feed_with(ones, packet.get(before..)?).finish())
 }
 
 /// A parsed frame.
@@ -290,7 +222,7 @@ pub struct Frame<'a> {
     pub packet: Packet<'a>,
     /// The ICRC as received.
     pub icrc: [u8; 4],
-    net: &'a [u8],
+    /// The bytes from the network layer to the last padding.
     covered: &'a [u8],
 }
 
@@ -299,31 +231,39 @@ impl<'a> Frame<'a> {
     /// (Ethernet's padding of short frames) are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (ethernet, network) = Ethernet::parse(bytes)?;
-        let (net, body) = match ethernet.ethertype {
+        match ethernet.ethertype {
             ETHERTYPE_IPV4 => {
                 let (ip, rest) = Ipv4::parse(network)?;
                 let (udp, body) = parse_udp(ip.protocol, rest)?;
-                (Net::V4(ip, udp), body)
+                Self::of(ethernet, Net::V4(ip, udp), network, body)
             }
             ETHERTYPE_IPV6 => {
                 let (ip, rest) = Ipv6::parse(network)?;
                 let (udp, body) = parse_udp(ip.next_header, rest)?;
-                (Net::V6(ip, udp), body)
+                Self::of(ethernet, Net::V6(ip, udp), network, body)
             }
             ETHERTYPE_ROCE_V1 => {
                 let (ip, body) = Ipv6::parse(network)?;
                 if ip.next_header != Ipv6::NEXT_IBA {
                     return Err(Error::NotRoce);
                 }
-                (Net::Grh(ip), body)
+                Self::of(ethernet, Net::Grh(ip), network, body)
             }
-            ETHERTYPE_INFINIBAND => parse_infiniband(network)?,
-            _ => return Err(Error::NotRoce),
-        };
-        let (covered, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
-        let net_bytes = network.get(..net.len()).ok_or(Error::Truncated)?;
-        let packet = Packet::parse(covered)?;
-        Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, net: net_bytes, covered })
+            ETHERTYPE_INFINIBAND => {
+                let (net, body) = parse_infiniband(network)?;
+                Self::of(ethernet, net, network, body)
+            }
+            _ => Err(Error::NotRoce),
+        }
+    }
+
+    /// Parses the transport part: `body`, after the network layer at the front of `network`.
+    #[inline]
+    fn of(ethernet: Ethernet, net: Net, network: &'a [u8], body: &'a [u8]) -> Result<Self, Error> {
+        let (transport, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
+        let covered = network.get(..net.len() + transport.len()).ok_or(Error::Truncated)?;
+        let packet = Packet::parse(transport)?;
+        Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, covered })
     }
 
     /// Returns the bytes that the receiver of a datagram finds before it: see [`Headers::origin`].
@@ -335,8 +275,7 @@ impl<'a> Frame<'a> {
     /// Returns true if the ICRC is right.
     #[must_use]
     pub fn icrc_ok(&self) -> bool {
-        let Some((bth, rest)) = self.covered.split_first_chunk() else { return false };
-        masked(&self.headers.net, self.net, bth).is_some_and(|crc| crc.feed(rest).finish() == self.icrc)
+        crc(&self.headers.net, self.covered) == Some(self.icrc)
     }
 
     /// Writes the frame again into the front of `out`. Returns its length, or `None` if `out` is too short.

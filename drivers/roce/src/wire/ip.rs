@@ -35,7 +35,7 @@ impl Ipv4 {
         if h[0] != 0x45 {
             return Err(Error::Malformed);
         }
-        if checksum(h) != 0 {
+        if checksum(Self::sum(h)) != 0 {
             return Err(Error::Checksum);
         }
         let header = Self {
@@ -59,27 +59,38 @@ impl Ipv4 {
     /// Returns the bytes of a header before `payload_len` bytes.
     #[must_use]
     pub fn emit(&self, payload_len: usize) -> [u8; Self::LEN] {
-        let total = (Self::LEN + payload_len) as u16;
-        let mut h = [0; Self::LEN];
-        h[0] = 0x45;
-        h[1] = self.tos;
-        h[2..4].copy_from_slice(&total.to_be_bytes());
-        h[4..6].copy_from_slice(&self.id.to_be_bytes());
-        h[6..8].copy_from_slice(&self.flags_fragment.to_be_bytes());
-        h[8] = self.ttl;
-        h[9] = self.protocol;
-        h[12..16].copy_from_slice(&self.src);
-        h[16..20].copy_from_slice(&self.dst);
-        let sum = checksum(&h);
-        h[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut h = self.fixed();
+        let sum = Self::sum(&h);
+        Self::complete(&mut h, sum, self.id, payload_len);
         h
+    }
+
+    /// Returns the bytes of the header without length, identification and checksum.
+    pub(super) const fn fixed(&self) -> [u8; Self::LEN] {
+        let [f, g] = self.flags_fragment.to_be_bytes();
+        let ([a, b, c, d], [p, q, r, s]) = (self.src, self.dst);
+        [0x45, self.tos, 0, 0, 0, 0, f, g, self.ttl, self.protocol, 0, 0, a, b, c, d, p, q, r, s]
+    }
+
+    /// Adds what [`fixed`](Self::fixed) leaves out. `sum` is that of the header without it.
+    #[inline]
+    pub(super) const fn complete(h: &mut [u8; Self::LEN], sum: u32, id: u16, payload_len: usize) {
+        let total = (Self::LEN + payload_len) as u16;
+        [h[2], h[3]] = total.to_be_bytes();
+        [h[4], h[5]] = id.to_be_bytes();
+        [h[10], h[11]] = checksum(sum + total as u32 + id as u32).to_be_bytes();
+    }
+
+    /// Returns the sum of the words of a header.
+    #[inline]
+    pub(super) fn sum(header: &[u8; Self::LEN]) -> u32 {
+        let (words, _) = header.as_chunks::<2>();
+        words.iter().map(|&w| u32::from(u16::from_be_bytes(w))).sum()
     }
 }
 
-/// Returns the Internet checksum, which is zero over a header with a right checksum field.
-fn checksum(header: &[u8; Ipv4::LEN]) -> u16 {
-    let (words, _) = header.as_chunks::<2>();
-    let sum: u32 = words.iter().map(|&w| u32::from(u16::from_be_bytes(w))).sum();
+/// Returns the Internet checksum for a sum, which is zero over a header with a right checksum field.
+const fn checksum(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
@@ -140,5 +151,10 @@ impl Ipv6 {
         h[8..24].copy_from_slice(&self.src);
         h[24..40].copy_from_slice(&self.dst);
         h
+    }
+
+    /// Changes the length field to that of `payload_len` bytes.
+    pub(super) const fn set_payload_len(h: &mut [u8; Self::LEN], payload_len: usize) {
+        [h[4], h[5]] = (payload_len as u16).to_be_bytes();
     }
 }

@@ -17,6 +17,7 @@ mod icrc;
 mod ip;
 mod lrh;
 mod route;
+mod template;
 mod udp;
 
 pub use bth::{Bth, Opcode, Operation, Service, XrcEth};
@@ -27,7 +28,10 @@ pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
 pub use icrc::{Icrc, Method};
 pub use ip::{Ipv4, Ipv6};
 pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
+pub use template::Template;
 pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
+
+use icrc::Ones;
 
 /// The reason for which bytes are not a frame of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

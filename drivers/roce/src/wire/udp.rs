@@ -45,6 +45,11 @@ impl Udp {
         let [g, h] = self.checksum.to_be_bytes();
         [a, b, c, d, e, f, g, h]
     }
+
+    /// Changes the length field to that of `payload_len` bytes.
+    pub(super) const fn set_payload_len(header: &mut [u8; Self::LEN], payload_len: usize) {
+        [header[4], header[5]] = ((Self::LEN + payload_len) as u16).to_be_bytes();
+    }
 }
 
 /// Returns the source port of a reliable connection between two queue pairs, the same in both directions, as

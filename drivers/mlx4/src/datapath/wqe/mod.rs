@@ -8,7 +8,9 @@ use crate::hardware::Hardware;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use entry::{CHUNK, Entry, Head, pair};
 use platform::IoAddr;
-use verbs::{AddressVector, Gid, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
+use verbs::{
+    AddressVector, Gid, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError, WrId,
+};
 
 /// The index of the unit after the control segment, and of the one after the remote address.
 const AFTER_CONTROL: usize = 1;
@@ -44,19 +46,31 @@ mod control {
     pub(super) const SOURCE_GIVEN: u32 = 1 << 16;
 }
 
-/// The limits that work requests are checked against.
-#[derive(Clone, Copy)]
-pub(crate) struct PostLimits<'a, H> {
-    pub(crate) hw: &'a H,
+/// The limits of the lists that work requests name.
+pub(crate) struct PostLimits {
     /// The key that covers all memory.
-    pub(crate) key: &'a AtomicU32,
+    pub(crate) key: AtomicU32,
     /// The maximum length of a message, in bytes.
-    pub(crate) max_message: &'a u64,
+    pub(crate) max_message: u64,
 }
 
-impl<H: Hardware> PostLimits<'_, H> {
-    /// Checks that a work request may name a list.
-    fn check(&self, list: &[Sge]) -> Result<(), VerbsError> {
+/// The check of the lists that work requests name.
+pub(crate) struct ListCheck<'a, H> {
+    pub(crate) hw: &'a H,
+    pub(crate) limits: &'a PostLimits,
+}
+
+impl<H> Clone for ListCheck<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H> Copy for ListCheck<'_, H> {}
+
+impl<H: Hardware> ListCheck<'_, H> {
+    /// Checks that a work request may name a list. Returns the key for its elements.
+    fn key(self, list: &[Sge]) -> Result<u32, VerbsError> {
         if list.len() > MAX_ELEMENTS {
             return Err(VerbsError::InvalidArgument);
         }
@@ -68,7 +82,8 @@ impl<H: Hardware> PostLimits<'_, H> {
                 .check(element.addr, element.len.into())
                 .map_err(|_| VerbsError::LocalProtection)?;
         }
-        if total <= *self.max_message { Ok(()) } else { Err(VerbsError::InvalidArgument) }
+        let Self { limits: PostLimits { key, max_message }, .. } = self;
+        if total <= *max_message { Ok(key.load(Ordering::Relaxed)) } else { Err(VerbsError::InvalidArgument) }
     }
 }
 
@@ -93,6 +108,41 @@ pub(crate) struct Source {
     pub(crate) domain: u32,
 }
 
+/// A WRITE whose payload is inline and not too long.
+#[derive(Clone, Copy)]
+pub(crate) struct InlineWrite<'a> {
+    wr: &'a SendWr<'a>,
+    bytes: &'a [u8],
+    remote: &'a RemoteAddr,
+    imm: &'a Option<u32>,
+}
+
+impl<'a> InlineWrite<'a> {
+    /// Returns the WRITE of a work request that is one.
+    #[inline(always)]
+    pub(crate) const fn of(wr: &'a SendWr<'a>) -> Option<Self> {
+        match &wr.op {
+            SendOp::Write { data: Payload::Inline(bytes), remote, imm } if bytes.len() <= MAX_INLINE => {
+                Some(Self { wr, bytes, remote, imm })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the identifier of the work request.
+    #[inline(always)]
+    pub(crate) const fn id(self) -> WrId {
+        self.wr.id
+    }
+
+    /// Returns true if the payload has the length of a cache line.
+    #[inline(always)]
+    pub(crate) const fn is_cache_line(self) -> bool {
+        const CACHE_LINE: usize = 64;
+        self.bytes.len() == CACHE_LINE
+    }
+}
+
 /// An entry of the send ring, into which a work request is written. The bytes after its end, and the padding
 /// of its pieces, have no meaning.
 ///
@@ -109,43 +159,46 @@ impl<'a> Wqe<'a> {
         Self(entry)
     }
 
-    /// Writes a request of a connection. A WRITE is handled inline, because LITE posts mostly WRITEs.
+    /// Writes an inline WRITE.
     #[inline(always)]
+    pub(crate) fn inline_write(self, write: InlineWrite<'_>) -> Head {
+        let InlineWrite { wr, bytes, remote, imm } = write;
+        let units = pieces::write(self.0, AFTER_REMOTE, bytes);
+        self.remote(*remote);
+        self.control(flags(wr.signaled, wr.solicited), imm.unwrap_or(0));
+        Head::new(write_opcode(*imm), wr.fence, units)
+    }
+
+    /// Writes a request of a connection.
     pub(crate) fn request<H: Hardware>(
         self,
         wr: &SendWr<'_>,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
     ) -> Result<Head, VerbsError> {
-        let SendOp::Write { data, remote, imm } = &wr.op else { return self.other(wr, limits) };
-        self.remote(*remote);
-        self.control(flags(wr.signaled, wr.solicited), imm.unwrap_or(0));
-        let units = self.payload(AFTER_REMOTE, data, limits)?;
-        let opcode = if imm.is_some() { opcode::WRITE_IMM } else { opcode::WRITE };
-        Ok(Head::new(opcode, wr.fence, units))
-    }
-
-    #[inline(never)]
-    fn other<H: Hardware>(self, wr: &SendWr<'_>, limits: &PostLimits<'_, H>) -> Result<Head, VerbsError> {
         use opcode as op;
         let (opcode, units, immediate) = match wr.op {
-            SendOp::Write { .. } => return self.request(wr, limits),
+            SendOp::Write { data, remote, imm } => {
+                let units = self.payload(AFTER_REMOTE, &data, check)?;
+                self.remote(remote);
+                (write_opcode(imm), units, imm.unwrap_or(0))
+            }
             SendOp::Read { into, remote } => {
-                let units = self.gather(AFTER_REMOTE, into, limits)?;
+                let units = self.gather(AFTER_REMOTE, into, check)?;
                 self.remote(remote);
                 (op::READ, units, 0)
             }
             SendOp::Send { data, imm } => {
-                let units = self.payload(AFTER_CONTROL, &data, limits)?;
+                let units = self.payload(AFTER_CONTROL, &data, check)?;
                 (if imm.is_some() { op::SEND_IMM } else { op::SEND }, units, imm.unwrap_or(0))
             }
             SendOp::SendInvalidate { data, key } => {
-                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, &data, limits)?, key.0)
+                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, &data, check)?, key.0)
             }
             SendOp::FetchAdd { result, remote, add } => {
-                (op::FETCH_ADD, self.atomic(result, remote, [add, 0], limits)?, 0)
+                (op::FETCH_ADD, self.atomic(result, remote, [add, 0], check)?, 0)
             }
             SendOp::CompareSwap { result, remote, compare, swap } => {
-                (op::COMPARE_SWAP, self.atomic(result, remote, [swap, compare], limits)?, 0)
+                (op::COMPARE_SWAP, self.atomic(result, remote, [swap, compare], check)?, 0)
             }
         };
         self.control(flags(wr.signaled, wr.solicited), immediate);
@@ -156,13 +209,13 @@ impl<'a> Wqe<'a> {
     pub(crate) fn datagram<H: Hardware>(
         self,
         wr: &UdSendWr<'_>,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
         from: Source,
     ) -> Result<Head, VerbsError> {
         const NO_VLAN: u64 = 0xffff;
         const GRH: u32 = 1 << 23;
         const HEADERS: usize = 4;
-        let units = self.payload(HEADERS, &wr.data, limits)?;
+        let units = self.payload(HEADERS, &wr.data, check)?;
         let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
         let (lid, level) = match link {
             LinkKind::InfiniBand => (u32::from(peer.lid), u32::from(service_level & 0xf) << 28),
@@ -244,17 +297,17 @@ impl<'a> Wqe<'a> {
 
     /// Writes the payload from a unit on, and returns the index of the unit after it. A refused payload
     /// leaves the first words of chunks unchanged.
-    #[inline(always)]
+    #[inline(never)]
     fn payload<H: Hardware>(
         self,
         unit: usize,
         data: &Payload<'_>,
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
     ) -> Result<usize, VerbsError> {
         match *data {
             Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(pieces::write(self.0, unit, bytes)),
             Payload::Inline(_) => Err(VerbsError::InvalidArgument),
-            Payload::Gather(list) => self.gather(unit, list, limits),
+            Payload::Gather(list) => self.gather(unit, list, check),
         }
     }
 
@@ -265,10 +318,9 @@ impl<'a> Wqe<'a> {
         self,
         mut unit: usize,
         list: &[Sge],
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
     ) -> Result<usize, VerbsError> {
-        limits.check(list)?;
-        let key = limits.key.load(Ordering::Relaxed);
+        let key = check.key(list)?;
         // A length of 0 would mean 2 GiB.
         for element in list.iter().filter(|element| element.len > 0) {
             self.element(unit, key, element.addr, element.len);
@@ -283,12 +335,12 @@ impl<'a> Wqe<'a> {
         result: IoAddr,
         remote: RemoteAddr,
         operands: [u64; 2],
-        limits: &PostLimits<'_, H>,
+        check: ListCheck<'_, H>,
     ) -> Result<usize, VerbsError> {
         if !remote.addr.0.is_multiple_of(8) {
             return Err(VerbsError::InvalidArgument);
         }
-        let units = self.gather(AFTER_REMOTE + 1, &[Sge { addr: result, len: 8 }], limits)?;
+        let units = self.gather(AFTER_REMOTE + 1, &[Sge { addr: result, len: 8 }], check)?;
         self.remote(remote);
         self.unit(AFTER_REMOTE, operands);
         Ok(units)
@@ -301,9 +353,15 @@ pub(crate) fn has_grh(to: &AddressVector) -> bool {
     to.link != LinkKind::InfiniBand || to.peer.gid != Gid([0; 16]) && to.peer.gid.ipv4().is_none()
 }
 
+/// Returns the opcode of a WRITE with or without immediate data.
+#[inline(always)]
+const fn write_opcode(imm: Option<u32>) -> u8 {
+    if imm.is_some() { opcode::WRITE_IMM } else { opcode::WRITE }
+}
+
 #[inline(always)]
 const fn flags(signaled: bool, solicited: bool) -> u32 {
-    (if signaled { control::COMPLETE } else { 0 }) | if solicited { control::SOLICITED } else { 0 }
+    (signaled as u32 * control::COMPLETE) | (solicited as u32 * control::SOLICITED)
 }
 
 /// Writes a receive into a single buffer of the driver's own.
@@ -319,11 +377,10 @@ pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]
 #[inline]
 pub(crate) fn store_receive<H: Hardware>(
     scatter: &[Sge],
-    limits: &PostLimits<'_, H>,
+    check: ListCheck<'_, H>,
     entry: &[AtomicU64],
 ) -> Result<(), VerbsError> {
-    limits.check(scatter)?;
-    let key = limits.key.load(Ordering::Relaxed);
+    let key = check.key(scatter)?;
     let elements = scatter.iter().filter(|element| element.len > 0);
     let elements = elements.map(|e| [pair(e.len, key), e.addr.0]);
     for (words, places) in elements.chain([[NO_KEY, 0]]).zip(entry.as_chunks::<2>().0) {

@@ -1,20 +1,20 @@
 //! Inline payload, in pieces.
 
-use super::entry::{CHUNK, CHUNK_WORDS, Entry, UNIT, pair};
+use super::entry::{CHUNK, CHUNK_WORDS, Entry, UNIT};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The size of the header of a piece, in bytes.
 pub(super) const HEADER: usize = 4;
 /// Flag in the header of a data segment: the data is inline.
 const INLINE: u32 = 1 << 31;
+/// The length of the data of a piece that fills a chunk, in bytes.
+const ROOM: usize = CHUNK - HEADER;
 
 /// Writes bytes from a unit of a request on. Each piece has a header and ends at a chunk boundary. Returns
 /// the index of the unit after them.
 #[inline(always)]
 pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     const UNITS: usize = CHUNK / UNIT;
-    const ROOM: usize = CHUNK - HEADER;
-    let behind = |bytes: &[u8]| (HEADER + bytes.len()).div_ceil(UNIT);
     let chunks = entry.as_chunks::<CHUNK_WORDS>().0;
     let Some((first, others)) = chunks.get(unit / UNITS..).and_then(<[_]>::split_first) else {
         return unit;
@@ -25,7 +25,7 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     }
     let Some((piece, mut bytes)) = bytes.split_at_checked(targets.len() * 8 - HEADER) else {
         fill_part(targets, bytes);
-        return unit + behind(bytes);
+        return unit + units(bytes);
     };
     fill(targets, piece);
     let mut end = (unit / UNITS + 1) * UNITS;
@@ -33,7 +33,7 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
         let Some((piece, rest)) = bytes.split_first_chunk::<ROOM>() else {
             if !bytes.is_empty() {
                 fill_part(chunk, bytes);
-                end += behind(bytes);
+                end += units(bytes);
             }
             break;
         };
@@ -41,6 +41,12 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
         (bytes, end) = (rest, end + UNITS);
     }
     end
+}
+
+/// Returns the number of units of a piece.
+#[inline(always)]
+const fn units(piece: &[u8]) -> usize {
+    (HEADER + piece.len()).div_ceil(UNIT)
 }
 
 /// Writes a piece that fills its units. The word with its header is stored last.
@@ -51,57 +57,47 @@ fn fill(targets: &[AtomicU64], piece: &[u8]) {
         for (target, word) in targets.iter().zip(behind.as_chunks().0) {
             target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
-        first.store(header(piece.len(), u32::from_be_bytes(*head)), Ordering::Release);
+        first.store(header(piece.len(), *head), Ordering::Release);
     }
 }
 
 /// Writes a piece that may be shorter than its units.
-#[inline(never)]
+#[inline(always)]
 fn fill_part(targets: &[AtomicU64], piece: &[u8]) {
     let Some((first, targets)) = targets.split_first() else { return };
-    let head = if let Some((head, behind)) = piece.split_first_chunk() {
-        let (targets, behind) = fill_words::<4>(targets, behind);
-        let (targets, behind) = fill_words::<2>(targets, behind);
-        let (targets, behind) = fill_words::<1>(targets, behind);
-        if !behind.is_empty()
-            && let Some(target) = targets.first()
-        {
-            target.store(padded(behind).to_be(), Ordering::Relaxed);
-        }
-        u32::from_be_bytes(*head)
-    } else {
-        (padded(piece) >> 32) as u32
+    let Some((head, behind)) = piece.split_first_chunk() else {
+        let byte = |n: usize| piece.get(n).copied().unwrap_or(0);
+        first.store(header(piece.len(), [byte(0), byte(1), byte(2), 0]), Ordering::Release);
+        return;
     };
-    first.store(header(piece.len(), head), Ordering::Release);
+    let (words, tail) = behind.as_chunks();
+    if !tail.is_empty()
+        && let Some(target) = targets.get(words.len())
+    {
+        target.store(last(piece, tail.len()), Ordering::Relaxed);
+    }
+    for (target, word) in targets.iter().zip(words) {
+        target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    first.store(header(piece.len(), *head), Ordering::Release);
 }
 
-/// Stores `N` words if there are that many. Returns the remaining targets and bytes.
+/// Returns the last 1 to 7 bytes of a piece of more than 4 as the first bytes of a word, in memory order.
 #[inline(always)]
-fn fill_words<'a, 'b, const N: usize>(
-    targets: &'a [AtomicU64],
-    bytes: &'b [u8],
-) -> (&'a [AtomicU64], &'b [u8]) {
-    match (targets.split_first_chunk::<N>(), bytes.split_at_checked(8 * N)) {
-        (Some((targets, behind)), Some((words, rest))) => {
-            for (target, word) in targets.iter().zip(words.as_chunks().0) {
-                target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-            }
-            (behind, rest)
-        }
-        _ => (targets, bytes),
-    }
+const fn last(piece: &[u8], count: usize) -> u64 {
+    let word = match (piece.last_chunk(), piece.last_chunk()) {
+        (Some(eight), _) => u64::from_le_bytes(*eight) >> (64 - 8 * count),
+        (None, Some(four)) => (u32::from_le_bytes(*four) >> (32 - 8 * count)) as u64,
+        (None, None) => 0,
+    };
+    word.to_le()
 }
 
 /// Returns the first word of a piece, with its length and its first bytes, in memory order.
 #[inline(always)]
-const fn header(len: usize, head: u32) -> u64 {
-    pair(INLINE | len as u32, head).to_be()
-}
-
-/// Returns up to 8 bytes as the first bytes of a word.
-#[inline]
-fn padded(bytes: &[u8]) -> u64 {
-    bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, target)| word | u64::from(*byte) << (8 * target))
+const fn header(len: usize, head: [u8; HEADER]) -> u64 {
+    // A little-endian processor need not swap the bytes of `head` twice.
+    ((u32::from_le_bytes(head) as u64) << 32 | (INLINE | len as u32).swap_bytes() as u64).to_le()
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ use super::send_queue::{Op, SendQueue, Wqe};
 use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
 use alloc::collections::VecDeque;
-use core::time::Duration;
 use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
@@ -164,13 +163,13 @@ impl Requester {
         self.wait_until.or_else(|| self.timers.deadline())
     }
 
-    /// Returns true if [`next_tx`](Self::next_tx) returns a packet.
+    /// Returns true if [`next_request`](Self::next_request) returns a packet.
     pub(super) fn has_work(&self) -> bool {
         self.probe_due || self.queue.get(self.cursor).is_some_and(|wqe| self.sendable(wqe).is_some())
     }
 
     /// Returns the next request packet, if one may be sent now.
-    pub(super) fn next_tx(&self) -> Option<Tx> {
+    pub(super) fn next_request(&self) -> Option<Request<'_>> {
         if self.probe_due {
             return self.probe();
         }
@@ -230,7 +229,7 @@ impl Requester {
     }
 
     /// Returns the packet at `una` again.
-    fn probe(&self) -> Option<Tx> {
+    fn probe(&self) -> Option<Request<'_>> {
         let (wqe, position) = (self.queue.front()?, self.queue.head());
         let done = ahead(self.una, wqe.first);
         let end = self.rd_atomic.front().filter(|_| wqe.op.is_rd_atomic());
@@ -238,12 +237,20 @@ impl Requester {
         Some(self.request(wqe, position, self.una, done, packets, true))
     }
 
-    fn request(&self, wqe: &Wqe, position: u64, psn: Psn, done: u32, packets: u32, ack_request: bool) -> Tx {
+    const fn request<'a>(
+        &'a self,
+        wqe: &'a Wqe,
+        position: u64,
+        psn: Psn,
+        done: u32,
+        packets: u32,
+        ack_request: bool,
+    ) -> Request<'a> {
         let (mtu, remote_qp) = (self.mtu, self.remote_qp);
-        Request { wqe, position, psn, done, packets, ack_request, mtu, remote_qp }.tx()
+        Request { wqe, position, psn, done, packets, ack_request, mtu, remote_qp }
     }
 
-    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.
+    /// Records that `tx`, the packet of [`next_request`](Self::next_request), was sent.
     pub(super) fn on_sent(&mut self, tx: &Tx, packets: u32, env: &mut Env<'_>) {
         if self.probe_due {
             self.probe_due = false;
@@ -304,7 +311,7 @@ impl Requester {
             // The responder had missed the packet that the probe repeated, and thus the packets after it; or
             // a repeated packet was lost.
             Due::Probe if self.probed == Some(self.una) || self.gap.is_some_and(|gap| gap.again) => {
-                self.on_gap(Some(Duration::ZERO), env);
+                self.on_gap(Some(0), env);
             }
             Due::Probe => {
                 env.counters.probes += 1;

@@ -3,8 +3,8 @@
 use super::{Gap, RNR_UNLIMITED, Requester, ahead};
 use crate::transport::Env;
 use crate::transport::send_queue::Op;
+use crate::transport::timers::after;
 use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
-use core::time::Duration;
 use verbs::{Psn, Status};
 
 /// The result of an acknowledgement: either everything up to a PSN is complete, or data of an earlier READ or
@@ -201,14 +201,14 @@ impl Requester {
             // Either the responder had missed the probed packet, or this is only the first of many responses.
             // If no other arrives, the packet had been missed.
             self.probed = probed;
-            self.timers.hasten(env.now + wait);
+            self.timers.hasten(after(env.now, wait));
         }
     }
 
     /// Handles the responder's report that the packet at `una` is missing. If the report is repeated after a
     /// round trip, the packet was lost again.
     fn reported_gap(&mut self, env: &mut Env<'_>) {
-        self.on_gap(self.rtt.least().map(Duration::from_nanos), env);
+        self.on_gap(self.rtt.least(), env);
     }
 
     /// Handles a response that reveals missing data at `una`. Later responses to the same requests reveal it
@@ -218,14 +218,14 @@ impl Requester {
     }
 
     /// Goes back to the lost packet at `una`. If the requester has already gone back to it, it does so again
-    /// only if the gap persists for `settled` after that.
-    pub(super) fn on_gap(&mut self, settled: Option<Duration>, env: &mut Env<'_>) {
+    /// only if the gap persists for `settled` nanoseconds after that.
+    pub(super) fn on_gap(&mut self, settled: Option<u64>, env: &mut Env<'_>) {
         if self.una == self.sent {
             return;
         }
         if let Some(gap) = self.gap.as_mut().filter(|gap| gap.at == self.una) {
             let Some(settled) = settled else { return };
-            let again = gap.when + settled;
+            let again = after(gap.when, settled);
             if env.now < again {
                 gap.again = true;
                 self.timers.hasten(again);

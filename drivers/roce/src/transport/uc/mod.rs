@@ -12,7 +12,7 @@ use super::recv_queue::RecvQueue;
 use super::request::Request;
 use super::resources::ahead;
 use super::send_queue::SendQueue;
-use crate::wire::{Headers, Net, Packet, Service};
+use crate::wire::{Headers, Net, Packet, Service, Template};
 use platform::Memory;
 use receiver::Receiver;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, SendOp, SendWr, Status, VerbsError, WrId};
@@ -24,7 +24,7 @@ pub struct UnreliableQp {
     state: State,
     queue: SendQueue,
     receiver: Receiver,
-    path: Option<Headers>,
+    path: Option<Template>,
     remote_qp: QpNum,
     /// The payload of a full packet, in bytes.
     mtu: usize,
@@ -75,7 +75,7 @@ impl UnreliableQp {
     /// Returns true if `source` is the peer's.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
+        self.path.as_ref().is_some_and(|path| path.headers().net.leads_to_source_of(source))
     }
 
     /// Changes the state to RTR (specification 10.3.1.4), in which packets are received. Only the parts of
@@ -87,7 +87,7 @@ impl UnreliableQp {
         self.mtu = connect.mtu.bytes();
         self.receiver.connect(connect);
         self.remote_qp = connect.remote_qp;
-        self.path = path;
+        self.path = path.map(Template::new);
         self.state = State::ReadyToReceive;
         Ok(())
     }
@@ -199,7 +199,7 @@ impl UnreliableQp {
     /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.bth, &tx.ext, tx.len))
     }
 
     /// Writes the frame of `tx`, as [`ReliableQp::emit`](super::ReliableQp::emit) does.

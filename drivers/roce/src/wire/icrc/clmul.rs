@@ -7,23 +7,25 @@
 //! others may be replaced by any polynomial with the same remainder at the place of the others. As
 //! `H x^(n+64) + L x^n` with the halves `H` and `L` of 64 bits, that polynomial is the sum of two products of
 //! 64 by 32 bits, `H (x^(n+64) mod P) + L (x^n mod P)`, which fit into 128 bits. So four registers of 16
-//! bytes advance over the bytes 64 at a time, are then folded into one, and the tables process the last 16
-//! bytes. (V. Gopal and others: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction,
-//! Intel, 2009.)
+//! bytes advance over the bytes 64 at a time and are then folded into one, which is reduced to 32 bits. (V.
+//! Gopal and others: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.)
+//!
+//! Zeros in front change nothing, so bytes that do not fill a register come first, at the end of one.
 //!
 //! Wider multiplications (VPCLMULQDQ) are not used: the kernel does not preserve AVX-512 state across
 //! interrupts, and this method is already faster than the copy of a frame.
 #![allow(unsafe_code, reason = "a function with target features is called after CPUID was asked")]
 
+use super::Ones;
 use super::table::{self, POLYNOMIAL};
 use core::arch::x86_64::{
-    __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_unpackhi_epi64,
-    _mm_xor_si128,
+    __m128i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_or_si128,
+    _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128,
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// For fewer bytes the tables are as fast, and four registers of 16 bytes cannot be filled.
-const MIN_BYTES: usize = 64;
+/// For fewer bytes the tables are as fast.
+const MIN_BYTES: usize = 8;
 
 /// Returns `x^n mod P` as a factor for reversed bits: the product of two reversed polynomials of 64 bits is
 /// one bit too low, so the constant is one bit higher.
@@ -48,36 +50,104 @@ const fn factors(bits: u32) -> [u64; 2] {
 const BY_64_BYTES: [u64; 2] = factors(4 * 128);
 /// The folding factors for a distance of one 16-byte register.
 const BY_16_BYTES: [u64; 2] = factors(128);
+/// The factor for a distance of 64 bits of 32 bits.
+const BY_8_BYTES: u64 = power(64);
+/// The polynomial with its highest power, and the quotient of `x^64` by it.
+const DIVISORS: [u64; 2] = [(POLYNOMIAL as u64) << 1 | 1, quotient()];
+
+/// Returns the quotient of `x^64` by the polynomial, of 33 reversed bits.
+const fn quotient() -> u64 {
+    let (mut rest, mut quotient) = (1u64, 0);
+    let mut i = 0;
+    while i <= 32 {
+        // `rest` is the part of the dividend that begins with the power `64 - i`.
+        let bit = rest & 1;
+        quotient |= bit << i;
+        if bit == 1 {
+            rest ^= (POLYNOMIAL as u64) << 1 | 1;
+        }
+        rest >>= 1;
+        i += 1;
+    }
+    quotient
+}
 
 /// Returns the CRC register after `bytes`, from `crc` before them; `None` if this processor lacks the
 /// instruction, or there are too few bytes.
 #[inline]
-pub(super) fn feed(crc: u32, bytes: &[u8]) -> Option<u32> {
+pub(super) fn feed(crc: u32, ones: &Ones, bytes: &[u8]) -> Option<u32> {
     if bytes.len() < MIN_BYTES || !available() {
         return None;
     }
     // SAFETY: `available` has found PCLMULQDQ, the only feature that the function needs beyond x86-64's own.
-    Some(unsafe { run(crc, bytes) })
+    Some(unsafe { run(crc, ones, bytes) })
 }
 
 #[target_feature(enable = "pclmulqdq")]
-fn run(crc: u32, bytes: &[u8]) -> u32 {
-    let (blocks, rest) = bytes.as_chunks::<16>();
-    let (fours, singles) = blocks.as_chunks::<4>();
-    let Some(([a, b, c, d], fours)) = fours.split_first() else { return table::feed(crc, bytes) };
-    let mut lanes = [load(a), load(b), load(c), load(d)];
-    lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(crc.cast_signed()));
-    for four in fours {
-        for (lane, block) in lanes.iter_mut().zip(four) {
-            *lane = fold(*lane, BY_64_BYTES, load(block));
-        }
+fn run(crc: u32, ones: &Ones, bytes: &[u8]) -> u32 {
+    let (head, mut blocks) = bytes.as_rchunks::<16>();
+    let mut ones_of_blocks = ones.0.get(head.len()..).unwrap_or_default().as_chunks::<16>().0;
+    // In RoCE packets the head is a multiple of 4 bytes.
+    let mut state = if head.len() % 4 == 0 && !head.is_empty() {
+        load(&last_words(crc, ones, head).to_le_bytes())
+    } else {
+        let crc = if head.is_empty() { crc } else { table::feed(crc, ones, head) };
+        let (Some((first, others)), Some((ones, later))) =
+            (blocks.split_first(), ones_of_blocks.split_first())
+        else {
+            return crc;
+        };
+        (blocks, ones_of_blocks) = (others, later);
+        _mm_xor_si128(_mm_or_si128(load(first), load(ones)), _mm_cvtsi32_si128(crc.cast_signed()))
+    };
+    let (changed, blocks) = blocks.split_at(blocks.len().min(ones_of_blocks.len()));
+    for (block, ones) in changed.iter().zip(ones_of_blocks) {
+        state = fold(state, BY_16_BYTES, _mm_or_si128(load(block), load(ones)));
     }
-    let [first, others @ ..] = lanes;
-    let last = others.into_iter().fold(first, |before, lane| fold(before, BY_16_BYTES, lane));
-    let last = singles.iter().fold(last, |before, block| fold(before, BY_16_BYTES, load(block)));
-    let (low, high) = (_mm_cvtsi128_si64(last), _mm_cvtsi128_si64(_mm_unpackhi_epi64(last, last)));
-    let last = u128::from(low.cast_unsigned()) | u128::from(high.cast_unsigned()) << 64;
-    table::feed(table::fold(0, &last.to_le_bytes()), rest)
+    let (fours, singles) = blocks.as_chunks::<4>();
+    if let Some(([a, b, c, d], fours)) = fours.split_first() {
+        let mut lanes = [fold(state, BY_16_BYTES, load(a)), load(b), load(c), load(d)];
+        for four in fours {
+            for (lane, block) in lanes.iter_mut().zip(four) {
+                *lane = fold(*lane, BY_64_BYTES, load(block));
+            }
+        }
+        let [first, others @ ..] = lanes;
+        state = others.into_iter().fold(first, |before, lane| fold(before, BY_16_BYTES, lane));
+    }
+    reduce(singles.iter().fold(state, |before, block| fold(before, BY_16_BYTES, load(block))))
+}
+
+/// Returns a register that ends with the words of `head`, of which there are one to three, after `crc`.
+#[inline]
+fn last_words(crc: u32, ones: &Ones, head: &[u8]) -> u128 {
+    let (words, ones) = (head.as_chunks::<4>().0, ones.0.as_chunks::<4>().0);
+    let mut pairs = words.iter().zip(ones);
+    let mut next = || pairs.next().map(|(word, ones)| u32::from_le_bytes(*word) | u32::from_le_bytes(*ones));
+    let mut register = u128::from(next().unwrap_or_default() ^ crc) << 96;
+    while let Some(word) = next() {
+        register = register >> 32 | u128::from(word) << 96;
+    }
+    register
+}
+
+/// Returns the CRC register after 16 bytes, to which the one before them was added.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn reduce(state: __m128i) -> u32 {
+    let low_half = _mm_set_epi64x(0, i64::from(u32::MAX));
+    let [_, by_16] = BY_16_BYTES;
+    let [polynomial, quotient] = DIVISORS;
+    let factors = _mm_set_epi64x(BY_8_BYTES.cast_signed(), by_16.cast_signed());
+    let divisors = _mm_set_epi64x(quotient.cast_signed(), polynomial.cast_signed());
+    // From 16 bytes and the 4 bytes of zeros after them to 12 bytes, and to 8.
+    let state = _mm_xor_si128(_mm_clmulepi64_si128::<0x00>(state, factors), _mm_srli_si128::<8>(state));
+    let first = _mm_and_si128(state, low_half);
+    let state = _mm_xor_si128(_mm_clmulepi64_si128::<0x10>(first, factors), _mm_srli_si128::<4>(state));
+    // The remainder of 8 bytes, by the quotient (Barrett).
+    let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(state, low_half), divisors);
+    let multiple = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low_half), divisors);
+    (_mm_cvtsi128_si64(_mm_xor_si128(state, multiple)).cast_unsigned() >> 32) as u32
 }
 
 /// Returns `block` plus `before` moved to its place.
@@ -143,6 +213,8 @@ mod tests {
         // implementations.
         assert_eq!(BY_64_BYTES, [0x1_5444_2bd4, 0x1_c6e4_1596]);
         assert_eq!(BY_16_BYTES, [0x1_7519_97d0, 0x0_ccaa_009e]);
+        // And k5, P and the quotient.
+        assert_eq!((BY_8_BYTES, DIVISORS), (0x1_63cd_6124, [0x1_db71_0641, 0x1_f701_1641]));
     }
 
     #[test]
@@ -153,7 +225,7 @@ mod tests {
             let mut bytes = [0; 68];
             let len = (n - 32) / 8 + 1;
             bytes[0] = 0x80;
-            assert_eq!(u64::from(table::feed(0, &bytes[..len])) << 1, power(n as u32), "x^{n}");
+            assert_eq!(u64::from(table::feed(0, &Ones::NONE, &bytes[..len])) << 1, power(n as u32), "x^{n}");
         }
     }
 
@@ -170,9 +242,15 @@ mod tests {
             for len in (0..=longest).step_by(every.min(3)) {
                 let part = &bytes[start..start + len];
                 let crc = (start * 0x0101_0101 + len) as u32;
-                let expected = table::feed(crc, part);
-                assert_eq!(feed(crc, part).unwrap_or(expected), expected, "{len} bytes from {start}");
-                assert_eq!(feed(crc, part).is_some(), len >= MIN_BYTES);
+                for ones in [
+                    &Ones::NONE,
+                    &Ones(core::array::from_fn(|i| if i < Ones::USED { (i * 73) as u8 } else { 0 })),
+                ] {
+                    let expected = table::feed(crc, ones, part);
+                    let found = feed(crc, ones, part);
+                    assert_eq!(found.unwrap_or(expected), expected, "{len} bytes from {start}");
+                    assert_eq!(found.is_some(), len >= MIN_BYTES);
+                }
             }
         }
     }

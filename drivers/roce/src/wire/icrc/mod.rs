@@ -27,6 +27,31 @@ impl Method {
     }
 }
 
+/// The bits of the first bytes that count as ones, because routers may change them.
+pub(super) struct Ones([u8; Self::LEN]);
+
+impl Ones {
+    /// The number of bytes that may have such bits: four blocks of 16 bytes.
+    const USED: usize = 64;
+    /// The number of bytes with the zeros after them, so that four blocks are there from any byte of the
+    /// first on.
+    const LEN: usize = Self::USED + 16;
+    const NONE: Self = Self([0; Self::LEN]);
+
+    /// Makes the ones of these bytes in full, and `first` of the first byte.
+    pub(super) const fn new(first: u8, bytes: &[usize]) -> Self {
+        let mut ones = [0; Self::LEN];
+        let mut i = 0;
+        while i < bytes.len() {
+            assert!(bytes[i] < Self::USED);
+            ones[bytes[i]] = 0xff;
+            i += 1;
+        }
+        ones[0] |= first;
+        Self(ones)
+    }
+}
+
 /// The CRC of the bytes so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Icrc(u32);
@@ -42,18 +67,25 @@ impl Icrc {
     #[inline]
     #[must_use]
     pub fn feed(self, bytes: &[u8]) -> Self {
+        self.feed_with(&Ones::NONE, bytes)
+    }
+
+    /// Continues the CRC over `bytes`, some bits of which count as ones.
+    #[inline]
+    #[must_use]
+    pub(super) fn feed_with(self, ones: &Ones, bytes: &[u8]) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(crc) = clmul::feed(self.0, bytes) {
+        if let Some(crc) = clmul::feed(self.0, ones, bytes) {
             return Self(crc);
         }
-        self.feed_by_table(bytes)
+        Self(table::feed(self.0, ones, bytes))
     }
 
     /// Continues the CRC over `bytes` by tables. Tests and measurements compare [`feed`](Self::feed) with
     /// this.
     #[must_use]
     pub fn feed_by_table(self, bytes: &[u8]) -> Self {
-        Self(table::feed(self.0, bytes))
+        Self(table::feed(self.0, &Ones::NONE, bytes))
     }
 
     /// Returns the four bytes at the end of the packet.

@@ -1,6 +1,8 @@
 //! CRC-32 by tables, 16 bytes at a time: for short runs of bytes, and for processors without carry-less
 //! multiplication.
 
+use super::Ones;
+
 /// The polynomial of CRC-32 (IEEE 802.3), with the lowest power in the highest bit.
 pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
 
@@ -34,33 +36,38 @@ const fn tables() -> [[u32; 256]; 16] {
 }
 
 /// Returns the CRC register after `bytes`, from `crc` before them.
-pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
-    let (blocks, rest) = bytes.as_chunks::<64>();
-    for block in blocks {
-        let (parts, _) = block.as_chunks::<16>();
-        for part in parts {
-            crc = fold(crc, part);
+pub(super) fn feed(mut crc: u32, ones: &Ones, bytes: &[u8]) -> u32 {
+    let (parts, rest) = bytes.as_chunks::<16>();
+    let (changed, parts) = parts.split_at(parts.len().min(Ones::USED / 16));
+    let (ones_of_parts, _) = ones.0.as_chunks::<16>();
+    for (part, ones) in changed.iter().zip(ones_of_parts) {
+        crc = fold(crc, u128::from_le_bytes(*part) | u128::from_le_bytes(*ones));
+    }
+    let (fours, singles) = parts.as_chunks::<4>();
+    for four in fours {
+        for part in four {
+            crc = fold(crc, u128::from_le_bytes(*part));
         }
     }
-    let (parts, rest) = rest.as_chunks::<16>();
-    for part in parts {
-        crc = fold(crc, part);
+    for part in singles {
+        crc = fold(crc, u128::from_le_bytes(*part));
     }
+    // The parts after the first four have no ones, so these are right for any rest.
+    let ones = ones.0.get(16 * changed.len()..).unwrap_or_default();
     // In RoCE packets the rest is a multiple of 4 bytes.
-    let (words, rest) = rest.as_chunks::<4>();
-    for word in words {
-        crc = look4(0, crc ^ u32::from_le_bytes(*word));
+    let (words, bytes) = rest.as_chunks::<4>();
+    for (word, ones) in words.iter().zip(ones.as_chunks::<4>().0) {
+        crc = look4(0, crc ^ (u32::from_le_bytes(*word) | u32::from_le_bytes(*ones)));
     }
-    for &byte in rest {
-        crc = crc >> 8 ^ look(0, crc ^ u32::from(byte));
+    for (byte, ones) in bytes.iter().zip(ones.iter().skip(4 * words.len())) {
+        crc = crc >> 8 ^ look(0, crc ^ u32::from(byte | ones));
     }
     crc
 }
 
 /// Continues the CRC over 16 bytes. Whole words and one sum are four times as fast as single bytes.
 #[inline(always)]
-pub(super) fn fold(crc: u32, part: &[u8; 16]) -> u32 {
-    let bits = u128::from_le_bytes(*part);
+fn fold(crc: u32, bits: u128) -> u32 {
     let later = look4(8, (bits >> 32) as u32) ^ look4(4, (bits >> 64) as u32) ^ look4(0, (bits >> 96) as u32);
     look4(12, bits as u32 ^ crc) ^ later
 }
