@@ -164,8 +164,10 @@ impl Cluster {
             Some(node) => (self.nodes[node - 1].mac, self.nodes[node - 1].name.clone()),
             None => (MacAddr([2, 0xfe, 0, 0, high, low]), format!("sim-{serial}")),
         };
-        // Each node's memory has different addresses, so that no test confuses two nodes' memory.
-        let host = self.world.host(IoAddr(u64::from(serial) << 36), self.options.memory);
+        // Each node's memory has different addresses, so that no test confuses two nodes' memory. An emulated
+        // card addresses 1 TiB of a region, which is enough for 255 machines.
+        let apart = self.options.memory.next_power_of_two().max(4 << 30);
+        let host = self.world.host(IoAddr(u64::from(serial) * apart), self.options.memory);
         if self.options.drift > 0 {
             let spread = 2 * self.options.drift as u64 + 1;
             host.drift((self.world.random() % spread) as i32 - self.options.drift);
