@@ -77,7 +77,7 @@ fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
     (native, all)
 }
 
-/// Returns the next of `among`: in sequence or at random (Knuth's MMIX generator).
+/// Returns the next number below `among`: in sequence or at random (Knuth's MMIX generator).
 fn next(place: &mut u64, among: u64, random: bool) -> u64 {
     if random {
         *place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

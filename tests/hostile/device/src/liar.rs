@@ -97,7 +97,7 @@ impl Liar {
         if state.until_next > 0 { truth } else { self.lie(&mut state, truth) }
     }
 
-    /// Makes the card lie about a register, or do something worse.
+    /// Returns a false value for a register, or lets the card fail in another way.
     fn lie(&self, state: &mut State, truth: u32) -> u32 {
         state.lies += 1;
         let said = match state.input.below(8) {

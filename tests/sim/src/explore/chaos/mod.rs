@@ -38,7 +38,7 @@ const HELD: &[&str] = &[
 ];
 /// The maximum number of deaths of the manager.
 const CRASHES: u64 = 2;
-/// The inverse probability, per look, that a machine that is no member any more restarts.
+/// A machine that is no member any more restarts at one in this many checks.
 const RESTART: u64 = 100;
 /// The time in which the manager comes back once all faults have ended.
 const RECOVERY: Duration = Duration::from_secs(30);
