@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::Welcome;
-use verbs::{Completion, CqId, QpNum, Rnic, Status, WorkKind};
+use verbs::{Completion, CqId, Rnic, Status, WorkKind, WrId};
 
 /// The most batches of completions that one turn of the poller takes, unless a connection is being closed.
 pub(crate) const BATCHES: usize = 16;
@@ -58,9 +58,9 @@ pub(crate) struct Poller {
     pub(crate) known: Known,
 }
 
-/// The connections that messages have come from recently, by number of the queue pair; others are looked up
-/// in [`Connections::by_qp`].
-pub(crate) type Known = [Option<(QpNum, Arc<Conn>)>; KNOWN];
+/// The connections that messages have come from recently, by identifier of their receives; others
+/// are looked up in [`Connections::by_receive`].
+pub(crate) type Known = [Option<(WrId, Arc<Conn>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -203,24 +203,24 @@ impl Node {
     #[cold]
     fn expire_calls(&self, now: Instant) {
         self.rpc.forget_deadlines();
-        let conns: Vec<_> = self.conns.by_qp.lock().values().cloned().collect();
+        let conns: Vec<_> = self.conns.by_receive.lock().values().cloned().collect();
         let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
             self.rpc.note_deadline(earliest);
         }
     }
 
-    /// Returns the connection of a queue pair, unless it is closed.
-    fn known<'k>(&self, known: &'k mut Known, qp: QpNum) -> Option<&'k Arc<Conn>> {
-        let place = known.get_mut(qp.get() as usize % KNOWN)?;
-        if !place.as_ref().is_some_and(|(number, conn)| *number == qp && !conn.is_shut()) {
-            *place = self.conns.by_qp.lock().get(&qp).map(|conn| (qp, conn.clone()));
+    /// Returns the connection of a receive, unless it is closed.
+    fn known<'k>(&self, known: &'k mut Known, receive: WrId) -> Option<&'k Arc<Conn>> {
+        let place = known.get_mut(receive.0 as usize % KNOWN)?;
+        if !place.as_ref().is_some_and(|(id, conn)| *id == receive && !conn.is_shut()) {
+            *place = self.conns.by_receive.lock().get(&receive).map(|conn| (receive, conn.clone()));
         }
         place.as_ref().map(|(_, conn)| conn)
     }
 
     fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
-        let Some(conn) = self.known(known, completion.qp) else { return };
+        let Some(conn) = self.known(known, completion.id) else { return };
         self.local.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {

@@ -108,7 +108,7 @@ impl UdQp {
 pub struct CqId(pub u16);
 
 /// The caller's identifier of a work request, returned in its completion.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WrId(pub u64);
 
 #[cfg(test)]

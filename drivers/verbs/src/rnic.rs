@@ -327,7 +327,9 @@ pub trait Rnic: Send + Sync {
     }
 
     /// Destroys a queue pair of either service. After the return no packet for it changes memory, and its
-    /// outstanding work has completed as flushed into its completion queues.
+    /// outstanding work has completed as flushed into its completion queues. A later queue pair may get the
+    /// same number before these completions are polled, so [`Completion::qp`] alone does not tell the two
+    /// apart; identifiers of work requests do.
     ///
     /// # Errors
     /// [`StillServed`](VerbsError::StillServed): the device may continue to serve the queue pair. Nothing can

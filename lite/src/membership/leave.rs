@@ -64,7 +64,7 @@ impl Membership {
     }
 
     fn is_idle(&self) -> bool {
-        let conns: Vec<_> = self.by_qp.lock().values().cloned().collect();
+        let conns: Vec<_> = self.by_receive.lock().values().cloned().collect();
         conns.iter().all(|c| c.rpc.as_ref().is_none_or(|rpc| rpc.is_quiet())) && self.ops.lock().is_idle()
     }
 }

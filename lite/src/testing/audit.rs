@@ -10,15 +10,15 @@ use proto::{Incarnation, NodeId};
 pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
     let node = &lite.node;
     let (objects, barriers) = node.sync.objects.lock().len();
-    let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_qp.lock().len());
-    let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
+    let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_receive.lock().len());
+    let calls = node.by_receive.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
     // Nothing of an ended incarnation is left once all members have seen its end.
     let ended = |member| !node.is_live(member);
     let departed = node.sync.objects.lock().places_of(&ended)
         + node.regions.places_of(&ended)
         + node.holdings.places_of(&ended)
         + node.mappings.places_of(&ended)
-        + node.by_qp.lock().values().filter(|c| ended((c.peer, c.incarnation))).count();
+        + node.by_receive.lock().values().filter(|c| ended((c.peer, c.incarnation))).count();
     let ops = node.ops.lock();
     let held = [
         ("operations", ops.in_use()),
@@ -43,7 +43,7 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
 
 /// Returns the number of queue pairs of open connections, including the loop-back connection.
 pub(crate) fn queue_pairs(lite: &Lite) -> usize {
-    let conns = lite.node.by_qp.lock().values().map(|conn| conn.group().len()).sum::<usize>();
+    let conns = lite.node.by_receive.lock().values().map(|conn| conn.group().len()).sum::<usize>();
     conns + lite.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.group().len())
 }
 

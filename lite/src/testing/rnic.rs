@@ -60,6 +60,8 @@ struct State {
     /// The packets that arrive later: the receiving queue pair, and the effect of the packet on its memory.
     slow: Vec<((Gid, QpNum), RemoteAddr, Vec<u8>)>,
     posts: u64,
+    /// True if a new queue pair gets the lowest free number.
+    reuses: bool,
     /// The immediate and length of each write that was done; `None` while they are not recorded.
     writes: Option<Vec<(Option<u32>, u32)>>,
 }
@@ -152,6 +154,12 @@ impl Fabric {
         if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
             port.keeps = keeps;
         }
+    }
+
+    /// Gives each new queue pair the lowest number that is free, so that it often has the number of a queue
+    /// pair that was destroyed a moment ago.
+    pub fn reuse_queue_pair_numbers(&self) {
+        self.0.lock().reuses = true;
     }
 
     /// Records writes from now on.
@@ -410,9 +418,15 @@ impl Rnic for InstantRnic {
     }
 
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
+        let reuses = self.fabric.0.lock().reuses;
         self.with(|port| {
-            port.next_qp = port.next_qp.wrapping_add(1);
-            let number = QpNum::new(port.next_qp);
+            let number = if reuses {
+                (1..).map(QpNum::new).find(|number| !port.qps.contains_key(number))
+            } else {
+                port.next_qp = port.next_qp.wrapping_add(1);
+                Some(QpNum::new(port.next_qp))
+            };
+            let number = number.ok_or(VerbsError::NoResources)?;
             let (receives, held) = (VecDeque::new(), VecDeque::new());
             port.qps.insert(number, Qp { options, peer: None, failed: false, receives, held });
             Ok(number)
@@ -433,11 +447,12 @@ impl Rnic for InstantRnic {
                 return Err(VerbsError::StillServed);
             }
             let qp = port.qps.remove(&number).ok_or(VerbsError::NotFound)?;
+            let flushed = |id, kind| Completion::new(id, number, Status::WorkRequestFlushed, kind);
             for (id, _) in qp.held {
-                let status = Status::WorkRequestFlushed;
-                let kind = WorkKind::Write;
-                let completion = Completion::new(id, number, status, kind);
-                port.complete(qp.options.send_cq, completion);
+                port.complete(qp.options.send_cq, flushed(id, WorkKind::Write));
+            }
+            for id in qp.receives {
+                port.complete(qp.options.recv_cq, flushed(id, WorkKind::Recv));
             }
             Ok(())
         })

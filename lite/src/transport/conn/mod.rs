@@ -7,7 +7,7 @@ mod qp_group;
 
 pub(crate) use lanes::QueuePair;
 pub(crate) use permits::{PeerPermit, PeerPermits};
-pub(crate) use qp_group::{Gone, QpGroup};
+pub(crate) use qp_group::{Gone, PeerResources, QpGroup};
 
 use crate::base::lock::Mutex;
 use crate::channel::Channel;

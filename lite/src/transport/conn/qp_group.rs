@@ -34,6 +34,19 @@ pub(crate) struct QpGroup {
     pub(crate) memory: Option<(Run, Run)>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
     permit: Mutex<Option<PeerPermit>>,
+    /// The identifier of every receive of this group, which no other group of the node has: an RNIC may use
+    /// the number of a destroyed queue pair again while completions of that queue pair wait to be taken.
+    /// Zero on loop-back, which receives nothing.
+    pub(crate) receive_id: WrId,
+}
+
+/// The resources of a connection to a peer, which a loop-back connection does not have.
+pub(crate) struct PeerResources {
+    /// The ring for the peer's requests, and the slots for its replies.
+    pub(crate) memory: (Run, Run),
+    pub(crate) permit: PeerPermit,
+    /// See [`QpGroup::receive_id`].
+    pub(crate) receive_id: WrId,
 }
 
 impl QpGroup {
@@ -43,12 +56,13 @@ impl QpGroup {
         platform: &dyn Platform,
         options: QpOptions,
         count: usize,
-        peer: Option<((Run, Run), PeerPermit)>,
+        peer: Option<PeerResources>,
     ) -> Result<Self, VerbsError> {
-        let (memory, permit) = peer.unzip();
+        let receive_id = peer.as_ref().map_or(WrId(0), |peer| peer.receive_id);
+        let (memory, permit) = peer.map(|peer| (peer.memory, peer.permit)).unzip();
         let (rnic, permit) = (rnic.clone(), Mutex::new(permit));
         let (lanes, gone) = (Lanes::with_capacity(count), Mutex::new(false));
-        let mut made = Self { rnic, lanes, gone, memory, permit };
+        let mut made = Self { rnic, lanes, gone, memory, permit, receive_id };
         for qp_index in 0..count {
             let recv_depth = if qp_index == super::RPC_QP { options.recv_depth } else { 1 };
             let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
@@ -66,14 +80,14 @@ impl QpGroup {
     /// Posts `count` receives for immediates.
     pub(crate) fn post_receives(&self, count: u32) -> Result<(), VerbsError> {
         const BATCH: usize = 32;
-        const EMPTY: &[RecvWr<'static>] = &[RecvWr { id: WrId(0), scatter: &[] }; BATCH];
+        let empty = [RecvWr { id: self.receive_id, scatter: &[] }; BATCH];
         let Some(qp_index) = self.lanes.queue_pairs.get(super::RPC_QP) else {
             return Err(VerbsError::NotFound);
         };
         let mut left = count as usize;
         while left > 0 {
             let n = left.min(BATCH);
-            self.rnic.post_recv(qp_index.number, EMPTY.get(..n).unwrap_or_default()).map_err(|(_, e)| e)?;
+            self.rnic.post_recv(qp_index.number, empty.get(..n).unwrap_or_default()).map_err(|(_, e)| e)?;
             left -= n;
         }
         Ok(())

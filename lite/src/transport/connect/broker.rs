@@ -355,9 +355,7 @@ impl Connections {
         let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, Some(rpc)));
         conn.touch(self.platform.now());
         self.plan_sweep(self.platform.now());
-        if let Some(qp_index) = conn.queue_pair(crate::transport::conn::RPC_QP) {
-            self.by_qp.lock().insert(qp_index.number, conn.clone());
-        }
+        self.by_receive.lock().insert(conn.group().receive_id, conn.clone());
         self.counters.connections.add(1);
         self.trace(|| Event::Connected { peer: member.node });
         Ok(conn)

@@ -246,9 +246,7 @@ impl Connections {
     /// Removes a connection whose queue pairs are destroyed.
     fn bury(&self, conn: &Arc<Conn>) {
         self.trace(|| crate::base::trace::Event::Disconnected { peer: conn.peer });
-        if let Some(qp_index) = conn.queue_pair(crate::transport::conn::RPC_QP) {
-            self.by_qp.lock().remove(&qp_index.number);
-        }
+        self.by_receive.lock().remove(&conn.group().receive_id);
         self.defer(&self.closing, conn.clone());
         if let Some(rpc) = &conn.rpc {
             rpc.lose_all();
@@ -287,7 +285,7 @@ impl Connections {
         let is_meant = |conn: &&Arc<Conn>| {
             conn.id == id && (conn.peer, conn.incarnation) == (member.node, member.incarnation)
         };
-        let conn = self.by_qp.lock().values().find(is_meant).cloned();
+        let conn = self.by_receive.lock().values().find(is_meant).cloned();
         match conn {
             Some(conn) => {
                 sometimes!("a peer heard that a connection is broken");
@@ -328,6 +326,6 @@ impl Connections {
 
     /// Returns true if any queue pair to the member exists, also one that is being destroyed.
     pub(crate) fn is_served(&self, member: MemberId) -> bool {
-        self.by_qp.lock().values().any(|conn| (conn.peer, conn.incarnation) == member)
+        self.by_receive.lock().values().any(|conn| (conn.peer, conn.incarnation) == member)
     }
 }

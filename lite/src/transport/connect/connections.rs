@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU64};
-use verbs::{Attributes, CqId, Gid, MemoryKey, QpNum};
+use verbs::{Attributes, CqId, Gid, MemoryKey, WrId};
 
 /// The connections of a node. It extends [`Transport`].
 pub(crate) struct Connections {
@@ -17,7 +17,10 @@ pub(crate) struct Connections {
     pub(crate) gid: Gid,
     pub(crate) key: MemoryKey,
     pub(crate) cq: CqId,
-    pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
+    /// The connections to peers by the identifier of their receives, until their queue pairs are destroyed.
+    pub(crate) by_receive: Mutex<BTreeMap<WrId, Arc<Conn>>>,
+    /// The identifier of the next connection's receives.
+    pub(super) next_receive_id: AtomicU64,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
     /// The permits in use, of [`Config::peers`](crate::Config::peers).
     pub(crate) permits: PeerPermits,
@@ -45,7 +48,7 @@ impl Drop for Connections {
     fn drop(&mut self) {
         self.transport.peers.lock().clear();
         let loopback = self.loopback.get_mut().take();
-        let conns = self.by_qp.get_mut().values().chain(&loopback);
+        let conns = self.by_receive.get_mut().values().chain(&loopback);
         let served = conns.filter(|conn| matches!(conn.group().destroy(), Gone::NotYet { .. })).count();
         if served > 0 {
             self.transport.ops.lock().bounce.lose();

@@ -6,15 +6,15 @@ use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::wait::DeferredList;
 use crate::channel::RpcArea;
-use crate::transport::conn::{Conn, QpGroup};
+use crate::transport::conn::{Conn, PeerResources, QpGroup};
 use crate::transport::conn::{PeerPermit, PeerPermits};
 use crate::transport::op::Transport;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proto::Member;
 use verbs::{
     AddressVector, CqOptions, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions,
-    VerbsError,
+    VerbsError, WrId,
 };
 
 /// The IP time to live of RDMA packets.
@@ -40,7 +40,8 @@ impl Connections {
             gid,
             key: transport.rnic.memory_key(),
             cq,
-            by_qp: Mutex::default(),
+            by_receive: Mutex::default(),
+            next_receive_id: AtomicU64::new(1),
             loopback: Mutex::default(),
             permits: PeerPermits::default(),
             finding_room: AtomicBool::new(false),
@@ -118,8 +119,9 @@ impl Connections {
             self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
-        let group =
-            QpGroup::create(&self.rnic, &*self.platform, self.qp_options(), count, Some((memory, permit)));
+        let receive_id = WrId(self.next_receive_id.fetch_add(1, Ordering::Relaxed));
+        let peer = PeerResources { memory, permit, receive_id };
+        let group = QpGroup::create(&self.rnic, &*self.platform, self.qp_options(), count, Some(peer));
         group.map_err(|error| match error {
             // Other connections use them up, unless no peer is connected.
             VerbsError::NoResources if PeerPermit::taken(&self.permits) > 0 => Unprepared::Crowded,
