@@ -156,8 +156,7 @@ impl Fabric {
         }
     }
 
-    /// Gives each new queue pair the lowest number that is free, so that it often has the number of a queue
-    /// pair that was destroyed a moment ago.
+    /// Gives each new queue pair the lowest free number, which a destroyed queue pair often had before.
     pub fn reuse_queue_pair_numbers(&self) {
         self.0.lock().reuses = true;
     }
