@@ -156,7 +156,7 @@ impl Fabric {
         }
     }
 
-    /// Gives each new queue pair the lowest free number, which a destroyed queue pair often had before.
+    /// Assigns the lowest free number to each new queue pair, as an RNIC may do.
     pub fn reuse_queue_pair_numbers(&self) {
         self.0.lock().reuses = true;
     }
