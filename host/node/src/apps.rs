@@ -11,6 +11,7 @@ pub fn all() -> Vec<Box<dyn App>> {
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
         Box::new(litebench::Progress),
+        Box::new(litebench::Qos),
         Box::new(echo::Echo),
     ]
 }

@@ -16,6 +16,8 @@ pub(super) fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
         Box::new(litebench::Bench),
         #[cfg(feature = "bench")]
         Box::new(litebench::Progress),
+        #[cfg(feature = "bench")]
+        Box::new(litebench::Qos),
         #[cfg(feature = "echo")]
         Box::new(echo::Echo),
         #[cfg(feature = "semantics")]

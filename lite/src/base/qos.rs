@@ -8,6 +8,7 @@
 //! low priority at the sender. They apply to reads, writes and atomics; limits apply to calls as
 //! well.
 
+use super::config::Config;
 use super::standing::{DELAYED, SEPARATED, Standing};
 use crate::Error;
 use crate::base::lock::Mutex;
@@ -242,6 +243,11 @@ impl Qos {
             Priority::Low => Share::Low,
             Priority::Normal | Priority::High => Share::High,
         }
+    }
+
+    /// Returns the service level of the queue pairs of high priority on a connection that is opened now.
+    pub(crate) fn level(&self, config: &Config) -> u8 {
+        if self.standing.has(SEPARATED) { config.service_level } else { 0 }
     }
 
     fn is_fresh(&self, now: Instant) -> bool {

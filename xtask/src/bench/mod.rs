@@ -14,12 +14,14 @@ mod lab;
 mod linux_pair;
 mod lite;
 mod native;
+mod nic;
 mod nodes;
 mod overhead;
 mod pairs;
 pub(crate) mod path;
 mod post;
 mod program;
+mod qos;
 mod rxe;
 mod scaling;
 pub(crate) mod shares;
@@ -85,6 +87,9 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(overhead::Options),
+    /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
+    /// quality of service in turn
+    Qos(qos::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
@@ -205,6 +210,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Qos(options)) => qos::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Instructions) => instructions::bench(),

@@ -348,7 +348,8 @@ impl Connections {
         let port = PortAddress { mac: member.rnic.mac, gid: member.gid, lid: member.rnic.lid };
         let mtu = end.mtu.min(self.attributes.max_mtu);
         let common = self.qp_connect(end.link, port, mtu, end.rd_atomic);
-        group.connect(&end.queue_pairs, common).map_err(|e| e.to_string())?;
+        let level = self.qos.level(&self.config);
+        group.connect(&end.queue_pairs, common, level).map_err(|e| e.to_string())?;
         let area = self.area(&group);
         let rpc = Channel::new(area, end.rpc).ok_or("unusable RPC area")?;
         let key = member.rnic.key;

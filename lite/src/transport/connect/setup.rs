@@ -69,7 +69,7 @@ impl Connections {
         let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
         let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
         let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
-        group.connect(&group.ends(), common).map_err(refused)?;
+        group.connect(&group.ends(), common, 0).map_err(refused)?;
         let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, None);
         Ok(loopback.insert(Arc::new(conn)).clone())
     }

@@ -82,7 +82,11 @@ impl Lab {
             };
             let driver = plan.device.nic().driver();
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{} node={name} nic={driver}", manager.port()?),
+                cmdline: format!(
+                    "manager=10.0.2.2:{} node={name} nic={driver} {}",
+                    manager.port()?,
+                    plan.settings
+                ),
                 index,
                 // The machine model of the Linux guest, so that figures can be compared.
                 machine: Machine::Q35,
