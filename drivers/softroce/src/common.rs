@@ -2,12 +2,12 @@
 
 use crate::cq::{Cq, QpCompletionQueues};
 use crate::queue_pair::QueuePair;
+use crate::ready::Ready;
 use crate::slots::{Slot, Slots};
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{Instant, Memory};
-use roce::transport::{Counters, Env, OneKey};
+use roce::transport::{Counters, Env, Levels, OneKey};
 use verbs::{CqId, RemoteKey, VerbsError};
 
 /// The state that queue pairs share.
@@ -17,8 +17,10 @@ pub(crate) struct Common {
     memory: Arc<dyn Memory>,
     /// Completion queues by number; `None` for a destroyed one.
     pub(crate) cqs: Vec<Option<Cq>>,
-    /// The slots of queue pairs that have packets to send, each at most once.
-    pub(crate) ready: VecDeque<usize>,
+    /// The queue pairs that have packets to send.
+    pub(crate) ready: Ready,
+    /// The service levels in use.
+    pub(crate) levels: Levels,
     /// A lower bound of all deadlines of queue pairs, which is exact unless `deadline_moved`.
     pub(crate) earliest: Instant,
     pub(crate) deadline_moved: bool,
@@ -31,7 +33,8 @@ impl Common {
             counters: Counters::default(),
             memory,
             cqs: Vec::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
+            levels: Levels::default(),
             earliest: Instant::MAX,
             deadline_moved: false,
         }
@@ -104,7 +107,7 @@ impl Common {
     pub(crate) fn update(&mut self, slot: &mut Slot) {
         if !slot.queued && slot.qp.has_work() {
             slot.queued = true;
-            self.ready.push_back(Slots::index(slot.qp.number()));
+            self.ready.push(slot.level, Slots::index(slot.qp.number()));
         }
         let deadline = slot.qp.deadline().unwrap_or(Instant::MAX);
         if deadline < self.earliest {

@@ -15,6 +15,7 @@ mod cq;
 mod engine;
 mod port;
 mod queue_pair;
+mod ready;
 mod receive;
 mod slots;
 mod transmit;

@@ -1,4 +1,5 @@
-//! Sent packets: the turns of the queue pairs, and the ways to the port and within the RNIC.
+//! Sent packets: the turns of the queue pairs, the higher service levels first, and the ways to the port and
+//! within the RNIC.
 
 use crate::common::Common;
 use crate::engine::Core;
@@ -22,11 +23,9 @@ impl Core {
         // queue pair once.
         loop {
             let before = sent;
-            for _ in 0..self.common.ready.len() {
-                if sent >= budget || self.ring_full_until.is_some() {
-                    break;
-                }
-                let Some(index) = self.common.ready.pop_front() else { break };
+            let mut pass = self.common.ready.pass();
+            while sent < budget && self.ring_full_until.is_none() {
+                let Some(index) = self.common.ready.next(&mut pass) else { break };
                 self.send_burst(index, port, now, (budget - sent).min(BURST), &mut sent, &mut on_wire);
             }
             if sent == before || sent >= budget || self.ring_full_until.is_some() {
@@ -49,6 +48,9 @@ impl Core {
         sent: &mut usize,
         on_wire: &mut usize,
     ) {
+        let Some(slot) = self.slots.at(index) else { return };
+        slot.qp.set_yielding(self.common.levels.yields(slot.level, now));
+        let before = *sent;
         // The queue pair counts as queued until the burst is over, so that it is checked for more work only
         // once.
         for _ in 0..burst {
@@ -67,6 +69,9 @@ impl Core {
             *sent += 1;
         }
         if let Some(slot) = self.slots.at(index) {
+            if *sent > before {
+                self.common.levels.note(slot.level, now);
+            }
             slot.queued = false;
             // Queues it again if it has more to send.
             self.common.update(slot);

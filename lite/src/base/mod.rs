@@ -20,4 +20,5 @@ pub(crate) mod standing;
 pub(crate) mod ticket;
 pub(crate) mod timer;
 pub(crate) mod trace;
+mod turns;
 pub(crate) mod wait;

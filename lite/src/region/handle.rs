@@ -318,9 +318,11 @@ impl Lmr {
         self.terms.by.class.is_rated(&self.terms.by.local.qos)
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
-    pub(crate) fn is_full(&self) -> bool {
-        self.terms.by.class.is_full()
+    /// Returns whether an operation may have to wait for the end of earlier ones: the application has as many
+    /// in flight as it may, or those of low priority go one at a time.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let by = &self.terms.by;
+        by.class.is_full() || by.class.gives_way(&by.local.qos)
     }
 
     /// Waits until an operation of `len` bytes, which has been checked, may go, if limits or a scheme

@@ -251,7 +251,7 @@ impl CompletionQueue {
     async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
         let mut rated = pin!(op.lmr.rate(op.kind.len(), deadline));
         core::future::poll_fn(|cx| match rated.as_mut().poll(cx) {
-            Poll::Pending if op.lmr.is_full() && !self.is_empty() => Poll::Ready(Ok(None)),
+            Poll::Pending if op.lmr.is_held_back() && !self.is_empty() => Poll::Ready(Ok(None)),
             other => other,
         })
         .await

@@ -27,6 +27,8 @@ use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
 /// The RNR retry count that means no limit (specification 9.7.5.2.8).
 const RNR_UNLIMITED: u8 = 7;
+/// The bytes that a queue pair keeps in flight while one of a higher service level is in use.
+const YIELDING: usize = 8 << 10;
 
 /// Returns the distance from `b` up to `a`, modulo 2^24.
 const fn ahead(a: Psn, b: Psn) -> u32 {
@@ -161,6 +163,11 @@ impl Requester {
     /// Returns the time at which [`on_timer`](Self::on_timer) must be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.wait_until.or_else(|| self.timers.deadline())
+    }
+
+    /// Keeps little in flight from now on, or as much as the window allows.
+    pub(super) fn set_yielding(&mut self, yields: bool) {
+        self.window.set_ceiling(if yields { (YIELDING / self.mtu) as u32 } else { u32::MAX });
     }
 
     /// Returns true if [`next_request`](Self::next_request) returns a packet.
