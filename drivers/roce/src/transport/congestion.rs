@@ -75,9 +75,9 @@ impl Window {
         if self.packets < self.ceiling { self.packets } else { self.ceiling }
     }
 
-    /// Limits the packets in flight from now on, to at least [`MIN`].
+    /// Limits the packets in flight from now on, to at least one.
     pub(super) fn set_ceiling(&mut self, packets: u32) {
-        self.ceiling = packets.max(MIN);
+        self.ceiling = packets.max(1);
     }
 
     /// Grows after `packets` were acknowledged while the window was in use.

@@ -2,7 +2,8 @@
 //! flight meanwhile.
 //!
 //! A port transmits a higher level first, but what lower levels have in flight already is before it in the
-//! queues of the path, and at the peer. So while a higher level is in use, a lower one has a short window.
+//! queues of the path, and at the peer. So while a higher level is in use, a lower one has little in flight,
+//! and pauses.
 
 use core::time::Duration;
 use platform::Instant;
@@ -10,7 +11,7 @@ use platform::Instant;
 /// The number of service levels of InfiniBand; Ethernet has half as many.
 const LEVELS: usize = 16;
 /// The time after the last packet of a level for which the level counts as in use.
-const IN_USE: Duration = Duration::from_millis(10);
+const IN_USE: Duration = Duration::from_millis(2);
 
 /// The times at which the levels were in use last.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn a_lower_level_yields_while_a_higher_one_is_in_use() {
         let mut levels = Levels::default();
-        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let at = |tenths: u64| Instant::from_nanos(tenths * 200_000);
         levels.note(0, at(1));
         assert!(!levels.yields(0, at(1)) && !levels.yields(3, at(1)));
         levels.note(4, at(1));
