@@ -13,11 +13,13 @@
 extern crate alloc;
 
 mod measure;
+mod paced;
 mod ping_pong;
 mod progress;
 mod qos;
 mod remote;
 
+pub use paced::Paced;
 pub use progress::Progress;
 pub use qos::Qos;
 

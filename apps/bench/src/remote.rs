@@ -10,7 +10,7 @@ use proto::NodeId;
 use runtime::{JobContext, JobError, Join};
 
 /// The number of the echo function, whose reply is the request.
-const ECHO: FunctionId = 0x6563_686f;
+pub(crate) const ECHO: FunctionId = 0x6563_686f;
 /// The byte that payloads consist of.
 const BYTE: u8 = 0x5a;
 /// Operations in flight when throughput is measured.

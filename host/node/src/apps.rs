@@ -10,6 +10,7 @@ pub fn all() -> Vec<Box<dyn App>> {
         Box::new(Job::<wordcount::WordCount>::default()),
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
+        Box::new(litebench::Paced),
         Box::new(litebench::Progress),
         Box::new(litebench::Qos),
         Box::new(echo::Echo),

@@ -15,6 +15,8 @@ pub(super) fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
         #[cfg(feature = "bench")]
         Box::new(litebench::Bench),
         #[cfg(feature = "bench")]
+        Box::new(litebench::Paced),
+        #[cfg(feature = "bench")]
         Box::new(litebench::Progress),
         #[cfg(feature = "bench")]
         Box::new(litebench::Qos),

@@ -62,8 +62,8 @@ pub struct Config {
     /// membership; `None`: no limit. Meanwhile the node is suspended: it keeps all that it has and posts
     /// nothing.
     pub silence: Option<Duration>,
-    /// The scheme by which priorities are told apart, until [`Lite::configure_qos`](crate::Lite::configure_qos)
-    /// selects another.
+    /// The scheme by which priorities are told apart, until
+    /// [`Lite::configure_qos`](crate::Lite::configure_qos) selects another.
     pub scheme: Scheme,
     /// The service level, 0 to 7, of the queue pairs of high priority under HW-Sep, on connections that are
     /// opened under that scheme. Low priority, and all queue pairs under another scheme, have level 0. On

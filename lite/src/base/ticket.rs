@@ -36,8 +36,8 @@ impl Drop for Ticket {
 }
 
 impl Local {
-    /// Waits until an operation of `bytes` may go. `one_sided`: it ends by itself, so that others may wait for
-    /// its end.
+    /// Waits until an operation of `bytes` may go. `one_sided`: it ends by itself, so that others may wait
+    /// for its end.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         class: &Class,

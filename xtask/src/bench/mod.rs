@@ -6,6 +6,7 @@ mod boot;
 mod callgrind;
 mod cx3;
 mod document;
+pub(crate) mod figures;
 mod gaps;
 mod heaps;
 mod host;
@@ -87,6 +88,8 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(overhead::Options),
+    /// Measures the figures of LITE's paper, as far as machines without cards can show them
+    Figures(figures::Options),
     /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
     /// quality of service in turn
     Qos(qos::Options),
@@ -210,6 +213,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Figures(options)) => figures::bench(options),
         Some(Separate::Qos(options)) => qos::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),

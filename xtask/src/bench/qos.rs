@@ -199,6 +199,12 @@ impl Compared {
     }
 }
 
+/// Returns the table of `runs` rounds on SoftRoCE, with `samples` operations of each kind.
+pub(super) fn table(lab: &Lab, runs: u32, samples: u32) -> Result<Table> {
+    let amount = Amount { runs, samples };
+    Ok(Compared::measure(lab, (Nic::Softroce, Device::SoftRoce), amount)?.table())
+}
+
 /// Measures one scheme on two appliances that are booted for it.
 fn run(lab: &Lab, device: Device<'_>, scheme: Scheme, amount: Amount) -> Result<Vec<Row>> {
     let plan = Plan { device, settings: scheme.setting(), ..Plan::default() };

@@ -314,7 +314,8 @@ impl ReliableQp {
     }
 
     /// Keeps few requests in flight from now on, if `yields`, because a queue pair of a higher service level
-    /// is in use ([`Levels::yields`](super::Levels::yields)). Acknowledgements and responses are not affected.
+    /// is in use ([`Levels::yields`](super::Levels::yields)). Acknowledgements and responses are not
+    /// affected.
     pub fn set_yielding(&mut self, yields: bool) {
         self.requester.set_yielding(yields);
     }

@@ -20,7 +20,7 @@ const LARGE: usize = 1000;
 
 pub(crate) fn cases() -> Vec<Case> {
     let on_card = |nic: &'static str| {
-        Case::new(format!("cx3::service levels {nic}"), move |log| match Tools::get()? {
+        Case::new(format!("cx3::service-levels-{nic}"), move |log| match Tools::get()? {
             Ok(_) => separated(nic, log).map(|()| Outcome::Passed),
             Err(why) => Ok(Outcome::Skipped(why.to_owned())),
         })

@@ -30,8 +30,8 @@ use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 const RNR_UNLIMITED: u8 = 7;
 /// The bytes that a queue pair keeps in flight while one of a higher service level is in use.
 const YIELDING: usize = 8 << 10;
-/// The pause of such a queue pair after these bytes are acknowledged, as a multiple of the time that they took,
-/// and the longest pause. So the higher level has the path for itself for two thirds of the time.
+/// The pause of such a queue pair after these bytes are acknowledged, as a multiple of the time that they
+/// took, and the longest pause. So the higher level has the path for itself for two thirds of the time.
 const PAUSE: u32 = 2;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
