@@ -93,7 +93,7 @@ struct Figures {
 pub(super) struct Call {
     /// The whole call.
     pub all_ns: f64,
-    /// The same messages by verbs alone.
+    /// The time of equal messages by verbs alone.
     pub verbs_ns: f64,
 }
 

@@ -126,7 +126,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &targets, &[])
 }
 
-/// Runs both simulations with `writes` WRITEs of each point, and returns the tables for memory and for regions.
+/// Runs both simulations with `writes` WRITEs of each point. Returns the tables for memory and for regions.
 pub(super) fn tables(writes: u32) -> Result<[Table; 2]> {
     let options = Options {
         writes,

@@ -12,8 +12,8 @@ use std::time::Instant;
 /// The pauses between two calls, in microseconds.
 const PAUSES: [u32; 5] = [0, 100, 1000, 10_000, 100_000];
 
-/// Measures calls of 64 bytes with pauses between them: the host's processor time of each machine, relative to
-/// the time on the wall. A thread that polls all the time uses 100 %.
+/// Measures calls of 64 bytes with pauses between them: the host's processor time of each machine, relative
+/// to the time on the wall. A thread that polls all the time uses 100 %.
 pub(super) fn table(lab: &Lab, quick: bool) -> Result<Table> {
     let mut table = Table::new(
         "Processor time of waiting",
