@@ -1,11 +1,12 @@
 //! CRC-32 by shifts and exclusive ors of words, without tables, for long runs of bytes on processors without
 //! carry-less multiplication. In particular a loaded byte of a table costs TCG more than several shifts.
 //!
-//! `x^300 + x^155 + x^117 + x^89 + 1` is a multiple of the polynomial of CRC-32 (a test divides it). A bit of
-//! the message may therefore be cleared if the bits 145, 183, 211 and 300 places behind it are inverted: the
-//! CRC of the message stays the same. [`feed`] clears the words of the message one after the other, and leaves
-//! the last few words, which have taken over all of the message, to the tables. The technique is described by
-//! Russell et al., "Chorba: A novel CRC32 implementation" (2024).
+//! `x^300 + x^155 + x^117 + x^89 + 1` is a multiple of the polynomial of CRC-32 (a test divides
+//! it). A bit of the message may therefore be cleared if the bits 145, 183, 211 and 300 places
+//! behind it are inverted: the CRC of the message stays the same. [`feed`] clears the words of the
+//! message one after the other, and leaves the last few words, which have taken over all of the
+//! message, to the tables. The technique is described by Russell et al., "Chorba: A novel CRC32
+//! implementation" (2024).
 
 use super::{Ones, table};
 
@@ -74,7 +75,8 @@ impl Cleared {
     }
 }
 
-/// Returns the bits that are `places` behind those of two successive words, as far as they fall into one word.
+/// Returns the bits that are `places` behind those of two successive words, as far as they fall
+/// into one word.
 #[inline(always)]
 const fn behind(later: u64, earlier: u64, places: u32) -> u64 {
     later << (places % 64) | earlier >> (64 - places % 64)
