@@ -2,8 +2,8 @@
 
 use crate::cq::{Cq, QpCompletionQueues};
 use crate::queue_pair::QueuePair;
-use crate::ready::Ready;
 use crate::slots::{Slot, Slots};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{Instant, Memory};
@@ -17,8 +17,9 @@ pub(crate) struct Common {
     memory: Arc<dyn Memory>,
     /// Completion queues by number; `None` for a destroyed one.
     pub(crate) cqs: Vec<Option<Cq>>,
-    /// The queue pairs that have packets to send.
-    pub(crate) ready: Ready,
+    /// The slots of queue pairs that have packets to send, each at most once. One above service level 0 goes
+    /// to the front when it gets something to send, and to the back after each turn.
+    pub(crate) ready: VecDeque<usize>,
     /// The service levels in use.
     pub(crate) levels: Levels,
     /// A lower bound of all deadlines of queue pairs, which is exact unless `deadline_moved`.
@@ -33,7 +34,7 @@ impl Common {
             counters: Counters::default(),
             memory,
             cqs: Vec::new(),
-            ready: Ready::default(),
+            ready: VecDeque::new(),
             levels: Levels::default(),
             earliest: Instant::MAX,
             deadline_moved: false,
@@ -107,8 +108,23 @@ impl Common {
     pub(crate) fn update(&mut self, slot: &mut Slot) {
         if !slot.queued && slot.qp.has_work() {
             slot.queued = true;
-            self.ready.push(slot.level, Slots::index(slot.qp.number()));
+            let index = Slots::index(slot.qp.number());
+            if slot.level > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
         }
+        self.update_deadline(slot);
+    }
+
+    /// Queues a queue pair again after its turn, if it has more to send, and updates the deadlines.
+    pub(crate) fn end_turn(&mut self, slot: &mut Slot) {
+        slot.queued = slot.qp.has_work();
+        if slot.queued {
+            self.ready.push_back(Slots::index(slot.qp.number()));
+        }
+        self.update_deadline(slot);
+    }
+
+    #[inline]
+    fn update_deadline(&mut self, slot: &mut Slot) {
         let deadline = slot.qp.deadline().unwrap_or(Instant::MAX);
         if deadline < self.earliest {
             self.earliest = deadline;

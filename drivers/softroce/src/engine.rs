@@ -127,7 +127,7 @@ impl Core {
         let limits = Limits { send_depth, recv_depth, max_sge, max_inline, max_rd_atomic, max_window };
         let qp = make(number, self.slots.psn(), &limits);
         self.slots.put(index, Slot { qp, send_cq, recv_cq, level: 0, queued: false, deadline: Instant::MAX });
-        self.common.ready.reserve(0, self.slots.len());
+        self.common.ready.reserve(self.slots.len() - self.common.ready.len());
         Ok(number)
     }
 
@@ -151,14 +151,12 @@ impl Core {
         if level > MAX_LEVEL {
             return Err(VerbsError::InvalidArgument);
         }
-        let slots = self.slots.len();
         let slot = self.slots.find(qp).ok_or(VerbsError::NotFound)?;
         match &mut slot.qp {
             QueuePair::Reliable(qp) => qp.connect(connect, path)?,
             QueuePair::Datagram(_) => return Err(VerbsError::InvalidArgument),
         }
         slot.level = level;
-        self.common.ready.reserve(level, slots);
         Ok(())
     }
 
@@ -171,7 +169,7 @@ impl Core {
         let slot = self.slots.find(qp).ok_or(VerbsError::NotFound)?;
         self.common.call(slot, Instant::ZERO, QueuePair::end);
         let index = Slots::index(qp);
-        self.common.ready.remove(index);
+        self.common.ready.retain(|&ready| ready != index);
         self.slots.remove(index);
         Ok(())
     }

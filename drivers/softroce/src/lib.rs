@@ -15,7 +15,6 @@ mod cq;
 mod engine;
 mod port;
 mod queue_pair;
-mod ready;
 mod receive;
 mod slots;
 mod transmit;

@@ -1,4 +1,4 @@
-//! Sent packets: the turns of the queue pairs, the higher service levels first, and the ways to the port and
+//! Sent packets: the turns of the queue pairs, those above service level 0 first, and the ways to the port and
 //! within the RNIC.
 
 use crate::common::Common;
@@ -23,9 +23,11 @@ impl Core {
         // queue pair once.
         loop {
             let before = sent;
-            let mut pass = self.common.ready.pass();
-            while sent < budget && self.ring_full_until.is_none() {
-                let Some(index) = self.common.ready.next(&mut pass) else { break };
+            for _ in 0..self.common.ready.len() {
+                if sent >= budget || self.ring_full_until.is_some() {
+                    break;
+                }
+                let Some(index) = self.common.ready.pop_front() else { break };
                 self.send_burst(index, port, now, (budget - sent).min(BURST), &mut sent, &mut on_wire);
             }
             if sent == before || sent >= budget || self.ring_full_until.is_some() {
@@ -48,9 +50,9 @@ impl Core {
         sent: &mut usize,
         on_wire: &mut usize,
     ) {
-        let Some(slot) = self.slots.at(index) else { return };
-        slot.qp.set_yielding(self.common.levels.yields(slot.level, now));
-        let before = *sent;
+        if self.common.levels.is_used() {
+            self.look_at_levels(index, now);
+        }
         // The queue pair counts as queued until the burst is over, so that it is checked for more work only
         // once.
         for _ in 0..burst {
@@ -69,12 +71,18 @@ impl Core {
             *sent += 1;
         }
         if let Some(slot) = self.slots.at(index) {
-            if *sent > before {
+            if slot.level > 0 {
                 self.common.levels.note(slot.level, now);
             }
-            slot.queued = false;
-            // Queues it again if it has more to send.
-            self.common.update(slot);
+            self.common.end_turn(slot);
+        }
+    }
+
+    /// Lets the queue pair in a slot give way to those of higher service levels that are in use.
+    #[cold]
+    fn look_at_levels(&mut self, index: usize, now: Instant) {
+        if let Some(slot) = self.slots.at(index) {
+            slot.qp.set_yielding(self.common.levels.yields(slot.level, now));
         }
     }
 

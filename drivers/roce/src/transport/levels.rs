@@ -18,13 +18,13 @@ const IN_USE: Duration = Duration::from_millis(2);
 pub struct Levels {
     /// The end of the use, by level.
     until: [Instant; LEVELS],
-    /// The levels that have ever been in use, as bits. Without any but level 0, nothing else is looked at.
-    used: u16,
+    /// True if a level above 0 has ever been in use.
+    used: bool,
 }
 
 impl Default for Levels {
     fn default() -> Self {
-        Self { until: [Instant::ZERO; LEVELS], used: 0 }
+        Self { until: [Instant::ZERO; LEVELS], used: false }
     }
 }
 
@@ -42,19 +42,20 @@ impl Levels {
     fn note_high(&mut self, level: u8, now: Instant) {
         if let Some(until) = self.until.get_mut(usize::from(level)) {
             *until = now + IN_USE;
-            self.used |= 1 << level;
+            self.used = true;
         }
     }
 
-    /// Returns true if a level above `level` is in use at `now`.
+    /// Returns true if a level above 0 has ever been in use. Otherwise no queue pair yields.
     #[inline]
     #[must_use]
-    pub fn yields(&self, level: u8, now: Instant) -> bool {
-        self.used != 0 && self.yields_to_any(level, now)
+    pub const fn is_used(&self) -> bool {
+        self.used
     }
 
-    #[cold]
-    fn yields_to_any(&self, level: u8, now: Instant) -> bool {
+    /// Returns true if a level above `level` is in use at `now`.
+    #[must_use]
+    pub fn yields(&self, level: u8, now: Instant) -> bool {
         self.until.iter().skip(usize::from(level) + 1).any(|until| now < *until)
     }
 }
