@@ -17,8 +17,8 @@ pub(crate) struct Common {
     memory: Arc<dyn Memory>,
     /// Completion queues by number; `None` for a destroyed one.
     pub(crate) cqs: Vec<Option<Cq>>,
-    /// The slots of queue pairs that have packets to send, each at most once. One above service level 0 goes
-    /// to the front when it gets something to send, and to the back after each turn.
+    /// The slots of queue pairs that have packets to send, each at most once. A queue pair above service
+    /// level 0 goes to the front when it gets something to send, and to the back after each turn.
     pub(crate) ready: VecDeque<usize>,
     /// The service levels in use.
     pub(crate) levels: Levels,

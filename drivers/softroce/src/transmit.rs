@@ -1,5 +1,5 @@
-//! Sent packets: the turns of the queue pairs, those above service level 0 first, and the ways to the port and
-//! within the RNIC.
+//! Sent packets: the turns of the queue pairs, those above service level 0 first, and the ways to the port
+//! and within the RNIC.
 
 use crate::common::Common;
 use crate::engine::Core;
