@@ -5,6 +5,7 @@
 
 use super::links::MemberIndex;
 use super::status::{OpId, OpStage};
+use super::table::Released;
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
@@ -59,7 +60,7 @@ impl Transport {
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
             let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
-            ops.fast_path.count(verb);
+            ops.fast_path.count(verb, bytes);
             ops.note_deadline(deadline, &self.standing);
             to
         };
@@ -147,7 +148,20 @@ impl Transport {
             }
             (_, None) => return Err(self.cancel(id)),
         };
-        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
+        self.hand_over(qp, id, op, imm_of(verb))
+    }
+
+    /// Passes the work request of an operation that has a slot to the RNIC. On `Err` the slot has been
+    /// released.
+    #[inline(always)]
+    pub(super) fn hand_over(
+        &self,
+        qp: QpNum,
+        id: OpId,
+        op: SendOp<'_>,
+        solicited: bool,
+    ) -> Result<(), NotPosted> {
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited, fence: false };
         match self.rnic.post_send(qp, &[work]) {
             Ok(()) => {
                 self.platform.wake_poller();
@@ -199,7 +213,8 @@ impl Transport {
     /// Ends the interest in a work request: no task waits for it or needs its result any more.
     #[inline]
     pub(crate) fn let_go(&self, id: OpId) {
-        let wanted = self.ops.lock().let_go(id);
+        let Released { wanted, own } = self.ops.lock().let_go(id);
+        drop(own);
         if wanted {
             self.wake_waiters();
         }
@@ -243,7 +258,7 @@ pub(crate) enum Ended {
     Late,
 }
 
-/// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
+/// A work request, and its buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
     node: &'n Transport,
@@ -261,8 +276,8 @@ impl<'n> InFlight<'n> {
     #[inline(always)]
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
-            let wanted = self.node.ops.lock().release_done(id);
-            if wanted {
+            let released = self.node.ops.lock().release_done(id);
+            if released.wanted {
                 self.node.wake_waiters();
             }
         }

@@ -21,4 +21,4 @@ pub(crate) use table::WaitMode;
 pub(crate) use transport::Transport;
 pub(crate) use unfinished::Moment;
 pub(crate) use validity::{STAMP_BITS, Stamp, StampId};
-pub(crate) use work::{Access, NotPosted, Verb};
+pub(crate) use work::{Access, MAX_INLINE, NotPosted, Verb};
