@@ -9,8 +9,8 @@ use verbs::Sge;
 /// The most elements of a work request's list.
 const MOST_ELEMENTS: usize = 8;
 
-/// A reference to memory of an application, which stays lent until it is dropped. Each operation in flight has
-/// one.
+/// A reference to memory of an application, which stays lent until it is dropped. Each operation in flight
+/// has one.
 pub(crate) type Hold = Arc<HeldMemory>;
 
 /// Memory of an application that is held for a kind of operations.

@@ -95,8 +95,8 @@ impl PackedLocation {
 ///
 /// Every operation checks rights, bounds and alignment on this node before it is issued, and ends
 /// by the deadline of the handle, which it inherits from the [`Lite`](crate::Lite) that made it. A
-/// write of more than one chunk is not atomic; its chunks are written in ascending order unless it
-/// had to be repeated on a new connection.
+/// write of more than one chunk is not atomic; its chunks within a piece are written in ascending
+/// order unless it had to be repeated on a new connection, its pieces in no order.
 ///
 /// The handle caches where the region lay when it was mapped. While that is valid, an operation looks at
 /// nothing else of the region, so that its cost does not grow with the number of regions.
@@ -287,20 +287,13 @@ impl Lmr {
             Verb::Read { len } => (Permissions::READ, len as usize),
             Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Permissions::ATOMIC, 8),
         };
-        let route = self.fast_route(offset, right, len)?;
-        node.post_fast(&route, verb, deadline, (&by.class, admitted), waker)
-    }
-
-    /// Returns the target on the fast path of `len` bytes at `offset`, if the handle has `right` to them and
-    /// they fit one work request.
-    #[inline(always)]
-    fn fast_route(&self, offset: u64, right: Permissions, len: usize) -> Option<FastRoute> {
         let Extent { member, rights, len: room } = self.terms.extent;
         let member = member.filter(|_| rights.contains(right))?;
-        if len.wrapping_sub(1) >= self.transport().chunk || len as u64 > room.checked_sub(offset)? {
+        if len.wrapping_sub(1) >= node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
-        Some(FastRoute { member, addr: self.short.at(offset), stamp: self.short.stamp() })
+        let route = FastRoute { member, addr: self.short.at(offset), stamp: self.short.stamp() };
+        node.post_fast(&route, verb, deadline, (&by.class, admitted), waker)
     }
 
     /// Does the work of [`depart`](Self::depart) for a read into memory of the application, or a write from
@@ -317,7 +310,13 @@ impl Lmr {
         if by.class.app.is_some() {
             return None;
         }
-        let route = self.fast_route(offset, right, usize::try_from(piece.1).ok()?)?;
+        let Extent { member, rights, len: room } = self.terms.extent;
+        let member = member.filter(|_| rights.contains(right))?;
+        let fits = (1..=by.transport.chunk as u64).contains(&piece.1);
+        if !fits || piece.1 > room.checked_sub(offset)? {
+            return None;
+        }
+        let route = FastRoute { member, addr: self.short.at(offset), stamp: self.short.stamp() };
         by.transport.post_fast_own(&route, right, (piece, hold), deadline, waker)
     }
 
@@ -386,11 +385,17 @@ impl Lmr {
     pub fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), Error>> + Send {
         async move {
             let deadline = self.deadline();
-            let verb = Verb::Write { head: data, tail: &[], imm: None };
             let lost = on_fast_path!(
                 self,
                 Error::Unknown,
-                |waker| self.depart(offset, verb, deadline, false, waker),
+                // A variable would be part of the future.
+                |waker| self.depart(
+                    offset,
+                    Verb::Write { head: data, tail: &[], imm: None },
+                    deadline,
+                    false,
+                    waker
+                ),
                 |flight| Ok(())
             );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await

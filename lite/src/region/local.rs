@@ -150,13 +150,13 @@ impl LocalMemory {
     }
 
     /// Returns the reference for operations of `node` that change the memory. Fails if they must not.
-    pub(super) fn to_change(&mut self, node: &Arc<RegionOwner>) -> Result<&Hold, Error> {
+    pub(super) fn hold_to_change(&mut self, node: &Arc<RegionOwner>) -> Result<&Hold, Error> {
         self.check_node(node)?;
         if self.uses.are_none() { Ok(&self.uses.change) } else { Err(in_use()) }
     }
 
     /// Returns the reference for operations of `node` that read the memory. Fails if they must not.
-    pub(super) fn to_read(&self, node: &Arc<RegionOwner>) -> Result<&Hold, Error> {
+    pub(super) fn hold_to_read(&self, node: &Arc<RegionOwner>) -> Result<&Hold, Error> {
         self.check_node(node)?;
         if self.uses.only_read() { Ok(&self.uses.read) } else { Err(in_use()) }
     }

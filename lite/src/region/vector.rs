@@ -41,7 +41,7 @@ impl Lmr {
         let deadline = self.deadline();
         let mut lost = false;
         if let Some(piece) = memory.sole(&range) {
-            let hold = memory.to_change(self.here())?;
+            let hold = memory.hold_to_change(self.here())?;
             lost = on_fast_path!(
                 self,
                 Error::Deadline,
@@ -67,7 +67,7 @@ impl Lmr {
         let deadline = self.deadline();
         let mut lost = false;
         if let Some(piece) = memory.sole(&range) {
-            let hold = memory.to_read(self.here())?;
+            let hold = memory.hold_to_read(self.here())?;
             let mut short = [0; MAX_INLINE];
             let short = short.get_mut(..piece.1 as usize);
             if let Some(bytes) = short.filter(|bytes| bytes.len() <= self.transport().max_inline) {
@@ -122,7 +122,7 @@ impl Lmr {
         lost: bool,
     ) -> Result<(), Error> {
         let list = memory.list(ranges)?;
-        let hold = memory.to_change(self.here())?;
+        let hold = memory.hold_to_change(self.here())?;
         self.transfer_long(offset, Data::ReadOwn(Span::new(hold, &list)), deadline, lost).await
     }
 
@@ -135,7 +135,7 @@ impl Lmr {
         lost: bool,
     ) -> Result<(), Error> {
         let list = memory.list(ranges)?;
-        let hold = memory.to_read(self.here())?;
+        let hold = memory.hold_to_read(self.here())?;
         self.transfer_long(offset, Data::WriteOwn(Span::new(hold, &list)), deadline, lost).await
     }
 }

@@ -14,6 +14,7 @@ use crate::base::bounce::BufferOffset;
 use crate::base::qos::{Class, Share};
 use core::future::Future;
 use core::pin::Pin;
+use core::slice;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
@@ -148,36 +149,36 @@ impl Transport {
             }
             (_, None) => return Err(self.cancel(id)),
         };
-        self.hand_over(qp, id, op, imm_of(verb))
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
+        self.hand_over(qp, id, &work)
     }
 
     /// Passes the work request of an operation that has a slot to the RNIC. On `Err` the slot has been
     /// released.
     #[inline(always)]
-    pub(super) fn hand_over(
-        &self,
-        qp: QpNum,
-        id: OpId,
-        op: SendOp<'_>,
-        solicited: bool,
-    ) -> Result<(), NotPosted> {
-        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited, fence: false };
-        match self.rnic.post_send(qp, &[work]) {
+    pub(super) fn hand_over(&self, qp: QpNum, id: OpId, work: &SendWr<'_>) -> Result<(), NotPosted> {
+        match self.rnic.post_send(qp, slice::from_ref(work)) {
             Ok(()) => {
                 self.platform.wake_poller();
                 Ok(())
             }
             Err((_, error)) => {
-                let invalid = self.cancel(id);
-                Err(match error {
-                    VerbsError::NoResources => {
-                        self.ops.lock().want();
-                        NotPosted::Busy
-                    }
-                    VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
-                    _ => NotPosted::ConnectionLost,
-                })
+                self.cancel(id);
+                Err(self.not_posted(error))
             }
+        }
+    }
+
+    /// Returns the reason for which the RNIC did not accept a work request.
+    #[cold]
+    pub(super) fn not_posted(&self, error: VerbsError) -> NotPosted {
+        match error {
+            VerbsError::NoResources => {
+                self.ops.lock().want();
+                NotPosted::Busy
+            }
+            VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
+            _ => NotPosted::ConnectionLost,
         }
     }
 
@@ -223,7 +224,7 @@ impl Transport {
 
 /// Copies `head` and `tail` into `buffer`, if there is room.
 #[inline(always)]
-fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
+pub(super) fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
     let bytes = buffer.get_mut(..head.len() + tail.len())?;
     let (first, rest) = bytes.split_at_mut(head.len());
     first.copy_from_slice(head);

@@ -16,7 +16,7 @@ pub(crate) use completion::BATCH;
 pub(crate) use fast_path::{Ended, FastRoute, InFlight, TaskWaker};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
-pub(crate) use status::OpId;
+pub(crate) use status::{OpId, receive_of};
 pub(crate) use table::WaitMode;
 pub(crate) use transport::Transport;
 pub(crate) use unfinished::Moment;

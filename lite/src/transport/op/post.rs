@@ -1,20 +1,24 @@
 //! The posting of one work request on a connection that its caller has chosen: of a task, or of LITE itself.
 
 use super::fast_path::FastRoute;
-use super::status::OpId;
+use super::fast_path::join;
+use super::status::{OpId, unsignaled_id};
 use super::table::WaitMode;
 use super::transport::Transport;
-use super::work::{Access, Effect, NotPosted, Verb};
+use super::work::{Access, Effect, MAX_INLINE, NotPosted, Verb};
 use crate::Permissions;
 use crate::base::own::{Elements, Hold, OwnPiece};
 use crate::base::qos::Share;
 use crate::base::trace::{Event, Work};
-use crate::transport::conn::{Conn, RPC_QP};
+use crate::transport::conn::{Conn, QueuePair, RPC_QP};
 use alloc::sync::Arc;
 use core::task::Waker;
 use platform::{Instant, IoAddr};
 use proto::NodeId;
-use verbs::{Payload, RemoteAddr, SendOp, Sge};
+use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+
+/// The length of the shorter of two buffers in which messages are assembled, in bytes.
+const SHORT: usize = 128;
 
 impl Transport {
     /// Posts a message on `conn`: writes `head`, then `tail`, to `addr`, and tells the peer `imm`. No task
@@ -34,6 +38,16 @@ impl Transport {
         }
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
+        // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
+        if bytes.is_none() && is_plain && self.ops.lock().take_unsignaled(conn, qp, depth)? {
+            return self.post_unsignaled(
+                conn,
+                qp,
+                (head, tail),
+                RemoteAddr { addr, key: conn.remote_key.rkey },
+                imm,
+            );
+        }
         let taken = self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
         if !is_plain {
@@ -41,6 +55,59 @@ impl Transport {
         }
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         self.submit(qp.number, (id, true), offset, verb, remote)
+    }
+
+    /// Posts a message that has been counted on its queue pair, unsignalled. If it fails, its completion
+    /// tells the identifier of the connection.
+    #[inline(always)]
+    fn post_unsignaled<const HEAD: usize>(
+        &self,
+        conn: &Conn,
+        qp: &QueuePair,
+        (head, tail): (&[u8; HEAD], &[u8]),
+        remote: RemoteAddr,
+        imm: u32,
+    ) -> Result<(), NotPosted> {
+        // Most messages are short, and the shorter buffer is cleared in less time.
+        let (mut short, mut long);
+        let buffer: &mut [u8] = if HEAD + tail.len() <= SHORT {
+            short = [0; SHORT];
+            &mut short
+        } else {
+            long = [0; MAX_INLINE];
+            &mut long
+        };
+        let bytes = if tail.is_empty() { Some(&head[..]) } else { join(buffer, head, tail) };
+        let id = unsignaled_id(conn.group.receive_id);
+        let op = |data| SendOp::Write { data: Payload::Inline(data), remote, imm: Some(imm) };
+        let work = |data| SendWr { id, op: op(data), signaled: false, solicited: true, fence: false };
+        let posted = match bytes {
+            Some(data) => self.rnic.post_send(qp.number, &[work(data)]).map_err(|(_, error)| error),
+            None => Err(VerbsError::InvalidArgument),
+        };
+        match posted {
+            Ok(()) => {
+                self.platform.wake_poller();
+                Ok(())
+            }
+            Err(error) => {
+                let ops = self.ops.lock();
+                qp.cancel_unsignaled();
+                drop(ops);
+                Err(self.not_posted(error))
+            }
+        }
+    }
+
+    /// Posts a signalled message without bytes or effect on `conn`, if unsignalled ones may be in flight: its
+    /// end is theirs too. `addr` is the address of any memory of the peer.
+    pub(crate) fn post_flush(&self, conn: &Arc<Conn>, addr: IoAddr) -> Result<(), NotPosted> {
+        let Some(qp) = conn.queue_pair(RPC_QP).filter(|qp| qp.has_unsignaled()) else { return Ok(()) };
+        let lane = (conn, RPC_QP);
+        let taken = self.ops.lock().take(lane, Effect::NOTHING, None, self.send_depth, WaitMode::Nobody);
+        let (id, _) = taken?;
+        let verb = Verb::Write { head: &[], tail: &[], imm: None };
+        self.submit(qp.number, (id, true), None, verb, RemoteAddr { addr, key: conn.remote_key.rkey })
     }
 
     /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. A task waits for it.
@@ -96,7 +163,8 @@ impl Transport {
         };
         let (peer, queue_pair) = (conn.peer, qp_index as u8);
         self.local.trace(|| Event::Posted { id: id.wr_id().0, work, peer, queue_pair, bytes });
-        self.hand_over(qp.number, id, op, false).map(|()| id)
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: false, fence: false };
+        self.hand_over(qp.number, id, &work).map(|()| id)
     }
 
     /// Does the work of [`post_fast`](Self::post_fast) for a read into memory of the application, or a write
@@ -129,7 +197,8 @@ impl Transport {
         } else {
             SendOp::Read { into: &list, remote }
         };
-        self.hand_over(to.qp, to.id, op, false).ok().map(|()| to.id)
+        let work = SendWr { id: to.id.wr_id(), op, signaled: true, solicited: false, fence: false };
+        self.hand_over(to.qp, to.id, &work).ok().map(|()| to.id)
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.

@@ -83,6 +83,8 @@ pub(super) struct Slot {
     /// The connection, and the queue pair within it.
     pub(super) link: Link,
     pub(super) qp_index: u8,
+    /// The number of work requests of the queue pair that complete with this one, itself included.
+    pub(super) retires: u32,
     pub(super) touch: Effect,
     pub(super) buffer: Option<Buffer>,
 }
@@ -142,7 +144,7 @@ impl Slot {
             WaitMode::Nobody => SlotState::Abandoned,
             WaitMode::Task | WaitMode::Until(..) => SlotState::OnWire,
         };
-        (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
+        (self.link, self.qp_index, self.touch, self.retires) = (link, qp_index as u8, touch, 1);
         let waker;
         (waker, self.until) = match waits {
             WaitMode::Nobody | WaitMode::Task => (None, Instant::MAX),
@@ -176,7 +178,8 @@ fn reserve<'a>(
             return Err(NotPosted::Busy);
         };
         ends.set_offset(slot.id, bounce.offset);
-        slot.buffer = Some(Buffer::Bounce(bounce));
+        // A free slot has no buffer that could be dropped here.
+        core::mem::forget(slot.buffer.replace(Buffer::Bounce(bounce)));
     }
     queue_pair.begin();
     Ok(slot)
@@ -223,7 +226,10 @@ pub(crate) struct FastPathCounts {
     pub(crate) atomics: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
-    pub(crate) bytes_copied: u64,
+    /// The bytes of writes from bounce buffers.
+    bytes_bounced: u64,
+    /// The bytes of reads into memory of the application.
+    bytes_in_place: u64,
 }
 
 impl FastPathCounts {
@@ -232,12 +238,13 @@ impl FastPathCounts {
     pub(crate) fn count(&mut self, verb: Verb<'_>, bytes: Option<usize>) {
         match verb {
             Verb::Write { head, .. } => {
-                self.bytes_copied += bytes.unwrap_or(0) as u64;
+                if let Some(bytes) = bytes {
+                    self.bytes_bounced += bytes as u64;
+                }
                 self.writes += 1;
                 self.bytes_written += head.len() as u64;
             }
             Verb::Read { len } => {
-                self.bytes_copied += u64::from(len);
                 self.reads += 1;
                 self.bytes_read += u64::from(len);
             }
@@ -247,13 +254,14 @@ impl FastPathCounts {
 
     /// Counts one operation on memory of the application, without a copy.
     pub(crate) fn count_own(&mut self, writes: bool, bytes: u64) {
-        let (count, sum) = if writes {
-            (&mut self.writes, &mut self.bytes_written)
+        if writes {
+            self.writes += 1;
+            self.bytes_written += bytes;
         } else {
-            (&mut self.reads, &mut self.bytes_read)
-        };
-        *count += 1;
-        *sum += bytes;
+            self.reads += 1;
+            self.bytes_read += bytes;
+            self.bytes_in_place += bytes;
+        }
     }
 
     /// Returns the part of the node's count with that name.
@@ -264,7 +272,8 @@ impl FastPathCounts {
             "atomics" => self.atomics,
             "bytes_read" => self.bytes_read,
             "bytes_written" => self.bytes_written,
-            "bytes_copied" => self.bytes_copied,
+            // All other reads pass through bounce buffers.
+            "bytes_copied" => self.bytes_bounced + self.bytes_read - self.bytes_in_place,
             _ => 0,
         }
     }
@@ -297,6 +306,7 @@ impl OpTable {
             until: Instant::MAX,
             link: Link::NONE,
             qp_index: 0,
+            retires: 1,
             touch: Effect::NOTHING,
             buffer: None,
         };
@@ -339,7 +349,11 @@ impl OpTable {
                 return Err(reason);
             }
         };
+        let is_message = matches!(waits, WaitMode::Nobody);
         slot.begin((link, qp_index), touch, waits);
+        if is_message {
+            slot.retires = queue_pair.take_unsignaled();
+        }
         Ok((slot.id, slot.offset()))
     }
 
@@ -374,6 +388,25 @@ impl OpTable {
         Some(Taken { id: slot.id, offset, qp, key })
     }
 
+    /// Counts a message on a queue pair without a slot, so that it is posted unsignalled. Returns false if it
+    /// needs a slot, because it must be signalled.
+    #[inline(always)]
+    pub(crate) fn take_unsignaled(
+        &mut self,
+        conn: &Conn,
+        queue_pair: &QueuePair,
+        depth: u32,
+    ) -> Result<bool, NotPosted> {
+        if conn.is_shut() {
+            return Err(NotPosted::ConnectionLost);
+        }
+        if queue_pair.is_full(depth) {
+            self.wanted = true;
+            return Err(NotPosted::Busy);
+        }
+        Ok(queue_pair.begin_unsignaled(depth))
+    }
+
     /// Notes the deadline of an operation, which must be in its slot already.
     #[inline(always)]
     pub(crate) fn note_deadline(&mut self, deadline: Instant, standing: &Standing) {
@@ -396,7 +429,7 @@ impl OpTable {
         }
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end();
+            queue_pair.end(slot.retires);
         }
         let task = slot.waker.take();
         if slot.buffer.is_none() {
@@ -425,7 +458,7 @@ impl OpTable {
         };
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end();
+            queue_pair.end(slot.retires);
         }
         let task = slot.waker.take();
         let is_plain = status == Status::Success && !abandoned;
