@@ -10,7 +10,7 @@ use crate::sync::SyncHome;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
 use crate::transport::connect::Connections;
-use crate::transport::op::{BATCH, OpId, Transport};
+use crate::transport::op::{BATCH, OpId, Transport, receive_of};
 use crate::{Config, Error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub(crate) const BATCHES: usize = 16;
 /// The number of connections that the poller caches.
 const KNOWN: usize = 32;
 /// The number of receives of a connection that are posted at once.
-const REPOSTED: u32 = 8;
+const REPOSTED: u32 = 16;
 /// The pause before messages that found no room, and queue pairs that the RNIC could not destroy, are tried
 /// again.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);
@@ -179,6 +179,11 @@ impl Node {
     pub(crate) fn other_completion(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received(known, completion);
+        } else if let Some(receive) = receive_of(completion.id) {
+            if let Some(conn) = self.known(known, receive).filter(|conn| !conn.is_shut()) {
+                log::warn!("lite: connection to {} failed: {:?}", conn.peer, completion.status);
+                self.conns.fail(conn);
+            }
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
         }

@@ -140,6 +140,6 @@ impl Config {
     /// Returns the number of receives posted for one peer: enough for all requests and replies in flight
     /// and the credit messages between them.
     pub(crate) fn recv_depth(&self) -> u32 {
-        2 * self.slots().max(32) + 16
+        2 * self.slots().max(32) + 24
     }
 }

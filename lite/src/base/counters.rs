@@ -53,6 +53,7 @@ counters! {
     served: "Calls given to handlers.",
     bytes_read: "Bytes of reads begun.",
     bytes_written: "Bytes of writes begun.",
+    bytes_copied: "Bytes of reads and writes that this node copied between its memories.",
     retries: "Transfers continued on a new connection.",
     busy: "Calls repeated because the server's queue was full.",
     deadline_misses: "Operations whose deadline passed.",

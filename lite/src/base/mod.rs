@@ -12,6 +12,7 @@ pub(crate) mod local;
 pub(crate) mod lock;
 pub(crate) mod member;
 pub(crate) mod names;
+pub(crate) mod own;
 pub(crate) mod permissions;
 pub(crate) mod qos;
 pub(crate) mod scope;

@@ -398,7 +398,7 @@ impl CompletionQueue {
             if let Some(taken) = entry {
                 node.local.trace(|| posted_event(taken.id, o.kind.verb(), to.0, qp_index));
             }
-            ops.fast_path.count(o.kind.verb());
+            ops.fast_path.count(o.kind.verb(), bytes);
         }
         ops.note_deadline(deadline, &node.standing);
         drop(ops);

@@ -20,8 +20,11 @@ struct Qp {
     failed: bool,
     receives: VecDeque<WrId>,
     /// Work that is held back, or waits for a receive at the peer.
-    held: VecDeque<(WrId, Work)>,
+    held: VecDeque<(Id, Work)>,
 }
+
+/// The identifier of a work request, and true if its success makes a completion.
+type Id = (WrId, bool);
 
 /// A work request; its payload stays in place unless it is inline.
 enum Work {
@@ -214,7 +217,7 @@ impl State {
         loop {
             let Some(port) = self.ports.get_mut(&gid.0) else { return any };
             let Some(qp) = port.qps.get_mut(&number) else { return any };
-            let Some((id, work)) = qp.held.pop_front() else { return any };
+            let Some(((id, signaled), work)) = qp.held.pop_front() else { return any };
             let (failed, peer, cq) = (qp.failed, qp.peer, qp.options.send_cq);
             let gap = peer.and_then(|(to, _)| self.gaps.get(&[gid.0, to.0]).copied());
             let fate = match peer {
@@ -228,7 +231,7 @@ impl State {
             let Some(qp) = port.qps.get_mut(&number) else { return any };
             match fate {
                 PendingChanges::Waits => {
-                    qp.held.push_front((id, work));
+                    qp.held.push_front(((id, signaled), work));
                     return any;
                 }
                 PendingChanges::Done(status, byte_len) => {
@@ -239,7 +242,10 @@ impl State {
                         Work::FetchAdd { .. } => WorkKind::FetchAdd,
                         Work::CompareSwap { .. } => WorkKind::CompareSwap,
                     };
-                    port.complete(cq, Completion { byte_len, ..Completion::new(id, number, status, kind) });
+                    if signaled || status != Status::Success {
+                        let completion = Completion::new(id, number, status, kind);
+                        port.complete(cq, Completion { byte_len, ..completion });
+                    }
                     any = true;
                 }
             }
@@ -448,7 +454,7 @@ impl Rnic for InstantRnic {
             let qp = port.qps.remove(&number).ok_or(VerbsError::NotFound)?;
             let flushed = |id, kind| Completion::new(id, number, Status::WorkRequestFlushed, kind);
             for (id, _) in qp.held {
-                port.complete(qp.options.send_cq, flushed(id, WorkKind::Write));
+                port.complete(qp.options.send_cq, flushed(id.0, WorkKind::Write));
             }
             for id in qp.receives {
                 port.complete(qp.options.recv_cq, flushed(id, WorkKind::Recv));
@@ -490,7 +496,7 @@ impl Rnic for InstantRnic {
                     return Err((i, VerbsError::InvalidArgument));
                 }
             };
-            qp.held.push_back((wr.id, work));
+            qp.held.push_back(((wr.id, wr.signaled), work));
             if !state.holding {
                 state.work(self.port.gid, number);
             }

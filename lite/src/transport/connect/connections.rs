@@ -51,7 +51,7 @@ impl Drop for Connections {
         let conns = self.by_receive.get_mut().values().chain(&loopback);
         let served = conns.filter(|conn| matches!(conn.group().destroy(), Gone::NotYet { .. })).count();
         if served > 0 {
-            self.transport.ops.lock().bounce.lose();
+            self.transport.ops.lock().lose_buffers();
         }
         if let Err(error) = self.transport.rnic.destroy_cq(self.cq) {
             log::warn!("lite: cannot destroy {:?}: {error}", self.cq);

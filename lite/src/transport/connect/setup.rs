@@ -32,7 +32,9 @@ impl Connections {
     /// Makes the completion queue. Fails with `Refused` if the RNIC has none.
     pub(crate) fn new(transport: Arc<Transport>, gid: Gid) -> Result<Self, Error> {
         let config = &transport.config;
-        let depth = config.operations + config.peers * config.recv_depth();
+        // The operations with slots, the receives, and the messages without slots, all of which complete if
+        // their queue pair fails.
+        let depth = config.operations + config.peers * (config.recv_depth() + config.send_depth);
         let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
         let cq = transport.rnic.create_cq(CqOptions { depth }).map_err(refused)?;
         Ok(Self {

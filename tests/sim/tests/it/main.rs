@@ -10,4 +10,5 @@ mod regions;
 mod rpc;
 mod scale;
 mod sometimes;
+mod stripes;
 mod trace;
