@@ -84,3 +84,16 @@ pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Result<Vec<T>, JobError>
     list.resize(len, value);
     Ok(list)
 }
+
+/// Appends an element to a list.
+pub(crate) fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), JobError> {
+    reserve(list, 1)?;
+    list.push(element);
+    Ok(())
+}
+
+/// Makes room for `more` elements in a list, which grows by doubling.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), JobError> {
+    let wanted = (list.len().max(more) as u64).saturating_mul(2 * size_of::<T>() as u64);
+    list.try_reserve(more).map_err(|_| JobError::OutOfMemory { wanted, has: 0 })
+}

@@ -1,11 +1,11 @@
 //! The applications: from the input of a job to its output.
 
 use crate::args::{Algorithm, Args};
-use crate::edge::{Edge, with_room};
+use crate::edge::{Edge, push, with_room};
 use crate::engine::run;
 use crate::generate::Generator;
 use crate::load::{Input, load};
-use crate::output::{in_order, push_decimal, push_line, push_rank};
+use crate::output::{in_order, push_decimal, push_line, push_rank_line};
 use crate::part::Part;
 use crate::program::Program;
 use crate::programs::{Bfs, Components, PageRank, Sssp};
@@ -182,13 +182,15 @@ impl Node<'_> {
             let len = tail.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |feed| TURN + feed + 1);
             let text = rest.get(..len).unwrap_or_default();
             let mut full = Ok(());
+            let mut note = |added: Result<(), JobError>| {
+                if full.is_ok() {
+                    full = added;
+                }
+            };
             let parsed = if of_vertices {
-                parse_vertices(text, |id| input.vertices.push(id))
+                parse_vertices(text, |id| note(push(&mut input.vertices, id)))
             } else {
-                parse_edges(text, format, |from, to, weight| {
-                    let added = self.add(input, Edge { to, from, weight });
-                    full = core::mem::replace(&mut full, Ok(())).and(added);
-                })
+                parse_edges(text, format, |from, to, weight| note(self.add(input, Edge { to, from, weight })))
             };
             full?;
             if let Err(Fault { offset, reason }) = parsed {
@@ -217,8 +219,7 @@ impl Node<'_> {
     /// Adds an edge as the algorithm sees it.
     fn add(&self, input: &mut Input, edge: Edge) -> Result<(), JobError> {
         if edge.to == edge.from && self.algorithm != Algorithm::PageRank {
-            input.vertices.push(edge.to);
-            return Ok(());
+            return push(&mut input.vertices, edge.to);
         }
         if self.args.undirected {
             input.edges.push(Edge { to: edge.from, from: edge.to, ..edge })?;
@@ -273,10 +274,7 @@ impl Node<'_> {
                 ranked.extend(done.values.iter().copied().map(Reverse).zip(part.ids.iter().copied()));
                 let mut text = Vec::new();
                 for (Reverse(rank), vertex) in in_order(net, ranked).await? {
-                    push_decimal(vertex, &mut text);
-                    text.push(b'\t');
-                    push_rank(rank, &mut text);
-                    text.push(b'\n');
+                    push_rank_line(vertex, rank, &mut text)?;
                 }
                 Ok((text, done.rounds))
             }
@@ -288,7 +286,9 @@ impl Node<'_> {
                 let found = triangles(net, &part).await?;
                 let mut text = Vec::new();
                 if self.args.each {
-                    part.ids.iter().zip(found.each).for_each(|(id, count)| push_line(*id, count, &mut text));
+                    for (id, count) in part.ids.iter().zip(found.each) {
+                        push_line(*id, count, &mut text)?;
+                    }
                 } else if self.job.rank() == 0 {
                     push_decimal(found.total, &mut text);
                     text.push(b'\n');
@@ -310,7 +310,7 @@ async fn search<P: Program>(
     let mut text = Vec::new();
     for (id, value) in part.ids.iter().zip(done.values) {
         if Some(value) != none {
-            push_line(*id, value, &mut text);
+            push_line(*id, value, &mut text)?;
         }
     }
     Ok((text, done.rounds))

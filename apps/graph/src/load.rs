@@ -1,7 +1,7 @@
 //! The way from the edges that each node has read to each node's part of the graph.
 
 use crate::bytes::Reader;
-use crate::edge::{Edge, Edges, filled};
+use crate::edge::{Edge, Edges, filled, push, reserve};
 use crate::net::{BLOCK, Net, stream, sums};
 use crate::part::Part;
 use crate::plan::Plan;
@@ -147,7 +147,7 @@ async fn to_owners(
         let mut reader = Reader::new(rank, bytes);
         let into = got.get_mut(rank).ok_or(JobError::Malformed { rank })?;
         while !reader.bytes.is_empty() {
-            into.push((reader.u64()?, reader.u32()?));
+            push(into, (reader.u64()?, reader.u32()?))?;
         }
         Ok(())
     };
@@ -206,17 +206,24 @@ fn own_ids(
     requests: &[Vec<(u64, u32)>],
 ) -> Result<Vec<u64>, JobError> {
     let known = requests.iter().flatten().map(|(id, _)| *id).chain(plan.hubs().iter().copied());
-    ids.extend(known.filter(|id| plan.owner(*id) == me));
-    ids.extend(edges.chunk_by(|a, b| a.to == b.to).filter_map(|same| Some(same.first()?.to)));
+    for id in known.filter(|id| plan.owner(*id) == me) {
+        push(&mut ids, id)?;
+    }
+    for same in edges.chunk_by(|a, b| a.to == b.to) {
+        same.first().map_or(Ok(()), |edge| push(&mut ids, edge.to))?;
+    }
     ids.sort_unstable();
     ids.dedup();
     // Sources repeat often: those that are targets too are not added again.
     let mut sources = Vec::new();
     for edge in edges {
         if ids.binary_search(&edge.from).is_err() && sources.last() != Some(&edge.from) {
-            sources.push(edge.from);
+            push(&mut sources, edge.from)?;
         }
     }
+    sources.sort_unstable();
+    sources.dedup();
+    reserve(&mut ids, sources.len())?;
     ids.append(&mut sources);
     ids.retain(|id| plan.owner(*id) == me);
     ids.sort_unstable();

@@ -1,7 +1,7 @@
 //! The text of results, and the order of ranks over all nodes.
 
 use crate::bytes::Reader;
-use crate::edge::with_room;
+use crate::edge::{push, reserve, with_room};
 use crate::net::{BLOCK, Net, stream};
 use crate::programs::ONE;
 use alloc::vec;
@@ -28,12 +28,27 @@ pub(crate) fn push_decimal(mut number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(digits.get(20 - count..).unwrap_or_default());
 }
 
+/// The length of the longest line, in bytes.
+const LINE: usize = 44;
+
 /// Appends a line of a vertex and a number.
-pub(crate) fn push_line(vertex: u64, number: u64, out: &mut Vec<u8>) {
+pub(crate) fn push_line(vertex: u64, number: u64, out: &mut Vec<u8>) -> Result<(), JobError> {
+    reserve(out, LINE)?;
     push_decimal(vertex, out);
     out.push(b'\t');
     push_decimal(number, out);
     out.push(b'\n');
+    Ok(())
+}
+
+/// Appends a line of a vertex and its rank.
+pub(crate) fn push_rank_line(vertex: u64, rank: u64, out: &mut Vec<u8>) -> Result<(), JobError> {
+    reserve(out, LINE)?;
+    push_decimal(vertex, out);
+    out.push(b'\t');
+    push_rank(rank, out);
+    out.push(b'\n');
+    Ok(())
 }
 
 /// Appends a rank, which is in parts of [`ONE`], as a decimal fraction of 19 digits, rounded to the nearest.
@@ -94,7 +109,7 @@ fn read(rank: usize, bytes: &[u8], into: &mut Vec<Ranked>) -> Result<(), JobErro
     let mut reader = Reader::new(rank, bytes);
     while !reader.bytes.is_empty() {
         let vertex = reader.u64()?;
-        into.push((core::cmp::Reverse(reader.u64()?), vertex));
+        push(into, (core::cmp::Reverse(reader.u64()?), vertex))?;
     }
     Ok(())
 }
@@ -123,8 +138,8 @@ mod tests {
     #[test]
     fn numbers_are_decimal() {
         let mut out = Vec::new();
-        push_line(u64::MAX, 0, &mut out);
-        push_line(10, 905, &mut out);
+        push_line(u64::MAX, 0, &mut out).unwrap();
+        push_line(10, 905, &mut out).unwrap();
         assert_eq!(out, b"18446744073709551615\t0\n10\t905\n");
     }
 }

@@ -228,7 +228,8 @@ impl JobContext {
 
     /// Opens a group for collective operations of all nodes of the job. Every node must open the same
     /// groups in the same order, at most 256. `rooms` has, by rank, the most bytes that this node expects
-    /// of each node in one message; a longer exchange takes several rounds of messages.
+    /// of each node in one message; a longer exchange takes several rounds of messages. Groups use the
+    /// mailboxes from `0x4a00_0000` to `0x4aff_ffff`.
     ///
     /// # Errors
     ///
