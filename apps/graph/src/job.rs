@@ -136,8 +136,8 @@ impl Node<'_> {
         net.close().await?;
         let mut net = self.job.collective(&part.rooms()).await?;
         times.tick(self.job, "load");
-        let (text, rounds) = self.compute(&mut net, part.clone()).await?;
-        times.tick(self.job, "compute");
+        let (text, rounds) = self.compute(&mut net, part.clone(), times).await?;
+        times.tick(self.job, "format");
         let held = part.held_edges() as u64;
         let own = part.len() as u64;
         drop(part);
@@ -265,11 +265,17 @@ impl Node<'_> {
     }
 
     /// Runs the algorithm. Returns this node's part of the output, and the number of supersteps.
-    async fn compute(&self, net: &mut Collective, part: Arc<Part>) -> Result<(Vec<u8>, u32), JobError> {
+    async fn compute(
+        &self,
+        net: &mut Collective,
+        part: Arc<Part>,
+        times: &mut Times,
+    ) -> Result<(Vec<u8>, u32), JobError> {
         let source = self.args.source;
         match self.algorithm {
             Algorithm::PageRank => {
                 let done = run(net, part.clone(), PageRank { stop: self.args.stop }).await?;
+                times.tick(self.job, "compute");
                 let mut ranked = with_room(part.len())?;
                 ranked.extend(done.values.iter().copied().map(Reverse).zip(part.ids.iter().copied()));
                 let mut text = Vec::new();
@@ -279,11 +285,12 @@ impl Node<'_> {
                 Ok((text, done.rounds))
             }
             // Every vertex has a component, whose number may be any.
-            Algorithm::Components => search(net, part, Components, None).await,
-            Algorithm::Bfs => search(net, part, Bfs { source }, Some(u64::MAX)).await,
-            Algorithm::Sssp => search(net, part, Sssp { source }, Some(u64::MAX)).await,
+            Algorithm::Components => search(net, part, Components, None, times).await,
+            Algorithm::Bfs => search(net, part, Bfs { source }, Some(u64::MAX), times).await,
+            Algorithm::Sssp => search(net, part, Sssp { source }, Some(u64::MAX), times).await,
             Algorithm::Triangles => {
                 let found = triangles(net, &part).await?;
+                times.tick(self.job, "compute");
                 let mut text = Vec::new();
                 if self.args.each {
                     for (id, count) in part.ids.iter().zip(found.each) {
@@ -305,8 +312,10 @@ async fn search<P: Program>(
     part: Arc<Part>,
     program: P,
     none: Option<u64>,
+    times: &mut Times,
 ) -> Result<(Vec<u8>, u32), JobError> {
     let done = run(net, part.clone(), program).await?;
+    times.tick(net.job(), "compute");
     let mut text = Vec::new();
     for (id, value) in part.ids.iter().zip(done.values) {
         if Some(value) != none {
