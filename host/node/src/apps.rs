@@ -6,7 +6,7 @@ use runtime::App;
 /// Returns all applications.
 #[must_use]
 pub fn all() -> Vec<Box<dyn App>> {
-    vec![
+    let mut apps: Vec<Box<dyn App>> = vec![
         Box::new(Job::<wordcount::WordCount>::default()),
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
@@ -14,5 +14,7 @@ pub fn all() -> Vec<Box<dyn App>> {
         Box::new(litebench::Progress),
         Box::new(litebench::Qos),
         Box::new(echo::Echo),
-    ]
+    ];
+    apps.extend(graph::apps());
+    apps
 }

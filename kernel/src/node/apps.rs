@@ -25,6 +25,8 @@ pub(super) fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
         #[cfg(feature = "semantics")]
         Box::new(semantics::Suite),
     ];
+    #[cfg(feature = "graph")]
+    apps.extend(graph::apps());
     apps.extend(perftest);
     apps
 }

@@ -67,6 +67,8 @@ struct State {
     reuses: bool,
     /// The immediate and length of each write that was done; `None` while they are not recorded.
     writes: Option<Vec<(Option<u32>, u32)>>,
+    /// The number of reads that were done.
+    reads: u64,
 }
 
 /// The network that connects the RNICs of a process.
@@ -173,6 +175,12 @@ impl Fabric {
     #[must_use]
     pub fn writes(&self) -> Vec<(Option<u32>, u32)> {
         self.0.lock().writes.clone().unwrap_or_default()
+    }
+
+    /// Returns the number of reads that were done so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.0.lock().reads
     }
 
     /// Returns the number of queue pairs of a port.
@@ -312,6 +320,7 @@ impl State {
                 PendingChanges::Done(Status::Success, len)
             }
             Work::Read { into, .. } => {
+                self.reads += 1;
                 let total: u32 = into.iter().map(|(_, n)| n).sum();
                 let mut bytes = vec![0; total as usize];
                 if far.read(remote.addr, &mut bytes).is_err() {

@@ -2,6 +2,7 @@
 
 mod capture;
 pub(crate) mod disturbed;
+pub(crate) mod graph;
 pub(crate) mod inputs;
 pub(crate) mod misuse;
 pub(crate) mod priorities;
