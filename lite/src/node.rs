@@ -74,7 +74,7 @@ impl Node {
         let local = Arc::new(Local::new(platform, (welcome, lease_until), config.clone()));
         let peers = Arc::new(Peers::new(local.clone()));
         let transport = Arc::new(Transport::new(peers, rnic, &config)?);
-        let conns = Arc::new(Connections::new(transport.clone(), welcome.gid)?);
+        let conns = Arc::new(Connections::new(transport.clone(), welcome)?);
         let rpc = Arc::new(Rpc::new(conns.clone()));
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
@@ -100,6 +100,7 @@ impl Node {
     pub(crate) fn start_services(&self) {
         self.start_internal(self.regions().clone());
         self.start_internal(self.sync.clone());
+        self.conns.start_datagrams();
     }
 
     // ---- The poller ----
@@ -181,6 +182,8 @@ impl Node {
             self.received(known, completion);
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
+        } else {
+            self.conns.endpoint.completed(completion);
         }
     }
 
@@ -220,7 +223,9 @@ impl Node {
     }
 
     fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
-        let Some(conn) = self.known(known, completion.id) else { return };
+        let Some(conn) = self.known(known, completion.id) else {
+            return self.conns.endpoint.completed(completion);
+        };
         self.local.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
