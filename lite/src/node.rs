@@ -9,7 +9,7 @@ use crate::rpc::Rpc;
 use crate::sync::SyncHome;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
-use crate::transport::connect::Connections;
+use crate::transport::connect::{Arrivals, Connections};
 use crate::transport::op::{BATCH, OpId, Transport};
 use crate::{Config, Error};
 use alloc::sync::Arc;
@@ -100,7 +100,7 @@ impl Node {
     pub(crate) fn start_services(&self) {
         self.start_internal(self.regions().clone());
         self.start_internal(self.sync.clone());
-        self.conns.start_datagrams();
+        Arrivals(self.conns.clone()).start();
     }
 
     // ---- The poller ----

@@ -321,8 +321,8 @@ pub enum ToNode {
 }
 
 impl ToNode {
-    /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages are
-    /// that short.
+    /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages
+    /// are that short.
     pub const LONGEST_ACK: usize = 21;
     /// The maximum number of members in a [`ToNode::MemoryFree`].
     pub const MOST_FREE: usize = 256;

@@ -102,6 +102,12 @@ fn hang_up(inbox: &Mutex<Inbox>) {
     }
 }
 
+/// Returns the voucher for an attempt.
+fn voucher(request: u64, attempt: Attempt, queue_pair: Option<QpNum>) -> ToNode {
+    let key = SECRET.member(attempt.responder).voucher(&attempt);
+    ToNode::Voucher { request, to: attempt.responder.0, stamp: attempt.stamp, key, queue_pair }
+}
+
 impl Hub {
     /// Returns a manager without members.
     #[must_use]
@@ -210,20 +216,15 @@ impl Hub {
                     send(there, &ToNode::Relayed { from, incarnation: member.incarnation, body });
                 }
             }
-            ToManager::Datagrams { queue_pair } => {
-                datagrams.remove(&from);
-                datagrams.extend(queue_pair.map(|queue_pair| (from, queue_pair)));
-            }
-            ToManager::AskVoucher { request, to, incarnation } => {
-                if members.get(&to).is_some_and(|(m, _)| m.incarnation == incarnation) {
-                    *vouchers += 1;
-                    let stamp = FIRST_STAMP + *vouchers;
-                    let (requester, responder) = ((from, member.incarnation), (to, incarnation));
-                    let attempt = Attempt { requester, responder, stamp };
-                    let key = SECRET.member(responder).voucher(&attempt);
-                    let queue_pair = datagrams.get(&to).copied();
-                    send(inbox, &ToNode::Voucher { request, to, stamp, key, queue_pair });
-                }
+            ToManager::Datagrams { queue_pair } => datagrams.extend(queue_pair.map(|number| (from, number))),
+            ToManager::AskVoucher { request, to, incarnation }
+                if members.get(&to).is_some_and(|(m, _)| m.incarnation == incarnation) =>
+            {
+                *vouchers += 1;
+                let queue_pair = datagrams.get(&to).copied();
+                let (requester, responder) = ((from, member.incarnation), (to, incarnation));
+                let attempt = Attempt { requester, responder, stamp: FIRST_STAMP + *vouchers };
+                send(inbox, &voucher(request, attempt, queue_pair));
             }
             ToManager::NameBind { request, name, value } => {
                 if let Err(error) = proto::check_lengths(&name, &value) {

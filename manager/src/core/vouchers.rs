@@ -24,9 +24,9 @@ impl Vouchers {
 }
 
 impl Core {
-    /// Gives a member a voucher for another one, if that is a member in this incarnation. Otherwise the
-    /// requester has been told that the incarnation has ended. Requests in excess end the membership of their
-    /// sender.
+    /// Sends a member a voucher for another node, if that node is a member in this incarnation. Otherwise the
+    /// requester has been told that the incarnation has ended. Requests in excess end the membership of
+    /// their sender.
     pub(super) fn vouch(&mut self, from: NodeId, to: NodeId, incarnation: Incarnation, request: u64) {
         let now = self.now;
         let Some(live) = self.members.get_mut(from) else { return };

@@ -22,7 +22,7 @@ use crate::rpc::Whom;
 use crate::rpc::{InternalRequest, RawRequest};
 use crate::sync::request as sync;
 use crate::transport::conn::Conn;
-use crate::transport::connect::Message;
+use crate::transport::connect::{Letter, Message};
 use crate::{Call, Error, Lite};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -216,8 +216,8 @@ impl Hostile {
         if let Some((member, voucher, newest)) = peer.filter(|_| dice.one_in(2)) {
             let message = dice.set_up();
             let letter = match voucher.filter(|_| dice.one_in(2)) {
-                Some(voucher) => self.node.to_responder(&member, &voucher, &message),
-                None => self.node.to_requester(&member, newest, None, &message),
+                Some(voucher) => Letter::to_responder(&self.node, &member, &voucher, &message),
+                None => Letter::to_requester(&self.node, &member, newest, None, &message),
             };
             envelope.message = Message::SetUp(letter.bytes);
         }

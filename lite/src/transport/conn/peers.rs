@@ -50,8 +50,8 @@ pub(crate) enum PeerLink {
     Wanted { from: Instant, since: Instant },
     /// The peer has sent a request, and waits for a permit here.
     Asked { attempt: u64, request: Request, since: Instant },
-    /// The manager has been asked for a voucher, or a request has been sent. The number of the attempt is this
-    /// node's until there is a voucher.
+    /// The manager has been asked for a voucher, or a request has been sent. The number of the attempt is
+    /// this node's until there is a voucher.
     Asking { attempt: u64, link: LinkKind, group: QpGroup },
     /// A reply has been sent; the requester is not ready yet.
     Accepted(Arc<Conn>),

@@ -1,5 +1,6 @@
 //! Peers that wait for a permit: connections that are opened when another one has been closed.
 
+use super::carrier::Letter;
 use super::connections::Connections;
 use super::wire::{Request, SetUp};
 use crate::sometimes::sometimes;
@@ -123,7 +124,8 @@ impl Connections {
         for Peer { member, link, .. } in peers.values_mut() {
             match link {
                 PeerLink::Asked { attempt, since, request } if *since + PERMIT_WAIT <= now => {
-                    self.dispatch(&self.to_requester(member, *attempt, request.answer_to, &SetUp::Full));
+                    Letter::to_requester(self, member, *attempt, request.answer_to, &SetUp::Full)
+                        .dispatch(self);
                 }
                 PeerLink::Wanted { since, .. } if *since + WANTED <= now => {}
                 _ => continue,
@@ -158,7 +160,8 @@ impl Connections {
             .for_each(drop);
     }
 
-    /// Handles the answer that the peer has no permit for a requested connection. Returns true if it had an effect.
+    /// Handles the answer that the peer has no permit for a requested connection. Returns true if it had an
+    /// effect.
     pub(super) fn on_full(self: &Arc<Self>, node: NodeId, attempt: u64) -> bool {
         let now = self.platform.now();
         let from = now + Duration::from_micros(1 + self.random() % AGAIN_US);

@@ -9,7 +9,7 @@
 //! handled once, and only if its stamp is larger than those of all attempts of either node that were handled
 //! before: a request that comes again, or late, ends no connection and makes none.
 
-use super::carrier::Carrier;
+use super::carrier::{self, Arrivals, Carrier, Letter};
 use super::connections::Connections;
 use super::setup::{Unprepared, port_of};
 use super::vouching::Voucher;
@@ -127,7 +127,7 @@ impl Connections {
         drop(peers);
         let (to, incarnation) = (node, member.incarnation);
         self.control.post(&ToManager::AskVoucher { request: attempt, to, incarnation });
-        self.watch_attempt(node, attempt, None);
+        carrier::watch(self, node, attempt, None);
         Ok(true)
     }
 
@@ -147,7 +147,7 @@ impl Connections {
         let answer_to = voucher.queue_pair.and_then(|_| self.endpoint.queue_pair());
         let voucher = Voucher { queue_pair: voucher.queue_pair.filter(|_| answer_to.is_some()), ..voucher };
         let request = SetUp::Request(Request { end, answer_to });
-        self.send_until_open(self.to_responder(&member, &voucher, &request));
+        Letter::to_responder(self, &member, &voucher, &request).send_until_open(self);
         self.peer_change.wake_all();
     }
 
@@ -179,7 +179,7 @@ impl Connections {
         }
         match message {
             Message::SetUp(mut bytes) => {
-                self.on_datagram(&mut bytes, Carrier::Manager);
+                Arrivals(self.clone()).on_datagram(&mut bytes, Carrier::Manager);
             }
             Message::Close { unused_ns } => {
                 self.on_close(&member, attempt, Duration::from_nanos(unused_ns));
@@ -259,7 +259,7 @@ impl Connections {
                 peer.link = PeerLink::Idle;
             }
             drop(peers);
-            self.dispatch(&self.to_requester(member, attempt, request.answer_to, &SetUp::Full));
+            Letter::to_requester(self, member, attempt, request.answer_to, &SetUp::Full).dispatch(self);
         } else if !self.answer_request(member, attempt, request, self.platform.now()) {
             self.on_no_permit();
         }
@@ -274,7 +274,7 @@ impl Connections {
         sometimes!("a request for a connection came again");
         self.counters.set_ups_refused.add(1);
         if is_over {
-            self.dispatch(&self.to_requester(member, attempt, answer_to, &SetUp::Full));
+            Letter::to_requester(self, member, attempt, answer_to, &SetUp::Full).dispatch(self);
         }
         false
     }
@@ -305,7 +305,7 @@ impl Connections {
                 peer.link = PeerLink::Accepted(conn);
                 drop(peers);
                 let reply = SetUp::Reply(reply);
-                self.send_until_open(self.to_requester(member, attempt, request.answer_to, &reply));
+                Letter::to_requester(self, member, attempt, request.answer_to, &reply).send_until_open(self);
             }
             Err(Unprepared::Crowded) => {
                 peer.link = PeerLink::Asked { attempt, request, since };
@@ -320,7 +320,7 @@ impl Connections {
                 };
                 why.truncate(why.floor_char_boundary(MAX_REASON));
                 let refused = SetUp::Refused(why);
-                self.dispatch(&self.to_requester(member, attempt, request.answer_to, &refused));
+                Letter::to_requester(self, member, attempt, request.answer_to, &refused).dispatch(self);
             }
         }
         true
@@ -353,7 +353,8 @@ impl Connections {
             if *a == attempt && *link == end.link);
         if !asked {
             let is_open = peer.link.is_of(attempt);
-            let is_ready = matches!(&peer.link, PeerLink::Ready(conn) if conn.id == attempt);
+            let is_ready = matches!(&peer.link,
+                PeerLink::Ready(conn) | PeerLink::Closing { conn, .. } if conn.id == attempt);
             if !is_open {
                 // No answer to this attempt is expected any more.
                 peer.voucher = None;
@@ -382,7 +383,7 @@ impl Connections {
             Ok(conn) => {
                 peer.link = PeerLink::Ready(conn);
                 drop(peers);
-                self.dispatch(&self.to_responder(member, voucher, &SetUp::Ready));
+                Letter::to_responder(self, member, voucher, &SetUp::Ready).dispatch(self);
             }
             Err(why) => {
                 let until = self.platform.now() + REFUSAL_STANDS;
@@ -399,7 +400,7 @@ impl Connections {
     fn on_old_reply(&self, member: &Member, voucher: &Voucher, is_open: bool, is_ready: bool) {
         if is_ready {
             sometimes!("a reply came again");
-            self.dispatch(&self.to_responder(member, voucher, &SetUp::Ready));
+            Letter::to_responder(self, member, voucher, &SetUp::Ready).dispatch(self);
         } else if !is_open {
             sometimes!("a reply came after its attempt");
             self.tell(member, voucher.stamp, Message::Broken);

@@ -17,9 +17,10 @@ use crate::transport::conn::peers::{Peer, PeerLink};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::time::Duration;
 use platform::Instant;
-use proto::{Attempt, Member, NodeId, ToManager, VoucherKey};
+use proto::{Attempt, Member, NodeId, Nonce, ToManager};
 use verbs::QpNum;
 
 /// The pauses before a message is sent again. After the last one it is sent through the manager.
@@ -48,106 +49,126 @@ pub(crate) struct Letter {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Connections {
+impl Letter {
     /// Returns a message to the responder of an attempt.
-    pub(crate) fn to_responder(&self, to: &Member, voucher: &Voucher, message: &SetUp) -> Letter {
+    pub(crate) fn to_responder(conns: &Connections, to: &Member, voucher: &Voucher, message: &SetUp) -> Self {
         let responder = (to.node, to.incarnation);
-        let attempt = Attempt { requester: self.own_id(), responder, stamp: voucher.stamp };
-        let bytes = self.datagram(&voucher.key, &attempt, Sender::Requester, message);
-        Letter { to: to.clone(), stamp: voucher.stamp, queue_pair: voucher.queue_pair, bytes }
+        let attempt = Attempt { requester: conns.own_id(), responder, stamp: voucher.stamp };
+        let bytes = datagram::write(&voucher.key, &attempt, Sender::Requester, nonce(conns), message);
+        Self { to: to.clone(), stamp: voucher.stamp, queue_pair: voucher.queue_pair, bytes }
     }
 
     /// Returns a message to the requester of an attempt, who receives datagrams at `queue_pair`.
     pub(crate) fn to_requester(
-        &self,
+        conns: &Connections,
         to: &Member,
         stamp: u64,
         queue_pair: Option<QpNum>,
         message: &SetUp,
-    ) -> Letter {
-        let attempt = Attempt { requester: (to.node, to.incarnation), responder: self.own_id(), stamp };
-        let bytes = self.datagram(&self.vouching.key(&attempt), &attempt, Sender::Responder, message);
-        Letter { to: to.clone(), stamp, queue_pair, bytes }
+    ) -> Self {
+        let attempt = Attempt { requester: (to.node, to.incarnation), responder: conns.own_id(), stamp };
+        let key = conns.vouching.key(&attempt);
+        let bytes = datagram::write(&key, &attempt, Sender::Responder, nonce(conns), message);
+        Self { to: to.clone(), stamp, queue_pair, bytes }
     }
 
-    fn datagram(&self, key: &VoucherKey, attempt: &Attempt, sender: Sender, message: &SetUp) -> Vec<u8> {
-        let mut nonce = [0; 12];
-        self.platform.fill_random(&mut nonce);
-        datagram::write(key, attempt, sender, nonce, message)
-    }
-
-    /// Sends a message as a datagram, or through the manager if that is impossible.
-    pub(super) fn dispatch(&self, letter: &Letter) {
-        if !self.send_datagram(letter) {
-            self.send_relayed(letter);
+    /// Sends the message as a datagram, or through the manager if that is impossible.
+    pub(super) fn dispatch(&self, conns: &Connections) {
+        if !self.send_datagram(conns) {
+            self.send_relayed(conns);
         }
     }
 
-    fn send_datagram(&self, letter: &Letter) -> bool {
-        let Some(queue_pair) = letter.queue_pair else { return false };
-        let Some(link) = self.common_link(&letter.to) else { return false };
-        let to = self.address_of(&letter.to, link);
-        self.endpoint.send(to, queue_pair, &letter.bytes)
+    /// Sends the message as a datagram. Returns false if that is impossible, or if this node is suspended: it
+    /// posts nothing then.
+    fn send_datagram(&self, conns: &Connections) -> bool {
+        let Some(queue_pair) = self.queue_pair.filter(|_| !conns.lease.is_suspended()) else { return false };
+        let Some(link) = conns.common_link(&self.to) else { return false };
+        conns.endpoint.send(conns.address_of(&self.to, link), queue_pair, &self.bytes)
     }
 
-    fn send_relayed(&self, letter: &Letter) {
-        self.counters.set_ups_relayed.add(1);
-        self.tell(&letter.to, letter.stamp, Message::SetUp(letter.bytes.clone()));
+    fn send_relayed(&self, conns: &Connections) {
+        conns.counters.set_ups_relayed.add(1);
+        conns.tell(&self.to, self.stamp, Message::SetUp(self.bytes.clone()));
     }
 
-    /// Sends a message, and repeats it until the attempt has got further. Abandons the attempt if it has not
-    /// succeeded in time.
-    pub(super) fn send_until_open(self: &Arc<Self>, letter: Letter) {
-        self.dispatch(&letter);
-        self.watch_attempt(letter.to.node, letter.stamp, Some(letter));
+    /// Sends the message, and repeats it until the attempt has got further. Abandons the attempt if it has
+    /// not succeeded in time.
+    pub(super) fn send_until_open(self, conns: &Arc<Connections>) {
+        self.dispatch(conns);
+        watch(conns, self.to.node, self.stamp, Some(self));
     }
 
-    /// Abandons `attempt` if it has not succeeded in time. Meanwhile repeats its last message.
-    pub(super) fn watch_attempt(self: &Arc<Self>, node: NodeId, attempt: u64, letter: Option<Letter>) {
-        let me = self.clone();
-        let until = self.platform.now() + self.config.connect_timeout;
-        let task = async move {
-            if let Some(letter) = letter.filter(|letter| letter.queue_pair.is_some()) {
-                for pause in PAUSES {
-                    if me.passes((me.platform.now() + pause).min(until), node, attempt).await {
-                        return;
-                    }
-                    sometimes!("a message of a set-up was repeated");
-                    if !me.lease.is_suspended() {
-                        me.send_datagram(&letter);
-                    }
-                }
-                if me.passes((me.platform.now() + PAUSES[3]).min(until), node, attempt).await {
-                    return;
-                }
-                sometimes!("a set-up went through the manager after all");
-                me.send_relayed(&letter);
-            }
-            if !me.passes(until, node, attempt).await {
-                me.abandon(node, attempt);
-            }
+    /// Repeats the message until the attempt has got further; at last sends it through the manager.
+    async fn repeat(&self, conns: &Connections, until: Instant) {
+        let (node, attempt) = (self.to.node, self.stamp);
+        let passed = |pause| {
+            let at = (conns.platform.now() + pause).min(until);
+            passes(conns, at, node, attempt)
         };
-        self.platform.spawn("lite-connect", Box::pin(task));
+        for pause in PAUSES {
+            if passed(pause).await {
+                return;
+            }
+            sometimes!("a message of a set-up was repeated");
+            self.send_datagram(conns);
+        }
+        if !passed(PAUSES[3]).await {
+            sometimes!("a set-up went through the manager after all");
+            self.send_relayed(conns);
+        }
     }
+}
 
-    /// Waits until an attempt has got further, or until a time. Returns true if the attempt has.
-    async fn passes(&self, until: Instant, node: NodeId, attempt: u64) -> bool {
-        let over = || {
-            let open = self.peers.lock().get(&node).is_some_and(|peer| peer.link.waits_for(attempt));
-            (!open).then_some(())
-        };
-        self.timers.before(until, self.peer_change.until(over)).await.is_some()
+fn nonce(conns: &Connections) -> Nonce {
+    let mut nonce = Nonce::default();
+    conns.platform.fill_random(&mut nonce);
+    nonce
+}
+
+/// Abandons `attempt` if it has not succeeded in time. Meanwhile repeats its last message.
+pub(super) fn watch(conns: &Arc<Connections>, node: NodeId, attempt: u64, letter: Option<Letter>) {
+    let me = conns.clone();
+    let until = conns.platform.now() + conns.config.connect_timeout;
+    let task = async move {
+        if let Some(letter) = letter.filter(|letter| letter.queue_pair.is_some()) {
+            letter.repeat(&me, until).await;
+        }
+        if !passes(&me, until, node, attempt).await {
+            me.abandon(node, attempt);
+        }
+    };
+    conns.platform.spawn("lite-connect", Box::pin(task));
+}
+
+/// Waits until an attempt has got further, or until a time. Returns true if the attempt has.
+async fn passes(conns: &Connections, until: Instant, node: NodeId, attempt: u64) -> bool {
+    let over = || {
+        let open = conns.peers.lock().get(&node).is_some_and(|peer| peer.link.waits_for(attempt));
+        (!open).then_some(())
+    };
+    conns.timers.before(until, conns.peer_change.until(over)).await.is_some()
+}
+
+/// The handling of datagrams that arrive.
+pub(crate) struct Arrivals(pub(crate) Arc<Connections>);
+
+impl Deref for Arrivals {
+    type Target = Arc<Connections>;
+
+    fn deref(&self) -> &Arc<Connections> {
+        &self.0
     }
+}
 
-    // ---- Arrivals ----
-
+impl Arrivals {
     /// Opens the endpoint for datagrams, and starts the task that takes them.
-    pub(crate) fn start_datagrams(self: &Arc<Self>) {
+    pub(crate) fn start(self) {
         self.endpoint.open(&*self.platform);
         self.announce();
         if self.endpoint.queue_pair().is_some() {
-            let me = self.clone();
-            self.platform.spawn("lite-datagrams", Box::pin(async move { me.take_datagrams().await }));
+            let platform = self.platform.clone();
+            platform.spawn("lite-datagrams", Box::pin(async move { self.take_all().await }));
         }
     }
 
@@ -156,7 +177,7 @@ impl Connections {
         self.control.post(&ToManager::Datagrams { queue_pair: self.endpoint.queue_pair() });
     }
 
-    async fn take_datagrams(self: Arc<Self>) {
+    async fn take_all(self) {
         let mut bytes = [0; MAX_DATAGRAM];
         let mut useless = 0;
         loop {
@@ -186,7 +207,7 @@ impl Connections {
     }
 
     /// Handles a datagram. Returns true if it had an effect.
-    pub(super) fn on_datagram(self: &Arc<Self>, bytes: &mut [u8], carrier: Carrier) -> bool {
+    pub(super) fn on_datagram(&self, bytes: &mut [u8], carrier: Carrier) -> bool {
         let Some((attempt, sender)) = datagram::header(bytes) else { return self.refuse() };
         match sender {
             Sender::Requester => self.on_requester(&attempt, bytes, carrier),
@@ -201,7 +222,7 @@ impl Connections {
     }
 
     /// Handles a message of the requester of an attempt.
-    fn on_requester(self: &Arc<Self>, attempt: &Attempt, bytes: &mut [u8], carrier: Carrier) -> bool {
+    fn on_requester(&self, attempt: &Attempt, bytes: &mut [u8], carrier: Carrier) -> bool {
         let (node, incarnation) = attempt.requester;
         let is_requester = |peer: &&Peer| {
             let is_same = peer.member.incarnation == incarnation || planted(Bug::VoucherOfAnotherLife);
@@ -223,7 +244,7 @@ impl Connections {
     }
 
     /// Handles a message of the responder of an attempt.
-    fn on_responder(self: &Arc<Self>, attempt: &Attempt, bytes: &mut [u8], carrier: Carrier) -> bool {
+    fn on_responder(&self, attempt: &Attempt, bytes: &mut [u8], carrier: Carrier) -> bool {
         let (node, incarnation) = attempt.responder;
         let asked = {
             let peers = self.peers.lock();

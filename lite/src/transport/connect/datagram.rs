@@ -2,10 +2,15 @@
 //! message.
 //!
 //! ```text
-//!    0         1        2           4           6      8             16            24      32      44
-//!    +---------+--------+-----------+-----------+------+-------------+-------------+-------+-------+---------+-----+
-//!    | version | sender | requester | responder | zero | requester's | responder's | stamp | nonce | message | tag |
-//!    +---------+--------+-----------+-----------+------+ incarnation | incarnation +-------+-------+---------+-----+
+//!     0         1        2           4           6      8
+//!     +---------+--------+-----------+-----------+------+
+//!     | version | sender | requester | responder | zero |
+//!     +---------+--------+-----------+-----------+------+
+//!     8             16            24      32      44
+//!     +-------------+-------------+-------+-------+---------+-----+
+//!     | requester's | responder's | stamp | nonce | message | tag |
+//!     | incarnation | incarnation |       |       |         |     |
+//!     +-------------+-------------+-------+-------+---------+-----+
 //! ```
 //!
 //! Numbers are little-endian. The message is encrypted with the key of the [voucher](proto::VoucherKey) for
@@ -150,6 +155,20 @@ mod tests {
             assert!(bytes.len() <= MAX_DATAGRAM, "{} bytes", bytes.len());
             assert_eq!(read(&key(), &mut bytes), Some(message));
         }
+    }
+
+    #[test]
+    fn a_forged_datagram_costs_no_allocation() {
+        let member = MemberKey::from_bytes([1; 32]);
+        let mut forged = write(&key(), &attempt(), Sender::Requester, [9; NONCE], &longest());
+        forged[50] ^= 1;
+        let mut refused = false;
+        let heap = allocation_counter::measure(|| {
+            let (attempt, _) = header(&forged).unwrap();
+            refused = read(&member.voucher(&attempt), &mut forged).is_none();
+        });
+        assert!(refused);
+        assert_eq!(heap.count_total, 0);
     }
 
     #[test]

@@ -11,6 +11,9 @@ mod setup;
 pub(crate) mod vouching;
 pub(crate) mod wire;
 
+pub(crate) use carrier::Arrivals;
+#[cfg(feature = "testing")]
+pub(crate) use carrier::Letter;
 pub(crate) use connections::Connections;
 #[cfg(feature = "testing")]
 pub(crate) use wire::{End, Envelope, Message, Request, SetUp, VERSION};

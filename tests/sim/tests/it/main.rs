@@ -9,5 +9,6 @@ mod manager;
 mod regions;
 mod rpc;
 mod scale;
+mod set_ups;
 mod sometimes;
 mod trace;
