@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 use lite::{Config, NodeId, RpcOptions};
-use platform::Platform;
 use sim::{Cluster, ControlLinks, Options};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -50,7 +49,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     let &Arguments { peers, manager, .. } = arguments;
-    let config = Config { peers: 1024, ..Options::default().config };
+    let config = Config { peers: u32::from(peers) + 2, ..Options::default().config };
     let control = ControlLinks { latency: manager, rate: 100_000_000 };
     let lease = Duration::from_secs(600);
     let nodes = peers + 1;
@@ -74,14 +73,19 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         };
         lite.platform().spawn("echo", Box::pin(task));
     }
-    let times = Arc::new(Mutex::new([const { Vec::new() }; 2]));
+    let times = Arc::new(Mutex::new([const { Vec::new() }; 3]));
     let (lite, told) = (cluster.lite(1), times.clone());
     let start = Instant::now();
     let called = cluster.world.run(LIMIT, async move {
         for node in 2..=nodes {
-            for which in 0..2 {
+            for which in 0..3 {
                 let from = lite.platform().now();
-                lite.call(NodeId(node), ECHO, b"x", 8).await?;
+                if which < 2 {
+                    lite.call(NodeId(node), ECHO, b"x", 8).await?;
+                } else {
+                    // A question to the manager.
+                    drop(lite.map("no such name", lite::Permissions::READ).await);
+                }
                 let took = lite.platform().now() - from;
                 told.lock().expect("no panic under the lock")[which].push(took);
             }
@@ -90,11 +94,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     });
     let wall = start.elapsed().as_secs_f64() * 1e6 / f64::from(peers);
     called.map_err(|e| e.to_string())?;
-    let [first, later] = std::mem::take(&mut *times.lock().expect("no panic under the lock"));
+    let [first, later, asked] = std::mem::take(&mut *times.lock().expect("no panic under the lock"));
     let all: Duration = first.iter().sum();
     let rate = f64::from(peers) / all.as_secs_f64();
-    let manager = 2e6 * manager.as_secs_f64();
-    let (first, later) = (median(first), median(later));
+    let (first, later, manager) = (median(first), median(later), median(asked));
     let rows = [
         ("first_us", first),
         ("connected_us", later),

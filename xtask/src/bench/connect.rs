@@ -66,13 +66,13 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let mut table = Table::new(
         "The set-up of connections",
         "medians in virtual time, in which processors cost nothing; the last line is real time of one \
-         processor for both nodes and the manager, for two calls and a connection",
+         processor for all nodes and the manager, for a connection, two calls and the question",
         &["figure", "us"],
     );
     for (what, us) in [
         ("first call to a peer", output.first_us),
         ("call to a connected peer", output.connected_us),
-        ("message to the manager and back", output.manager_us),
+        ("question to the manager, and its answer", output.manager_us),
         ("real time of a peer", output.wall_us),
     ] {
         table.row([what.to_owned(), format!("{us:.1}")]);

@@ -106,7 +106,7 @@ impl Amount {
             loss: 0.0,
             iterations,
         };
-        let latencies = ["ib_write_lat", "ib_read_lat", "ib_atomic_lat"];
+        let latencies = ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"];
         let latencies = latencies.map(|program| cell(program, 8, self.samples));
         let bandwidths = ["ib_write_bw", "ib_read_bw"].map(|program| cell(program, LARGE, self.messages));
         latencies.into_iter().chain(bandwidths)
@@ -139,7 +139,7 @@ struct Comparison {
     bound: Option<Bound>,
 }
 
-const COMPARISONS: [Comparison; 10] = [
+const COMPARISONS: [Comparison; 11] = [
     latency("8 B write ping-pong, p50", PING_PONG, "ib_write_lat", Column::P50),
     latency("8 B write ping-pong, p99", PING_PONG, "ib_write_lat", Column::P99),
     latency("8 B read, p50", "read", "ib_read_lat", Column::P50),
@@ -148,6 +148,10 @@ const COMPARISONS: [Comparison; 10] = [
     latency("fetch-add, p99", FETCH_ADD, "ib_atomic_lat", Column::P99),
     call("8 B call beside LITE's ping-pong, p50", Column::P50, Some(CALL)),
     call("8 B call beside LITE's ping-pong, p99", Column::P99, None),
+    Comparison {
+        bound: None,
+        ..latency("8 B call beside half a round trip of SENDs, p50", "rpc", "ib_send_lat", Column::P50)
+    },
     bandwidth("64 KiB writes", "write_bw", "ib_write_bw"),
     bandwidth("64 KiB reads", "read_bw", "ib_read_bw"),
 ];
@@ -275,7 +279,7 @@ impl Compared {
             title,
             format!(
                 "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
-                 {} rounds; perftest: ib_write_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
+                 {} rounds; perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
                  a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
                  then the least and the greatest",
                 self.nic.mtu(),

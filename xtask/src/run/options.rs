@@ -38,6 +38,10 @@ pub(crate) struct Options {
     /// Time limit of the job, as in 90s, 15m or 2h; then the job fails [default: limited by --timeout only]
     #[arg(long, value_name = "LIMIT")]
     pub time: Option<TimeLimit>,
+    /// Number of times that the job runs, one after the other on the same cluster; the result and the
+    /// figures are those of the last, and the JSON object has those of the others as `earlier`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    pub repeat: u32,
     /// Input file; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
