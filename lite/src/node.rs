@@ -183,8 +183,15 @@ impl Node {
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
         } else {
-            self.conns.endpoint.completed(completion);
+            self.datagram(completion);
         }
+    }
+
+    /// Handles a completion that is neither an operation's nor that of a connection's receive.
+    #[cold]
+    #[inline(never)]
+    fn datagram(&self, completion: &Completion) {
+        self.conns.endpoint.completed(completion);
     }
 
     /// Ends an operation that has failed, and its connection.
@@ -224,7 +231,7 @@ impl Node {
 
     fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
         let Some(conn) = self.known(known, completion.id) else {
-            return self.conns.endpoint.completed(completion);
+            return self.datagram(completion);
         };
         self.local.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
