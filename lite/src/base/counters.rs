@@ -59,5 +59,7 @@ counters! {
     deadline_misses: "Operations whose deadline passed.",
     connections: "Connections made.",
     closed: "Connections closed by agreement.",
+    set_ups_relayed: "Messages of set-ups that went through the manager.",
+    set_ups_refused: "Datagrams of set-ups that were forged, late or void.",
     on_no_permit: "Times that a connection waited for a permit.",
 }

@@ -4,6 +4,7 @@
 mod against;
 mod boot;
 mod callgrind;
+mod connect;
 mod cx3;
 mod document;
 pub(crate) mod figures;
@@ -78,6 +79,9 @@ enum Separate {
     /// Simulates a cluster of many nodes: the time to join, connect, call and leave, and the memory of a node
     /// and of a peer
     Nodes(nodes::Options),
+    /// Measures the first call to a peer in a simulated cluster, and the connections that a node makes in a
+    /// second
+    Connect(connect::Options),
     /// Compares the kernel's allocator, talc, with linked_list_allocator: the cost of allocations
     Heaps(heaps::Options),
     /// Compares the encrypted stream of a job's input to a node with the same bytes in clear over the same
@@ -210,6 +214,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Cx3(options)) => cx3::bench(options),
         Some(Separate::Scaling(options)) => scaling::bench(options),
         Some(Separate::Nodes(options)) => nodes::bench(options),
+        Some(Separate::Connect(options)) => connect::bench(options),
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
