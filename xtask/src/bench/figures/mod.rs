@@ -84,25 +84,24 @@ impl Figure {
                  source notes 1.99 us for a read of 8 B and 4.97 us for 4 KB on ConnectX-3, of which LITE's own part \
                  is 0.13 us."
             }
-            Self::Throughput => "Paper: LITE as fast as native verbs; the numbers are not known here.",
+            Self::Throughput => "Paper: the numbers of this figure are not known here.",
             Self::Memory => {
-                "Paper: native writes of 64 B and 1 KB collapse between 1 MB and 1 GB of registered memory (from about \
-                 4 MB on), LITE stays flat; the axis goes to 6 requests per us."
+                "Paper: native writes of 64 B and 1 KB collapse between 1 MB and 1 GB of registered memory, \
+                 LITE stays flat; the axis goes to 6 requests per us."
             }
-            Self::Regions => "Paper: native writes slow down as regions grow, LITE stays flat.",
+            Self::Regions => "Paper: the numbers of this figure are not known here.",
             Self::Rpc => {
                 "Paper: a call is two WRITEs with immediate; the authors' source notes add up to 0.85 to 0.9 us of \
                  LITE's own work."
             }
             Self::Waiting => {
-                "Paper: a waiting thread spins for up to 10 us and then sleeps; one thread per node polls for all. The \
-                 numbers of the figure are not known here."
+                "The authors' source: a waiting caller spins for a nominal 10 us and then sleeps; one thread per node \
+                 polls for all. The numbers of the paper's figure are not known here."
             }
-            Self::Nodes => "Paper: throughput grows with nodes; the original's manager admits 15.",
-            Self::Qos => {
-                "Paper: both schemes keep high priority near its speed alone, SW-Pri at less cost for the rest; the \
-                 numbers are not known here."
+            Self::Nodes => {
+                "The authors' source admits 15 nodes. The numbers of the paper's figure are not known here."
             }
+            Self::Qos => "Paper: the numbers of this figure are not known here.",
         }
     }
 }
