@@ -103,10 +103,12 @@ impl QueuePair {
         outstanding == u64::from(self.unsignaled.load(Ordering::Relaxed))
     }
 
+    /// Seals the idle queue pair, so that it counts as full, or unseals it. Unsignalled work requests stay
+    /// outstanding meanwhile: the RNIC keeps them until a signalled one completes.
     pub(super) fn set_sealed(&self, sealed: bool) {
-        self.unsignaled.store(0, Ordering::Relaxed);
         let load = self.load.0.load(Ordering::Relaxed) & !UNDER_WAY;
-        self.load.0.store(if sealed { load | UNDER_WAY } else { load }, Ordering::Relaxed);
+        let under_way = if sealed { UNDER_WAY } else { u64::from(self.unsignaled.load(Ordering::Relaxed)) };
+        self.load.0.store(load | under_way, Ordering::Relaxed);
     }
 }
 
@@ -172,5 +174,29 @@ impl Lanes {
     pub(super) fn begun(&self) -> u32 {
         let begun = |qp: &QueuePair| (qp.load.0.load(Ordering::Relaxed) >> 32) as u32;
         self.queue_pairs.iter().map(begun).fold(0, u32::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsignalled_messages_stay_outstanding_while_a_seal_comes_and_goes() {
+        const DEPTH: u32 = 16;
+        let qp = QueuePair::new(QpNum::new(7), Psn::new(0));
+        (0..3).for_each(|_| assert!(qp.begin_unsignaled(DEPTH)));
+        assert!(qp.is_idle() && !qp.is_full(4));
+        qp.set_sealed(true);
+        assert!(qp.is_full(DEPTH));
+        qp.set_sealed(false);
+        // The RNIC has room for one more work request in a queue of four.
+        assert!(qp.is_idle() && qp.is_full(3) && !qp.is_full(4));
+        assert!(!qp.begin_unsignaled(DEPTH), "a quarter of the queue is unsignalled");
+        qp.begin();
+        let ends = qp.take_unsignaled();
+        assert_eq!(ends, 4);
+        qp.end(ends);
+        assert!(qp.is_idle() && !qp.is_full(1));
     }
 }
