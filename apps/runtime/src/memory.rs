@@ -9,10 +9,10 @@ const PIECE: usize = 64 << 10;
 /// Returns the bytes that jobs can allocate, counted up to `wanted`: the free bytes of `memory` and those
 /// inside the heap.
 ///
-/// In an appliance the heap grows out of `memory` and never shrinks, so that most free memory may lie inside
-/// the heap after a large job. The heap does not report its free bytes: they are found by allocating pieces
-/// until the heap grows. Where the heap is not part of `memory`, as in a Linux process, it never does; no more
-/// is probed than `memory` has in all.
+/// In an appliance the heap grows out of `memory` and never shrinks, so that most free memory may
+/// lie inside the heap after a large job. The heap does not report its free bytes: they are found
+/// by allocating pieces until the heap grows. Where the heap is not part of `memory`, as in a Linux
+/// process, it never does; no more is probed than `memory` has in all.
 pub(crate) fn available(memory: &dyn Memory, wanted: u64) -> u64 {
     let MemoryStats { total, free } = memory.stats();
     let Some(missing) = wanted.checked_sub(free).filter(|&m| m > 0) else { return free };

@@ -16,10 +16,11 @@ use platform::{Instant, IoAddr};
 
 /// Memory of this node that no other node reaches. Dropping it frees it.
 ///
-/// [`Lmr::read_to`] and [`Lmr::write_from`] move bytes between it and regions without a copy. An operation
-/// that is given up, because its future is dropped or its deadline passes, may go on to use the memory: until
-/// it has [ended](Self::settled), other accesses that it could disturb are [refused](Error::Refused). Memory
-/// that is dropped stays allocated until then.
+/// [`Lmr::read_to`](crate::Lmr::read_to) and [`Lmr::write_from`](crate::Lmr::write_from) move bytes
+/// between it and regions without a copy. An operation that is given up, because its future is
+/// dropped or its deadline passes, may go on to use the memory: until it has
+/// [ended](Self::settled), other accesses that it could disturb are [refused](Error::Refused).
+/// Memory that is dropped stays allocated until then.
 ///
 /// ```
 /// # use lite::{Error, Lite, Permissions};
