@@ -73,8 +73,8 @@ impl FairQueue {
         self.until_likely(|| true, take).await
     }
 
-    /// Does the same as [`until`](Self::until), but calls `take` only once the task is in the queue if
-    /// `is_likely` tells that there is nothing to take. It may be wrong.
+    /// Does the same as [`until`](Self::until), but at first calls `take` only once the task is in the queue,
+    /// if `is_likely` tells that there is nothing to take. It may be wrong.
     #[inline(always)]
     pub(crate) async fn until_likely<T>(
         &self,
@@ -87,7 +87,8 @@ impl FairQueue {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if is_likely()
+            // A waiter that was woken looks before it waits again: only then does its end wake the next one.
+            if (waiter.number.is_some() || is_likely())
                 && let Some(v) = take()
             {
                 return Poll::Ready(v);
@@ -223,6 +224,54 @@ mod tests {
 
     fn pinned<'a>(future: impl Future<Output = ()> + 'a) -> Pinned<'a> {
         Box::pin(future)
+    }
+
+    /// Tasks that wait for the end of something, in a queue that is woken for all of them.
+    struct Crowd {
+        tasks: std::sync::Mutex<Vec<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>,
+    }
+
+    /// The waker of one task of a crowd. The second one lets the first two tasks run at once.
+    struct Member(usize, std::sync::Weak<Crowd>, AtomicU32);
+
+    impl Wake for Member {
+        fn wake(self: Arc<Self>) {
+            self.2.fetch_add(1, Ordering::SeqCst);
+            let Some(crowd) = self.1.upgrade().filter(|_| self.0 == 1) else { return };
+            for at in 0..2 {
+                let mut tasks = crowd.tasks.lock().unwrap();
+                let ended = tasks[at].as_mut().is_some_and(|task| {
+                    task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+                });
+                let task = ended.then(|| tasks[at].take());
+                drop(tasks);
+                drop(task);
+            }
+        }
+    }
+
+    /// Two of three tasks leave the queue while all are being woken, so that the third is at another place:
+    /// it is woken all the same, also if the tasks look without a hint that there is something to take.
+    #[test]
+    fn all_are_woken_while_some_leave() {
+        let (queue, closed) = (Arc::new(FairQueue::default()), Arc::new(AtomicU32::new(0)));
+        let crowd = Arc::new(Crowd { tasks: std::sync::Mutex::default() });
+        let wakers: Vec<_> =
+            (0..3).map(|i| Arc::new(Member(i, Arc::downgrade(&crowd), AtomicU32::new(0)))).collect();
+        for waker in &wakers {
+            let (queue, closed) = (queue.clone(), closed.clone());
+            let take = move || (closed.load(Ordering::SeqCst) > 0).then_some(());
+            let mut task: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { queue.until_likely(|| false, take).await });
+            let waker = Waker::from(waker.clone());
+            assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            crowd.tasks.lock().unwrap().push(Some(task));
+        }
+        closed.store(1, Ordering::SeqCst);
+        queue.wake_all();
+        let left = crowd.tasks.lock().unwrap().iter().flatten().count();
+        assert_eq!(left, 1);
+        assert_eq!(wakers[2].2.load(Ordering::SeqCst), 1);
     }
 
     struct Woken(AtomicU32);
