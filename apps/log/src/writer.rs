@@ -1,0 +1,350 @@
+//! Writers: commits by one fetch-add and one write.
+
+use crate::frame;
+use crate::layout::{Contact, Position, TAIL};
+use crate::pending::{EntryId, Pending};
+use crate::segments::Segments;
+use crate::service::{self, Stop};
+use crate::{AppendError, LogError};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem::take;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use lite::{Error, LockGuard};
+use spin::Mutex;
+
+/// The pause of a commit for which all entries are in use.
+const BUSY: Duration = Duration::from_micros(20);
+/// The pause between two attempts of a background task to write a frame.
+const AGAIN: Duration = Duration::from_millis(2);
+/// The attempts of a commit to write its frame before a background task goes on.
+const ATTEMPTS: u32 = 2;
+/// The most buffers that a writer keeps for later commits.
+const BUFFERS: usize = 16;
+/// The bytes of fillers that one operation writes.
+const FILL: u64 = 64 << 10;
+
+/// A writer of a log. Commits of several tasks may be in progress at once; clones are the same writer.
+///
+/// Dropping the last clone ends the writer once all its frames are written.
+#[derive(Clone)]
+pub struct Writer {
+    inner: Arc<Inner>,
+}
+
+/// The state of a writer. Everything that writes for it holds this, so that its lock is released last.
+struct Inner {
+    segments: Arc<Segments>,
+    pending: Arc<Pending>,
+    /// The largest tail that this writer has seen.
+    seen: AtomicU64,
+    buffers: Mutex<Vec<Vec<u8>>>,
+    stop: Arc<Stop>,
+    number: usize,
+    /// The lock of this writer's entry. Its release waits until nothing of this node that was given up while
+    /// it was held can happen any more.
+    guard: Option<LockGuard>,
+}
+
+/// The outcome of the attempts to write a frame.
+enum Written {
+    Done,
+    /// Nothing is written, and nothing will be.
+    Never(Error),
+    /// The frame may be there, and nothing more can be done.
+    Unknown,
+    /// The frame may be there, and another attempt may succeed.
+    Again,
+}
+
+/// An entry of a commit whose fetch-add has no answer yet. Dropping it frees the entry: nobody else knows
+/// the position, so nothing is ever written there.
+struct Claim<'a> {
+    inner: &'a Inner,
+    entry: Option<EntryId>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            self.inner.pending.end(entry);
+        }
+    }
+}
+
+/// A reserved position and the bytes for it. If this is dropped before the bytes are written, a background
+/// task writes them.
+struct Reserved {
+    /// `None` once the reservation has ended.
+    open: Option<(Arc<Inner>, EntryId)>,
+    at: Position,
+    bytes: Vec<u8>,
+}
+
+impl Reserved {
+    /// Ends the reservation: its bytes are written, or never will be.
+    fn end(mut self) {
+        if let Some((inner, entry)) = self.open.take() {
+            inner.pending.end(entry);
+            inner.give_back(take(&mut self.bytes));
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let Some((inner, entry)) = self.open.take() else { return };
+        let (at, bytes) = (self.at, take(&mut self.bytes));
+        let platform = inner.segments.directory.lite.platform().clone();
+        // If the task itself is dropped, the entry stays, and with it the low mark.
+        let finish = async move {
+            while let Written::Again = inner.write(at, &bytes, true).await {
+                inner.segments.directory.lite.sleep(AGAIN).await;
+            }
+            inner.pending.end(entry);
+        };
+        platform.spawn("log-finish", Box::pin(finish));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let (segments, number, guard) = (self.segments.clone(), self.number, self.guard.take());
+        let retire = async move {
+            // A keeper clears the entry otherwise, once it has the lock.
+            if let Err(error) = segments.directory.set_writer(number, 0).await {
+                log::debug!("log: the entry of writer {number} stays: {error}");
+            }
+            drop(guard);
+        };
+        self.segments.directory.lite.platform().spawn("log-retire", Box::pin(retire));
+    }
+}
+
+impl Writer {
+    /// Registers a writer in the table.
+    pub(crate) async fn new(segments: &Arc<Segments>) -> Result<Self, LogError> {
+        let directory = &segments.directory;
+        let (lite, fixed) = (&directory.lite, &directory.fixed);
+        let (number, guard) = claim(segments).await?;
+        let (function, server) = service::register(lite)?;
+        let (pending, stop) = (Arc::new(Pending::new()), Arc::<Stop>::default());
+        let inner = Inner {
+            segments: segments.clone(),
+            pending: pending.clone(),
+            seen: AtomicU64::new(0),
+            buffers: Mutex::default(),
+            stop: stop.clone(),
+            number,
+            guard: Some(guard),
+        };
+        let contact = Contact { node: lite.node_id(), incarnation: lite.incarnation(), function };
+        let word = contact.pack().ok_or(LogError::Options("the node's number is too large for a writer"))?;
+        let serve = service::serve(server, stop, pending, (fixed.key, number));
+        lite.platform().spawn("log-marks", Box::pin(serve));
+        // A keeper that does not see this entry has read the tail before: all reservations of this writer
+        // are above that tail.
+        directory.set_writer(number, word).await?;
+        inner.seen.store(directory.tail().await?.slot(), Ordering::Relaxed);
+        segments.get(fixed.segment_of(inner.tail_seen())).await.map(drop).or_else(|error| match error {
+            LogError::Lite(Error::NoSuchName) => Ok(()),
+            error => Err(error),
+        })?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Appends one entry, and returns its position. See [`commit`](Self::commit).
+    pub async fn append(&self, entry: &[u8]) -> Result<Position, AppendError> {
+        self.commit(&[entry]).await
+    }
+
+    /// Appends entries as one record, all or none, and returns its position. Costs one fetch-add and one
+    /// write for a frame of up to 64 KiB, and one more write for each further 64 KiB. If the frame would
+    /// cross the end of a segment, a filler goes to that place, and the frame to another one.
+    ///
+    /// A commit that begins after another one has returned gets a larger position. If the future is dropped,
+    /// the record may still be appended, once.
+    ///
+    /// # Errors
+    /// After [`AppendError::Unknown`] the record may be in the log, at that position and nowhere else. After
+    /// all other errors it is not in the log, and never will be, so the caller may commit it again.
+    pub async fn commit(&self, entries: &[&[u8]]) -> Result<Position, AppendError> {
+        let inner = &self.inner;
+        let fixed = &inner.segments.directory.fixed;
+        let mut bytes = inner.buffers.lock().pop().unwrap_or_default();
+        if !frame::encode(&mut bytes, entries, fixed.options.longest) {
+            return Err(AppendError::TooLarge { max: fixed.options.longest });
+        }
+        let slots = frame::slots(bytes.len());
+        loop {
+            inner.find_room(slots).await?;
+            let (at, entry) = inner.reserve(slots).await.map_err(AppendError::NotAppended)?;
+            let reserved = |bytes| Reserved { open: Some((inner.clone(), entry)), at, bytes };
+            if fixed.offset_of(at) + bytes.len() as u64 > fixed.options.segment {
+                // A filler goes to the place, in two segments; the dropped reservation writes it.
+                let mut fillers = Vec::new();
+                frame::encode_fillers(&mut fillers, fixed.key, at, slots);
+                drop(reserved(fillers));
+                continue;
+            }
+            frame::seal(&mut bytes, fixed.key, at);
+            return inner.put(reserved(bytes)).await;
+        }
+    }
+}
+
+/// Takes the lock of a free entry of the table.
+async fn claim(segments: &Segments) -> Result<(usize, LockGuard), LogError> {
+    let directory = &segments.directory;
+    let writers = directory.writers().await?;
+    // The entry of a writer that has died is free as well, once its lock has passed on.
+    let (free, others): (Vec<_>, Vec<_>) =
+        writers.iter().enumerate().partition(|(_, contact)| **contact == 0);
+    for (number, _) in free.into_iter().chain(others) {
+        if let Some(guard) = directory.writer_lock(number).await?.try_lock().await? {
+            return Ok((number, guard));
+        }
+    }
+    Err(LogError::TooManyWriters { max: writers.len() })
+}
+
+impl Inner {
+    fn tail_seen(&self) -> Position {
+        Position::from_slot(self.seen.load(Ordering::Relaxed))
+    }
+
+    fn give_back(&self, bytes: Vec<u8>) {
+        let mut buffers = self.buffers.lock();
+        if buffers.len() < BUFFERS {
+            buffers.push(bytes);
+        }
+    }
+
+    /// Makes a segment if the last known one may have no room for a frame.
+    async fn find_room(&self, slots: u64) -> Result<(), AppendError> {
+        let last = Position::from_slot(self.tail_seen().slot() + slots - 1);
+        if last < self.segments.known_end() {
+            return Ok(());
+        }
+        let number = self.segments.directory.fixed.segment_of(last);
+        self.segments.ensure(number).await.map(drop).or_else(|error| match error {
+            LogError::Full => Err(AppendError::Full),
+            // The tail that this writer has seen is old; the reservation brings a new one.
+            LogError::Truncated => Ok(()),
+            LogError::Lite(error) => Err(AppendError::NotAppended(error)),
+            _ => Err(AppendError::NotAppended(Error::Refused("the log is damaged".into()))),
+        })
+    }
+
+    /// Reserves slots at the tail.
+    async fn reserve(&self, slots: u64) -> Result<(Position, EntryId), Error> {
+        let entry = loop {
+            match self.pending.begin(self.tail_seen()) {
+                Some(entry) => break entry,
+                None => self.segments.directory.lite.sleep(BUSY).await,
+            }
+        };
+        let mut claim = Claim { inner: self, entry: Some(entry) };
+        let slot = self.segments.directory.region.fetch_add(TAIL, slots).await?;
+        let at = Position::from_slot(slot);
+        self.seen.fetch_max(slot + slots, Ordering::Relaxed);
+        let entry = claim.entry.take().ok_or(Error::Freed)?;
+        self.pending.reserved(&entry, at);
+        Ok((at, entry))
+    }
+
+    /// Writes a frame to its reserved place.
+    async fn put(self: &Arc<Self>, reserved: Reserved) -> Result<Position, AppendError> {
+        let at = reserved.at;
+        let mut attempt = 1;
+        loop {
+            let result = match self.write(at, &reserved.bytes, attempt > 1).await {
+                Written::Done => Ok(at),
+                Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
+                Written::Never(error) => Err(AppendError::NotAppended(error)),
+                Written::Unknown => Err(AppendError::Unknown(at)),
+                Written::Again if attempt < ATTEMPTS => {
+                    attempt += 1;
+                    continue;
+                }
+                // Dropping the reservation lets a background task go on.
+                Written::Again => return Err(AppendError::Unknown(at)),
+            };
+            reserved.end();
+            self.look_ahead(at);
+            return result;
+        }
+    }
+
+    /// Makes the next segment once half of one is used.
+    fn look_ahead(&self, at: Position) {
+        let fixed = &self.segments.directory.fixed;
+        if fixed.offset_of(at) >= fixed.options.segment / 2 {
+            Segments::make_ahead(&self.segments, fixed.segment_of(at) + 1);
+        }
+    }
+
+    /// Makes one attempt to write `bytes` at `at`. `unsure`: an earlier attempt may have written them.
+    async fn write(&self, at: Position, bytes: &[u8], unsure: bool) -> Written {
+        let fixed = &self.segments.directory.fixed;
+        let (mut at, mut rest) = (at, bytes);
+        // Only fillers cross the end of a segment.
+        while !rest.is_empty() {
+            let number = fixed.segment_of(at);
+            let room = (fixed.options.segment - fixed.offset_of(at)).min(rest.len() as u64);
+            let Some((now, later)) = rest.split_at_checked(room as usize) else { return Written::Unknown };
+            let segment = match self.segments.ensure(number).await {
+                Ok(segment) => segment,
+                Err(error) => return refused(error, unsure),
+            };
+            match segment.write(fixed.offset_of(at), now).await {
+                Ok(()) => {}
+                Err(Error::Unknown | Error::Deadline) => return Written::Again,
+                Err(error) => {
+                    self.segments.forget(number);
+                    return if unsure { ended(error) } else { first(error) };
+                }
+            }
+            (at, rest) = (Position::from_slot(at.slot() + frame::slots(now.len())), later);
+        }
+        Written::Done
+    }
+}
+
+/// Returns the outcome of an attempt whose segment could not be had.
+fn refused(error: LogError, unsure: bool) -> Written {
+    match error {
+        LogError::Lite(error @ (Error::NodeDown(_) | Error::LinkDown)) if unsure => ended(error),
+        LogError::Lite(error) if unsure => {
+            log::debug!("log: a segment cannot be mapped: {error}");
+            Written::Again
+        }
+        // What was written has been truncated, or is out of the log's room.
+        LogError::Truncated | LogError::Full if unsure => Written::Unknown,
+        LogError::Lite(error) => Written::Never(error),
+        LogError::Full => Written::Never(Error::NoMemory { asked: FILL, free: 0 }),
+        _ => Written::Never(Error::Freed),
+    }
+}
+
+/// Returns the outcome of a first attempt that failed.
+fn first(error: Error) -> Written {
+    match error {
+        // A write of several chunks may have been done in part.
+        Error::LinkDown | Error::NodeDown(_) => Written::Unknown,
+        error => Written::Never(error),
+    }
+}
+
+/// Returns the outcome of a later attempt that failed and is not repeated.
+fn ended(error: Error) -> Written {
+    match error {
+        Error::Freed | Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::OutOfBounds => {
+            Written::Unknown
+        }
+        _ => Written::Again,
+    }
+}
