@@ -223,15 +223,24 @@ impl Segments {
             return Ok(());
         }
         let Directory { lite, name, .. } = &self.directory;
-        let region = lite.map(&segment_name(name, number), RIGHTS).await;
+        let name = segment_name(name, number);
         self.forget(number);
+        let mut region = lite.map(&name, RIGHTS).await;
+        if region.as_ref().is_err_and(|error| *error == Error::Unknown) {
+            // The connection had broken, and this has found it out.
+            region = lite.map(&name, RIGHTS).await;
+        }
         let freed = match region {
-            Ok(region) => region.free().await,
+            // LITE repeats a free whose answer was lost.
+            Ok(region) => region.free().await.or_else(|error| match error {
+                Error::Unknown => Ok(()),
+                error => Err(error),
+            }),
             Err(error) => Err(error),
         };
         match freed {
-            // LITE repeats a free whose answer was lost. A segment ends with its home.
-            Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_) | Error::Unknown) => Ok(()),
+            // A segment ends with its home.
+            Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
