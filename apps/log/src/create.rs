@@ -120,7 +120,8 @@ impl Log {
         let lock = directory.segment_lock().await?;
         let guard = lock.lock().await?;
         let bounds = directory.bounds().await?;
-        for number in bounds.first..bounds.end {
+        // The last one may have been published by a node that died before it entered the segment.
+        for number in bounds.first..=bounds.end {
             self.segments.free(number).await?;
         }
         end(lite.open_lock(&keeper_lock_name(name)).await).await?;

@@ -136,7 +136,10 @@ impl Subject {
             Orphans => Some((&[Death], 6)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
             Standstill => Some((&[ManagerPause], 20)),
-            Log => Some((&[Death, Slow, Slow, Slow, Slow, Part, PartOneWay, Held, Pause], 3)),
+            Log => Some((
+                &[Death, Death, Death, Death, Slow, Slow, Slow, Slow, Part, PartOneWay, Held, Pause],
+                3,
+            )),
         }
     }
 

@@ -292,18 +292,24 @@ impl Chaos {
         self.victims.push((now + Duration::from_millis(10), victim));
     }
 
-    /// Kills a node that writes to a log, whose last frames arrive late, and keeps the news from one of the
-    /// log's homes meanwhile.
+    /// Kills a node that writes to a log. Its last frames to a home of segments arrive late, and that home does
+    /// not hear of the death meanwhile.
     fn writers_death(&mut self, cluster: &mut Cluster, check: &Check, victim: usize, initial: usize) {
         if self.members(cluster) <= SURVIVORS || self.dead.contains(&victim) {
             return;
         }
         let now = cluster.world.now();
-        let home = 1 + self.random.below(spared(initial) as u64) as usize;
+        // The directory lies on the first home, which answers in time.
+        let others = spared(initial).saturating_sub(1).max(1) as u64;
+        let home = (2 + self.random.below(others) as usize).min(spared(initial));
         cluster.manager.hold(cluster.lite(home).node_id(), Direction::FromManager, true);
         check.paused(home, now, true);
-        self.troubles.push((now + Duration::from_millis(150), Trouble::Stalled(home)));
-        self.slow_death(cluster, check, victim);
+        let late = Duration::from_millis(60);
+        self.troubles.push((now + late, Trouble::Stalled(home)));
+        cluster.slow(victim, home, Some(Duration::from_millis(30)));
+        self.troubles.push((now + late, Trouble::Slowed(victim, home)));
+        check.log(now, format_args!("-- node {victim} dies soon, unheard by node {home}"));
+        self.victims.push((now + Duration::from_millis(10), victim));
     }
 
     /// Holds the tasks of all nodes while one dies, so that they handle answers of the dead one later.

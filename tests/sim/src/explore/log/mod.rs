@@ -102,7 +102,7 @@ fn prepare(cluster: &mut Cluster, stage: &Stage, random: &mut Random) {
     let lite = cluster.lite(1).with_deadline(PATIENT);
     let homes: Vec<NodeId> = (1..=spared(stage.initial)).map(|i| cluster.lite(i).node_id()).collect();
     let options = LogOptions {
-        segment: random.pick(&[4096, 8192, 65536]),
+        segment: random.pick(&[4096, 4096, 8192, 16384]),
         capacity: 256 << 10,
         longest: 1024,
         writers: 32,
@@ -173,7 +173,9 @@ async fn scan_all(lite: &Lite, model: &Model) -> Result<(), LogError> {
                 return Ok(());
             }
             Err(error) => {
-                model.violated("every position is resolved", format_args!("{at}: {error}"));
+                let closed = log.close_holes().await;
+                let seen = format_args!("{at}: {error}; holes are closed up to {closed:?}, of {tail}");
+                model.violated("every position is resolved", seen);
                 return Ok(());
             }
         }
