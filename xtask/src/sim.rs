@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Runs fresh seeds until one fails, for at most this time (one minute without this option and --seed)
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     soak: Option<f64>,
-    /// What the tasks work on: `log` is LITE-Log; without this option everything that LITE offers
+    /// The application that the tasks use: `log` is LITE-Log [default: everything that LITE offers]
     #[arg(long, value_name = "APP", value_parser = ["log"])]
     app: Option<String>,
     /// Puts a bug into LITE, the manager or the application, which a run must find; `help` lists them

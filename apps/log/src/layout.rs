@@ -177,17 +177,18 @@ impl Fixed {
 
     /// Returns the number of the segment of a position.
     pub(crate) const fn segment_of(&self, at: Position) -> u64 {
-        at.slot() / self.segment_slots()
+        // A division would cost a commit several nanoseconds.
+        at.slot() >> self.segment_slots().trailing_zeros()
     }
 
     /// Returns the offset in its segment of a position, in bytes.
     pub(crate) const fn offset_of(&self, at: Position) -> u64 {
-        at.slot() % self.segment_slots() * SLOT as u64
+        (at.slot() & (self.segment_slots() - 1)) * SLOT as u64
     }
 
     /// Returns the first position of a segment.
     pub(crate) const fn start_of(&self, segment: u64) -> Position {
-        Position::from_slot(segment * self.segment_slots())
+        Position::from_slot(segment << self.segment_slots().trailing_zeros())
     }
 
     /// Returns the home of a segment.

@@ -2,7 +2,7 @@
 
 use crate::layout::Position;
 use crate::planted::{Bug, planted};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The most commits of one writer that may be in progress at once; others wait.
 const MOST: usize = 64;
@@ -17,6 +17,8 @@ const FREE: u64 = u64::MAX;
 /// and may still write.
 pub(crate) struct Pending {
     entries: [AtomicU64; MOST],
+    /// The number of entries that are given away.
+    given: AtomicUsize,
 }
 
 /// The entry of a commit.
@@ -25,31 +27,39 @@ pub(crate) struct EntryId(usize);
 
 impl Pending {
     pub(crate) const fn new() -> Self {
-        Self { entries: [const { AtomicU64::new(FREE) }; MOST] }
+        Self { entries: [const { AtomicU64::new(FREE) }; MOST], given: AtomicUsize::new(0) }
     }
 
-    /// Takes an entry for a commit whose position will be at or above `least`, unless all are in use.
-    pub(crate) fn begin(&self, least: Position) -> Option<EntryId> {
+    /// Returns one more entry, unless all are given away.
+    pub(crate) fn entry(&self) -> Option<EntryId> {
+        let given =
+            self.given.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < MOST).then_some(n + 1));
+        given.ok().map(EntryId)
+    }
+
+    /// Begins a commit whose position will be at or above `least`.
+    #[inline]
+    pub(crate) fn begin(&self, entry: &EntryId, least: Position) {
         let mark = if planted(Bug::MarkForgetsReservations) { FREE - 1 } else { least.slot() };
-        let take = |(i, entry): (usize, &AtomicU64)| {
-            let taken = entry.load(Ordering::Relaxed) == FREE
-                && entry.compare_exchange(FREE, mark, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-            taken.then_some(EntryId(i))
-        };
-        self.entries.iter().enumerate().find_map(take)
-    }
-
-    /// Sets the position that a commit has reserved.
-    pub(crate) fn reserved(&self, entry: &EntryId, at: Position) {
         if let Some(entry) = self.entries.get(entry.0) {
-            entry.store(at.slot(), Ordering::SeqCst);
+            // Before the fetch-add is posted.
+            entry.swap(mark, Ordering::SeqCst);
         }
     }
 
-    /// Frees an entry: its commit will not write any more.
-    pub(crate) fn end(&self, entry: EntryId) {
+    /// Sets the position that a commit has reserved. A mark that is taken before this is seen is lower.
+    #[inline]
+    pub(crate) fn reserved(&self, entry: &EntryId, at: Position) {
         if let Some(entry) = self.entries.get(entry.0) {
-            entry.store(FREE, Ordering::SeqCst);
+            entry.store(at.slot(), Ordering::Release);
+        }
+    }
+
+    /// Ends a commit, which will not write any more.
+    #[inline]
+    pub(crate) fn end(&self, entry: &EntryId) {
+        if let Some(entry) = self.entries.get(entry.0) {
+            entry.store(FREE, Ordering::Release);
         }
     }
 
@@ -63,25 +73,22 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
 
     #[test]
     fn the_low_mark_is_that_of_the_oldest_commit() {
         let pending = Pending::new();
         let at = Position::from_slot;
         assert_eq!(pending.low_mark(), at(u64::MAX));
-        let a = pending.begin(at(5)).unwrap();
-        let b = pending.begin(at(3)).unwrap();
+        let (a, b) = (pending.entry().unwrap(), pending.entry().unwrap());
+        pending.begin(&a, at(5));
+        pending.begin(&b, at(3));
         assert_eq!(pending.low_mark(), at(3));
         pending.reserved(&b, at(9));
         assert_eq!(pending.low_mark(), at(5));
-        pending.end(a);
+        pending.end(&a);
         assert_eq!(pending.low_mark(), at(9));
-        pending.end(b);
+        pending.end(&b);
         assert_eq!(pending.low_mark(), at(u64::MAX));
-        let all: Vec<_> = (0..MOST).map(|n| pending.begin(at(n as u64)).unwrap()).collect();
-        assert!(pending.begin(at(7)).is_none());
-        all.into_iter().for_each(|entry| pending.end(entry));
-        assert!(pending.begin(at(7)).is_some());
+        assert_eq!((2..MOST + 5).filter_map(|_| pending.entry()).count(), MOST - 2);
     }
 }

@@ -6,7 +6,7 @@
 /// A defect that can be planted.
 #[cfg_attr(
     not(all(feature = "testing", debug_assertions)),
-    expect(unreachable_pub, dead_code, reason = "only `testing` re-exports it")
+    expect(unreachable_pub, reason = "only `testing` re-exports it")
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {

@@ -1,6 +1,6 @@
 //! Writers: commits by one fetch-add and one write.
 
-use crate::frame;
+use crate::frame::{self, SLOT};
 use crate::layout::{Contact, Position, TAIL};
 use crate::pending::{EntryId, Pending};
 use crate::segments::Segments;
@@ -9,10 +9,10 @@ use crate::{AppendError, LogError};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem::take;
+use core::mem::swap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use lite::{Error, LockGuard};
+use lite::{Error, Lmr, LockGuard};
 use spin::Mutex;
 
 /// The pause of a commit for which all entries are in use.
@@ -21,8 +21,6 @@ const BUSY: Duration = Duration::from_micros(20);
 const AGAIN: Duration = Duration::from_millis(2);
 /// The attempts of a commit to write its frame before a background task goes on.
 const ATTEMPTS: u32 = 2;
-/// The most buffers that a writer keeps for later commits.
-const BUFFERS: usize = 16;
 /// The bytes of fillers that one operation writes.
 const FILL: u64 = 64 << 10;
 
@@ -40,12 +38,23 @@ struct Inner {
     pending: Arc<Pending>,
     /// The largest tail that this writer has seen.
     seen: AtomicU64,
-    buffers: Mutex<Vec<Vec<u8>>>,
+    desks: Mutex<Vec<Desk>>,
     stop: Arc<Stop>,
     number: usize,
     /// The lock of this writer's entry. Its release waits until nothing of this node that was given up while
     /// it was held can happen any more.
     guard: Option<LockGuard>,
+}
+
+/// The means of one commit at a time, which later commits use again.
+struct Desk {
+    entry: EntryId,
+    /// A frame with zeros up to whole words, or fillers.
+    bytes: Vec<u8>,
+    /// The length of the frame.
+    len: usize,
+    /// The segment that was written last.
+    segment: Option<(u64, Arc<Lmr>)>,
 }
 
 /// The outcome of the attempts to write a frame.
@@ -59,51 +68,32 @@ enum Written {
     Again,
 }
 
-/// An entry of a commit whose fetch-add has no answer yet. Dropping it frees the entry: nobody else knows
-/// the position, so nothing is ever written there.
-struct Claim<'a> {
-    inner: &'a Inner,
-    entry: Option<EntryId>,
+/// A commit in progress. Dropping it ends the commit. If its place is reserved, a background task then writes
+/// the bytes; before that nobody knows the place, so nothing is ever written there.
+struct Commit<'a> {
+    inner: &'a Arc<Inner>,
+    desk: Option<Desk>,
+    /// The reserved place whose bytes are not written.
+    at: Option<Position>,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for Commit<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            self.inner.pending.end(entry);
-        }
-    }
-}
-
-/// A reserved position and the bytes for it. If this is dropped before the bytes are written, a background
-/// task writes them.
-struct Reserved {
-    /// `None` once the reservation has ended.
-    open: Option<(Arc<Inner>, EntryId)>,
-    at: Position,
-    bytes: Vec<u8>,
-}
-
-impl Reserved {
-    /// Ends the reservation: its bytes are written, or never will be.
-    fn end(mut self) {
-        if let Some((inner, entry)) = self.open.take() {
-            inner.pending.end(entry);
-            inner.give_back(take(&mut self.bytes));
-        }
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let Some((inner, entry)) = self.open.take() else { return };
-        let (at, bytes) = (self.at, take(&mut self.bytes));
+        let (inner, Some(mut desk)) = (self.inner, self.desk.take()) else { return };
+        let Some(at) = self.at else {
+            inner.pending.end(&desk.entry);
+            inner.desks.lock().push(desk);
+            return;
+        };
+        let inner = inner.clone();
         let platform = inner.segments.directory.lite.platform().clone();
         // If the task itself is dropped, the entry stays, and with it the low mark.
         let finish = async move {
-            while let Written::Again = inner.write(at, &bytes, true).await {
+            while let Written::Again = inner.write(at, &mut desk, true).await {
                 inner.segments.directory.lite.sleep(AGAIN).await;
             }
-            inner.pending.end(entry);
+            inner.pending.end(&desk.entry);
+            inner.desks.lock().push(desk);
         };
         platform.spawn("log-finish", Box::pin(finish));
     }
@@ -136,7 +126,7 @@ impl Writer {
             segments: segments.clone(),
             pending: pending.clone(),
             seen: AtomicU64::new(0),
-            buffers: Mutex::default(),
+            desks: Mutex::default(),
             stop: stop.clone(),
             number,
             guard: Some(guard),
@@ -173,25 +163,89 @@ impl Writer {
     /// all other errors it is not in the log, and never will be, so the caller may commit it again.
     pub async fn commit(&self, entries: &[&[u8]]) -> Result<Position, AppendError> {
         let inner = &self.inner;
-        let fixed = &inner.segments.directory.fixed;
-        let mut bytes = inner.buffers.lock().pop().unwrap_or_default();
-        if !frame::encode(&mut bytes, entries, fixed.options.longest) {
-            return Err(AppendError::TooLarge { max: fixed.options.longest });
+        let directory = &inner.segments.directory;
+        let fixed = &directory.fixed;
+        let mut commit = inner.begin().await;
+        let longest = fixed.options.longest;
+        let Some(desk) = &mut commit.desk else { return Err(AppendError::Full) };
+        if !frame::encode(&mut desk.bytes, entries, longest) {
+            return Err(AppendError::TooLarge { max: longest });
         }
-        let slots = frame::slots(bytes.len());
+        desk.len = desk.bytes.len();
+        desk.bytes.resize(desk.len.next_multiple_of(8), 0);
+        let slots = frame::slots(desk.len);
         loop {
-            inner.find_room(slots).await?;
-            let (at, entry) = inner.reserve(slots).await.map_err(AppendError::NotAppended)?;
-            let reserved = |bytes| Reserved { open: Some((inner.clone(), entry)), at, bytes };
-            if fixed.offset_of(at) + bytes.len() as u64 > fixed.options.segment {
-                // A filler goes to the place, in two segments; the dropped reservation writes it.
-                let mut fillers = Vec::new();
-                frame::encode_fillers(&mut fillers, fixed.key, at, slots);
-                drop(reserved(fillers));
-                continue;
+            let seen = inner.tail_seen();
+            if seen.slot() + slots > inner.segments.known_end().slot() {
+                inner.find_room(slots).await?;
             }
-            frame::seal(&mut bytes, fixed.key, at);
-            return inner.put(reserved(bytes)).await;
+            let Some(desk) = &commit.desk else { return Err(AppendError::Full) };
+            inner.pending.begin(&desk.entry, seen);
+            let reserved = directory.region.fetch_add(TAIL, slots).await;
+            let at = Position::from_slot(reserved.map_err(AppendError::NotAppended)?);
+            inner.pending.reserved(&desk.entry, at);
+            inner.saw(Position::from_slot(at.slot() + slots));
+            commit.at = Some(at);
+            let offset = fixed.offset_of(at);
+            if offset + slots * SLOT as u64 <= fixed.options.segment {
+                return commit.write(at).await;
+            }
+            // Fillers go to the place, in two segments; the dropped commit writes them.
+            let mut next = inner.begin().await;
+            if let (Some(desk), Some(next)) = (&mut commit.desk, &mut next.desk) {
+                swap(&mut desk.bytes, &mut next.bytes);
+                next.len = desk.len;
+                desk.bytes.clear();
+                frame::encode_fillers(&mut desk.bytes, fixed.key, at, slots);
+            }
+            commit = next;
+        }
+    }
+}
+
+impl Commit<'_> {
+    /// Writes the frame to its reserved place.
+    #[inline]
+    async fn write(mut self, at: Position) -> Result<Position, AppendError> {
+        let inner = self.inner;
+        let fixed = &inner.segments.directory.fixed;
+        let mut attempt = 1;
+        loop {
+            let Some(desk) = &mut self.desk else { return Err(AppendError::Full) };
+            if let Some(frame) = desk.bytes.get_mut(..desk.len) {
+                frame::seal(frame, fixed.key, at);
+            }
+            let number = fixed.segment_of(at);
+            // The usual case does without the search for the segment.
+            let written = match &desk.segment {
+                Some((n, segment)) if *n == number && attempt == 1 => {
+                    match segment.write(fixed.offset_of(at), &desk.bytes).await {
+                        Ok(()) => Written::Done,
+                        Err(Error::Unknown | Error::Deadline) => Written::Again,
+                        Err(error) => {
+                            desk.segment = None;
+                            inner.segments.forget(number);
+                            first(error)
+                        }
+                    }
+                }
+                _ => inner.write(at, desk, attempt > 1).await,
+            };
+            let result = match written {
+                Written::Done => Ok(at),
+                Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
+                Written::Never(error) => Err(AppendError::NotAppended(error)),
+                Written::Unknown => Err(AppendError::Unknown(at)),
+                Written::Again if attempt < ATTEMPTS => {
+                    attempt += 1;
+                    continue;
+                }
+                // The background task goes on.
+                Written::Again => return Err(AppendError::Unknown(at)),
+            };
+            self.at = None;
+            inner.look_ahead(at);
+            return result;
         }
     }
 }
@@ -216,19 +270,32 @@ impl Inner {
         Position::from_slot(self.seen.load(Ordering::Relaxed))
     }
 
-    fn give_back(&self, bytes: Vec<u8>) {
-        let mut buffers = self.buffers.lock();
-        if buffers.len() < BUFFERS {
-            buffers.push(bytes);
+    /// Notes a tail. A smaller one than another task has seen does no harm.
+    #[inline]
+    fn saw(&self, tail: Position) {
+        if tail.slot() > self.seen.load(Ordering::Relaxed) {
+            self.seen.store(tail.slot(), Ordering::Relaxed);
         }
     }
 
-    /// Makes a segment if the last known one may have no room for a frame.
+    /// Begins a commit; waits while as many as there may be are in progress.
+    async fn begin(self: &Arc<Self>) -> Commit<'_> {
+        loop {
+            let desk = self.desks.lock().pop();
+            let new = || {
+                let entry = self.pending.entry()?;
+                Some(Desk { entry, bytes: Vec::new(), len: 0, segment: None })
+            };
+            if let Some(desk) = desk.or_else(new) {
+                return Commit { inner: self, desk: Some(desk), at: None };
+            }
+            self.segments.directory.lite.sleep(BUSY).await;
+        }
+    }
+
+    /// Makes the segment in which a frame would lie.
     async fn find_room(&self, slots: u64) -> Result<(), AppendError> {
         let last = Position::from_slot(self.tail_seen().slot() + slots - 1);
-        if last < self.segments.known_end() {
-            return Ok(());
-        }
         let number = self.segments.directory.fixed.segment_of(last);
         self.segments.ensure(number).await.map(drop).or_else(|error| match error {
             LogError::Full => Err(AppendError::Full),
@@ -239,46 +306,6 @@ impl Inner {
         })
     }
 
-    /// Reserves slots at the tail.
-    async fn reserve(&self, slots: u64) -> Result<(Position, EntryId), Error> {
-        let entry = loop {
-            match self.pending.begin(self.tail_seen()) {
-                Some(entry) => break entry,
-                None => self.segments.directory.lite.sleep(BUSY).await,
-            }
-        };
-        let mut claim = Claim { inner: self, entry: Some(entry) };
-        let slot = self.segments.directory.region.fetch_add(TAIL, slots).await?;
-        let at = Position::from_slot(slot);
-        self.seen.fetch_max(slot + slots, Ordering::Relaxed);
-        let entry = claim.entry.take().ok_or(Error::Freed)?;
-        self.pending.reserved(&entry, at);
-        Ok((at, entry))
-    }
-
-    /// Writes a frame to its reserved place.
-    async fn put(self: &Arc<Self>, reserved: Reserved) -> Result<Position, AppendError> {
-        let at = reserved.at;
-        let mut attempt = 1;
-        loop {
-            let result = match self.write(at, &reserved.bytes, attempt > 1).await {
-                Written::Done => Ok(at),
-                Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
-                Written::Never(error) => Err(AppendError::NotAppended(error)),
-                Written::Unknown => Err(AppendError::Unknown(at)),
-                Written::Again if attempt < ATTEMPTS => {
-                    attempt += 1;
-                    continue;
-                }
-                // Dropping the reservation lets a background task go on.
-                Written::Again => return Err(AppendError::Unknown(at)),
-            };
-            reserved.end();
-            self.look_ahead(at);
-            return result;
-        }
-    }
-
     /// Makes the next segment once half of one is used.
     fn look_ahead(&self, at: Position) {
         let fixed = &self.segments.directory.fixed;
@@ -287,10 +314,11 @@ impl Inner {
         }
     }
 
-    /// Makes one attempt to write `bytes` at `at`. `unsure`: an earlier attempt may have written them.
-    async fn write(&self, at: Position, bytes: &[u8], unsure: bool) -> Written {
+    /// Makes one attempt to write the bytes of a desk at `at`. `unsure`: an earlier attempt may have written
+    /// them.
+    async fn write(&self, at: Position, desk: &mut Desk, unsure: bool) -> Written {
         let fixed = &self.segments.directory.fixed;
-        let (mut at, mut rest) = (at, bytes);
+        let (mut at, mut rest) = (at, &desk.bytes[..]);
         // Only fillers cross the end of a segment.
         while !rest.is_empty() {
             let number = fixed.segment_of(at);
@@ -301,7 +329,7 @@ impl Inner {
                 Err(error) => return refused(error, unsure),
             };
             match segment.write(fixed.offset_of(at), now).await {
-                Ok(()) => {}
+                Ok(()) => desk.segment = Some((number, segment)),
                 Err(Error::Unknown | Error::Deadline) => return Written::Again,
                 Err(error) => {
                     self.segments.forget(number);

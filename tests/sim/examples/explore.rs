@@ -2,11 +2,11 @@
 //! it.
 //!
 //! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
-//! seeds; `--app log` works on a log instead of everything else; `--minutes M` runs fresh seeds for that time, the first of them taken from the clock; `--planted
-//! BUG` plants a bug into LITE or the manager (an unknown name lists the bugs). Seeds run on all processors
-//! that the program may use, each seed on one. The first failure is printed with its trace and, in the last
-//! line, its reason; then the program ends with exit code 1.
-
+//! seeds; `--app log` works on a log instead of everything else; `--minutes M` runs fresh seeds for that
+//! time, the first of them taken from the clock; `--planted BUG` plants a bug into LITE or the manager (an
+//! unknown name lists the bugs). Seeds run on all processors that the program may use, each seed on one.
+//! The first failure is printed with its trace and, in the last line, its reason; then the program ends
+//! with exit code 1.
 use sim::Nics;
 use sim::explore::{Report, Scenario, explore, explore_log};
 use sim::planted::Bug;

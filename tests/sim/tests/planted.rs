@@ -1,5 +1,5 @@
-//! A test of the checker: bugs that are planted in LITE, the manager and the log are found, each by a property that it
-//! breaks.
+//! A test of the checker: bugs that are planted in LITE, the manager and the log are found, each by a
+//! property that it breaks.
 //!
 //! A planted bug applies to the whole process, so a separate process searches for each: this program again,
 //! with the bug's name in [`BUG`]. Seeds are fresh in each run; `cargo xtask sim --planted BUG --seed SEED`

@@ -13,6 +13,7 @@ pub(crate) mod instructions;
 mod lab;
 mod linux_pair;
 mod lite;
+mod log;
 mod native;
 mod nodes;
 mod overhead;
@@ -85,6 +86,8 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(overhead::Options),
+    /// Measures commits of LITE-Log as native code, beside a bare fetch-add and write of the same tasks
+    Log(log::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
@@ -205,6 +208,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Log(options)) => log::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Instructions) => instructions::bench(),

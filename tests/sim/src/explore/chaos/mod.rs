@@ -292,8 +292,8 @@ impl Chaos {
         self.victims.push((now + Duration::from_millis(10), victim));
     }
 
-    /// Kills a node that writes to a log. Its last frames to a home of segments arrive late, and that home does
-    /// not hear of the death meanwhile.
+    /// Kills a node that writes to a log. Its last frames to a home of segments arrive late, and that home
+    /// does not hear of the death meanwhile.
     fn writers_death(&mut self, cluster: &mut Cluster, check: &Check, victim: usize, initial: usize) {
         if self.members(cluster) <= SURVIVORS || self.dead.contains(&victim) {
             return;

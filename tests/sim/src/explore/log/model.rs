@@ -18,7 +18,7 @@ const STABLE: &str = "what a scan has passed does not change";
 /// The state of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It is in progress, was dropped, or its task ended with its node.
+    /// The commit is in progress, was dropped, or ended with its node.
     Open,
     Done(Position),
     Unknown(Position),
