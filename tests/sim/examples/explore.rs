@@ -7,6 +7,7 @@
 //! unknown name lists the bugs). Seeds run on all processors that the program may use, each seed on one.
 //! The first failure is printed with its trace and, in the last line, its reason; then the program ends
 //! with exit code 1.
+
 use sim::Nics;
 use sim::explore::{Report, Scenario, explore, explore_log};
 use sim::planted::Bug;
