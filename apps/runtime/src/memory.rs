@@ -1,7 +1,7 @@
 //! The memory that is available to a job.
 
 use alloc::vec::Vec;
-use platform::Memory;
+use platform::{Memory, MemoryStats};
 
 /// Size of the pieces in which the heap is probed, in bytes.
 const PIECE: usize = 64 << 10;
@@ -11,10 +11,12 @@ const PIECE: usize = 64 << 10;
 ///
 /// In an appliance the heap grows out of `memory` and never shrinks, so that most free memory may lie inside
 /// the heap after a large job. The heap does not report its free bytes: they are found by allocating pieces
-/// until the heap grows.
+/// until the heap grows. Where the heap is not part of `memory`, as in a Linux process, it never does; no more
+/// is probed than `memory` has in all.
 pub(crate) fn available(memory: &dyn Memory, wanted: u64) -> u64 {
-    let free = memory.stats().free;
+    let MemoryStats { total, free } = memory.stats();
     let Some(missing) = wanted.checked_sub(free).filter(|&m| m > 0) else { return free };
+    let missing = missing.min(total.saturating_sub(free));
     let mut pieces: Vec<Vec<u8>> = Vec::new();
     let count = missing.div_ceil(PIECE as u64);
     if usize::try_from(count).map_or(true, |count| pieces.try_reserve_exact(count).is_err()) {
@@ -34,7 +36,7 @@ pub(crate) fn available(memory: &dyn Memory, wanted: u64) -> u64 {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU64, Ordering};
-    use platform::{Arena, IoAddr, MemoryError, MemoryStats};
+    use platform::{Arena, IoAddr, MemoryError};
 
     /// A heap with `pieces` free pieces inside. Once they are used up, the heap grows out of this memory.
     struct Growing {
@@ -91,5 +93,13 @@ mod tests {
         assert_eq!(available(&memory(0), 1_500_000), 1_000_000);
         assert_eq!(available(&memory(3), 1_500_000), 1_000_000 + 3 * piece);
         assert_eq!(available(&memory(100), 1_000_000 + 5 * piece), 1_000_000 + 5 * piece);
+    }
+
+    #[test]
+    fn a_heap_that_is_elsewhere_is_not_probed_beyond_the_memory() {
+        // Without the bound this would reserve 1 TiB.
+        let memory = Arena::new(IoAddr(0), 1 << 20);
+        let _lent = memory.lend(1 << 19).expect("half of the memory");
+        assert!(available(&memory, 1 << 40) <= 1 << 20);
     }
 }

@@ -126,7 +126,9 @@ fn prepare(options: &Options, plan: &Plan) -> Result<Prepared> {
 
 fn with_input(options: &Options) -> Result<Options> {
     let mut options = options.clone();
-    if options.input.is_empty() {
+    // A generated graph is the job's own input.
+    let generates = options.args.iter().any(|arg| arg.starts_with("generate="));
+    if options.input.is_empty() && !generates {
         let text = text::default()?;
         eprintln!("  input: {} ({})", text.path.display(), text.about);
         options.input.push(text.path);

@@ -69,6 +69,10 @@ pub(crate) struct Options {
     /// physical (all that its card can address)
     #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena", "physical"])]
     pub remote: String,
+    /// Setting of the appliances' LITE, as in scheme=hw-sep; repeatable; docs/reference/settings.md lists
+    /// them
+    #[arg(long = "lite", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame),
     /// delay_us, reorder_us; rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability),
     /// ecn_queue (least number of frames in the queue); as in
@@ -119,6 +123,7 @@ impl Options {
             card_keys: self.card_keys.clone(),
             one_nic: self.one_nic,
             remote: self.remote.clone(),
+            settings: self.settings.clone(),
             faults: self.fabric,
             seed: self.seed,
             fabric_socket: self.fabric_socket.clone(),

@@ -128,10 +128,15 @@ impl Report {
                 let count = |name: &str| {
                     report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0)
                 };
-                let (mapped, reduced) = (ui::bytes(count("mapped_bytes")), count("reduced_keys"));
+                let has = |name: &str| report.pointer(&format!("/counts/{name}")).is_some();
+                let work = if has("vertices") {
+                    format!("{:>10} vertices, {:>10} edges", count("vertices"), count("edges"))
+                } else {
+                    let mapped = ui::bytes(count("mapped_bytes"));
+                    format!("mapped {mapped:>10}, reduced {:>8} keys", count("reduced_keys"))
+                };
                 let boot = boot.as_f64().unwrap_or(f64::NAN);
-                let line =
-                    format!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
+                let line = format!("  {name:<8} {work}, up in {boot:.0} ms");
                 // Sorts node2 before node10.
                 ((name.len(), name), line)
             })

@@ -1,6 +1,8 @@
 //! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
 
 use super::connections::Connections;
+use super::endpoint::{self, Endpoint};
+use super::vouching::Vouching;
 use super::wire::End;
 use crate::Error;
 use crate::base::lock::Mutex;
@@ -11,14 +13,24 @@ use crate::transport::conn::{PeerPermit, PeerPermits};
 use crate::transport::op::Transport;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use proto::Member;
+use proto::{Member, Welcome};
 use verbs::{
-    AddressVector, CqOptions, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions,
-    VerbsError, WrId,
+    AddressVector, CqOptions, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError,
+    WrId,
 };
 
 /// The IP time to live of RDMA packets.
 const HOP_LIMIT: u8 = 64;
+
+/// Returns the path to a port.
+fn address(link: LinkKind, peer: PortAddress) -> AddressVector {
+    AddressVector { link, peer, traffic_class: AddressVector::ECT_0, hop_limit: HOP_LIMIT, service_level: 0 }
+}
+
+/// Returns the port of a member.
+pub(super) fn port_of(member: &Member) -> PortAddress {
+    PortAddress { mac: member.rnic.mac, gid: member.gid, lid: member.rnic.lid }
+}
 
 /// The reason for which no queue pairs could be made for another connection.
 pub(super) enum Unprepared {
@@ -29,17 +41,25 @@ pub(super) enum Unprepared {
 }
 
 impl Connections {
-    /// Makes the completion queue. Fails with `Refused` if the RNIC has none.
-    pub(crate) fn new(transport: Arc<Transport>, gid: Gid) -> Result<Self, Error> {
+    /// Makes the completion queue of a node that joined with `welcome`. Fails with `Refused` if the RNIC has
+    /// none.
+    pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Result<Self, Error> {
         let config = &transport.config;
-        let depth = config.operations + config.peers * config.recv_depth();
+        // The operations with slots, the receives, the messages without slots, all of which complete if their
+        // queue pair fails, and the datagrams.
+        let connections = config.peers * (config.recv_depth() + config.send_depth);
+        let depth = config.operations + connections + endpoint::DEPTH;
         let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
         let cq = transport.rnic.create_cq(CqOptions { depth }).map_err(refused)?;
         Ok(Self {
             attributes: transport.rnic.attributes(),
-            gid,
+            gid: welcome.gid,
             key: transport.rnic.memory_key(),
             cq,
+            endpoint: Endpoint::new(transport.rnic.clone(), cq),
+            vouching: Vouching::new(welcome.key.clone(), welcome.time, transport.platform.now()),
+            #[cfg(feature = "testing")]
+            accepted: Mutex::default(),
             by_receive: Mutex::default(),
             next_receive_id: AtomicU64::new(1),
             loopback: Mutex::default(),
@@ -69,7 +89,7 @@ impl Connections {
         let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
         let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
         let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
-        group.connect(&group.ends(), common).map_err(refused)?;
+        group.connect(&group.ends(), common, 0).map_err(refused)?;
         let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, None);
         Ok(loopback.insert(Arc::new(conn)).clone())
     }
@@ -91,13 +111,7 @@ impl Connections {
         rd_atomic: u8,
     ) -> QpConnect {
         QpConnect {
-            address: AddressVector {
-                link,
-                peer,
-                traffic_class: AddressVector::ECT_0,
-                hop_limit: HOP_LIMIT,
-                service_level: 0,
-            },
+            address: address(link, peer),
             remote_qp: QpNum::new(0),
             send_psn: Psn::new(0),
             recv_psn: Psn::new(0),
@@ -148,6 +162,11 @@ impl Connections {
             queue_pairs: group.ends(),
             rpc: self.area(group),
         }
+    }
+
+    /// Returns the path to a member.
+    pub(super) fn address_of(&self, member: &Member, link: LinkKind) -> AddressVector {
+        address(link, port_of(member))
     }
 
     /// Returns the first of this node's link kinds that the member supports too.

@@ -1,4 +1,7 @@
-//! The messages by which two nodes set up a connection through the manager.
+//! The messages by which two nodes set up and end a connection.
+//!
+//! The messages of a set-up travel encrypted, as [`datagram`](super::datagram)s on the fabric or in a
+//! [`Message`] through the manager. The messages about its end travel through the manager.
 
 use crate::channel::area::RpcArea;
 use alloc::string::String;
@@ -7,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
+
+/// The maximum length of the reason of a refusal, in bytes, so that it fits a datagram.
+pub(crate) const MAX_REASON: usize = 120;
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,19 +30,35 @@ pub(crate) struct End {
     pub(crate) rpc: RpcArea,
 }
 
-/// A message between two nodes.
+/// A request for a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Message {
+pub(crate) struct Request {
+    /// The requester's side.
+    pub(crate) end: End,
+    /// The queue pair at which the requester receives the answer; `None`: it receives it through the manager.
+    pub(crate) answer_to: Option<QpNum>,
+}
+
+/// A message of a set-up. It belongs to an [`Attempt`](proto::Attempt).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SetUp {
     /// A request for a connection.
-    Request(End),
+    Request(Request),
     /// The request is accepted; the sender's queue pairs are connected.
     Reply(End),
     /// The requester's queue pairs are connected too.
     Ready,
-    /// The request is refused, for the reason that the text gives.
+    /// The request is refused, for the reason that the text gives, of at most [`MAX_REASON`] bytes.
     Refused(String),
-    /// No permit is free for another connection; the requester may ask again.
+    /// No permit is free for another connection, or the attempt is over; the requester may ask again.
     Full,
+}
+
+/// A message between two nodes through the manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// A datagram of the set-up of a connection.
+    SetUp(Vec<u8>),
     /// Proposes to close the connection of that attempt. The sender has nothing in flight on it; the
     /// receiver should refuse if it has used the connection within `unused_ns`.
     Close { unused_ns: u64 },
@@ -49,12 +71,12 @@ pub(crate) enum Message {
     Broken,
 }
 
-/// A message with the attempt that it belongs to.
+/// A message through the manager, with the attempt that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Envelope {
     /// The protocol version, [`VERSION`].
     pub(crate) version: u8,
-    /// A random number, chosen by the requester.
+    /// The [stamp](proto::Attempt::stamp) of the attempt.
     pub(crate) attempt: u64,
     /// The message.
     pub(crate) message: Message,
@@ -82,16 +104,18 @@ mod tests {
             queue_pairs: vec![(QpNum::new(0x11), Psn::new(0x22))],
             rpc,
         };
-        let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
-        let bytes = proto::encode(&envelope);
+        let request = SetUp::Request(Request { end, answer_to: Some(QpNum::new(0x33)) });
+        let bytes = proto::encode(&request);
         // Varints, little-endian.
-        let golden = [8, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
+        let golden = [0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2, 1, 0x33];
         assert_eq!(bytes, golden);
-        assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));
-        assert!(proto::decode::<Envelope>(&golden[..18]).is_err());
+        assert_eq!(proto::decode::<SetUp>(&bytes), Ok(request));
+        assert!(proto::decode::<SetUp>(&golden[..18]).is_err());
+        let carried = Envelope { version: VERSION, attempt: 5, message: Message::SetUp(vec![7, 8]) };
+        assert_eq!(proto::encode(&carried), [9, 5, 0, 2, 7, 8]);
         let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [8, 5, 5, 0xc8, 1]);
+        assert_eq!(proto::encode(&close), [9, 5, 1, 0xc8, 1]);
         let broken = Envelope { version: VERSION, attempt: 6, message: Message::Broken };
-        assert_eq!(proto::encode(&broken), [8, 6, 8]);
+        assert_eq!(proto::encode(&broken), [9, 6, 4]);
     }
 }

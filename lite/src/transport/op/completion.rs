@@ -96,6 +96,7 @@ impl Transport {
 
     /// Wakes the tasks that wait for what has changed in the table.
     pub(crate) fn wake(&self, wakes: Wakes) {
+        drop(wakes.unused);
         if let Some(task) = wakes.task {
             task.wake();
         }

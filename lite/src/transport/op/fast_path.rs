@@ -5,6 +5,7 @@
 
 use super::links::MemberIndex;
 use super::status::{OpId, OpStage};
+use super::table::Released;
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
@@ -13,6 +14,7 @@ use crate::base::bounce::BufferOffset;
 use crate::base::qos::{Class, Share};
 use core::future::Future;
 use core::pin::Pin;
+use core::slice;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
@@ -59,7 +61,7 @@ impl Transport {
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
             let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
-            ops.fast_path.count(verb);
+            ops.fast_path.count(verb, bytes);
             ops.note_deadline(deadline, &self.standing);
             to
         };
@@ -148,22 +150,35 @@ impl Transport {
             (_, None) => return Err(self.cancel(id)),
         };
         let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
-        match self.rnic.post_send(qp, &[work]) {
+        self.hand_over(qp, id, &work)
+    }
+
+    /// Passes the work request of an operation that has a slot to the RNIC. On `Err` the slot has been
+    /// released.
+    #[inline(always)]
+    pub(super) fn hand_over(&self, qp: QpNum, id: OpId, work: &SendWr<'_>) -> Result<(), NotPosted> {
+        match self.rnic.post_send(qp, slice::from_ref(work)) {
             Ok(()) => {
                 self.platform.wake_poller();
                 Ok(())
             }
             Err((_, error)) => {
-                let invalid = self.cancel(id);
-                Err(match error {
-                    VerbsError::NoResources => {
-                        self.ops.lock().want();
-                        NotPosted::Busy
-                    }
-                    VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
-                    _ => NotPosted::ConnectionLost,
-                })
+                self.cancel(id);
+                Err(self.not_posted(error))
             }
+        }
+    }
+
+    /// Returns the reason for which the RNIC did not accept a work request.
+    #[cold]
+    pub(super) fn not_posted(&self, error: VerbsError) -> NotPosted {
+        match error {
+            VerbsError::NoResources => {
+                self.ops.lock().want();
+                NotPosted::Busy
+            }
+            VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
+            _ => NotPosted::ConnectionLost,
         }
     }
 
@@ -199,7 +214,8 @@ impl Transport {
     /// Ends the interest in a work request: no task waits for it or needs its result any more.
     #[inline]
     pub(crate) fn let_go(&self, id: OpId) {
-        let wanted = self.ops.lock().let_go(id);
+        let Released { wanted, own } = self.ops.lock().let_go(id);
+        drop(own);
         if wanted {
             self.wake_waiters();
         }
@@ -208,7 +224,7 @@ impl Transport {
 
 /// Copies `head` and `tail` into `buffer`, if there is room.
 #[inline(always)]
-fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
+pub(super) fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
     let bytes = buffer.get_mut(..head.len() + tail.len())?;
     let (first, rest) = bytes.split_at_mut(head.len());
     first.copy_from_slice(head);
@@ -243,7 +259,7 @@ pub(crate) enum Ended {
     Late,
 }
 
-/// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
+/// A work request, and its buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
     node: &'n Transport,
@@ -261,8 +277,8 @@ impl<'n> InFlight<'n> {
     #[inline(always)]
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
-            let wanted = self.node.ops.lock().release_done(id);
-            if wanted {
+            let released = self.node.ops.lock().release_done(id);
+            if released.wanted {
                 self.node.wake_waiters();
             }
         }

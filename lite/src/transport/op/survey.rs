@@ -67,7 +67,9 @@ impl OpTable {
             slot.touch.changes = false;
         }
         let mut wakes = self.complete(id, Status::LocalQpOperationError);
-        wakes.others |= self.let_go(id);
+        let released = self.let_go(id);
+        wakes.others |= released.wanted;
+        wakes.unused = wakes.unused.or(released.own);
         wakes
     }
 

@@ -28,7 +28,9 @@ pub(crate) struct Transport {
     pub(super) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
     /// The longest payload of a work request without a bounce buffer, in bytes.
-    pub(super) max_inline: usize,
+    pub(crate) max_inline: usize,
+    /// The most elements of a work request's list.
+    pub(crate) max_sge: usize,
     /// The most bytes that one work request moves.
     pub(crate) chunk: usize,
     /// The most work requests that may be outstanding on one queue pair.
@@ -62,6 +64,7 @@ impl Transport {
         let bounce = BouncePool::new(&peers.platform, &config.bounce).map_err(no_memory)?;
         let (buffers, max_inline) =
             (bounce.buffers(), (rnic.attributes().max_inline as usize).min(MAX_INLINE));
+        let max_sge = (rnic.attributes().max_sge as usize).max(1);
         let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             local: (*peers).clone(),
@@ -70,6 +73,7 @@ impl Transport {
             peers,
             rnic,
             max_inline,
+            max_sge,
             chunk: config.bounce[2].0 as usize,
             send_depth: config.send_depth,
             buffers,
