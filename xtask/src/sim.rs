@@ -26,7 +26,10 @@ pub(crate) struct Options {
     /// Runs fresh seeds until one fails, for at most this time (one minute without this option and --seed)
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     soak: Option<f64>,
-    /// Puts a bug into LITE or the manager, which a run must find; `help` lists them
+    /// The application that the tasks use: `log` is LITE-Log [default: everything that LITE offers]
+    #[arg(long, value_name = "APP", value_parser = ["log"])]
+    app: Option<String>,
+    /// Puts a bug into LITE, the manager or the application, which a run must find; `help` lists them
     #[arg(long, value_name = "BUG")]
     planted: Option<String>,
 }
@@ -45,6 +48,9 @@ pub(crate) fn sim(options: &Options) -> Result<()> {
     }
     if let Some(minutes) = options.soak {
         cargo.args(["--minutes", &minutes.to_string()]);
+    }
+    if let Some(app) = &options.app {
+        cargo.args(["--app", app]);
     }
     if let Some(bug) = &options.planted {
         cargo.args(["--planted", bug]);

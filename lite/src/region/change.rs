@@ -69,8 +69,18 @@ impl RegionOwner {
         };
         let deadline = self.platform.now() + NAME_DEADLINE;
         let bound = self.bind_named(name, &named, deadline).await;
+        let is_named = || {
+            let mut table = self.regions.table.lock();
+            table.live(region).is_some_and(|r| r.names.iter().any(|n| n == name))
+        };
         match &bound {
-            Ok(_) => {}
+            Ok(_) if is_named() => {}
+            // While this waited for another region of this node to give the name up, the region was freed,
+            // and its names were unbound.
+            Ok(_) => {
+                self.spawn_drop_name(region, name.into());
+                return Err(Error::Freed);
+            }
             // The name may be bound, and must not stay so.
             Err(Error::Unknown) => self.spawn_drop_name(region, name.into()),
             Err(_) => self.drop_name(region, name),

@@ -2,13 +2,14 @@
 //! it.
 //!
 //! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those
-//! seeds; `--minutes M` runs fresh seeds for that time, the first of them taken from the clock; `--planted
-//! BUG` plants a bug into LITE or the manager (an unknown name lists the bugs). Seeds run on all processors
-//! that the program may use, each seed on one. The first failure is printed with its trace and, in the last
-//! line, its reason; then the program ends with exit code 1.
+//! seeds; `--app log` works on a log instead of everything else; `--minutes M` runs fresh seeds for that
+//! time, the first of them taken from the clock; `--planted BUG` plants a bug into LITE or the manager (an
+//! unknown name lists the bugs). Seeds run on all processors that the program may use, each seed on one.
+//! The first failure is printed with its trace and, in the last line, its reason; then the program ends
+//! with exit code 1.
 
 use sim::Nics;
-use sim::explore::{Report, Scenario, explore};
+use sim::explore::{Report, Scenario, explore, explore_log};
 use sim::planted::Bug;
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -34,13 +35,15 @@ struct Arguments {
     seeds: Option<Range<u64>>,
     minutes: Option<f64>,
     planted: Option<Bug>,
+    /// True if the tasks work on a log.
+    log: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
     let nic = "softroce".to_owned();
     let nics = nic.parse()?;
-    let mut a =
-        Arguments { nodes: 4, nic, nics, seed: None, steps: 40, seeds: None, minutes: None, planted: None };
+    let (seed, seeds, minutes, planted) = (None, None, None, None);
+    let mut a = Arguments { nodes: 4, nic, nics, seed, steps: 40, seeds, minutes, planted, log: false };
     let mut given = std::env::args().skip(1);
     while let Some(key) = given.next() {
         let value = given.next().ok_or(format!("{key} needs a value"))?;
@@ -52,6 +55,8 @@ fn arguments() -> Result<Arguments, String> {
                 a.nic = value;
             }
             "--seed" => a.seed = Some(value.parse().map_err(bad)?),
+            "--app" if value == "log" => a.log = true,
+            "--app" => return Err(format!("{key} {value}: the only application is log")),
             "--steps" => a.steps = value.parse().map_err(bad)?,
             "--minutes" => {
                 a.minutes = Some(value.parse().map_err(|_| format!("{key} {value}: not a number"))?);
@@ -91,11 +96,12 @@ struct Totals {
 
 /// Runs one scenario. Returns its report, or its trace and the reason of the failure with the command that
 /// replays it.
-fn run(scenario: &Scenario, nic: &str) -> Result<Report, (Vec<String>, String)> {
+fn run(scenario: &Scenario, a: &Arguments) -> Result<Report, (Vec<String>, String)> {
     let Scenario { nodes, seed, steps, .. } = scenario;
-    let replay = format!("cargo xtask sim --nodes {nodes} --nic {nic} --seed {seed} --steps {steps}");
+    let (nic, app) = (&a.nic, if a.log { "--app log " } else { "" });
+    let replay = format!("cargo xtask sim {app}--nodes {nodes} --nic {nic} --seed {seed} --steps {steps}");
     // A panic in the code under test is a failure of this seed.
-    match std::panic::catch_unwind(|| explore(scenario)) {
+    match std::panic::catch_unwind(|| if a.log { explore_log(scenario) } else { explore(scenario) }) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(failure)) => Err((failure.log, format!("seed {seed} fails: {}; {replay}", failure.violation))),
         Err(_) => Err((Vec::new(), format!("seed {seed} panics; {replay}"))),
@@ -113,8 +119,7 @@ fn run_all(a: &Arguments, seeds: Range<u64>, limit: Duration) -> Totals {
             if seed >= seeds.end {
                 return;
             }
-            let outcome =
-                run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic);
+            let outcome = run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, a);
             let mut totals = lock();
             match outcome {
                 Ok(report) => {
@@ -155,7 +160,7 @@ fn main() -> ExitCode {
         bug.plant();
     }
     if let Some(seed) = a.seed {
-        return match run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a.nic) {
+        return match run(&Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps }, &a) {
             Ok(report) => {
                 println!("{report:#?}");
                 ExitCode::SUCCESS

@@ -1,22 +1,26 @@
-//! The bugs of LITE and of the manager that can be planted, by name.
+//! The bugs of LITE, of the manager and of the log that can be planted, by name.
 
 use lite::testing as lite_side;
+use litelog as log_side;
 use manager::planted as manager_side;
 
-/// A bug of LITE or of the manager.
+/// A bug of LITE, of the manager or of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A bug of LITE, in each node.
     Lite(lite_side::Bug),
     /// A bug of the manager.
     Manager(manager_side::Bug),
+    /// A bug of the log, which runs with `--app log` show.
+    Log(log_side::Bug),
 }
 
 impl Bug {
     /// Returns all bugs.
     pub fn all() -> impl Iterator<Item = Self> {
         let lite = lite_side::Bug::ALL.iter().copied().map(Self::Lite);
-        lite.chain(manager_side::Bug::ALL.iter().copied().map(Self::Manager))
+        let manager = manager_side::Bug::ALL.iter().copied().map(Self::Manager);
+        lite.chain(manager).chain(log_side::Bug::ALL.iter().copied().map(Self::Log))
     }
 
     /// Returns the bug with this name.
@@ -31,6 +35,7 @@ impl Bug {
         match self {
             Self::Lite(bug) => bug.name(),
             Self::Manager(bug) => bug.name(),
+            Self::Log(bug) => bug.name(),
         }
     }
 
@@ -39,6 +44,7 @@ impl Bug {
         match self {
             Self::Lite(bug) => lite_side::plant(bug),
             Self::Manager(bug) => manager_side::plant(bug),
+            Self::Log(bug) => log_side::plant(bug),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A test of the checker: bugs that are planted in LITE and the manager are found, each by a property that it
-//! breaks.
+//! A test of the checker: bugs that are planted in LITE, the manager and the log are found, each by a
+//! property that it breaks.
 //!
 //! A planted bug applies to the whole process, so a separate process searches for each: this program again,
 //! with the bug's name in [`BUG`]. Seeds are fresh in each run; `cargo xtask sim --planted BUG --seed SEED`
@@ -8,9 +8,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::testing::Bug::{self, *};
+use litelog::Bug as LogBug;
 use manager::planted::Bug::{self as ManagerBug, *};
 use sim::Nics;
-use sim::explore::{Scenario, explore};
+use sim::explore::{Scenario, explore, explore_log};
 use sim::planted::Bug as Planted;
 use std::panic::catch_unwind;
 use std::process::Command;
@@ -111,6 +112,21 @@ const MANAGERS: &[(ManagerBug, &[&str])] = &[
     (DeafnessCounts, &[STAYS]),
 ];
 
+const RECORDS: &[&str] = &[
+    "an acknowledged record is at its position",
+    "a record is in the log at most once",
+    "a record is what was committed",
+    "what a scan has passed does not change",
+];
+
+/// The bugs of the log, and the properties that each breaks.
+const LOGS: &[(LogBug, &[&str])] = &[
+    (LogBug::FillUnsettled, RECORDS),
+    (LogBug::CheckWithoutPosition, RECORDS),
+    (LogBug::MarkForgetsReservations, RECORDS),
+    (LogBug::SegmentReused, RECORDS),
+];
+
 /// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -127,7 +143,8 @@ fn look_for(bug: Planted, properties: &[&str]) {
     for tried in 1..=SEEDS {
         let seed = fresh + tried;
         let scenario = Scenario { nodes: 4, nics: Nics::default(), seed, steps: 40 };
-        let outcome = catch_unwind(|| explore(&scenario));
+        let is_logs = matches!(bug, Planted::Log(_));
+        let outcome = catch_unwind(|| if is_logs { explore_log(&scenario) } else { explore(&scenario) });
         let time = processor_time();
         match outcome {
             Ok(Ok(_)) => {}
@@ -188,6 +205,12 @@ fn planted_bugs_are_found() {
     let mut bugs = lite(QUICK);
     bugs.extend(MANAGERS.iter().map(|(bug, properties)| (Planted::Manager(*bug), *properties)));
     are_found("planted_bugs_are_found", &bugs);
+}
+
+#[test]
+fn planted_bugs_of_the_log_are_found() {
+    let bugs: Vec<_> = LOGS.iter().map(|(bug, properties)| (Planted::Log(*bug), *properties)).collect();
+    are_found("planted_bugs_of_the_log_are_found", &bugs);
 }
 
 #[test]

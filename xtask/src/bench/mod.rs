@@ -15,6 +15,7 @@ pub(crate) mod instructions;
 mod lab;
 mod linux_pair;
 mod lite;
+mod log;
 mod native;
 mod nic;
 mod nodes;
@@ -92,6 +93,8 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(overhead::Options),
+    /// Measures commits of LITE-Log as native code, beside a bare fetch-add and write of the same tasks
+    Log(log::Options),
     /// Measures the figures of LITE's paper, as far as machines without cards can show them
     Figures(figures::Options),
     /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
@@ -218,6 +221,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Log(options)) => log::bench(options),
         Some(Separate::Figures(options)) => figures::bench(options),
         Some(Separate::Qos(options)) => qos::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),

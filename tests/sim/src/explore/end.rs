@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time in which all processes without input come to their end: leases, timeouts, fences.
-const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
 /// The time limit for ending all shared objects.
 const END_LIMIT: Duration = Duration::from_secs(600);
@@ -137,7 +137,7 @@ async fn read_all(check: &Check, n: usize, region: &Lmr) {
 
 /// Returns the resources that nodes hold although nothing is in flight any more. One node may hold a resource
 /// because another does, so all are listed.
-fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
+pub(super) fn left_behind(cluster: &Cluster, live: &[usize]) -> Vec<String> {
     let mut left = Vec::new();
     for i in live {
         let lite = cluster.lite(*i);
@@ -178,6 +178,6 @@ async fn calls(lite: &Lite, to: NodeId) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_live(cluster: &Cluster, i: usize) -> bool {
+pub(super) fn is_live(cluster: &Cluster, i: usize) -> bool {
     !cluster.host(i).is_dead() && cluster.lite(i).is_member()
 }

@@ -9,13 +9,16 @@ mod chaos;
 mod check;
 mod end;
 mod jobs;
+mod log;
 mod subject;
 mod swarm;
 mod work;
 
 pub use check::{Check, Violation};
+pub use log::explore_log;
 
 use crate::{Cluster, Nics, random};
+use chaos::Work;
 use random::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;

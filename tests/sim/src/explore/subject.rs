@@ -39,10 +39,12 @@ pub(super) enum Subject {
     Silence,
     /// A manager that stands still for longer than a lease.
     Standstill,
+    /// A log, whose writers die, are slow, and are cut off from its homes.
+    Log,
 }
 
 use Subject::{
-    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Orphans, Rights, Silence,
+    Breaks, Errands, Everything, Frees, Health, Holders, Late, Lives, Locks, Log, Orphans, Rights, Silence,
     Standstill,
 };
 
@@ -77,6 +79,7 @@ impl Subject {
             Orphans => "runs about regions of dead nodes",
             Silence => "runs about the manager's silence",
             Standstill => "runs about a manager that stands still",
+            Log => "runs about a log",
         }
     }
 
@@ -89,7 +92,7 @@ impl Subject {
     pub(super) const fn steps(self) -> &'static [Step] {
         use Step::*;
         match self {
-            Everything => &[],
+            Everything | Log => &[],
             Health => &[
                 Write, Read, Queue, Add, Swap, Exclusive, Shared, Call, Call, Call, CallEach, Send, Signal,
                 Await, Await, Own, Name, Pool, Settle,
@@ -110,7 +113,7 @@ impl Subject {
     /// Returns the number of shared objects of each kind that tasks use, if not all.
     pub(super) const fn shared(self) -> Option<usize> {
         match self {
-            Everything | Health | Silence | Standstill | Lives => None,
+            Everything | Health | Silence | Standstill | Lives | Log => None,
             Locks | Holders | Breaks | Late | Rights | Errands | Frees | Orphans => Some(1),
         }
     }
@@ -133,6 +136,10 @@ impl Subject {
             Orphans => Some((&[Death], 6)),
             Silence => Some((&[Stall, Deaf, Mute, ManagerPause, ManagerPause], 10)),
             Standstill => Some((&[ManagerPause], 20)),
+            Log => Some((
+                &[Death, Death, Death, Death, Slow, Slow, Slow, Slow, Part, PartOneWay, Held, Pause],
+                3,
+            )),
         }
     }
 
@@ -141,6 +148,7 @@ impl Subject {
         match self {
             Everything | Health => None,
             Locks => Some(millis(15)),
+            Log => Some(millis(100)),
             Breaks => Some(millis(40)),
             Late => Some(millis(60)),
             Frees => Some(millis(30)),
@@ -152,13 +160,13 @@ impl Subject {
 
     /// Returns whether nodes die in the middle of what the run is about, and others take their place.
     pub(super) fn revives(self) -> bool {
-        matches!(self, Holders | Lives | Errands | Orphans)
+        matches!(self, Holders | Lives | Errands | Orphans | Log)
     }
 
     /// Returns whether the nodes that die have no part in the shared objects, which so last as long
     /// as the run.
     pub(super) fn spares_homes(self) -> bool {
-        matches!(self, Holders | Errands)
+        matches!(self, Holders | Errands | Log)
     }
 
     /// Returns the time limits of operations, in milliseconds.
@@ -198,7 +206,7 @@ impl Subject {
                     options.control = random.pick(&slow);
                 }
             }
-            Frees | Rights => {
+            Frees | Rights | Log => {
                 *config = Config { idle: None, ..wide };
                 options.faults = plain;
             }

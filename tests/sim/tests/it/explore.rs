@@ -1,7 +1,7 @@
 //! Seeds that are run with every change. `cargo xtask sim` runs others.
 
 use sim::Nics;
-use sim::explore::{Scenario, explore};
+use sim::explore::{Scenario, explore, explore_log};
 
 fn holds(nodes: u16, seed: u64, steps: u32) {
     if let Err(failure) = explore(&Scenario { nodes, nics: Nics::default(), seed, steps }) {
@@ -14,6 +14,17 @@ fn holds(nodes: u16, seed: u64, steps: u32) {
 fn what_must_hold_holds() {
     (1..25).for_each(|seed| holds(4, seed, 30));
     (1..4).for_each(|seed| holds(9, seed, 20));
+}
+
+#[test]
+fn a_log_holds_what_it_promises() {
+    for seed in 1..25 {
+        let scenario = Scenario { nodes: 4, nics: Nics::default(), seed, steps: 30 };
+        if let Err(failure) = explore_log(&scenario) {
+            failure.log.iter().for_each(|line| eprintln!("{line}"));
+            panic!("a log, seed {seed}: {}", failure.violation);
+        }
+    }
 }
 
 /// All faults of the environment are on: the manager dies in some runs, and its disk and links take time.

@@ -8,7 +8,7 @@ use super::jobs;
 use super::random::Random;
 use super::subject::Subject;
 use super::swarm::{Kind, Swarm};
-use super::work::{Stage, spared};
+use super::work::spared;
 use super::{LEASE, TASKS};
 use crate::{Cluster, Crash, Direction, DiskFaults};
 use platform::Instant;
@@ -52,6 +52,14 @@ const fn later(initial: usize) -> usize {
 /// Returns the maximum number of tasks of a run.
 pub(super) const fn most_tasks(initial: usize) -> usize {
     (initial + later(initial) + 1) * TASKS
+}
+
+/// The work of a run, as far as the faults know it.
+pub(super) trait Work {
+    /// Returns the number of nodes at the start.
+    fn initial(&self) -> usize;
+    /// Starts the tasks of a node that has joined, counted from 1.
+    fn start(&self, cluster: &Cluster, node: usize, random: &mut Random);
 }
 
 /// The faults of a run.
@@ -109,7 +117,7 @@ impl Chaos {
     }
 
     /// Ends the faults that are due, and may begin one.
-    pub(super) fn act(&mut self, cluster: &mut Cluster, stage: &Stage, check: &Check) {
+    pub(super) fn act(&mut self, cluster: &mut Cluster, stage: &dyn Work, check: &Check) {
         let now = cluster.world.now();
         for node in cluster.poll_joins() {
             check.log(now, format_args!("-- node {node} joins as {}", cluster.lite(node).node_id()));
@@ -171,7 +179,7 @@ impl Chaos {
     }
 
     /// Begins a fault.
-    fn begin(&mut self, cluster: &mut Cluster, stage: &Stage, check: &Check) {
+    fn begin(&mut self, cluster: &mut Cluster, stage: &dyn Work, check: &Check) {
         let now = cluster.world.now();
         // The fault is mostly shorter than a lease, sometimes longer.
         let limit = if self.random.one_in(4) { 3 * LEASE } else { LEASE / 4 };
@@ -183,7 +191,7 @@ impl Chaos {
         let kind = self.random.pick(&self.swarm.kinds);
         let mut node = 1 + self.random.below(cluster.joined() as u64) as usize;
         if kind == Kind::Death && self.subject.spares_homes() {
-            let homes = spared(stage.initial);
+            let homes = spared(stage.initial());
             node = homes + 1 + self.random.below((cluster.joined() - homes) as u64) as usize;
         }
         if kind == Kind::Death && self.subject == Subject::Lives {
@@ -194,7 +202,7 @@ impl Chaos {
             // A node that holds no lock does not die.
             let holders = check.holders();
             let member = |i: &usize| (cluster.lite(*i).node_id(), cluster.lite(*i).incarnation());
-            let first = spared(stage.initial) + 1;
+            let first = spared(stage.initial()) + 1;
             let mut all = (first..=cluster.joined()).filter(|i| holders.contains(&member(i)));
             let Some(holder) = all.next() else { return };
             node = holder;
@@ -208,6 +216,10 @@ impl Chaos {
                 } else {
                     self.slow_death(cluster, check, node);
                 }
+                return;
+            }
+            Kind::Death if self.subject == Subject::Log => {
+                self.writers_death(cluster, check, node, stage.initial());
                 return;
             }
             Kind::Death => return self.death(cluster, check, node),
@@ -280,6 +292,26 @@ impl Chaos {
             self.troubles.push((now + Duration::from_millis(10), Trouble::Slowed(victim, other)));
         }
         check.log(now, format_args!("-- the frames of node {victim} come late, and it dies soon"));
+        self.victims.push((now + Duration::from_millis(10), victim));
+    }
+
+    /// Kills a node that writes to a log. Its last frames to a home of segments arrive late, and that home
+    /// does not hear of the death meanwhile.
+    fn writers_death(&mut self, cluster: &mut Cluster, check: &Check, victim: usize, initial: usize) {
+        if self.members(cluster) <= SURVIVORS || self.dead.contains(&victim) {
+            return;
+        }
+        let now = cluster.world.now();
+        // The directory lies on the first home, which answers in time.
+        let others = spared(initial).saturating_sub(1).max(1) as u64;
+        let home = (2 + self.random.below(others) as usize).min(spared(initial));
+        cluster.manager.hold(cluster.lite(home).node_id(), Direction::FromManager, true);
+        check.paused(home, now, true);
+        let late = Duration::from_millis(60);
+        self.troubles.push((now + late, Trouble::Stalled(home)));
+        cluster.slow(victim, home, Some(Duration::from_millis(30)));
+        self.troubles.push((now + late, Trouble::Slowed(victim, home)));
+        check.log(now, format_args!("-- node {victim} dies soon, unheard by node {home}"));
         self.victims.push((now + Duration::from_millis(10), victim));
     }
 

@@ -204,6 +204,11 @@ impl Check {
         members.any(|(member, _)| state.is_over(member))
     }
 
+    /// Returns whether an incarnation has ended.
+    pub(super) fn has_departed(&self, member: (NodeId, Incarnation)) -> bool {
+        self.lock().is_over(&member)
+    }
+
     /// Records that the machine of a node was killed.
     pub(super) fn died(&self, node: usize, lite: &Lite) {
         let mut state = self.lock();

@@ -23,3 +23,4 @@ mod worker;
 pub(super) use serve::PROBES;
 pub(super) use stage::{EACH, Owned, PART, PATIENT, SECRET, Stage, Thing, spared};
 pub(super) use step::Step;
+pub(super) use worker::cut;

@@ -5,7 +5,7 @@ use super::step::{Step, draw};
 use super::worker::Worker;
 use crate::Cluster;
 use crate::explore::TASKS;
-use crate::explore::chaos::most_tasks;
+use crate::explore::chaos::{Work, most_tasks};
 use crate::explore::check::Check;
 use crate::explore::random::Random;
 use crate::explore::subject::Subject;
@@ -91,6 +91,16 @@ impl Display for Thing {
             Self::Counter(counter) => write!(f, "{counter:?}"),
             Self::Handed(name) | Self::Lock(name) | Self::Event(name) => f.write_str(name),
         }
+    }
+}
+
+impl Work for Stage {
+    fn initial(&self) -> usize {
+        self.initial
+    }
+
+    fn start(&self, cluster: &Cluster, node: usize, random: &mut Random) {
+        self.start_tasks(cluster, node, random);
     }
 }
 
@@ -197,8 +207,7 @@ impl Stage {
         }
     }
 
-    /// Starts the tasks of node `node`, counted from 1.
-    pub(in crate::explore) fn start(&self, cluster: &Cluster, node: usize, random: &mut Random) {
+    fn start_tasks(&self, cluster: &Cluster, node: usize, random: &mut Random) {
         let (lite, host) = (cluster.lite(node), cluster.host(node));
         self.check.joined(&lite);
         let delay = random.pick(&[0, 50, 3000]);

@@ -68,7 +68,7 @@ pub(super) struct Named {
 pub(super) type Ended<T> = Option<Result<T, Error>>;
 
 /// Polls `future` at most `polls` times, then drops it.
-async fn cut<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
+pub(in crate::explore) async fn cut<T>(future: impl Future<Output = T>, polls: u64) -> Option<T> {
     let mut future = pin!(future);
     let mut left = polls;
     std::future::poll_fn(move |cx| {

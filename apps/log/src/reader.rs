@@ -1,0 +1,203 @@
+//! Reading: single records, and scans.
+
+use crate::frame::{Entries, Look};
+use crate::layout::Position;
+use crate::window::Window;
+use crate::{Log, LogError, ReadError};
+use alloc::vec::Vec;
+use core::time::Duration;
+use lite::Error;
+use platform::Instant;
+
+/// The length of the first read of a record, in bytes. A longer record costs one more read.
+const FIRST_READ: u64 = 4096;
+/// The pauses of a reader that waits: the first and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(20));
+/// The time after which a scan gives up at a position that is not resolved.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The entries of one commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    position: Position,
+    frame: Vec<u8>,
+}
+
+impl Record {
+    /// Returns the position of the record.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Returns the first position after the record.
+    #[must_use]
+    pub fn next(&self) -> Position {
+        Position::from_slot(self.position.slot() + crate::frame::slots(self.frame.len()))
+    }
+
+    /// Returns the entries, in the order in which they were committed.
+    #[must_use]
+    pub fn entries(&self) -> Entries<'_> {
+        Entries::of(&self.frame)
+    }
+}
+
+impl Log {
+    /// Reads the record at a position, as `append` or `commit` has returned it. Costs one read for a record
+    /// of up to 4 KiB, and two for a longer one.
+    ///
+    /// # Errors
+    /// [`NotYet`](ReadError::NotYet) if the position is not resolved; a scan waits for that.
+    /// [`NoRecord`](ReadError::NoRecord) if it is resolved and no record begins there.
+    pub async fn read(&self, at: Position) -> Result<Record, ReadError> {
+        let mut window = Window::default();
+        let look = match window.look_again(&self.segments, at, FIRST_READ).await {
+            // Nothing can be below a segment that has not been made.
+            Err(LogError::Lite(Error::NoSuchName)) => return Err(ReadError::NotYet),
+            other => other?,
+        };
+        match look {
+            Look::Entries(bytes) => Ok(record(&window, at, bytes)),
+            Look::Filler => Err(ReadError::NoRecord),
+            Look::Longer(_) | Look::Nothing => {
+                let bounds = self.segments.directory.bounds().await?;
+                if at < bounds.head {
+                    return Err(ReadError::Truncated);
+                }
+                Err(if at < bounds.resolved { ReadError::NoRecord } else { ReadError::NotYet })
+            }
+        }
+    }
+
+    /// Returns a scan of the log from a position, which must be that of a record, the next one of a record,
+    /// [`Position::START`] or a former tail.
+    #[must_use]
+    pub fn scan(&self, from: Position) -> Scan<'_> {
+        Scan { log: self, at: from, window: Window::default() }
+    }
+}
+
+fn record(window: &Window, at: Position, bytes: usize) -> Record {
+    let frame = window.from(at).get(..bytes).unwrap_or_default().to_vec();
+    Record { position: at, frame }
+}
+
+/// A scan of a log. It reads 64 KiB at a time.
+pub struct Scan<'a> {
+    log: &'a Log,
+    at: Position,
+    window: Window,
+}
+
+impl Scan<'_> {
+    /// Returns the position of the next record.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        self.at
+    }
+
+    /// Returns the next record, or `None` at the tail. At a position below the tail that is not resolved, it
+    /// waits for the writer, and closes the hole if the writer has died or given up.
+    ///
+    /// # Errors
+    /// [`NotYet`](ReadError::NotYet) if the position is not resolved for 30 s: its writer lives, and is slow.
+    /// The scan may go on after any error.
+    pub async fn next(&mut self) -> Result<Option<Record>, ReadError> {
+        let lite = &self.log.segments.directory.lite;
+        let begun = lite.platform().now();
+        let mut waited = Waited { until: begun + self.log.options().hole_time, end: begun + PATIENCE };
+        let mut pause = PAUSES.0;
+        loop {
+            if let Some(found) = self.look().await? {
+                return Ok(Some(found));
+            }
+            let tail = self.log.segments.directory.tail().await?;
+            if self.at >= tail {
+                return Ok(None);
+            }
+            // The record may have been written before the tail was read, but after the look.
+            self.window = Window::default();
+            if let Some(found) = self.look().await? {
+                return Ok(Some(found));
+            }
+            waited.go_on(self, &mut pause).await?;
+        }
+    }
+
+    /// Returns the next record, and waits for it at the tail. It then reads the tail, with pauses of 50 us to
+    /// 20 ms.
+    pub async fn follow(&mut self) -> Result<Record, ReadError> {
+        let mut pause = PAUSES.0;
+        loop {
+            if let Some(found) = self.next().await? {
+                return Ok(found);
+            }
+            while self.at >= self.log.segments.directory.tail().await? {
+                self.log.segments.directory.lite.sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+
+    /// Returns the next record if it is there, and passes fillers.
+    async fn look(&mut self) -> Result<Option<Record>, ReadError> {
+        loop {
+            match self.window.look(&self.log.segments, self.at).await {
+                Ok(Look::Entries(bytes)) => {
+                    let record = record(&self.window, self.at, bytes);
+                    self.at = record.next();
+                    return Ok(Some(record));
+                }
+                Ok(Look::Filler) => self.at = Position::from_slot(self.at.slot() + 1),
+                Ok(Look::Longer(_) | Look::Nothing) | Err(LogError::Lite(Error::NoSuchName)) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// The times of a reader that waits for a position.
+struct Waited {
+    /// The time at which the reader looks for a hole.
+    until: Instant,
+    /// The time at which the reader gives up.
+    end: Instant,
+}
+
+impl Waited {
+    /// Waits for a moment, or closes the holes.
+    async fn go_on(&mut self, scan: &mut Scan<'_>, pause: &mut Duration) -> Result<(), ReadError> {
+        let segments = &scan.log.segments;
+        let lite = &segments.directory.lite;
+        let now = lite.platform().now();
+        if now < self.until {
+            lite.sleep(*pause).await;
+            *pause = (*pause * 2).min(PAUSES.1);
+            return Ok(());
+        }
+        match segments.close_holes().await {
+            Ok(resolved) if scan.at < resolved => {
+                // The hole is filled now, or no record begins here.
+                scan.window = Window::default();
+                let bounds = segments.directory.bounds().await?;
+                return match scan.window.look(segments, scan.at).await {
+                    _ if scan.at < bounds.head => Err(ReadError::Truncated),
+                    Ok(Look::Longer(_) | Look::Nothing) => Err(ReadError::NoRecord),
+                    _ => Ok(()),
+                };
+            }
+            // A live writer has the position.
+            Ok(_) => {}
+            Err(LogError::Lite(error @ (Error::LinkDown | Error::NodeDown(_)))) => return Err(error.into()),
+            Err(error) => log::debug!("log: holes cannot be closed now: {error}"),
+        }
+        if lite.platform().now() >= self.end {
+            return Err(ReadError::NotYet);
+        }
+        lite.sleep(scan.log.options().hole_time).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,378 @@
+//! Writers: commits by one fetch-add and one write.
+
+use crate::frame::{self, SLOT};
+use crate::layout::{Contact, Position, TAIL};
+use crate::pending::{EntryId, Pending};
+use crate::segments::Segments;
+use crate::service::{self, Stop};
+use crate::{AppendError, LogError};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem::swap;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use lite::{Error, Lmr, LockGuard};
+use spin::Mutex;
+
+/// The pause of a commit for which all entries are in use.
+const BUSY: Duration = Duration::from_micros(20);
+/// The pause between two attempts of a background task to write a frame.
+const AGAIN: Duration = Duration::from_millis(2);
+/// The attempts of a commit to write its frame before a background task goes on.
+const ATTEMPTS: u32 = 2;
+/// The bytes of fillers that one operation writes.
+const FILL: u64 = 64 << 10;
+
+/// A writer of a log. Commits of several tasks may be in progress at once; clones are the same writer.
+///
+/// Dropping the last clone ends the writer once all its frames are written.
+#[derive(Clone)]
+pub struct Writer {
+    inner: Arc<Inner>,
+}
+
+/// The state of a writer. Everything that writes for it holds this, so that its lock is released last.
+struct Inner {
+    segments: Arc<Segments>,
+    pending: Arc<Pending>,
+    /// The largest tail that this writer has seen.
+    seen: AtomicU64,
+    desks: Mutex<Vec<Desk>>,
+    stop: Arc<Stop>,
+    number: usize,
+    /// The lock of this writer's entry. Its release waits until nothing of this node that was given up while
+    /// it was held can happen any more.
+    guard: Option<LockGuard>,
+}
+
+/// The means of one commit at a time, which later commits use again.
+struct Desk {
+    entry: EntryId,
+    /// A frame with zeros up to whole words, or fillers.
+    bytes: Vec<u8>,
+    /// The length of the frame.
+    len: usize,
+    /// The segment that was written last.
+    segment: Option<(u64, Arc<Lmr>)>,
+}
+
+/// The outcome of the attempts to write a frame.
+enum Written {
+    Done,
+    /// Nothing is written, and nothing will be.
+    Never(Error),
+    /// The frame may be there, and nothing more can be done.
+    Unknown,
+    /// The frame may be there, and another attempt may succeed.
+    Again,
+}
+
+/// A commit in progress. Dropping it ends the commit. If its place is reserved, a background task then writes
+/// the bytes; before that nobody knows the place, so nothing is ever written there.
+struct Commit<'a> {
+    inner: &'a Arc<Inner>,
+    desk: Option<Desk>,
+    /// The reserved place whose bytes are not written.
+    at: Option<Position>,
+}
+
+impl Drop for Commit<'_> {
+    fn drop(&mut self) {
+        let (inner, Some(mut desk)) = (self.inner, self.desk.take()) else { return };
+        let Some(at) = self.at else {
+            inner.pending.end(&desk.entry);
+            inner.desks.lock().push(desk);
+            return;
+        };
+        let inner = inner.clone();
+        let platform = inner.segments.directory.lite.platform().clone();
+        // If the task itself is dropped, the entry stays, and with it the low mark.
+        let finish = async move {
+            while let Written::Again = inner.write(at, &mut desk, true).await {
+                inner.segments.directory.lite.sleep(AGAIN).await;
+            }
+            inner.pending.end(&desk.entry);
+            inner.desks.lock().push(desk);
+        };
+        platform.spawn("log-finish", Box::pin(finish));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let (segments, number, guard) = (self.segments.clone(), self.number, self.guard.take());
+        let retire = async move {
+            // A keeper clears the entry otherwise, once it has the lock.
+            if let Err(error) = segments.directory.set_writer(number, 0).await {
+                log::debug!("log: the entry of writer {number} stays: {error}");
+            }
+            drop(guard);
+        };
+        self.segments.directory.lite.platform().spawn("log-retire", Box::pin(retire));
+    }
+}
+
+impl Writer {
+    /// Registers a writer in the table.
+    pub(crate) async fn new(segments: &Arc<Segments>) -> Result<Self, LogError> {
+        let directory = &segments.directory;
+        let (lite, fixed) = (&directory.lite, &directory.fixed);
+        let (number, guard) = claim(segments).await?;
+        let (function, server) = service::register(lite)?;
+        let (pending, stop) = (Arc::new(Pending::new()), Arc::<Stop>::default());
+        let inner = Inner {
+            segments: segments.clone(),
+            pending: pending.clone(),
+            seen: AtomicU64::new(0),
+            desks: Mutex::default(),
+            stop: stop.clone(),
+            number,
+            guard: Some(guard),
+        };
+        let contact = Contact { node: lite.node_id(), incarnation: lite.incarnation(), function };
+        let word = contact.pack().ok_or(LogError::Options("the node's number is too large for a writer"))?;
+        let serve = service::serve(server, stop, pending, (fixed.key, number));
+        lite.platform().spawn("log-marks", Box::pin(serve));
+        // A keeper that does not see this entry has read the tail before: all reservations of this writer
+        // are above that tail.
+        directory.set_writer(number, word).await?;
+        inner.seen.store(directory.tail().await?.slot(), Ordering::Relaxed);
+        segments.get(fixed.segment_of(inner.tail_seen())).await.map(drop).or_else(|error| match error {
+            LogError::Lite(Error::NoSuchName) => Ok(()),
+            error => Err(error),
+        })?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Appends one entry, and returns its position. See [`commit`](Self::commit).
+    pub async fn append(&self, entry: &[u8]) -> Result<Position, AppendError> {
+        self.commit(&[entry]).await
+    }
+
+    /// Appends entries as one record, all or none, and returns its position. Costs one fetch-add and one
+    /// write for a frame of up to 64 KiB, and one more write for each further 64 KiB. If the frame would
+    /// cross the end of a segment, a filler goes to that place, and the frame to another one.
+    ///
+    /// A commit that begins after another one has returned gets a larger position. If the future is dropped,
+    /// the record may still be appended, once.
+    ///
+    /// # Errors
+    /// After [`AppendError::Unknown`] the record may be in the log, at that position and nowhere else. After
+    /// all other errors it is not in the log, and never will be, so the caller may commit it again.
+    pub async fn commit(&self, entries: &[&[u8]]) -> Result<Position, AppendError> {
+        let inner = &self.inner;
+        let directory = &inner.segments.directory;
+        let fixed = &directory.fixed;
+        let mut commit = inner.begin().await;
+        let longest = fixed.options.longest;
+        let Some(desk) = &mut commit.desk else { return Err(AppendError::Full) };
+        if !frame::encode(&mut desk.bytes, entries, longest) {
+            return Err(AppendError::TooLarge { max: longest });
+        }
+        desk.len = desk.bytes.len();
+        desk.bytes.resize(desk.len.next_multiple_of(8), 0);
+        let slots = frame::slots(desk.len);
+        loop {
+            let seen = inner.tail_seen();
+            if seen.slot() + slots > inner.segments.known_end().slot() {
+                inner.find_room(slots).await?;
+            }
+            let Some(desk) = &commit.desk else { return Err(AppendError::Full) };
+            inner.pending.begin(&desk.entry, seen);
+            let reserved = directory.region.fetch_add(TAIL, slots).await;
+            let at = Position::from_slot(reserved.map_err(AppendError::NotAppended)?);
+            inner.pending.reserved(&desk.entry, at);
+            inner.saw(Position::from_slot(at.slot() + slots));
+            commit.at = Some(at);
+            let offset = fixed.offset_of(at);
+            if offset + slots * SLOT as u64 <= fixed.options.segment {
+                return commit.write(at).await;
+            }
+            // Fillers go to the place, in two segments; the dropped commit writes them.
+            let mut next = inner.begin().await;
+            if let (Some(desk), Some(next)) = (&mut commit.desk, &mut next.desk) {
+                swap(&mut desk.bytes, &mut next.bytes);
+                next.len = desk.len;
+                desk.bytes.clear();
+                frame::encode_fillers(&mut desk.bytes, fixed.key, at, slots);
+            }
+            commit = next;
+        }
+    }
+}
+
+impl Commit<'_> {
+    /// Writes the frame to its reserved place.
+    #[inline]
+    async fn write(mut self, at: Position) -> Result<Position, AppendError> {
+        let inner = self.inner;
+        let fixed = &inner.segments.directory.fixed;
+        let mut attempt = 1;
+        loop {
+            let Some(desk) = &mut self.desk else { return Err(AppendError::Full) };
+            if let Some(frame) = desk.bytes.get_mut(..desk.len) {
+                frame::seal(frame, fixed.key, at);
+            }
+            let number = fixed.segment_of(at);
+            // The usual case does without the search for the segment.
+            let written = match &desk.segment {
+                Some((n, segment)) if *n == number && attempt == 1 => {
+                    match segment.write(fixed.offset_of(at), &desk.bytes).await {
+                        Ok(()) => Written::Done,
+                        Err(Error::Unknown | Error::Deadline) => Written::Again,
+                        Err(error) => {
+                            desk.segment = None;
+                            inner.segments.forget(number);
+                            first(error)
+                        }
+                    }
+                }
+                _ => inner.write(at, desk, attempt > 1).await,
+            };
+            let result = match written {
+                Written::Done => Ok(at),
+                Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
+                Written::Never(error) => Err(AppendError::NotAppended(error)),
+                Written::Unknown => Err(AppendError::Unknown(at)),
+                Written::Again if attempt < ATTEMPTS => {
+                    attempt += 1;
+                    continue;
+                }
+                // The background task goes on.
+                Written::Again => return Err(AppendError::Unknown(at)),
+            };
+            self.at = None;
+            inner.look_ahead(at);
+            return result;
+        }
+    }
+}
+
+/// Takes the lock of a free entry of the table.
+async fn claim(segments: &Segments) -> Result<(usize, LockGuard), LogError> {
+    let directory = &segments.directory;
+    let writers = directory.writers().await?;
+    // The entry of a writer that has died is free as well, once its lock has passed on.
+    let (free, others): (Vec<_>, Vec<_>) =
+        writers.iter().enumerate().partition(|(_, contact)| **contact == 0);
+    for (number, _) in free.into_iter().chain(others) {
+        if let Some(guard) = directory.writer_lock(number).await?.try_lock().await? {
+            return Ok((number, guard));
+        }
+    }
+    Err(LogError::TooManyWriters { max: writers.len() })
+}
+
+impl Inner {
+    fn tail_seen(&self) -> Position {
+        Position::from_slot(self.seen.load(Ordering::Relaxed))
+    }
+
+    /// Notes a tail. A smaller one than another task has seen does no harm.
+    #[inline]
+    fn saw(&self, tail: Position) {
+        if tail.slot() > self.seen.load(Ordering::Relaxed) {
+            self.seen.store(tail.slot(), Ordering::Relaxed);
+        }
+    }
+
+    /// Begins a commit; waits while as many as there may be are in progress.
+    async fn begin(self: &Arc<Self>) -> Commit<'_> {
+        loop {
+            let desk = self.desks.lock().pop();
+            let new = || {
+                let entry = self.pending.entry()?;
+                Some(Desk { entry, bytes: Vec::new(), len: 0, segment: None })
+            };
+            if let Some(desk) = desk.or_else(new) {
+                return Commit { inner: self, desk: Some(desk), at: None };
+            }
+            self.segments.directory.lite.sleep(BUSY).await;
+        }
+    }
+
+    /// Makes the segment in which a frame would lie.
+    async fn find_room(&self, slots: u64) -> Result<(), AppendError> {
+        let last = Position::from_slot(self.tail_seen().slot() + slots - 1);
+        let number = self.segments.directory.fixed.segment_of(last);
+        self.segments.ensure(number).await.map(drop).or_else(|error| match error {
+            LogError::Full => Err(AppendError::Full),
+            // The tail that this writer has seen is old; the reservation brings a new one.
+            LogError::Truncated => Ok(()),
+            LogError::Lite(error) => Err(AppendError::NotAppended(error)),
+            _ => Err(AppendError::NotAppended(Error::Refused("the log is damaged".into()))),
+        })
+    }
+
+    /// Makes the next segment once half of one is used.
+    fn look_ahead(&self, at: Position) {
+        let fixed = &self.segments.directory.fixed;
+        if fixed.offset_of(at) >= fixed.options.segment / 2 {
+            Segments::make_ahead(&self.segments, fixed.segment_of(at) + 1);
+        }
+    }
+
+    /// Makes one attempt to write the bytes of a desk at `at`. `unsure`: an earlier attempt may have written
+    /// them.
+    async fn write(&self, at: Position, desk: &mut Desk, unsure: bool) -> Written {
+        let fixed = &self.segments.directory.fixed;
+        let (mut at, mut rest) = (at, &desk.bytes[..]);
+        // Only fillers cross the end of a segment.
+        while !rest.is_empty() {
+            let number = fixed.segment_of(at);
+            let room = (fixed.options.segment - fixed.offset_of(at)).min(rest.len() as u64);
+            let Some((now, later)) = rest.split_at_checked(room as usize) else { return Written::Unknown };
+            let segment = match self.segments.ensure(number).await {
+                Ok(segment) => segment,
+                Err(error) => return refused(error, unsure),
+            };
+            match segment.write(fixed.offset_of(at), now).await {
+                Ok(()) => desk.segment = Some((number, segment)),
+                Err(Error::Unknown | Error::Deadline) => return Written::Again,
+                Err(error) => {
+                    self.segments.forget(number);
+                    return if unsure { ended(error) } else { first(error) };
+                }
+            }
+            (at, rest) = (Position::from_slot(at.slot() + frame::slots(now.len())), later);
+        }
+        Written::Done
+    }
+}
+
+/// Returns the outcome of an attempt whose segment could not be had.
+fn refused(error: LogError, unsure: bool) -> Written {
+    match error {
+        LogError::Lite(error @ (Error::NodeDown(_) | Error::LinkDown)) if unsure => ended(error),
+        LogError::Lite(error) if unsure => {
+            log::debug!("log: a segment cannot be mapped: {error}");
+            Written::Again
+        }
+        // What was written has been truncated, or is out of the log's room.
+        LogError::Truncated | LogError::Full if unsure => Written::Unknown,
+        LogError::Lite(error) => Written::Never(error),
+        LogError::Full => Written::Never(Error::NoMemory { asked: FILL, free: 0 }),
+        _ => Written::Never(Error::Freed),
+    }
+}
+
+/// Returns the outcome of a first attempt that failed.
+fn first(error: Error) -> Written {
+    match error {
+        // A write of several chunks may have been done in part.
+        Error::LinkDown | Error::NodeDown(_) => Written::Unknown,
+        error => Written::Never(error),
+    }
+}
+
+/// Returns the outcome of a later attempt that failed and is not repeated.
+fn ended(error: Error) -> Written {
+    match error {
+        Error::Freed | Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::OutOfBounds => {
+            Written::Unknown
+        }
+        _ => Written::Again,
+    }
+}

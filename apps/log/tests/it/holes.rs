@@ -1,0 +1,240 @@
+//! Holes of writers that died, gave up, or are slow.
+
+use super::{LIMIT, SMALL};
+use lite::testing::Cluster;
+use lite::{Config, Lite, NodeId, Permissions};
+use litelog::{AppendError, Log, LogError, Position, ReadError, Writer};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+use verbs::Gid;
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn gid(node: u8) -> Gid {
+    Gid::from_ipv4([10, 0, 0, node])
+}
+
+/// Three nodes: the directory lies on node 1, the present segment on node 3, and node 2 writes.
+fn stage(seed: u64) -> (Cluster, Log, Writer) {
+    let mut c = Cluster::new(seed, 3, 64 << 20, &Config::default());
+    let (a, b) = (c.lite(1), c.lite(2));
+    let (log, writer) = c.world.run(LIMIT, async move {
+        let log = Log::create(&a, "t", &[NodeId(1), NodeId(3)], SMALL).await.unwrap();
+        let writer = Log::open(&b, "t").await.unwrap().writer().await.unwrap();
+        while log.tail().await.unwrap() < Position::from_u64(256) {
+            writer.append(&[0; 1000]).await.unwrap();
+        }
+        (log, writer)
+    });
+    (c, log, writer)
+}
+
+/// Appends an entry in a task, whose result it returns once there is one.
+fn begin(
+    lite: &Lite,
+    writer: &Writer,
+    entry: &'static [u8],
+) -> Arc<Mutex<Option<Result<Position, AppendError>>>> {
+    let (result, writer) = (Arc::new(Mutex::new(None)), writer.clone());
+    let output = result.clone();
+    let append = async move {
+        let appended = writer.append(entry).await;
+        *output.lock().unwrap() = Some(appended);
+    };
+    lite.platform().spawn("test", Box::pin(append));
+    result
+}
+
+/// Returns the first entries of all records, or the error of the scan.
+async fn all(log: &Log, from: Position) -> Result<Vec<Vec<u8>>, ReadError> {
+    let (mut scan, mut found) = (log.scan(from), Vec::new());
+    while let Some(record) = scan.next().await? {
+        found.push(record.entries().next().unwrap().to_vec());
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_hole_of_a_fetch_add_without_a_writer_is_filled() {
+    let (mut c, log, writer) = stage(1);
+    let other = c.lite(3);
+    c.world.run(LIMIT, async move {
+        let from = log.tail().await.unwrap();
+        let directory = other.map("log/t", Permissions::ATOMIC).await.unwrap();
+        for slots in [1, 5, 30] {
+            let hole = directory.fetch_add(0, slots).await.unwrap();
+            assert_eq!(log.read(Position::from_u64(hole)).await, Err(ReadError::NotYet));
+            writer.append(&[slots as u8]).await.unwrap();
+        }
+        // This hole passes into a segment that does not exist.
+        directory.fetch_add(0, 600).await.unwrap();
+        writer.append(&[4]).await.unwrap();
+        assert_eq!(all(&log, from).await.unwrap(), [[1], [5], [30], [4]]);
+        assert_eq!(log.read(from).await, Err(ReadError::NoRecord));
+        assert_eq!(log.close_holes().await.unwrap(), log.tail().await.unwrap());
+    });
+}
+
+#[test]
+fn a_slow_live_writer_is_waited_for() {
+    let (mut c, log, writer) = stage(2);
+    c.fabric.hold_between(gid(2), gid(3), true);
+    let slow = begin(&c.lite(2), &writer, b"slow");
+    c.world.run_for(MILLI);
+    let quick = c.lite(1);
+    let reader = log.clone();
+    let (from, at) = c.world.run(LIMIT, async move {
+        let writer = Log::open(&quick, "t").await.unwrap().writer().await.unwrap();
+        let at = writer.append(b"quick").await.unwrap();
+        // The keeper runs, and must not fill the place of a writer that lives.
+        let from = reader.close_holes().await.unwrap();
+        assert!(from < at);
+        (from, at)
+    });
+    let seen = Arc::new(Mutex::new(None));
+    let (output, reader) = (seen.clone(), log.clone());
+    let scan = async move {
+        let found = all(&reader, from).await;
+        *output.lock().unwrap() = Some(found);
+    };
+    c.lite(1).platform().spawn("test", Box::pin(scan));
+    c.world.run_for(500 * MILLI);
+    assert!(slow.lock().unwrap().is_none() && seen.lock().unwrap().is_none());
+    c.fabric.hold_between(gid(2), gid(3), false);
+    c.world.run_for(100 * MILLI);
+    assert_eq!(slow.lock().unwrap().take(), Some(Ok(from)));
+    assert_eq!(seen.lock().unwrap().take().unwrap().unwrap(), [&b"slow"[..], b"quick"]);
+    assert!(at > from);
+}
+
+#[test]
+fn the_hole_of_a_dead_writer_is_filled_once_its_death_is_settled() {
+    let (mut c, log, writer) = stage(3);
+    c.fabric.hold_between(gid(2), gid(3), true);
+    let _slow = begin(&c.lite(2), &writer, b"lost");
+    c.world.run_for(MILLI);
+    let quick = c.lite(1);
+    let reader = log.clone();
+    let from = c.world.run(LIMIT, async move {
+        let writer = Log::open(&quick, "t").await.unwrap().writer().await.unwrap();
+        writer.append(b"quick").await.unwrap();
+        reader.close_holes().await.unwrap()
+    });
+    // The machine stops. Nobody knows yet that it is dead.
+    c.nodes[1].0.pause(true);
+    let reader = log.clone();
+    c.world.run(LIMIT, async move {
+        let closed = reader.close_holes().await;
+        assert!(matches!(closed, Err(LogError::Lite(lite::Error::Deadline))), "{closed:?}");
+        assert_eq!(reader.read(from).await, Err(ReadError::NotYet));
+    });
+    // The node of the segment does not hear of the death for a while.
+    c.nodes[2].0.hold("lite-control-in", true);
+    c.hub.declare_dead(NodeId(2));
+    let reader = log.clone();
+    c.world.run(LIMIT, async move {
+        let closed = reader.close_holes().await;
+        assert!(matches!(closed, Err(LogError::Lite(lite::Error::Deadline))), "{closed:?}");
+    });
+    c.nodes[2].0.hold("lite-control-in", false);
+    let reader = log.clone();
+    c.world.run(LIMIT, async move {
+        assert_eq!(all(&reader, from).await.unwrap(), [b"quick"]);
+        assert_eq!(reader.read(from).await, Err(ReadError::NoRecord));
+    });
+    // What the dead node has sent arrives now, and is refused.
+    c.nodes[1].0.pause(false);
+    c.fabric.hold_between(gid(2), gid(3), false);
+    c.world.run_for(100 * MILLI);
+    c.world.run(LIMIT, async move {
+        assert_eq!(all(&log, from).await.unwrap(), [b"quick"]);
+    });
+    drop(writer);
+}
+
+#[test]
+fn a_write_of_unknown_outcome_is_repeated() {
+    let (mut c, log, writer) = stage(4);
+    c.fabric.delay_between(gid(2), gid(3), true);
+    let slow = begin(&c.lite(2), &writer, b"late");
+    c.world.run_for(MILLI);
+    let reader = log.clone();
+    let from = c.world.run(LIMIT, async move { reader.close_holes().await.unwrap() });
+    c.world.run_for(30_000 * MILLI);
+    let ended = slow.lock().unwrap().take();
+    assert!(matches!(ended, Some(Err(AppendError::Unknown(at))) if at == from), "{ended:?}");
+    let reader = log.clone();
+    c.world.run(LIMIT, async move {
+        // The background task still has the place.
+        assert_eq!(reader.close_holes().await.unwrap(), from);
+    });
+    c.fabric.delay_between(gid(2), gid(3), false);
+    c.fabric.arrive();
+    c.world.run_for(10_000 * MILLI);
+    c.world.run(LIMIT, async move {
+        assert_eq!(all(&log, from).await.unwrap(), [b"late"]);
+    });
+    drop(writer);
+}
+
+#[test]
+fn a_dropped_commit_is_whole_or_not_there() {
+    for polls in 0..12 {
+        let (mut c, log, writer) = stage(10 + polls);
+        c.world.run(LIMIT, async move {
+            let from = log.tail().await.unwrap();
+            {
+                let mut append = pin!(writer.commit(&[b"dropped", &[5; 900]]));
+                for _ in 0..polls {
+                    let ended = poll_fn(|cx| Poll::Ready(append.as_mut().poll(cx).is_ready())).await;
+                    if ended {
+                        break;
+                    }
+                    platform::yield_now().await;
+                }
+            }
+            writer.append(b"next").await.unwrap();
+            let found = all(&log, from).await.unwrap();
+            assert!(
+                found == [&b"dropped"[..], b"next"]
+                    || found == [b"next"]
+                    || found == [&b"next"[..], b"dropped"],
+                "{polls}: {found:?}"
+            );
+            assert_eq!(log.close_holes().await.unwrap(), log.tail().await.unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_writers_death_loses_no_acknowledged_record() {
+    let (mut c, log, writer) = stage(5);
+    let from = c.world.run(LIMIT, {
+        let log = log.clone();
+        async move {
+            let from = log.tail().await.unwrap();
+            // The writer makes segments as well, which must outlive it.
+            for n in 0..40u8 {
+                writer.append(&[n; 1200]).await.unwrap();
+            }
+            from
+        }
+    });
+    c.nodes[1].0.kill();
+    c.hub.declare_dead(NodeId(2));
+    c.world.run_for(1000 * MILLI);
+    let third = c.lite(3);
+    c.world.run(LIMIT, async move {
+        let found = all(&log, from).await.unwrap();
+        assert_eq!(found, (0..40u8).map(|n| vec![n; 1200]).collect::<Vec<_>>());
+        // Its place among the writers is free again.
+        let log = Log::open(&third, "t").await.unwrap();
+        let mut writers = Vec::new();
+        for _ in 0..4 {
+            writers.push(log.writer().await.unwrap());
+        }
+    });
+}

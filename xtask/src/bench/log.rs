@@ -1,0 +1,89 @@
+//! `cargo xtask bench log`: measures commits of LITE-Log as native code, beside a bare fetch-add and write.
+
+use super::host::Host;
+use super::program;
+use super::table::Table;
+use super::target::{self, Bound, Target};
+use crate::output;
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The amount of measurements, and the destination of the figures.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Few repetitions: only shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// File for the figures, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// A line of the output of `cargo bench -p litelog`.
+#[derive(Debug, Deserialize, Serialize)]
+struct Row {
+    writers: u32,
+    entries: u32,
+    size: u32,
+    commits: f64,
+    bare: f64,
+    ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    rows: Vec<Row>,
+    targets: Vec<Target>,
+}
+
+/// Runs the measurement and prints its figures.
+pub(super) fn bench(options: &Options) -> Result<()> {
+    let host = Host::ready(options.strict)?;
+    let json = options.json.as_deref().map(|path| output::beside("log", path)).transpose()?;
+    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
+    let file = dir.path().join("log.json");
+    let mut bench = Command::new(program::build("litelog", "native")?);
+    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
+    program::run(&mut bench)?;
+    let rows: Vec<Row> =
+        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the benchmark")?;
+    let remark = "cargo bench -p litelog: nodes in one thread over an RNIC that completes at once; bare: a fetch-add and a \
+                  write of as many bytes as the frame, at least 64, by the same tasks, in turn; medians. The paper has \
+                  833 K commits/s of two nodes with single 16-byte entries (from memory)";
+    let heads = ["writers", "entries", "bytes each", "commits/s", "bare/s", "ratio"];
+    let mut table = Table::new("Commits of LITE-Log", remark, &heads);
+    for row in &rows {
+        let Row { writers, entries, size, commits, bare, ratio } = row;
+        table.row([
+            writers.to_string(),
+            entries.to_string(),
+            size.to_string(),
+            format!("{commits:.0}"),
+            format!("{bare:.0}"),
+            format!("{ratio:.2}"),
+        ]);
+    }
+    println!("\n{}", table.text());
+    let of = |writers| {
+        let row = rows.iter().find(|row| (row.writers, row.entries, row.size) == (writers, 1, 16));
+        row.map(|row| row.ratio)
+    };
+    let targets = vec![
+        Target::new("two writers, of the bare rate", of(2), "", Bound::AtLeast(0.8)),
+        Target::new("latency of an append, of the bare one", of(1).map(|r| 1.0 / r), "", Bound::AtMost(1.15)),
+    ];
+    println!("\n{}", target::table(&targets, &[]).text());
+    let figures = Figures { host, rows, targets };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    target::judge(options.strict, &figures.targets, &[])
+}
