@@ -2,6 +2,7 @@
 
 use super::standing::Membership;
 use crate::Error;
+use crate::channel::Channel;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -65,6 +66,6 @@ impl Membership {
 
     fn is_idle(&self) -> bool {
         let conns: Vec<_> = self.by_receive.lock().values().cloned().collect();
-        conns.iter().all(|c| c.rpc.as_ref().is_none_or(|rpc| rpc.is_quiet())) && self.ops.lock().is_idle()
+        conns.iter().flat_map(|c| &c.channels).all(Channel::is_quiet) && self.has_nothing_in_flight()
     }
 }

@@ -76,7 +76,7 @@ impl Lmr {
     /// Posts a piece that fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<InFlight<'_>> {
         let waker = TaskWaker.await;
-        self.depart(offset, verb, deadline, true, waker).map(|id| InFlight::new(self.transport(), id))
+        self.depart(offset, verb, deadline, true, waker)
     }
 
     /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns

@@ -40,12 +40,13 @@ pub(crate) struct Record {
 /// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
     pub(crate) conn: Arc<Conn>,
+    pub(crate) shard: usize,
     pub(crate) bytes: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some(rpc) = &self.conn.rpc {
+        if let Some(rpc) = self.conn.channel(self.shard) {
             rpc.discharge(self.bytes);
         }
     }
@@ -61,6 +62,8 @@ pub(crate) enum ReplyTo {
 pub(crate) struct RemoteReply {
     pub(crate) node: Arc<Rpc>,
     pub(crate) conn: Arc<Conn>,
+    /// The shard whose queue pair has brought the call, and takes the reply.
+    pub(crate) shard: usize,
     pub(crate) slot: u32,
     pub(crate) call: u64,
     pub(crate) max: u64,
@@ -204,7 +207,7 @@ impl Call {
         for piece in pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
-            to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
+            to.node.transfer_lent((&to.conn, to.shard), piece.addr, data, &issued).await?;
             into = rest;
         }
         if let Some(record) = &mut self.record {
@@ -247,7 +250,7 @@ impl Call {
                 // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
                 // everything on the wire.
                 let data = Data::Write(now);
-                to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
+                to.node.transfer_lent((&to.conn, to.shard), piece.addr, data, &issued).await?;
                 left = rest;
             }
             let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
@@ -323,12 +326,12 @@ impl ReplyTo {
 
 impl RemoteReply {
     fn area(&self) -> Result<&crate::channel::RpcArea, Error> {
-        self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
+        self.conn.channel(self.shard).map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 
     #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
-        self.node.send_reply(&self.conn, self.slot, &header, data)
+        self.node.send_reply((&self.conn, self.shard), self.slot, &header, data)
     }
 }

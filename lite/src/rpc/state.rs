@@ -22,8 +22,8 @@ pub(crate) struct Rpc {
     pub(super) local_replies: LocalReplies,
     /// A time in nanoseconds that is not later than the earliest deadline of a waiting call.
     earliest_call: AtomicU64,
-    /// Connections with messages that found no room.
-    pub(crate) stalled: DeferredList<Arc<Conn>>,
+    /// Connections with messages that found no room, and the shards of the messages.
+    pub(crate) stalled: DeferredList<(Arc<Conn>, usize)>,
 }
 
 impl Deref for Rpc {

@@ -19,7 +19,7 @@ pub use direct::{DirectFabric, DirectRnic};
 pub use executor::{Device, Host, World};
 pub use hostile::Hostile;
 pub use hub::Hub;
-pub use native::{Clock, Native, NativeHost, NativeNode};
+pub use native::{Clock, Cores, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
 pub use shadow::{Bytes, errands, has_cut_off, may_change, region_owner};

@@ -2,13 +2,13 @@
 
 use crate::base::lock::Mutex;
 use crate::base::wait::DeferredList;
-use crate::transport::conn::{Conn, Gone, PeerPermits};
+use crate::transport::conn::{Conn, Gone, PeerPermits, ReceiveId};
 use crate::transport::op::Transport;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU64};
-use verbs::{Attributes, CqId, Gid, MemoryKey, WrId};
+use verbs::{Attributes, Gid, MemoryKey};
 
 /// The connections of a node. It extends [`Transport`].
 pub(crate) struct Connections {
@@ -16,9 +16,8 @@ pub(crate) struct Connections {
     pub(crate) attributes: Attributes,
     pub(crate) gid: Gid,
     pub(crate) key: MemoryKey,
-    pub(crate) cq: CqId,
     /// The connections to peers by the identifier of their receives, until their queue pairs are destroyed.
-    pub(crate) by_receive: Mutex<BTreeMap<WrId, Arc<Conn>>>,
+    pub(crate) by_receive: Mutex<BTreeMap<ReceiveId, Arc<Conn>>>,
     /// The identifier of the next connection's receives.
     pub(super) next_receive_id: AtomicU64,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
@@ -51,10 +50,12 @@ impl Drop for Connections {
         let conns = self.by_receive.get_mut().values().chain(&loopback);
         let served = conns.filter(|conn| matches!(conn.group().destroy(), Gone::NotYet { .. })).count();
         if served > 0 {
-            self.transport.ops.lock().bounce.lose();
+            self.transport.shards.iter().for_each(|shard| shard.ops.lock().bounce.lose());
         }
-        if let Err(error) = self.transport.rnic.destroy_cq(self.cq) {
-            log::warn!("lite: cannot destroy {:?}: {error}", self.cq);
+        for shard in self.transport.shards.iter() {
+            if let Err(error) = self.transport.rnic.destroy_cq(shard.cq) {
+                log::warn!("lite: cannot destroy {:?}: {error}", shard.cq);
+            }
         }
     }
 }

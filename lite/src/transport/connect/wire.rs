@@ -1,5 +1,6 @@
 //! The messages by which two nodes set up a connection through the manager.
 
+use crate::base::config::MOST_CORES;
 use crate::channel::area::RpcArea;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
 
 /// One side of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,10 +19,19 @@ pub(crate) struct End {
     pub(crate) mtu: PathMtu,
     /// The number of READs and atomics that the sender serves at once.
     pub(crate) rd_atomic: u8,
-    /// Queue pair numbers and first PSNs.
+    /// The numbers and first PSNs of the queue pairs: as many for each core, those of the first core first.
     pub(crate) queue_pairs: Vec<(QpNum, Psn)>,
-    /// The memory for RPC messages.
-    pub(crate) rpc: RpcArea,
+    /// The memory for RPC messages, by core.
+    pub(crate) rpc: Vec<RpcArea>,
+}
+
+impl End {
+    /// Returns the number of queue pairs for each core, if it is the same for all cores and LITE can use it.
+    pub(crate) fn each(&self) -> Option<usize> {
+        let (all, cores) = (self.queue_pairs.len(), self.rpc.len());
+        let each = all.checked_div(cores)?;
+        (cores <= MOST_CORES && (1..=4).contains(&each) && each * cores == all).then_some(each)
+    }
 }
 
 /// A message between two nodes.
@@ -80,18 +90,18 @@ mod tests {
             mtu: PathMtu::B1024,
             rd_atomic: 16,
             queue_pairs: vec![(QpNum::new(0x11), Psn::new(0x22))],
-            rpc,
+            rpc: vec![rpc],
         };
         let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
         let bytes = proto::encode(&envelope);
         // Varints, little-endian.
-        let golden = [8, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
+        let golden = [9, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 1, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
         assert_eq!(bytes, golden);
         assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));
-        assert!(proto::decode::<Envelope>(&golden[..18]).is_err());
+        assert!(proto::decode::<Envelope>(&golden[..19]).is_err());
         let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [8, 5, 5, 0xc8, 1]);
+        assert_eq!(proto::encode(&close), [9, 5, 5, 0xc8, 1]);
         let broken = Envelope { version: VERSION, attempt: 6, message: Message::Broken };
-        assert_eq!(proto::encode(&broken), [8, 6, 8]);
+        assert_eq!(proto::encode(&broken), [9, 6, 8]);
     }
 }

@@ -4,6 +4,7 @@
 //! a timer of its own. In all other cases the slow path does it.
 
 use super::links::MemberIndex;
+use super::shard::Shard;
 use super::status::{OpId, OpStage};
 use super::transport::Transport;
 use super::validity::StampId;
@@ -48,14 +49,17 @@ impl Transport {
         deadline: Instant,
         (class, admitted): (&Class, bool),
         waker: Waker,
-    ) -> Option<OpId> {
-        let (share, traced) =
-            if self.standing.is_plain() { (Share::All, false) } else { self.attention(class, admitted)? };
+    ) -> Option<InFlight<'_>> {
+        let mut shard = self.shards.here(&*self.platform);
+        let (mut share, mut traced) = (Share::All, false);
+        if !self.standing.is_plain() {
+            (shard, share, traced) = self.attention(shard, route.member, class, admitted)?;
+        }
         let bytes = self.bounce_len(verb);
         let to = {
             // The mapping is checked under this lock: a task that changes it then finds the operations
             // posted before under this lock.
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
             let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
@@ -67,21 +71,30 @@ impl Transport {
             self.record_posted(to.id, verb);
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
-        self.submit(to.qp, (to.id, false), to.offset, verb, remote).ok().map(|()| to.id)
+        self.submit((shard, to.qp), (to.id, false), to.offset, verb, remote).ok()?;
+        Some(InFlight { transport: self, shard, id: Some(to.id) })
     }
 
-    /// Returns the queue pairs for an operation, and true if events are traced; `None` if no operation may
-    /// begin, or may be delayed.
+    /// Returns the shard and the queue pairs for an operation of the cores of `here` on memory of `member`,
+    /// and true if events are traced; `None` if no operation may begin, or may be delayed.
     #[cold]
-    fn attention(&self, class: &Class, admitted: bool) -> Option<(Share, bool)> {
+    fn attention<'s>(
+        &'s self,
+        here: &'s Shard,
+        member: MemberIndex,
+        class: &Class,
+        admitted: bool,
+    ) -> Option<(&'s Shard, Share, bool)> {
         let qos = &self.local.qos;
         let may_begin = self.local.lease.may_begin() && (admitted || !class.is_rated(qos));
-        may_begin.then(|| (class.share(qos), self.standing.is_traced()))
+        // A peer with fewer cores has no queue pairs for some shards.
+        let shard = here.ops.lock().links.shard_to(member).map_or(here, |used| self.shards.get(used));
+        may_begin.then(|| (shard, class.share(qos), self.standing.is_traced()))
     }
 
     #[cold]
     fn record_posted(&self, id: OpId, verb: Verb<'_>) {
-        let lane = self.ops.lock().lane_of(id);
+        let lane = self.shards.of(id).ops.lock().lane_of(id);
         if let Some((peer, qp_index)) = lane {
             self.local.record(super::post::posted(id, verb, peer, qp_index));
         }
@@ -105,7 +118,7 @@ impl Transport {
     #[inline(always)]
     pub(crate) fn submit(
         &self,
-        qp: QpNum,
+        (shard, qp): (&Shard, QpNum),
         (id, detached): (OpId, bool),
         offset: Option<BufferOffset>,
         verb: Verb<'_>,
@@ -123,7 +136,7 @@ impl Transport {
                 SendOp::Write { data: Payload::Inline(bytes), remote, imm }
             }
             (Verb::Write { head, tail, imm }, Some(offset)) => {
-                let (buffers, addr) = (&self.buffers, self.buffers.addr(offset));
+                let (buffers, addr) = (&shard.buffers, shard.buffers.addr(offset));
                 sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
                 let is_filled = buffers.write(offset, 0, head).is_ok()
                     && (tail.is_empty() || buffers.write(offset, head.len(), tail).is_ok());
@@ -131,19 +144,19 @@ impl Transport {
                     return Err(self.cancel(id));
                 }
                 if detached {
-                    self.ends.filled(id);
+                    shard.ends.filled(id);
                 }
                 SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }
             (Verb::Read { len }, Some(offset)) => {
-                sge = [Sge { addr: self.buffers.addr(offset), len }];
+                sge = [Sge { addr: shard.buffers.addr(offset), len }];
                 SendOp::Read { into: &sge, remote }
             }
             (Verb::FetchAdd { add }, Some(offset)) => {
-                SendOp::FetchAdd { result: self.buffers.addr(offset), remote, add }
+                SendOp::FetchAdd { result: shard.buffers.addr(offset), remote, add }
             }
             (Verb::CompareSwap { compare, swap }, Some(offset)) => {
-                SendOp::CompareSwap { result: self.buffers.addr(offset), remote, compare, swap }
+                SendOp::CompareSwap { result: shard.buffers.addr(offset), remote, compare, swap }
             }
             (_, None) => return Err(self.cancel(id)),
         };
@@ -157,7 +170,7 @@ impl Transport {
                 let invalid = self.cancel(id);
                 Err(match error {
                     VerbsError::NoResources => {
-                        self.ops.lock().want();
+                        shard.ops.lock().want();
                         NotPosted::Busy
                     }
                     VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
@@ -170,6 +183,22 @@ impl Transport {
     /// Polls a work request for which a task waits.
     #[inline(always)]
     pub(crate) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
+        self.shards.of(id).poll_op(id, cx)
+    }
+
+    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    pub(crate) fn let_go(&self, id: OpId) {
+        let wanted = self.shards.of(id).ops.lock().let_go(id);
+        if wanted {
+            self.wake_waiters();
+        }
+    }
+}
+
+impl Shard {
+    /// Polls a work request of this shard for which a task waits.
+    #[inline(always)]
+    fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         if self.ends.is_past(id) {
             return Poll::Ready((Ended::Done, None));
         }
@@ -196,13 +225,11 @@ impl Transport {
         })
     }
 
-    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    /// Copies the result of a read into `into`. Call only after the end of the operation, which must own its
+    /// slot.
     #[inline]
-    pub(crate) fn let_go(&self, id: OpId) {
-        let wanted = self.ops.lock().let_go(id);
-        if wanted {
-            self.wake_waiters();
-        }
+    pub(crate) fn read(&self, id: OpId, into: &mut [u8]) -> Result<(), Error> {
+        self.buffers.read(self.ends.offset(id), into).map_err(|_| Error::Unknown)
     }
 }
 
@@ -246,24 +273,25 @@ pub(crate) enum Ended {
 /// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
-    node: &'n Transport,
+    transport: &'n Transport,
+    shard: &'n Shard,
     /// `None` once nothing is held any more.
     id: Option<OpId>,
 }
 
 impl<'n> InFlight<'n> {
     #[inline]
-    pub(crate) fn new(node: &'n Transport, id: OpId) -> Self {
-        Self { node, id: Some(id) }
+    pub(crate) fn new(transport: &'n Transport, id: OpId) -> Self {
+        Self { transport, shard: transport.shards.of(id), id: Some(id) }
     }
 
     /// Releases what is still held after [`Ended::Done`].
     #[inline(always)]
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
-            let wanted = self.node.ops.lock().release_done(id);
+            let wanted = self.shard.ops.lock().release_done(id);
             if wanted {
-                self.node.wake_waiters();
+                self.transport.wake_waiters();
             }
         }
         // Nothing is left to drop.
@@ -273,13 +301,12 @@ impl<'n> InFlight<'n> {
     /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
     #[inline]
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
-        let offset = self.id.map(|id| self.node.ends.offset(id)).ok_or(Error::Unknown)?;
-        self.node.buffers.read(offset, into).map_err(|_| Error::Unknown)
+        self.shard.read(self.id.ok_or(Error::Unknown)?, into)
     }
 
     /// Returns the status of the completion.
     pub(crate) fn status(&self) -> Status {
-        self.id.map_or(Status::Success, |id| self.node.ops.lock().status(id))
+        self.id.map_or(Status::Success, |id| self.shard.ops.lock().status(id))
     }
 }
 
@@ -289,7 +316,7 @@ impl Future for InFlight<'_> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
         let Some(id) = self.id else { return Poll::Ready(Ended::Done) };
-        self.node.poll_op(id, cx).map(|(ended, id)| {
+        self.shard.poll_op(id, cx).map(|(ended, id)| {
             self.id = id;
             ended
         })
@@ -300,7 +327,10 @@ impl Drop for InFlight<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.node.let_go(id);
+            let wanted = self.shard.ops.lock().let_go(id);
+            if wanted {
+                self.transport.wake_waiters();
+            }
         }
     }
 }

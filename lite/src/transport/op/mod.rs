@@ -4,6 +4,7 @@ mod completion;
 mod fast_path;
 mod links;
 mod post;
+mod shard;
 mod status;
 mod survey;
 mod table;
@@ -16,7 +17,10 @@ pub(crate) use completion::BATCH;
 pub(crate) use fast_path::{Ended, FastRoute, InFlight, TaskWaker};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
+pub(crate) use shard::Shard;
 pub(crate) use status::OpId;
+#[cfg(feature = "testing")]
+pub(crate) use table::OpTable;
 pub(crate) use table::WaitMode;
 pub(crate) use transport::Transport;
 pub(crate) use unfinished::Moment;

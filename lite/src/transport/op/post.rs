@@ -5,37 +5,39 @@ use super::table::WaitMode;
 use super::transport::Transport;
 use super::work::{Access, Effect, NotPosted, Verb};
 use crate::base::trace::{Event, Work};
-use crate::transport::conn::{Conn, RPC_QP};
+use crate::transport::conn::Conn;
 use alloc::sync::Arc;
 use platform::IoAddr;
 use proto::NodeId;
 use verbs::RemoteAddr;
 
 impl Transport {
-    /// Posts a message on `conn`: writes `head`, then `tail`, to `addr`, and tells the peer `imm`. No task
-    /// will wait for its end.
+    /// Posts a message on the queue pair of RPC that `shard` has of `conn`: writes `head`, then `tail`, to
+    /// `addr`, and tells the peer `imm`. No task will wait for its end.
     #[inline(always)]
     pub(crate) fn post_message<const HEAD: usize>(
         &self,
-        conn: &Arc<Conn>,
+        (conn, shard): (&Arc<Conn>, usize),
         (head, tail): (&[u8; HEAD], &[u8]),
         addr: IoAddr,
         imm: u32,
     ) -> Result<(), NotPosted> {
-        let Some(qp) = conn.queue_pair(RPC_QP) else { return Err(NotPosted::Invalid) };
+        let qp_index = conn.group.lanes.rpc(shard);
+        let Some(qp) = conn.queue_pair(qp_index) else { return Err(NotPosted::Invalid) };
         let is_plain = self.standing.is_plain();
         if !is_plain && self.local.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
-        let taken = self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
+        let shard = self.shards.get(shard);
+        let taken = shard.ops.lock().take((conn, qp_index), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
         if !is_plain {
-            self.local.trace(|| posted(id, verb, conn.peer, RPC_QP));
+            self.local.trace(|| posted(id, verb, conn.peer, qp_index));
         }
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        self.submit(qp.number, (id, true), offset, verb, remote)
+        self.submit((shard, qp.number), (id, true), offset, verb, remote)
     }
 
     /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. A task waits for it.
@@ -52,20 +54,21 @@ impl Transport {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
+        let shard = self.shards.get(conn.group.lanes.shard_of(qp_index));
         let (id, offset) = {
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             let depth = self.send_depth;
             ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, WaitMode::Task)?
         };
         self.local.trace(|| posted(id, verb, conn.peer, qp_index));
-        self.submit(qp.number, (id, false), offset, verb, remote).map(|()| id)
+        self.submit((shard, qp.number), (id, false), offset, verb, remote).map(|()| id)
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.
     #[cold]
     pub(crate) fn cancel(&self, id: OpId) -> NotPosted {
-        let wakes = self.ops.lock().cancel(id);
+        let wakes = self.shards.of(id).ops.lock().cancel(id);
         self.wake(wakes);
         NotPosted::Invalid
     }

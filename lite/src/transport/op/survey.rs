@@ -3,11 +3,9 @@
 
 use super::status::{OpId, OpStage, OpStatuses};
 use super::table::{OpTable, Slot, SlotState, Wakes};
-use super::unfinished::Moment;
 use super::validity::StampId;
 use crate::transport::conn::{Conn, Link};
 use alloc::sync::Arc;
-use core::ops::Range;
 use core::task::{Context, Waker};
 use platform::Instant;
 use proto::NodeId;
@@ -44,21 +42,12 @@ impl OpTable {
         Some((conn.peer, usize::from(slot.qp_index)))
     }
 
-    /// Returns true if an operation through that mapping is on the wire, or may still change its memory. The
-    /// next end of an operation wakes the tasks that wait for a change.
-    pub(crate) fn passes(&mut self, stamp: StampId) -> bool {
-        let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
-            || self.unfinished.passes(stamp);
+    /// Returns true if an operation of this table through that mapping is on the wire. Its end wakes the
+    /// tasks that wait for a change.
+    pub(super) fn passes(&mut self, stamp: StampId) -> bool {
+        let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way());
         self.wanted |= passes;
         passes
-    }
-
-    /// Returns true if an operation that was given up or lost in that time may still change memory. The next
-    /// end of an operation wakes the tasks that wait for a change.
-    pub(crate) fn is_unsettled(&mut self, time: &Range<Moment>) -> bool {
-        let unsettled = self.unfinished.any(time);
-        self.wanted |= unsettled;
-        unsettled
     }
 
     /// Releases the slot of an operation that was not posted.
@@ -109,14 +98,9 @@ impl OpTable {
         None
     }
 
-    /// Stops posting on `conn` if nothing of it is on the wire; returns true if that is the case.
-    pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
-        conn.group.seal()
-    }
-
-    /// Reverts [`seal`](Self::seal).
-    pub(crate) fn unseal(&mut self, conn: &Conn) {
-        conn.group.unseal();
+    /// Returns a time that is not later than the earliest deadline of a waiting operation.
+    pub(crate) fn earliest(&self) -> Instant {
+        self.earliest
     }
 
     /// Returns true if nothing is on the wire.
@@ -127,7 +111,7 @@ impl OpTable {
     /// Returns an operation of `conn` that is on the wire. For a connection that has been reset and whose
     /// completions have all been taken.
     pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
-        let link = conn.link();
+        let link = conn.link(self.shard);
         let strands = |s: &Slot| s.link == link && s.state.is_under_way();
         self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
     }

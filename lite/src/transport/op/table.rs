@@ -1,4 +1,4 @@
-//! The table of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry
+//! The table of operations in flight of one core, with all that an operation needs: a slot, a bounce buffer, an entry
 //! of the send queue. One lock covers them.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
@@ -27,6 +27,7 @@ use super::unfinished::Unfinished;
 use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
 use crate::base::bounce::{Bounce, BouncePool, BufferOffset};
+use crate::base::lock::Mutex;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
 use crate::planted::{Bug, planted};
@@ -213,8 +214,10 @@ impl FastPathCounts {
     }
 }
 
-/// All slots of a node, and the bounce buffers.
+/// All slots of a shard, and the bounce buffers.
 pub(crate) struct OpTable {
+    /// The number of the shard.
+    pub(super) shard: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) ends: OpStatuses,
     pub(super) free: Vec<u32>,
@@ -222,7 +225,8 @@ pub(crate) struct OpTable {
     pub(crate) links: Links,
     pub(super) valid: ValidStamps,
     pub(crate) fast_path: FastPathCounts,
-    pub(crate) unfinished: Unfinished,
+    /// The node's unfinished operations. Their lock may be taken under that of a table.
+    pub(super) unfinished: Arc<Mutex<Unfinished>>,
     /// A time that is not later than the earliest deadline of a waiting operation.
     pub(super) earliest: Instant,
     /// True if this table has refused a task something that an operation's end may change. The next end
@@ -231,9 +235,15 @@ pub(crate) struct OpTable {
 }
 
 impl OpTable {
-    pub(crate) fn new(count: u32, bounce: BouncePool) -> Self {
+    /// Makes the table of a shard with `count` slots.
+    pub(super) fn new(
+        shard: usize,
+        count: u32,
+        bounce: BouncePool,
+        unfinished: &Arc<Mutex<Unfinished>>,
+    ) -> Self {
         let slot = |index| Slot {
-            id: OpId::first(index),
+            id: OpId::first(shard, index),
             state: SlotState::Free,
             status: Status::Success,
             waker: None,
@@ -244,14 +254,15 @@ impl OpTable {
             bounce: None,
         };
         Self {
+            shard,
             slots: (0..count).map(slot).collect(),
-            ends: OpStatuses::new(count),
+            ends: OpStatuses::new(shard, count),
             free: (0..count).rev().collect(),
             bounce,
-            links: Links::default(),
+            links: Links::new(shard),
             valid: ValidStamps::default(),
             fast_path: FastPathCounts::default(),
-            unfinished: Unfinished::default(),
+            unfinished: unfinished.clone(),
             earliest: Instant::MAX,
             wanted: false,
         }
@@ -302,18 +313,19 @@ impl OpTable {
         if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
             return None;
         }
-        let conn = self.links.routes.get(member.0 as usize)?.as_ref()?;
-        let lanes = &conn.group.lanes;
-        if lanes.is_ending() {
+        let route = self.links.routes.get(member.0 as usize)?.as_ref()?;
+        let lanes = &route.conn.group.lanes;
+        // A route over the queue pairs of another shard has no link.
+        if lanes.is_ending() || route.link == Link::NONE {
             return None;
         }
-        let qp_index = lanes.pick(share);
+        let qp_index = lanes.pick(route.shard, share);
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
+        slot.begin((route.link, qp_index), touch, WaitMode::Until(waker, deadline));
         let offset = slot.bounce.as_ref().map(|b| b.offset);
-        let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
+        let (qp, key) = (queue_pair.number, route.conn.remote_key.rkey);
         Some(Taken { id: slot.id, offset, qp, key })
     }
 
@@ -373,7 +385,7 @@ impl OpTable {
         let task = slot.waker.take();
         let is_plain = status == Status::Success && !abandoned;
         if !is_plain && slot.touch.changes {
-            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
+            self.unfinished.lock().ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
         }
         if abandoned || (is_plain && slot.bounce.is_none()) {
             release(slot, &self.ends, &mut self.free, &mut self.bounce);
@@ -408,7 +420,7 @@ impl OpTable {
             SlotState::OnWire if planted(Bug::FlightLeaks) => {}
             SlotState::OnWire => {
                 if slot.touch.changes {
-                    self.unfinished.abandoned(id, slot.touch.stamp);
+                    self.unfinished.lock().abandoned(id, slot.touch.stamp);
                 }
                 slot.state = SlotState::Abandoned;
                 slot.waker = None;
