@@ -44,12 +44,12 @@ struct Place<T>(Mutex<Option<T>>);
 /// Values that are found by number without a lock that is common to them. Numbers are not used again.
 struct Table<T> {
     count: AtomicUsize,
-    chunks: [Once<Box<[Place<T>]>>; CHUNKS],
+    chunks: Box<[Once<Box<[Place<T>]>>]>,
 }
 
 impl<T> Table<T> {
-    const fn new() -> Self {
-        Self { count: AtomicUsize::new(0), chunks: [const { Once::new() }; CHUNKS] }
+    fn new() -> Self {
+        Self { count: AtomicUsize::new(0), chunks: (0..CHUNKS).map(|_| Once::new()).collect() }
     }
 
     /// Adds a value and returns its number.
@@ -88,7 +88,7 @@ struct Port {
 /// The network that connects the RNICs of a process. Cores that use different queue pairs and completion
 /// queues write no common memory in it.
 pub struct DirectFabric {
-    ports: [Once<Port>; PORTS],
+    ports: Box<[Once<Port>]>,
     count: AtomicUsize,
     still: AtomicBool,
 }
@@ -103,7 +103,7 @@ impl DirectFabric {
     /// Returns a network without RNICs.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        let ports = [const { Once::new() }; PORTS];
+        let ports = (0..PORTS).map(|_| Once::new()).collect();
         Arc::new(Self { ports, count: AtomicUsize::new(0), still: AtomicBool::new(false) })
     }
 
