@@ -2,7 +2,9 @@
 
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
+use crate::base::near::Near;
 use crate::base::trace::Event;
+use crate::base::writers::Ordering;
 use crate::channel::Channel;
 use crate::membership::Membership;
 use crate::region::{Mappings, RegionMemory, RegionOwner};
@@ -17,7 +19,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::Welcome;
@@ -62,17 +63,12 @@ impl Deref for Node {
 struct Poller {
     batch: [Completion; BATCH],
     known: Known,
-}
-
-impl Default for Poller {
-    fn default() -> Self {
-        Self { batch: [Completion::BLANK; BATCH], known: [const { None }; KNOWN] }
-    }
+    rpc: Near<Rpc>,
 }
 
 /// The connections that messages have come from recently, by identifier of their receives; others
 /// are looked up in [`Connections::by_receive`].
-type Known = [Option<(ReceiveId, Arc<Conn>)>; KNOWN];
+type Known = [Option<(ReceiveId, Near<Conn>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -91,7 +87,11 @@ impl Node {
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
-        let pollers = transport.shards.iter().map(|_| Mutex::default()).collect();
+        let poller = |_| {
+            let (batch, known) = ([Completion::BLANK; BATCH], [const { None }; KNOWN]);
+            Mutex::new(Poller { batch, known, rpc: Near::new(rpc.clone()) })
+        };
+        let pollers = transport.shards.iter().map(poller).collect();
         Ok(Self {
             membership: Arc::new(Membership::new(regions, sync)),
             local,
@@ -158,8 +158,9 @@ impl Node {
     fn take_completions(self: &Arc<Self>, shard: &Shard) -> bool {
         let poller = self.pollers.get(shard.index).and_then(Mutex::try_lock);
         let Some(mut poller) = poller else { return false };
-        let Poller { batch, known } = &mut *poller;
-        self.transport.take_completions(shard, batch, BATCHES, |other| self.other_completion(known, other))
+        let Poller { batch, known, rpc } = &mut *poller;
+        let other = |other: &_| self.other_completion((known, rpc), other);
+        self.transport.take_completions(shard, batch, BATCHES, other)
     }
 
     /// Does the work that may follow completions. Returns true if there was some.
@@ -191,8 +192,8 @@ impl Node {
         let closing = self.conns.closing.take();
         for (shard, poller) in self.transport.shards.iter().zip(&self.pollers) {
             // A core that takes completions waits for nothing meanwhile.
-            let Poller { batch, known } = &mut *poller.lock();
-            let other = |other: &_| self.other_completion(known, other);
+            let Poller { batch, known, rpc } = &mut *poller.lock();
+            let other = |other: &_| self.other_completion((known, rpc), other);
             self.transport.take_completions(shard, batch, usize::MAX, other);
             *known = [const { None }; KNOWN];
         }
@@ -211,9 +212,9 @@ impl Node {
     }
 
     /// Handles a completion that is not the success of an operation.
-    fn other_completion(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
+    fn other_completion(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
-            self.received(known, completion);
+            self.received((known, rpc), completion);
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
         }
@@ -246,15 +247,16 @@ impl Node {
     }
 
     /// Returns the connection of a receive, unless it is closed.
-    fn known<'k>(&self, known: &'k mut Known, receive: ReceiveId) -> Option<&'k Arc<Conn>> {
+    fn known<'k>(&self, known: &'k mut Known, receive: ReceiveId) -> Option<&'k Near<Conn>> {
         let place = known.get_mut(receive.0 as usize % KNOWN)?;
         if !place.as_ref().is_some_and(|(id, conn)| *id == receive && !conn.is_shut()) {
-            *place = self.conns.by_receive.lock().get(&receive).map(|conn| (receive, conn.clone()));
+            *place =
+                self.conns.by_receive.lock().get(&receive).cloned().map(|conn| (receive, Near::new(conn)));
         }
         place.as_ref().map(|(_, conn)| conn)
     }
 
-    fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
+    fn received(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
         let (receives, shard) = ReceiveId::split(completion.id);
         let Some(conn) = self.known(known, receives) else { return };
         // The queue pairs of shards that the peer does not have are destroyed before their first use.
@@ -263,7 +265,7 @@ impl Node {
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                if self.rpc.deliver(conn, channel, imm).is_err() {
+                if Rpc::deliver(rpc, conn, channel, imm).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
                     self.conns.fail(conn);
                 }

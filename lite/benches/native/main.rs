@@ -83,7 +83,11 @@ fn options() -> Result<Work, String> {
                 let number = |word: String| word.parse().map_err(|_| format!("`{word}` is not a number"));
                 return Ok(Work::Count { operation, regions: number(next()?)?, count: number(next()?)? });
             }
-            other => return Err(format!("unknown option {other}: there are --quick, --json FILE, --cores, --count")),
+            other => {
+                return Err(format!(
+                    "unknown option {other}: there are --quick, --json FILE, --cores, --count"
+                ));
+            }
         }
     }
     Ok(if cores { Work::Cores { json: file, effort } } else { Work::All { json: file, effort } })

@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use core::time::Duration;
+use platform::Platform;
 
 /// The call slots reserved for LITE's internal calls. Those overtake calls of applications whose handlers
 /// take long, and may be what such a handler waits for.
@@ -126,6 +127,11 @@ impl Config {
     pub fn peer_memory(&self) -> u64 {
         let config = self.clone().checked();
         u64::from(config.ring) + u64::from(config.slots()) * u64::from(config.reply_slot)
+    }
+
+    /// Returns the number of cores that have queue pairs of their own on a platform.
+    pub(crate) fn shards(&self, platform: &dyn Platform) -> usize {
+        self.cores.min(platform.cpus()).max(1)
     }
 
     /// Returns the number of slots for one peer's replies.

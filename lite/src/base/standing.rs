@@ -6,7 +6,7 @@
 //! each part do what is due, and lowers it to the deadlines that are left. A deadline that is set meanwhile
 //! is either seen by the part in this turn, or lowers the word after it was raised; it is never lost.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::base::writers::{AtomicU32, AtomicU64, Ordering};
 use platform::Instant;
 
 /// The lease has passed, as far as this node knows.

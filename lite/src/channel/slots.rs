@@ -7,11 +7,11 @@ use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::base::config::OWN_SLOTS;
 use crate::base::lock::Mutex;
 use crate::base::wait::{FairQueue, Waiters};
+use crate::base::writers::{AtomicU32, AtomicUsize, Ordering};
 use crate::planted::{Bug, planted};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 

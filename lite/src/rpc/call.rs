@@ -4,6 +4,7 @@ use super::Rpc;
 use super::local::LocalReply;
 use super::service::Service;
 use crate::Error;
+use crate::base::near::Near;
 use crate::channel::slots::Channel;
 use crate::channel::wire::{Piece, ReplyHeader, ReplyStatus};
 use crate::transport::conn::Conn;
@@ -39,7 +40,7 @@ pub(crate) struct Record {
 
 /// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) conn: Near<Conn>,
     pub(crate) shard: usize,
     pub(crate) bytes: usize,
 }
@@ -60,8 +61,8 @@ pub(crate) enum ReplyTo {
 
 /// A caller on another node.
 pub(crate) struct RemoteReply {
-    pub(crate) node: Arc<Rpc>,
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) node: Near<Rpc>,
+    pub(crate) conn: Near<Conn>,
     /// The shard whose queue pair has brought the call, and takes the reply.
     pub(crate) shard: usize,
     pub(crate) slot: u32,

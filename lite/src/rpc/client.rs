@@ -124,7 +124,7 @@ impl Rpc {
         let mut busy = false;
         if node != self.local.me
             && self.local.lease.may_begin()
-            && let Some(conn) = self.transport.connected(node)
+            && let Some(conn) = self.transport.near(node)
             && request.whom.check(conn.incarnation).is_ok()
         {
             let mut slot = None;
@@ -395,7 +395,12 @@ impl Rpc {
         let bytes = (head.len() + data.len()) as u32;
         let (offset, end) = tx.place(bytes).ok_or(NotPosted::Busy)?;
         let addr = rpc.remote.ring.checked_add(u64::from(offset)).ok_or(NotPosted::Invalid)?;
-        self.transport.post_message((conn, rpc.shard), (head, data), addr, Imm::Request(offset / GRAIN).emit())?;
+        self.transport.post_message(
+            (conn, rpc.shard),
+            (head, data),
+            addr,
+            Imm::Request(offset / GRAIN).emit(),
+        )?;
         tx.commit(end);
         Ok(())
     }
@@ -408,7 +413,7 @@ impl Rpc {
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let (one_way, max) = (target.is_one_way(), target.max());
-        let service = self.services.get(request.function).filter(|s| s.takes(one_way));
+        let service = self.services.get(0, request.function).filter(|s| s.takes(one_way));
         let service = service.ok_or(Error::NoSuchFunction)?;
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });

@@ -3,6 +3,7 @@
 use super::Rpc;
 use super::call::{Call, Charge, RemoteReply, ReplyTo};
 use crate::Error;
+use crate::base::near::Near;
 use crate::channel::ring::Violation;
 use crate::channel::slots::{Channel, Out};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
@@ -36,8 +37,8 @@ impl Rpc {
     /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
     /// then.
     pub(crate) fn deliver(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
+        node: &Near<Self>,
+        conn: &Near<Conn>,
         rpc: &Channel,
         imm: u32,
     ) -> Result<(), Violation> {
@@ -56,11 +57,11 @@ impl Rpc {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let credit = self.take_record(conn, rpc, offset)?;
+                let credit = Self::take_record(node, conn, rpc, offset)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
-                    self.send_out(conn, rpc, Out::Credit(credit));
+                    node.send_out(conn, rpc, Out::Credit(credit));
                 }
                 Ok(())
             }
@@ -71,8 +72,8 @@ impl Rpc {
     /// Returns the credit that is due then.
     #[inline(always)]
     fn take_record(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
+        node: &Near<Self>,
+        conn: &Near<Conn>,
         rpc: &Channel,
         offset: u32,
     ) -> Result<Option<u32>, Violation> {
@@ -94,7 +95,7 @@ impl Rpc {
             return Err(Violation);
         }
         let to = RemoteReply {
-            node: self.clone(),
+            node: node.clone(),
             conn: conn.clone(),
             shard: rpc.shard,
             slot: u32::from(header.slot),
@@ -106,7 +107,7 @@ impl Rpc {
             ReplyTo::There(to).answer(status, len);
             Ok(credit)
         };
-        let service = self.services.get(header.function).filter(|s| s.takes(header.one_way));
+        let service = node.services.get(rpc.shard, header.function).filter(|s| s.takes(header.one_way));
         let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
             return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
@@ -116,7 +117,7 @@ impl Rpc {
         let charge = if header.function >= super::internal::INTERNAL {
             None
         } else {
-            match rpc.charge(here + header.pieces_len(), self.local.config.backlog as usize) {
+            match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
                 Some(bytes) => Some(Charge { conn: conn.clone(), shard: rpc.shard, bytes }),
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }

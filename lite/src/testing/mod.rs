@@ -31,6 +31,8 @@ pub use words::Words;
 #[cfg(debug_assertions)]
 pub use crate::base::lock::on_lock;
 #[cfg(debug_assertions)]
+pub use crate::base::writers::{record_writers, take_changes_of_writers};
+#[cfg(debug_assertions)]
 pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};
 use alloc::sync::Arc;

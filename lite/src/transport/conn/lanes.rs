@@ -1,8 +1,8 @@
 //! The queue pairs of a connection as an operation sees them: which one it uses, and whether that has room.
 
 use crate::base::qos::Share;
+use crate::base::writers::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use verbs::{Psn, QpNum};
 
 /// One queue pair.

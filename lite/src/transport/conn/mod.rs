@@ -10,9 +10,9 @@ pub(crate) use permits::{PeerPermit, PeerPermits};
 pub(crate) use qp_group::{Gone, PeerResources, QpGroup, ReceiveId};
 
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicBool, AtomicU32, Ordering};
 use crate::channel::Channel;
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};

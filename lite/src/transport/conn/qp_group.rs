@@ -5,9 +5,9 @@ use super::permits::PeerPermit;
 use crate::base::bounce::Run;
 use crate::base::config::MOST_CORES;
 use crate::base::lock::Mutex;
+use crate::base::writers::Ordering;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use platform::Platform;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 
@@ -107,7 +107,7 @@ impl QpGroup {
     /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has fewer.
     /// Must be called before the queue pairs are connected.
     pub(crate) fn truncate(&mut self, shards: usize) -> Result<(), VerbsError> {
-        while self.lanes.shards() > shards {
+        while self.lanes.queue_pairs.len() > shards * self.lanes.each() {
             let Some(last) = self.lanes.queue_pairs.last() else { return Ok(()) };
             match self.rnic.destroy_qp(last.number) {
                 // The whole group ends then.
@@ -193,7 +193,6 @@ impl QpGroup {
     pub(crate) fn is_gone(&self) -> bool {
         *self.gone.lock()
     }
-
 }
 
 impl Drop for QpGroup {

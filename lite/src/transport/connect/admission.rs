@@ -2,12 +2,12 @@
 
 use super::connections::Connections;
 use super::wire::{End, Message};
+use crate::base::writers::Ordering;
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::{Peer, PeerLink};
 use crate::transport::conn::{PeerPermit, STAY};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 use proto::{Member, NodeId};

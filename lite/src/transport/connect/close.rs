@@ -16,6 +16,7 @@
 use super::connections::Connections;
 use super::wire::Message;
 use crate::base::member::MemberId;
+use crate::base::writers::Ordering;
 use crate::channel::Channel;
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
@@ -24,7 +25,6 @@ use crate::transport::conn::{Conn, Gone, STAY};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 use proto::Member;

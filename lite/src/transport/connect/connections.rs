@@ -2,12 +2,12 @@
 
 use crate::base::lock::Mutex;
 use crate::base::wait::DeferredList;
+use crate::base::writers::{AtomicBool, AtomicU64};
 use crate::transport::conn::{Conn, Gone, PeerPermits, ReceiveId};
 use crate::transport::op::Transport;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicU64};
 use verbs::{Attributes, Gid, MemoryKey};
 
 /// The connections of a node. It extends [`Transport`].

@@ -6,6 +6,7 @@ use crate::Error;
 use crate::base::bounce::Run;
 use crate::base::lock::Mutex;
 use crate::base::wait::DeferredList;
+use crate::base::writers::{AtomicBool, AtomicU64, Ordering};
 use crate::channel::RpcArea;
 use crate::transport::conn::{Conn, PeerResources, QpGroup, ReceiveId};
 use crate::transport::conn::{PeerPermit, PeerPermits};
@@ -13,11 +14,9 @@ use crate::transport::op::{Shard, Transport};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proto::Member;
 use verbs::{
-    AddressVector, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions,
-    VerbsError,
+    AddressVector, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError,
 };
 
 /// The IP time to live of RDMA packets.

@@ -4,10 +4,12 @@
 use super::shard::Shard;
 use super::transport::Transport;
 use crate::base::member::MemberId;
+use crate::base::near::Near;
 use crate::transport::conn::Conn;
 use crate::transport::conn::Link;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use proto::NodeId;
 
 /// The number of a peer's incarnation, the same on all cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +70,22 @@ impl Transport {
         Some((conn.clone(), self.shards.get(shard)))
     }
 
+    /// Returns the connection to a node, if there is one, for calls of the present core.
+    #[inline]
+    pub(crate) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
+        let here = self.shards.here(&*self.platform);
+        let known = here.ops.lock().links.near(node);
+        known.or_else(|| self.find_near(here, node))
+    }
+
+    #[cold]
+    fn find_near(&self, here: &Shard, node: NodeId) -> Option<Near<Conn>> {
+        let near = Near::new(self.connected(node)?);
+        let former = here.ops.lock().links.set_near(&near);
+        drop(former);
+        Some(near)
+    }
+
     /// Makes the next end of an operation of each core wake the tasks that wait for resources or for ends.
     pub(crate) fn want(&self) {
         self.shards.iter().for_each(|shard| shard.ops.lock().want());
@@ -107,11 +125,16 @@ pub(crate) struct Links {
     pub(super) routes: Vec<Option<Route>>,
     /// The latest incarnation that a connection was remembered for, by node number.
     by_node: Vec<Option<(MemberId, MemberIndex)>>,
+    /// The connections for calls, by node number.
+    near: Vec<Option<Near<Conn>>>,
 }
+
+/// The references to a connection that a shard has had.
+pub(crate) type Forgotten = ([Option<Arc<Conn>>; 2], Option<Near<Conn>>);
 
 impl Links {
     pub(super) fn new(shard: usize) -> Self {
-        Self { shard, conns: Vec::new(), routes: Vec::new(), by_node: Vec::new() }
+        Self { shard, conns: Vec::new(), routes: Vec::new(), by_node: Vec::new(), near: Vec::new() }
     }
 
     /// Returns the connection with that number, unless it is shut.
@@ -125,6 +148,24 @@ impl Links {
         let (known, index) = (*self.by_node.get(usize::from(member.0.0))?)?;
         let route = self.routes.get(index.0 as usize).filter(|_| known == member)?.as_ref()?;
         (!route.conn.is_shut()).then_some((&route.conn, route.shard))
+    }
+
+    /// Returns the connection for calls to a node.
+    #[inline]
+    fn near(&self, node: NodeId) -> Option<Near<Conn>> {
+        let near = self.near.get(usize::from(node.0))?.as_ref()?;
+        (!near.is_shut()).then(|| near.clone())
+    }
+
+    /// Lets calls use a connection, unless it is shut, and returns the one before.
+    fn set_near(&mut self, near: &Near<Conn>) -> Option<Near<Conn>> {
+        let node = usize::from(near.peer.0);
+        if self.near.len() <= node {
+            self.near.resize_with(node + 1, || None);
+        }
+        // The poller looks at the shards of a connection that has been shut after this, or has done so before.
+        let place = self.near.get_mut(node).filter(|_| !near.is_shut())?;
+        place.replace(near.clone())
     }
 
     /// Returns the shard whose queue pairs one-sided operations to that incarnation use.
@@ -190,13 +231,16 @@ impl Links {
 
     /// Removes a connection that is shut and of which nothing is on the wire. Drop the returned references
     /// outside of the table's lock.
-    pub(crate) fn forget(&mut self, conn: &Conn) -> [Option<Arc<Conn>>; 2] {
+    pub(crate) fn forget(&mut self, conn: &Conn) -> Forgotten {
         let link = conn.link(self.shard);
         conn.set_link(self.shard, Link::NONE);
         let is_meant = |route: &&mut Option<Route>| {
             route.as_ref().is_some_and(|route| core::ptr::eq(&*route.conn, conn))
         };
         let route = self.routes.iter_mut().find(is_meant).and_then(Option::take);
-        [route.map(|route| route.conn), self.conns.get_mut(link.index()).and_then(Option::take)]
+        let conns = [route.map(|route| route.conn), self.conns.get_mut(link.index()).and_then(Option::take)];
+        let is_meant =
+            |near: &&mut Option<Near<Conn>>| near.as_ref().is_some_and(|near| core::ptr::eq(&***near, conn));
+        (conns, self.near.iter_mut().find(is_meant).and_then(Option::take))
     }
 }

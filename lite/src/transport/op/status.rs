@@ -1,12 +1,12 @@
 //! The state of each operation: one word for each slot, which the task that waits for the operation reads
 //! without a lock.
 
-use crate::base::bounce::BufferOffset;
 use super::shard::SHARD_BITS;
+use crate::base::bounce::BufferOffset;
 use crate::base::config::MOST_SLOTS;
+use crate::base::writers::{AtomicU64, Ordering};
 use alloc::sync::Arc;
 use core::num::NonZeroU64;
-use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::WrId;
 
 /// The number of bits of a slot's index within its shard, which bounds the number of slots.

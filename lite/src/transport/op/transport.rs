@@ -73,7 +73,7 @@ impl Transport {
             let ops = OpTable::new(index, config.operations, bounce, &unfinished);
             Ok(Shard { index, cq, buffers, ends: ops.ends(), ops: Mutex::new(ops) })
         };
-        let count = config.cores.min(peers.platform.cpus()).max(1);
+        let count = config.shards(&*peers.platform);
         let shards = Shards::new(shard(0)?, (1..count).map(shard).collect::<Result<_, Error>>()?);
         let max_inline = (rnic.attributes().max_inline as usize).min(MAX_INLINE);
         Ok(Self {
@@ -138,8 +138,7 @@ impl Transport {
     pub(crate) fn passes(&self, stamp: StampId) -> bool {
         // An operation is noted as unfinished under the lock of its table: if it is on the wire no more, it has
         // been noted.
-        self.shards.iter().any(|shard| shard.ops.lock().passes(stamp))
-            || self.unfinished.lock().passes(stamp)
+        self.shards.iter().any(|shard| shard.ops.lock().passes(stamp)) || self.unfinished.lock().passes(stamp)
     }
 
     /// Returns true if no operation of any core is on the wire.
