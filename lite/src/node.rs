@@ -43,7 +43,7 @@ pub(crate) struct Node {
     conns: Arc<Connections>,
     pub(crate) rpc: Arc<Rpc>,
     /// The pollers, by shard.
-    pollers: Box<[Mutex<Poller>]>,
+    pub(crate) pollers: Box<[Mutex<Poller>]>,
     /// Held by the core that does the rare work of the poller.
     rare_work: Mutex<()>,
 }
@@ -60,15 +60,15 @@ impl Deref for Node {
 /// The state that the poller of a shard keeps from one turn to the next.
 // Two cache lines: the pollers belong to several cores.
 #[repr(align(128))]
-struct Poller {
-    batch: [Completion; BATCH],
-    known: Known,
-    rpc: Near<Rpc>,
+pub(crate) struct Poller {
+    pub(crate) batch: [Completion; BATCH],
+    pub(crate) known: Known,
+    pub(crate) rpc: Near<Rpc>,
 }
 
 /// The connections that messages have come from recently, by identifier of their receives; others
 /// are looked up in [`Connections::by_receive`].
-type Known = [Option<(ReceiveId, Near<Conn>)>; KNOWN];
+pub(crate) type Known = [Option<(ReceiveId, Near<Conn>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -116,22 +116,10 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Takes completions of the shard with that number, and does the rare work of the node if some may be due.
-    /// Returns true if there was work.
-    #[inline(always)]
-    pub(crate) fn poll(self: &Arc<Self>, shard: usize, now: Instant) -> bool {
-        let shard = self.transport.shards.get(shard);
-        // Most turns only compare one time, and take completions.
-        if self.transport.standing.is_due(now) {
-            return self.full_turn(shard, now);
-        }
-        self.take_completions(shard)
-    }
-
     /// Takes completions, and does the rare work before and after them, unless another core does. Returns true
     /// if there was work.
     #[cold]
-    fn full_turn(self: &Arc<Self>, shard: &Shard, now: Instant) -> bool {
+    pub(crate) fn full_turn(self: &Arc<Self>, shard: &Shard, now: Instant) -> bool {
         let Some(_rare_work) = self.rare_work.try_lock() else { return self.take_completions(shard) };
         let before = self.begin_turn(now);
         let completions = self.take_completions(shard);
@@ -154,7 +142,6 @@ impl Node {
     }
 
     /// Takes completions of a shard, unless another core does; returns true if there were any.
-    #[inline(always)]
     fn take_completions(self: &Arc<Self>, shard: &Shard) -> bool {
         let poller = self.pollers.get(shard.index).and_then(Mutex::try_lock);
         let Some(mut poller) = poller else { return false };
@@ -212,7 +199,7 @@ impl Node {
     }
 
     /// Handles a completion that is not the success of an operation.
-    fn other_completion(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
+    pub(crate) fn other_completion(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received((known, rpc), completion);
         } else if let Some(id) = OpId::from_wr_id(completion.id) {

@@ -5,8 +5,9 @@ mod memory;
 mod messages;
 mod objects;
 
+use crate::base::lock::Mutex;
 use crate::base::qos::Class;
-use crate::node::Node;
+use crate::node::{BATCHES, Node, Poller};
 use crate::region::Issuer;
 use crate::{App, Config, Error, Priority, Scheme, Scope, Stamped};
 use alloc::sync::Arc;
@@ -55,15 +56,24 @@ impl Lite {
     /// polls.
     pub fn poll(&self, now: Instant) -> bool {
         let count = self.node.transport.shards.count();
-        let first = self.node.poll(0, now);
-        (1..count).fold(first, |any, shard| self.node.poll(shard, now) | any)
+        let first = self.poll_core(0, now);
+        (1..count).fold(first, |any, core| self.poll_core(core, now) | any)
     }
 
     /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context on
     /// that core, or on another one while that core sleeps, after the RNIC's `progress`, and again before the
     /// core halts. Cores beyond [`pollers`](Self::pollers) need not call it.
     pub fn poll_core(&self, core: usize, now: Instant) -> bool {
-        self.node.poll(core, now)
+        let (node, transport) = (&self.node, &*self.node.transport);
+        let shard = transport.shards.get(core);
+        // Most turns only compare one time, and take completions.
+        if transport.standing.is_due(now) {
+            return node.full_turn(shard, now);
+        }
+        let poller = node.pollers.get(shard.index).and_then(Mutex::try_lock);
+        let Some(mut poller) = poller else { return false };
+        let Poller { batch, known, rpc } = &mut *poller;
+        transport.take_completions(shard, batch, BATCHES, |other| node.other_completion((known, rpc), other))
     }
 
     /// Returns the number of pollers: one for each core that has queue pairs of its own.

@@ -1,8 +1,7 @@
 //! The ends of operations: completions are taken, and the tasks that wait are woken.
 
-use super::shard::Shard;
 use super::status::OpId;
-use super::table::Wakes;
+use super::table::{Shard, Wakes};
 use super::transport::Transport;
 use crate::base::trace::Event;
 use platform::Instant;

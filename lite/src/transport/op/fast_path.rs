@@ -4,8 +4,8 @@
 //! a timer of its own. In all other cases the slow path does it.
 
 use super::links::MemberIndex;
-use super::shard::Shard;
 use super::status::{OpId, OpStage};
+use super::table::Shard;
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};

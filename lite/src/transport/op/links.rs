@@ -1,7 +1,7 @@
 //! The connections that the operations of one core use: by number, and by the incarnation of the peer whose
 //! memory they are meant for.
 
-use super::shard::Shard;
+use super::table::Shard;
 use super::transport::Transport;
 use crate::base::member::MemberId;
 use crate::base::near::Near;

@@ -1,9 +1,8 @@
 //! The state of each operation: one word for each slot, which the task that waits for the operation reads
 //! without a lock.
 
-use super::shard::SHARD_BITS;
 use crate::base::bounce::BufferOffset;
-use crate::base::config::MOST_SLOTS;
+use crate::base::config::{MOST_CORES, MOST_SLOTS};
 use crate::base::writers::{AtomicU64, Ordering};
 use alloc::sync::Arc;
 use core::num::NonZeroU64;
@@ -13,6 +12,9 @@ use verbs::WrId;
 const SLOT_BITS: u32 = 16;
 const SLOT: u64 = (1 << SLOT_BITS) - 1;
 const _: () = assert!(MOST_SLOTS == 1 << SLOT_BITS);
+/// The number of bits of a shard's number.
+const SHARD_BITS: u32 = 4;
+const _: () = assert!(MOST_CORES == 1 << SHARD_BITS);
 /// The number of bits that name a slot of the node: its index, and its shard above.
 const INDEX_BITS: u32 = SLOT_BITS + SHARD_BITS;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;

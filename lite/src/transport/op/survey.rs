@@ -2,8 +2,9 @@
 //! all of a mapping or of a connection, and about deadlines.
 
 use super::status::{OpId, OpStage, OpStatuses};
-use super::table::{OpTable, Slot, SlotState, Wakes};
+use super::table::{OpTable, Slot, SlotState, Wakes, release};
 use super::validity::StampId;
+use crate::planted::{Bug, planted};
 use crate::transport::conn::{Conn, Link};
 use alloc::sync::Arc;
 use core::task::{Context, Waker};
@@ -48,6 +49,66 @@ impl OpTable {
         let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way());
         self.wanted |= passes;
         passes
+    }
+
+    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
+    /// completion that came twice.
+    ///
+    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
+    /// success from the slot's next use.
+    #[inline(never)]
+    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
+        const NOBODY: Wakes = Wakes { task: None, others: false };
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
+        let abandoned = match slot.state {
+            SlotState::OnWire => false,
+            SlotState::Abandoned => true,
+            SlotState::Posting => self.ends.is_filled(id),
+            SlotState::Free | SlotState::Ended => return NOBODY,
+        };
+        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
+            queue_pair.end();
+        }
+        let task = slot.waker.take();
+        let is_plain = status == Status::Success && !abandoned;
+        if !is_plain && slot.touch.changes {
+            self.unfinished.lock().ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
+        }
+        if abandoned || (is_plain && slot.bounce.is_none()) {
+            release(slot, &self.ends, &mut self.free, &mut self.bounce);
+        } else {
+            (slot.state, slot.status) = (SlotState::Ended, status);
+            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
+        }
+        Wakes { task, others: core::mem::take(&mut self.wanted) }
+    }
+
+    /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if
+    /// a task may wait for what becomes free by that.
+    #[inline]
+    #[must_use]
+    pub(crate) fn let_go(&mut self, id: OpId) -> bool {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
+        match slot.state {
+            SlotState::Free | SlotState::Posting | SlotState::Abandoned => {}
+            SlotState::OnWire if planted(Bug::FlightLeaks) => {}
+            SlotState::OnWire => {
+                if slot.touch.changes {
+                    self.unfinished.lock().abandoned(id, slot.touch.stamp);
+                }
+                slot.state = SlotState::Abandoned;
+                slot.waker = None;
+                slot.until = Instant::MAX;
+                if planted(Bug::BounceReused)
+                    && let Some(bounce) = slot.bounce.take()
+                {
+                    self.bounce.give(bounce);
+                }
+            }
+            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
+        }
+        core::mem::take(&mut self.wanted)
     }
 
     /// Releases the slot of an operation that was not posted.

@@ -1,5 +1,10 @@
-//! The table of operations in flight of one core, with all that an operation needs: a slot, a bounce buffer, an entry
-//! of the send queue. One lock covers them.
+//! The tables of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry of the
+//! send queue. One lock covers them.
+//!
+//! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core posts to
+//! its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores whose tasks have
+//! nothing in common write no line of memory that another one writes. A core with a higher number than there are
+//! shards uses the shard of its number modulo the number of shards.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
 //! the issuing task has seen it or has dropped the operation. Until then the bounce buffer is in
@@ -26,17 +31,17 @@ use super::status::{OpId, OpStage, OpStatuses};
 use super::unfinished::Unfinished;
 use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
-use crate::base::bounce::{Bounce, BouncePool, BufferOffset};
+use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
 use crate::base::lock::Mutex;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
-use crate::planted::{Bug, planted};
 use crate::transport::conn::{Conn, Link, QueuePair};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
-use platform::Instant;
-use verbs::{QpNum, RemoteKey, Status};
+use platform::{Instant, Platform};
+use verbs::{CqId, QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
 pub(crate) enum WaitMode {
@@ -157,7 +162,7 @@ fn reserve<'a>(
 
 /// Releases the slot and the bounce buffer of an operation that has ended.
 #[inline(always)]
-fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) {
+pub(super) fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) {
     if let Some(bounce) = slot.bounce.take() {
         pool.give(bounce);
     }
@@ -363,39 +368,6 @@ impl OpTable {
         Some((task, core::mem::take(&mut self.wanted)))
     }
 
-    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
-    /// completion that came twice.
-    ///
-    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
-    /// success from the slot's next use.
-    #[inline(never)]
-    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
-        const NOBODY: Wakes = Wakes { task: None, others: false };
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
-        let abandoned = match slot.state {
-            SlotState::OnWire => false,
-            SlotState::Abandoned => true,
-            SlotState::Posting => self.ends.is_filled(id),
-            SlotState::Free | SlotState::Ended => return NOBODY,
-        };
-        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
-        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end();
-        }
-        let task = slot.waker.take();
-        let is_plain = status == Status::Success && !abandoned;
-        if !is_plain && slot.touch.changes {
-            self.unfinished.lock().ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
-        }
-        if abandoned || (is_plain && slot.bounce.is_none()) {
-            release(slot, &self.ends, &mut self.free, &mut self.bounce);
-        } else {
-            (slot.state, slot.status) = (SlotState::Ended, status);
-            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
-        }
-        Wakes { task, others: core::mem::take(&mut self.wanted) }
-    }
-
     /// Releases an operation that has succeeded and that has a bounce buffer. Returns true if a task may wait
     /// for what becomes free by that.
     #[inline(always)]
@@ -408,31 +380,65 @@ impl OpTable {
         }
         core::mem::take(&mut self.wanted)
     }
+}
 
-    /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if
-    /// a task may wait for what becomes free by that.
-    #[inline]
-    #[must_use]
-    pub(crate) fn let_go(&mut self, id: OpId) -> bool {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
-        match slot.state {
-            SlotState::Free | SlotState::Posting | SlotState::Abandoned => {}
-            SlotState::OnWire if planted(Bug::FlightLeaks) => {}
-            SlotState::OnWire => {
-                if slot.touch.changes {
-                    self.unfinished.lock().abandoned(id, slot.touch.stamp);
-                }
-                slot.state = SlotState::Abandoned;
-                slot.waker = None;
-                slot.until = Instant::MAX;
-                if planted(Bug::BounceReused)
-                    && let Some(bounce) = slot.bounce.take()
-                {
-                    self.bounce.give(bounce);
-                }
-            }
-            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
-        }
-        core::mem::take(&mut self.wanted)
+/// The operations of one core.
+// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+pub(crate) struct Shard {
+    /// The number of the shard.
+    pub(crate) index: usize,
+    /// The completion queue of this shard's queue pairs.
+    pub(crate) cq: CqId,
+    /// The memory of the operations' bounce buffers.
+    pub(crate) buffers: Buffers,
+    pub(crate) ops: Mutex<OpTable>,
+    /// The published state of the operations.
+    pub(crate) ends: OpStatuses,
+}
+
+/// The shards of a node, of which there is at least one.
+pub(crate) struct Shards {
+    first: Shard,
+    others: Box<[Shard]>,
+}
+
+impl Shards {
+    /// Makes the shards out of the first one and the others, in the order of their numbers.
+    pub(super) fn new(first: Shard, others: Box<[Shard]>) -> Self {
+        Self { first, others }
+    }
+
+    /// Returns the number of shards.
+    pub(crate) fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Returns all shards, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Returns the shard with that number, or the first one if there is none.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: usize) -> &Shard {
+        self.others.get(index.wrapping_sub(1)).unwrap_or(&self.first)
+    }
+
+    /// Returns the shard of an operation.
+    #[inline(always)]
+    pub(crate) fn of(&self, id: OpId) -> &Shard {
+        self.get(id.shard())
+    }
+
+    /// Returns the number of the shard of that core.
+    pub(crate) fn index_of_core(&self, core: usize) -> usize {
+        core % self.count()
+    }
+
+    /// Returns the shard of the present core.
+    #[inline(always)]
+    pub(crate) fn here(&self, platform: &dyn Platform) -> &Shard {
+        if self.others.is_empty() { &self.first } else { self.get(self.index_of_core(platform.cpu())) }
     }
 }

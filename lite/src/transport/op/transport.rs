@@ -1,8 +1,7 @@
 //! The state of operations: the tables, the buffers, and the RNIC to which they are posted.
 
 use super::links::MemberNumbers;
-use super::shard::{Shard, Shards};
-use super::table::OpTable;
+use super::table::{OpTable, Shard, Shards};
 use super::unfinished::{Moment, Unfinished};
 use super::validity::{StampId, StampNumbers};
 use super::work::MAX_INLINE;
