@@ -278,26 +278,29 @@ impl Node {
         }
     }
 
-    /// Returns the time by which the poller of a core beyond the first must run: the first one serves the
-    /// deadlines of the node.
+    /// Returns the time by which the poller of a core beyond the first must run. The first one serves the
+    /// deadlines of the node; what a poller has deferred concerns all.
     pub(crate) fn next_deadline_of(&self, shard: usize) -> Option<Instant> {
         let at = self.transport.shards.get(shard).ops.lock().earliest();
-        (at != Instant::MAX).then_some(at)
+        [(at != Instant::MAX).then_some(at), self.deferred()].into_iter().flatten().min()
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the time by which a poller must look at what was deferred.
+    fn deferred(&self) -> Option<Instant> {
         if self.conns.closing.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let again = self.rpc.stalled.len() + self.conns.served.len() > 0;
+        let again = again && !self.local.lease.is_suspended();
+        again.then(|| self.local.platform.now() + STALLED_PAUSE)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.local.timers.next();
         let op = self.transport.earliest_deadline().min(self.rpc.earliest_call());
         let op = (op != Instant::MAX).then_some(op);
         let lease = self.local.lease.next_deadline();
-        if self.local.lease.is_suspended() {
-            return [timer, op, lease].into_iter().flatten().min();
-        }
-        let again = self.rpc.stalled.len() + self.conns.served.len() > 0;
-        let stalled = again.then(|| self.local.platform.now() + STALLED_PAUSE);
-        [timer, op, lease, stalled, self.conns.next_sweep()].into_iter().flatten().min()
+        let sweep = self.conns.next_sweep().filter(|_| !self.local.lease.is_suspended());
+        [timer, op, lease, self.deferred(), sweep].into_iter().flatten().min()
     }
 }

@@ -3,8 +3,7 @@
 //! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do that
 //! many operations and nothing else, under a tool that counts instructions. The operations are `write`,
 //! `random-write`, `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`,
-//! `bare-read`, `bare-fetch-add` and `bare-call`. Only the first three use several regions. `-- --cores`
-//! compares two cores with one, and does nothing else.
+//! `bare-read`, `bare-fetch-add` and `bare-call`. Only the first three use several regions.
 //!
 //! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
 //! same RNIC, with the same copies, one poll of each completion queue, one read of the clock); the cost of
@@ -17,12 +16,11 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod bare;
-mod cores;
 mod cost;
 mod pace;
 mod scale;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,19 +61,17 @@ fn time(count: u32, f: impl FnOnce()) -> f64 {
 
 enum Work {
     All { json: Option<String>, effort: Effort },
-    Cores { json: Option<String>, effort: Effort },
     Count { operation: String, regions: u32, count: u32 },
 }
 
 fn options() -> Result<Work, String> {
-    let (mut file, mut effort, mut cores) = (None, Effort { rounds: 101, operations: 2000 }, false);
+    let (mut file, mut effort) = (None, Effort { rounds: 101, operations: 2000 });
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             // Arguments that cargo passes to every benchmark.
             "--bench" => {}
             "--quick" => effort = Effort { rounds: 11, operations: 500 },
-            "--cores" => cores = true,
             "--json" => file = Some(words.next().ok_or("--json needs a file")?),
             "--count" => {
                 let mut next = || words.next().ok_or("--count needs an operation, regions and a count");
@@ -83,14 +79,10 @@ fn options() -> Result<Work, String> {
                 let number = |word: String| word.parse().map_err(|_| format!("`{word}` is not a number"));
                 return Ok(Work::Count { operation, regions: number(next()?)?, count: number(next()?)? });
             }
-            other => {
-                return Err(format!(
-                    "unknown option {other}: there are --quick, --json FILE, --cores, --count"
-                ));
-            }
+            other => return Err(format!("unknown option {other}: there are --quick, --json FILE, --count")),
         }
     }
-    Ok(if cores { Work::Cores { json: file, effort } } else { Work::All { json: file, effort } })
+    Ok(Work::All { json: file, effort })
 }
 
 /// Restarts this program with large pages for its heap, unless it has been restarted.
@@ -118,18 +110,11 @@ fn run() -> Result<(), String> {
             println!();
             let scale = scale::measure(effort);
             println!();
-            write(json, &json!({ "cost": cost, "scale": scale, "pace": pace::measure(effort) }))
-        }
-        Work::Cores { json, effort } => {
-            take_large_pages()?;
-            write(json, &json!({ "cores": cores::measure(effort) }))
+            let report = json!({ "cost": cost, "scale": scale, "pace": pace::measure(effort) });
+            let Some(file) = json else { return Ok(()) };
+            std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("cannot write {file}: {e}"))
         }
     }
-}
-
-fn write(file: Option<String>, report: &Value) -> Result<(), String> {
-    let Some(file) = file else { return Ok(()) };
-    std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("cannot write {file}: {e}"))
 }
 
 fn main() -> ExitCode {

@@ -41,10 +41,13 @@ struct Cq {
 #[repr(align(128))]
 struct Place<T>(Mutex<Option<T>>);
 
+/// Values that are allocated at once.
+type Chunk<T> = Once<Box<[Place<T>]>>;
+
 /// Values that are found by number without a lock that is common to them. Numbers are not used again.
 struct Table<T> {
     count: AtomicUsize,
-    chunks: Box<[Once<Box<[Place<T>]>>]>,
+    chunks: Box<[Chunk<T>]>,
 }
 
 impl<T> Table<T> {

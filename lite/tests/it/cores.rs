@@ -53,7 +53,7 @@ fn cores_with_nothing_in_common_write_no_common_memory() {
     let lite = native.nodes[0].lite.clone();
     let regions: Vec<_> =
         (0..CORES).map(|_| native.run(lite.alloc(NodeId(2), 1 << 16, RIGHTS)).unwrap()).collect();
-    for core in 0..CORES {
+    for (core, lmr) in regions.iter().enumerate() {
         let server = native.nodes[1].lite.register(core as u32, RpcOptions::default()).unwrap();
         CORE.set(core);
         native.spawn(2, async move {
@@ -62,7 +62,7 @@ fn cores_with_nothing_in_common_write_no_common_memory() {
             }
         });
         // The first use of a connection by a core prepares what the core needs.
-        work(&native, core, &regions[core], 100);
+        work(&native, core, lmr, 100);
     }
     let _ = take_changes_of_writers();
     std::thread::scope(|scope| {

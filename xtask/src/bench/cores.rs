@@ -59,8 +59,8 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let file = dir.path().join("cores.json");
-    let mut bench = Command::new(program::build("lite", "native")?);
-    bench.arg("--cores").args(options.quick.then_some("--quick")).arg("--json").arg(&file);
+    let mut bench = Command::new(program::build("lite", "cores")?);
+    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
     program::run(&mut bench)?;
     let native: Native =
         serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
@@ -75,7 +75,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
 }
 
 fn table(rows: &[Row]) -> Table {
-    let remark = "cargo bench -p lite -- --cores: two nodes in one process over an RNIC that completes at once, a thread for \
+    let remark = "cargo bench -p lite --bench cores: two nodes in one process over an RNIC that completes at once, a thread for \
                   each core, one operation at a time on each; one core and two in turn; the time on the wall needs two \
                   free processors";
     let heads =

@@ -17,7 +17,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Lite::next_deadline_of", "for whoever polls: the executor"),
     ("Lite::platform", "the task has it already"),
     ("Lite::poll", "for whoever polls: the executor"),
-    ("Lite::poll_core", "for whoever polls: lite/benches/native/cores.rs"),
+    ("Lite::poll_core", "for whoever polls: lite/benches/cores"),
     ("Lite::pollers", "for whoever polls: the kernel"),
     ("Lite::send_control", "for appliances: jobs come from the manager"),
     ("Lite::set_tracing", "tests/sim/tests/it/trace.rs"),

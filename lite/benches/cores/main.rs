@@ -1,19 +1,21 @@
 //! The speed of several cores: each runs a task of its own, and no two tasks have a region or a function in
 //! common. One core and two are measured in turn.
+//!
+//! `cargo bench -p lite --bench cores [-- --json FILE] [--quick]`. It is a program of its own, so that its calls do
+//! not change what the compiler does with those of the benchmark `native`.
+#![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
-use crate::{Effort, median};
 use lite::testing::{Cores, Native};
 use lite::{Config, Lmr, NodeId, Permissions, RpcOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::cell::Cell;
+use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::Instant;
 
 /// The number of cores beside one.
 const CORES: usize = 2;
-/// The number of times that a round has the operations of one of the other measurements.
-const LONGER: u32 = 200;
 
 thread_local! {
     static CORE: Cell<usize> = const { Cell::new(0) };
@@ -137,23 +139,22 @@ fn calls(setting: &Setting, core: usize, count: u32) {
     });
 }
 
-/// Measures and prints all rows.
-pub(crate) fn measure(effort: Effort) -> Vec<Value> {
+/// Measures and prints all rows: so many rounds, of `count` operations on each core.
+fn measure(rounds: u32, count: u32) -> Vec<Value> {
     let setting = Setting::new();
-    let count = effort.operations * LONGER;
     // The first use opens connections and grows all buffers.
     for core in 0..CORES {
         CORE.set(core);
         OPERATIONS.iter().for_each(|(_, operation)| operation(&setting, core, 2000));
     }
-    println!("operations per second, medians of {} rounds of {count} on each core", effort.rounds);
+    println!("operations per second, medians of {rounds} rounds of {count} on each core");
     println!(
         "{:<22}{:>14}{:>24}{:>24}",
         "operation", "one core", "two, processor's time", "two, time on the wall"
     );
     let row = |&(name, operation): &(&str, Operation)| {
         let (mut speeds, mut by_processor, mut by_wall) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..effort.rounds {
+        for _ in 0..rounds {
             let one = setting.run(1, operation, count);
             let all = setting.run(CORES, operation, count);
             speeds.push(f64::from(count) / one.processor);
@@ -165,4 +166,36 @@ pub(crate) fn measure(effort: Effort) -> Vec<Value> {
         json!({ "operation": name, "one_per_s": speed, "processor": processor, "wall": wall })
     };
     OPERATIONS.iter().map(row).collect()
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn run() -> Result<(), String> {
+    let (mut file, mut rounds, mut count) = (None, 51, 400_000);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            // An argument that cargo passes to every benchmark.
+            "--bench" => {}
+            "--quick" => (rounds, count) = (7, 100_000),
+            "--json" => file = Some(words.next().ok_or("--json needs a file")?),
+            other => return Err(format!("unknown option {other}: there are --quick, --json FILE")),
+        }
+    }
+    let report = json!({ "cores": measure(rounds, count) });
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("cannot write {file}: {e}"))
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
