@@ -116,8 +116,8 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Takes completions, and does the rare work before and after them, unless another core does. Returns true
-    /// if there was work.
+    /// Takes completions, and does the rare work before and after them, unless another core does. Returns
+    /// true if there was work.
     #[cold]
     pub(crate) fn full_turn(self: &Arc<Self>, shard: &Shard, now: Instant) -> bool {
         let Some(_rare_work) = self.rare_work.try_lock() else { return self.take_completions(shard) };

@@ -9,8 +9,8 @@ use verbs::{Completion, CqId};
 /// The number of completion queues whose lengths are published.
 const PUBLISHED: usize = 32;
 
-/// The numbers of completions that wait in the first completion queues, read without the lock of the engine: a core that
-/// polls its empty queue does not delay the others.
+/// The numbers of completions that wait in the first completion queues, read without the lock of the engine:
+/// a core that polls its empty queue does not delay the others.
 #[derive(Clone)]
 pub(crate) struct Arrived(Arc<[Count]>);
 

@@ -1,7 +1,7 @@
 //! The RNIC as a poller of core 0, and LITE as a poller of each core that has queue pairs of its own.
 //!
-//! Core 0 drives the RNIC. The completions of another core are taken by that core. While it sleeps, or runs one task
-//! for long, core 0 takes them for it, and thereby wakes its tasks.
+//! Core 0 drives the RNIC. The completions of another core are taken by that core. While it sleeps, or runs
+//! one task for long, core 0 takes them for it, and thereby wakes its tasks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -76,8 +76,8 @@ struct FirstLitePoller {
 impl FirstLitePoller {
     /// Polls for the cores that sleep.
     fn poll_for_sleepers(&self, now: Instant) -> bool {
-        // Pairs with the fence in `LitePoller::arm`: either this core sees that the other one sleeps, or that one
-        // sees the completion.
+        // Pairs with the fence in `LitePoller::arm`: this core sees that the other core
+        // sleeps, or the other core sees the completion.
         fence(Ordering::SeqCst);
         let others = ASLEEP.iter().enumerate().take(self.lite.pollers()).skip(1);
         let asleep = others.filter(|(_, asleep)| asleep.load(Ordering::Relaxed));

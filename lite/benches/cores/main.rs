@@ -1,8 +1,8 @@
 //! The speed of several cores: each runs a task of its own, and no two tasks have a region or a function in
 //! common. One core and two are measured in turn.
 //!
-//! `cargo bench -p lite --bench cores [-- --json FILE] [--quick]`. It is a program of its own, so that its calls do
-//! not change what the compiler does with those of the benchmark `native`.
+//! `cargo bench -p lite --bench cores [-- --json FILE] [--quick]`. It is a program of its own, so that its
+//! calls do not change what the compiler does with those of the benchmark `native`.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 use lite::testing::{Cores, Native};
@@ -139,7 +139,7 @@ fn calls(setting: &Setting, core: usize, count: u32) {
     });
 }
 
-/// Measures and prints all rows: so many rounds, of `count` operations on each core.
+/// Measures and prints all rows, in rounds of `count` operations on each core.
 fn measure(rounds: u32, count: u32) -> Vec<Value> {
     let setting = Setting::new();
     // The first use opens connections and grows all buffers.

@@ -38,8 +38,8 @@ pub struct Config {
     /// The time for which a connection may be unused at both ends before it is closed. `None`: it stays
     /// until its permit is wanted for another peer.
     pub idle: Option<Duration>,
-    /// The bounce buffers of each core as (size in bytes, count), ascending by size. The largest size is the chunk of
-    /// large transfers.
+    /// The bounce buffers of each core as (size in bytes, count), ascending by size. The largest size is the
+    /// chunk of large transfers.
     pub bounce: [(u32, u32); 3],
     /// The number of chunks of one large transfer that may be in flight at once, 1 to 8.
     pub window: usize,
@@ -121,8 +121,8 @@ impl Config {
         self
     }
 
-    /// Returns the number of bytes of the node's memory that each connected peer uses for each core: the ring for
-    /// its requests and the slots for its replies.
+    /// Returns the number of bytes of the node's memory that each connected peer uses for each core: the ring
+    /// for its requests and the slots for its replies.
     #[must_use]
     pub fn peer_memory(&self) -> u64 {
         let config = self.clone().checked();

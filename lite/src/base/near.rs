@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 use core::ops::Deref;
 
-/// A reference to a value that several cores use. Each core makes one of its own ([`new`](Self::new)) and clones
-/// only that, so that a clone changes a count that no other core changes.
+/// A reference to a value that several cores use. Each core makes one of its own ([`new`](Self::new)) and
+/// clones only that, so that a clone changes a count that no other core changes.
 #[allow(clippy::redundant_allocation, reason = "the outer count is the core's, the inner one is common")]
 pub(crate) struct Near<T>(Arc<Arc<T>>);
 

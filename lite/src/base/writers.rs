@@ -1,5 +1,5 @@
-//! A record of the cores that write each lock and each shared word: a test shows by it that cores with nothing in
-//! common write no common memory. In other builds the words are `core`'s.
+//! A record of the cores that write each lock and each shared word: a test shows by it that cores with
+//! nothing in common write no common memory. In other builds the words are `core`'s.
 
 #[cfg(not(all(feature = "testing", debug_assertions)))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -27,14 +27,14 @@ mod recorded {
     static CORE: Once<fn() -> usize> = Once::new();
     static CHANGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// Records from now on which core, as `core` tells, writes each lock and each shared word. Only the first call
-    /// has an effect.
+    /// Records from now on which core, as `core` tells, writes each lock and each shared word. Only the first
+    /// call has an effect.
     pub fn record_writers(core: fn() -> usize) {
         CORE.call_once(|| core);
     }
 
-    /// Returns the places of the source at which a core has written a lock or a word that another core had written
-    /// before, since the last call; at most 100.
+    /// Returns the places of the source at which a core has written a lock or a word that another core had
+    /// written before, since the last call; at most 100.
     #[must_use]
     pub fn take_changes_of_writers() -> Vec<String> {
         core::mem::take(&mut *CHANGES.lock())

@@ -60,9 +60,9 @@ impl Lite {
         (1..count).fold(first, |any, core| self.poll_core(core, now) | any)
     }
 
-    /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context on
-    /// that core, or on another one while that core sleeps, after the RNIC's `progress`, and again before the
-    /// core halts. Cores beyond [`pollers`](Self::pollers) need not call it.
+    /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context
+    /// on that core, or on another one while that core sleeps, after the RNIC's `progress`, and again before
+    /// the core halts. Cores beyond [`pollers`](Self::pollers) need not call it.
     pub fn poll_core(&self, core: usize, now: Instant) -> bool {
         let (node, transport) = (&self.node, &*self.node.transport);
         let shard = transport.shards.get(core);

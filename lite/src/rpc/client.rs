@@ -145,8 +145,8 @@ impl Rpc {
         self.call_long(request, target, busy).await
     }
 
-    /// Returns the channel of a connection for a call of the present core. LITE's internal calls to a node are all
-    /// on the first one, because they arrive in the order in which they are sent.
+    /// Returns the channel of a connection for a call of the present core. LITE's internal calls to a node
+    /// are all on the first one, because they arrive in the order in which they are sent.
     #[inline(always)]
     fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
         let mut shard = 0;

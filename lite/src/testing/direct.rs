@@ -1,5 +1,6 @@
-//! An RNIC that has done its work when the posting call returns, at the least cost: no queue, no
-//! allocation, a lock for each queue pair and each completion queue. Costs measured above it are those of the code above it.
+//! An RNIC that has done its work when the posting call returns, at the least cost: no queue, no allocation,
+//! a lock for each queue pair and each completion queue. Costs measured above it are those of the code above
+//! it.
 
 use super::words::Words;
 use alloc::boxed::Box;

@@ -163,8 +163,8 @@ impl Native {
         Self::with_cores(memory, clock, config, Cores::ONE)
     }
 
-    /// Returns joined nodes with `cores` each; `memory` is the bytes of each node. The calling thread is one of
-    /// the cores.
+    /// Returns joined nodes with `cores` each; `memory` is the bytes of each node. The calling thread is one
+    /// of the cores.
     ///
     /// # Panics
     /// If a node cannot start.

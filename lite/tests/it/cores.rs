@@ -43,8 +43,8 @@ fn work(native: &Native, core: usize, lmr: &Lmr, rounds: u32) {
     });
 }
 
-/// A million operations of two cores, each with a region and a function of its own: no lock and no shared word has
-/// two writers.
+/// A million operations of two cores, each with a region and a function of its own: no lock and no shared
+/// word has two writers.
 #[test]
 fn cores_with_nothing_in_common_write_no_common_memory() {
     record_writers(present);

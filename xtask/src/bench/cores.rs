@@ -1,5 +1,5 @@
-//! `cargo xtask bench cores`: compares two cores of LITE with one, as native code over an RNIC that completes at
-//! once. The tasks of the two cores have no region and no function in common.
+//! `cargo xtask bench cores`: compares two cores of LITE with one, as native code over an RNIC that completes
+//! at once. The tasks of the two cores have no region and no function in common.
 
 use super::host::Host;
 use super::program;

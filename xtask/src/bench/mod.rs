@@ -64,8 +64,8 @@ enum Separate {
     /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
     /// regions and memory
     Lite(native::Options),
-    /// Compares two cores of LITE with one, as native code: operations per second of processor time and of time
-    /// on the wall
+    /// Compares two cores of LITE with one, as native code: operations per second of processor time and of
+    /// time on the wall
     Cores(cores::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone

@@ -122,6 +122,13 @@ impl Lanes {
         }
     }
 
+    /// Returns the index of the only queue pair of `shard` for one-sided operations without priority, unless
+    /// there are several.
+    pub(crate) fn usual(&self, shard: usize) -> Option<u32> {
+        let last = self.each - 1;
+        (last <= 1).then(|| (shard * self.each + last) as u32)
+    }
+
     /// Returns the index, from `first` on, of the queue pair for the next operation of `share`, of which the
     /// last is `last`.
     fn pick_of(&self, first: usize, share: Share, last: usize) -> usize {

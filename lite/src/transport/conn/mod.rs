@@ -119,7 +119,8 @@ impl Conn {
         }
     }
 
-    /// Returns the shard whose queue pairs the cores of shard `here` use: their own, unless the peer has fewer.
+    /// Returns the shard whose queue pairs the cores of shard `here` use: their own, unless the peer has
+    /// fewer.
     pub(crate) fn shard_for(&self, here: usize) -> usize {
         here % self.group.lanes.shards().max(1)
     }

@@ -35,9 +35,9 @@ pub(crate) struct QpGroup {
     memory: Vec<(Run, Run)>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
     permit: Mutex<Option<PeerPermit>>,
-    /// The identifier of the group's receives, which no other group of the node has: an RNIC may use the number
-    /// of a destroyed queue pair again while completions of that queue pair wait to be taken. Zero on loop-back,
-    /// which receives nothing.
+    /// The identifier of the group's receives, which no other group of the node has: an RNIC may use the
+    /// number of a destroyed queue pair again while completions of that queue pair wait to be taken. Zero on
+    /// loop-back, which receives nothing.
     pub(crate) receives: ReceiveId,
 }
 
@@ -68,8 +68,8 @@ pub(crate) struct PeerResources {
 }
 
 impl QpGroup {
-    /// Creates `each` queue pairs for each shard, of which `options` has the options, and posts receives on the
-    /// first of each shard.
+    /// Creates `each` queue pairs for each shard, of which `options` has the options, and posts receives on
+    /// the first of each shard.
     pub(crate) fn create(
         rnic: &Arc<dyn Rnic>,
         platform: &dyn Platform,
@@ -104,8 +104,8 @@ impl QpGroup {
         self.memory.get(shard)
     }
 
-    /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has fewer.
-    /// Must be called before the queue pairs are connected.
+    /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has
+    /// fewer. Must be called before the queue pairs are connected.
     pub(crate) fn truncate(&mut self, shards: usize) -> Result<(), VerbsError> {
         while self.lanes.queue_pairs.len() > shards * self.lanes.each() {
             let Some(last) = self.lanes.queue_pairs.last() else { return Ok(()) };

@@ -11,8 +11,8 @@ use verbs::{Completion, Status, WorkKind};
 pub(crate) const BATCH: usize = 64;
 
 impl Transport {
-    /// Takes at most `batches` batches of completions of a shard; returns true if there were any. Ends the operations
-    /// that have succeeded, and passes all other completions to `other`.
+    /// Takes at most `batches` batches of completions of a shard; returns true if there were any. Ends the
+    /// operations that have succeeded, and passes all other completions to `other`.
     #[inline(always)]
     pub(crate) fn take_completions(
         &self,
@@ -134,5 +134,13 @@ impl Transport {
     /// Returns a time that is not later than the earliest deadline of an operation on the fast path.
     pub(crate) fn earliest_deadline(&self) -> Instant {
         self.shards.iter().map(|shard| shard.ops.lock().earliest()).min().unwrap_or(Instant::MAX)
+    }
+}
+
+impl Shard {
+    /// Wakes all tasks that wait for a resource, or for the end of operations.
+    #[cold]
+    pub(super) fn wake_waiters(&self) {
+        self.waiters.iter().for_each(|waiters| waiters.wake_all());
     }
 }

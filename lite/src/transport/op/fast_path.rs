@@ -72,7 +72,7 @@ impl Transport {
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit((shard, to.qp), (to.id, false), to.offset, verb, remote).ok()?;
-        Some(InFlight { transport: self, shard, id: Some(to.id) })
+        Some(InFlight { shard, id: Some(to.id) })
     }
 
     /// Returns the shard and the queue pairs for an operation of the cores of `here` on memory of `member`,
@@ -273,7 +273,6 @@ pub(crate) enum Ended {
 /// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
-    transport: &'n Transport,
     shard: &'n Shard,
     /// `None` once nothing is held any more.
     id: Option<OpId>,
@@ -282,7 +281,7 @@ pub(crate) struct InFlight<'n> {
 impl<'n> InFlight<'n> {
     #[inline]
     pub(crate) fn new(transport: &'n Transport, id: OpId) -> Self {
-        Self { transport, shard: transport.shards.of(id), id: Some(id) }
+        Self { shard: transport.shards.of(id), id: Some(id) }
     }
 
     /// Releases what is still held after [`Ended::Done`].
@@ -291,7 +290,7 @@ impl<'n> InFlight<'n> {
         if let Some(id) = self.id.take() {
             let wanted = self.shard.ops.lock().release_done(id);
             if wanted {
-                self.transport.wake_waiters();
+                self.shard.wake_waiters();
             }
         }
         // Nothing is left to drop.
@@ -329,7 +328,7 @@ impl Drop for InFlight<'_> {
         if let Some(id) = self.id {
             let wanted = self.shard.ops.lock().let_go(id);
             if wanted {
-                self.transport.wake_waiters();
+                self.shard.wake_waiters();
             }
         }
     }

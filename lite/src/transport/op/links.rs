@@ -5,6 +5,7 @@ use super::table::Shard;
 use super::transport::Transport;
 use crate::base::member::MemberId;
 use crate::base::near::Near;
+use crate::base::qos::Share;
 use crate::transport::conn::Conn;
 use crate::transport::conn::Link;
 use alloc::sync::Arc;
@@ -61,8 +62,8 @@ impl Transport {
         self.members.lock().members.get(index.0 as usize).copied()
     }
 
-    /// Returns the connection for one-sided operations of the present core to that incarnation of that node, and
-    /// the shard that has the queue pairs for them.
+    /// Returns the connection for one-sided operations of the present core to that incarnation of that node,
+    /// and the shard that has the queue pairs for them.
     pub(crate) fn conn_here(&self, member: MemberId) -> Option<(Arc<Conn>, &Shard)> {
         let here = self.shards.here(&*self.platform);
         let ops = here.ops.lock();
@@ -113,6 +114,25 @@ pub(super) struct Route {
     pub(super) link: Link,
     /// The shard that has the queue pairs which operations of this shard's cores use.
     pub(super) shard: usize,
+    /// The index of the only queue pair of this shard for operations without priority.
+    usual: Option<u32>,
+}
+
+impl Route {
+    /// Returns the index of the queue pair for the next operation of `share`; `None` if another shard has the
+    /// queue pairs.
+    #[inline(always)]
+    pub(super) fn pick(&self, share: Share) -> Option<usize> {
+        match (share, self.usual) {
+            (Share::All | Share::Low, Some(index)) => Some(index as usize),
+            _ => self.pick_of(share),
+        }
+    }
+
+    #[cold]
+    fn pick_of(&self, share: Share) -> Option<usize> {
+        (self.link != Link::NONE).then(|| self.conn.group.lanes.pick(self.shard, share))
+    }
 }
 
 /// The connections in use by one core.
@@ -163,7 +183,8 @@ impl Links {
         if self.near.len() <= node {
             self.near.resize_with(node + 1, || None);
         }
-        // The poller looks at the shards of a connection that has been shut after this, or has done so before.
+        // The poller looks at the shards of a connection that has been shut after this, or has done so
+        // before.
         let place = self.near.get_mut(node).filter(|_| !near.is_shut())?;
         place.replace(near.clone())
     }
@@ -200,16 +221,18 @@ impl Links {
     fn remember(&mut self, conn: &Arc<Conn>, index: MemberIndex) {
         let link = self.link(conn);
         if link != Link::NONE {
-            self.set_route(index, Route { conn: conn.clone(), link, shard: self.shard });
+            let usual = conn.group.lanes.usual(self.shard);
+            self.set_route(index, Route { conn: conn.clone(), link, shard: self.shard, usual });
         }
     }
 
     /// Lets one-sided operations use the queue pairs that shard `used` has of a connection.
     #[cold]
     fn redirect(&mut self, conn: &Arc<Conn>, index: MemberIndex, used: usize) {
-        // The poller looks at the shards of a connection that has been shut after this, or has done so before.
+        // The poller looks at the shards of a connection that has been shut after this, or has done so
+        // before.
         if !conn.is_shut() {
-            self.set_route(index, Route { conn: conn.clone(), link: Link::NONE, shard: used });
+            self.set_route(index, Route { conn: conn.clone(), link: Link::NONE, shard: used, usual: None });
         }
     }
 

@@ -101,8 +101,8 @@ struct End {
     offset: AtomicU64,
 }
 
-/// The states of the operations in all slots of a shard, which their tasks read without the lock of the table.
-/// It only changes under the lock of the table, except by [`filled`](OpStatuses::filled).
+/// The states of the operations in all slots of a shard, which their tasks read without the lock of the
+/// table. It only changes under the lock of the table, except by [`filled`](OpStatuses::filled).
 #[derive(Clone)]
 pub(crate) struct OpStatuses(Arc<[End]>);
 

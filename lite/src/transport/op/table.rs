@@ -1,10 +1,10 @@
-//! The tables of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry of the
-//! send queue. One lock covers them.
+//! The tables of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry of
+//! the send queue. One lock covers them.
 //!
-//! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core posts to
-//! its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores whose tasks have
-//! nothing in common write no line of memory that another one writes. A core with a higher number than there are
-//! shards uses the shard of its number modulo the number of shards.
+//! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core
+//! posts to its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores
+//! whose tasks have nothing in common write no line of memory that another one writes. A core with a higher
+//! number than there are shards uses the shard of its number modulo the number of shards.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
 //! the issuing task has seen it or has dropped the operation. Until then the bounce buffer is in
@@ -35,6 +35,7 @@ use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
 use crate::base::lock::Mutex;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
+use crate::base::wait::Waiters;
 use crate::transport::conn::{Conn, Link, QueuePair};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -320,11 +321,10 @@ impl OpTable {
         }
         let route = self.links.routes.get(member.0 as usize)?.as_ref()?;
         let lanes = &route.conn.group.lanes;
-        // A route over the queue pairs of another shard has no link.
-        if lanes.is_ending() || route.link == Link::NONE {
+        if lanes.is_ending() {
             return None;
         }
-        let qp_index = lanes.pick(route.shard, share);
+        let qp_index = route.pick(share)?;
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
@@ -395,6 +395,8 @@ pub(crate) struct Shard {
     pub(crate) ops: Mutex<OpTable>,
     /// The published state of the operations.
     pub(crate) ends: OpStatuses,
+    /// The tasks of all cores that wait for the end of operations, and for a resource.
+    pub(super) waiters: [Arc<Waiters>; 2],
 }
 
 /// The shards of a node, of which there is at least one.

@@ -42,9 +42,9 @@ pub(crate) struct Transport {
     /// The numbers of the incarnations of peers.
     pub(super) members: Mutex<MemberNumbers>,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
-    pub(crate) resources: Waiters,
+    pub(crate) resources: Arc<Waiters>,
     /// Tasks that wait until nothing of a mapping is on the wire.
-    pub(crate) drains: Waiters,
+    pub(crate) drains: Arc<Waiters>,
     /// The numbers of mappings.
     pub(super) stamps: Mutex<StampNumbers>,
 }
@@ -65,12 +65,14 @@ impl Transport {
         let no_memory = |asked| Error::NoMemory { asked, free: peers.platform.memory().largest_free() };
         let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
         let unfinished = Arc::<Mutex<Unfinished>>::default();
+        let (resources, drains) = (Arc::<Waiters>::default(), Arc::<Waiters>::default());
         let depth = config.operations + config.peers * config.recv_depth();
         let shard = |index| {
             let bounce = BouncePool::new(&peers.platform, &config.bounce).map_err(no_memory)?;
             let (buffers, cq) = (bounce.buffers(), rnic.create_cq(CqOptions { depth }).map_err(refused)?);
             let ops = OpTable::new(index, config.operations, bounce, &unfinished);
-            Ok(Shard { index, cq, buffers, ends: ops.ends(), ops: Mutex::new(ops) })
+            let (ends, waiters) = (ops.ends(), [drains.clone(), resources.clone()]);
+            Ok(Shard { index, cq, buffers, ends, ops: Mutex::new(ops), waiters })
         };
         let count = config.shards(&*peers.platform);
         let shards = Shards::new(shard(0)?, (1..count).map(shard).collect::<Result<_, Error>>()?);
@@ -87,8 +89,8 @@ impl Transport {
             shards,
             unfinished,
             members: Mutex::default(),
-            resources: Waiters::default(),
-            drains: Waiters::default(),
+            resources,
+            drains,
             stamps: Mutex::default(),
         })
     }
@@ -135,8 +137,8 @@ impl Transport {
     /// Returns true if an operation through that mapping is on the wire, or may still change its memory. The
     /// next end of an operation wakes the tasks that wait for a change.
     pub(crate) fn passes(&self, stamp: StampId) -> bool {
-        // An operation is noted as unfinished under the lock of its table: if it is on the wire no more, it has
-        // been noted.
+        // An operation is noted as unfinished under the lock of its table: if it is on the wire no more, it
+        // has been noted.
         self.shards.iter().any(|shard| shard.ops.lock().passes(stamp)) || self.unfinished.lock().passes(stamp)
     }
 

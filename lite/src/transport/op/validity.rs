@@ -1,7 +1,7 @@
 //! Stamps: one bit for each mapping of a node tells whether the mapping is still valid, that is, as it was
 //! when it was made. A handle that caches what it was mapped with reads nothing else, however many mappings
-//! exist. Each table of operations has a copy of the bits, under its lock: an operation that finds its mapping
-//! valid is in its table before anyone has invalidated the mapping in all tables.
+//! exist. Each table of operations has a copy of the bits, under its lock: an operation that finds its
+//! mapping valid is in its table before anyone has invalidated the mapping in all tables.
 
 use super::transport::Transport;
 use crate::Error;
