@@ -76,8 +76,8 @@ struct FirstLitePoller {
 impl FirstLitePoller {
     /// Polls for the cores that sleep.
     fn poll_for_sleepers(&self, now: Instant) -> bool {
-        // Pairs with the fence in `LitePoller::arm`: this core sees that the other core
-        // sleeps, or the other core sees the completion.
+        // The fence in `LitePoller::arm` is its counterpart: this core finds the flag set, or that core finds
+        // the completion.
         fence(Ordering::SeqCst);
         let others = ASLEEP.iter().enumerate().take(self.lite.pollers()).skip(1);
         let asleep = others.filter(|(_, asleep)| asleep.load(Ordering::Relaxed));

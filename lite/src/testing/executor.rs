@@ -135,8 +135,8 @@ impl Host {
         self.drift.store(i64::from(millionths).clamp(-500_000, 500_000), Ordering::SeqCst);
     }
 
-    /// Gives this host `count` cores, over which its tasks are distributed. Must be called before LITE starts
-    /// on the host.
+    /// Sets the number of cores, over which the tasks are distributed. Must be called before LITE starts on
+    /// the host.
     pub fn set_cores(&self, count: usize) {
         self.cores.0.store(count.max(1), Ordering::SeqCst);
     }

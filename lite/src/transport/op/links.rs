@@ -1,8 +1,6 @@
 //! The connections that the operations of one core use: by number, and by the incarnation of the peer whose
 //! memory they are meant for.
 
-use super::table::Shard;
-use super::transport::Transport;
 use crate::base::member::MemberId;
 use crate::base::near::Near;
 use crate::base::qos::Share;
@@ -33,7 +31,7 @@ pub(super) struct MemberNumbers {
 
 impl MemberNumbers {
     /// Returns the number of that incarnation, and adds it if need be.
-    fn index_of(&mut self, member: MemberId) -> MemberIndex {
+    pub(super) fn index_of(&mut self, member: MemberId) -> MemberIndex {
         let node = usize::from(member.0.0);
         if self.by_node.len() <= node {
             self.by_node.resize(node + 1, None);
@@ -49,60 +47,10 @@ impl MemberNumbers {
             new
         })
     }
-}
-
-impl Transport {
-    /// Returns the number of that incarnation.
-    pub(crate) fn index_of(&self, member: MemberId) -> MemberIndex {
-        self.members.lock().index_of(member)
-    }
 
     /// Returns the incarnation with that number.
-    pub(crate) fn member(&self, index: MemberIndex) -> Option<MemberId> {
-        self.members.lock().members.get(index.0 as usize).copied()
-    }
-
-    /// Returns the connection for one-sided operations of the present core to that incarnation of that node,
-    /// and the shard that has the queue pairs for them.
-    pub(crate) fn conn_here(&self, member: MemberId) -> Option<(Arc<Conn>, &Shard)> {
-        let here = self.shards.here(&*self.platform);
-        let ops = here.ops.lock();
-        let (conn, shard) = ops.links.conn(member)?;
-        Some((conn.clone(), self.shards.get(shard)))
-    }
-
-    /// Returns the connection to a node, if there is one, for calls of the present core.
-    #[inline]
-    pub(crate) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
-        let here = self.shards.here(&*self.platform);
-        let known = here.ops.lock().links.near(node);
-        known.or_else(|| self.find_near(here, node))
-    }
-
-    #[cold]
-    fn find_near(&self, here: &Shard, node: NodeId) -> Option<Near<Conn>> {
-        let near = Near::new(self.connected(node)?);
-        let former = here.ops.lock().links.set_near(&near);
-        drop(former);
-        Some(near)
-    }
-
-    /// Makes the next end of an operation of each core wake the tasks that wait for resources or for ends.
-    pub(crate) fn want(&self) {
-        self.shards.iter().for_each(|shard| shard.ops.lock().want());
-    }
-
-    /// Lets the one-sided operations of the present core use a connection.
-    pub(crate) fn remember(&self, conn: &Arc<Conn>) {
-        let index = self.index_of((conn.peer, conn.incarnation));
-        let here = self.shards.here(&*self.platform);
-        let used = conn.shard_for(here.index);
-        if used != here.index {
-            // The peer has fewer cores. The operations find the shard that they use by the route.
-            self.standing.mix();
-            here.ops.lock().links.redirect(conn, index, used);
-        }
-        self.shards.get(used).ops.lock().links.remember(conn, index);
+    pub(super) fn member(&self, index: MemberIndex) -> Option<MemberId> {
+        self.members.get(index.0 as usize).copied()
     }
 }
 
@@ -172,13 +120,13 @@ impl Links {
 
     /// Returns the connection for calls to a node.
     #[inline]
-    fn near(&self, node: NodeId) -> Option<Near<Conn>> {
+    pub(super) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
         let near = self.near.get(usize::from(node.0))?.as_ref()?;
         (!near.is_shut()).then(|| near.clone())
     }
 
     /// Lets calls use a connection, unless it is shut, and returns the one before.
-    fn set_near(&mut self, near: &Near<Conn>) -> Option<Near<Conn>> {
+    pub(super) fn set_near(&mut self, near: &Near<Conn>) -> Option<Near<Conn>> {
         let node = usize::from(near.peer.0);
         if self.near.len() <= node {
             self.near.resize_with(node + 1, || None);
@@ -218,7 +166,7 @@ impl Links {
     }
 
     /// Lets one-sided operations use a connection that has queue pairs of this shard.
-    fn remember(&mut self, conn: &Arc<Conn>, index: MemberIndex) {
+    pub(super) fn remember(&mut self, conn: &Arc<Conn>, index: MemberIndex) {
         let link = self.link(conn);
         if link != Link::NONE {
             let usual = conn.group.lanes.usual(self.shard);
@@ -228,7 +176,7 @@ impl Links {
 
     /// Lets one-sided operations use the queue pairs that shard `used` has of a connection.
     #[cold]
-    fn redirect(&mut self, conn: &Arc<Conn>, index: MemberIndex, used: usize) {
+    pub(super) fn redirect(&mut self, conn: &Arc<Conn>, index: MemberIndex, used: usize) {
         // The poller looks at the shards of a connection that has been shut after this, or has done so
         // before.
         if !conn.is_shut() {

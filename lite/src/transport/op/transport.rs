@@ -1,6 +1,6 @@
 //! The state of operations: the tables, the buffers, and the RNIC to which they are posted.
 
-use super::links::MemberNumbers;
+use super::links::{MemberIndex, MemberNumbers};
 use super::table::{OpTable, Shard, Shards};
 use super::unfinished::{Moment, Unfinished};
 use super::validity::{StampId, StampNumbers};
@@ -10,6 +10,8 @@ use crate::base::bounce::BouncePool;
 use crate::base::config::Config;
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
+use crate::base::member::MemberId;
+use crate::base::near::Near;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
 use crate::base::wait::Waiters;
@@ -19,6 +21,7 @@ use crate::transport::conn::peers::Peers;
 use alloc::sync::Arc;
 use core::ops::{Deref, Range};
 use platform::Platform;
+use proto::NodeId;
 use verbs::{CqOptions, Rnic};
 
 /// The operations of a node. It extends [`Peers`].
@@ -182,5 +185,60 @@ impl Transport {
             conn.channels.iter().for_each(|channel| channel.room.wake_all());
             self.resources.wake_all();
         }
+    }
+
+    // ---- Connections and incarnations ----
+
+    /// Returns the number of that incarnation.
+    pub(crate) fn index_of(&self, member: MemberId) -> MemberIndex {
+        self.members.lock().index_of(member)
+    }
+
+    /// Returns the incarnation with that number.
+    pub(crate) fn member(&self, index: MemberIndex) -> Option<MemberId> {
+        self.members.lock().member(index)
+    }
+
+    /// Returns the connection for one-sided operations of the present core to that incarnation of that node,
+    /// and the shard that has the queue pairs for them.
+    pub(crate) fn conn_here(&self, member: MemberId) -> Option<(Arc<Conn>, &Shard)> {
+        let here = self.shards.here(&*self.platform);
+        let ops = here.ops.lock();
+        let (conn, shard) = ops.links.conn(member)?;
+        Some((conn.clone(), self.shards.get(shard)))
+    }
+
+    /// Returns the connection to a node, if there is one, for calls of the present core.
+    #[inline]
+    pub(crate) fn near(&self, node: NodeId) -> Option<Near<Conn>> {
+        let here = self.shards.here(&*self.platform);
+        let known = here.ops.lock().links.near(node);
+        known.or_else(|| self.find_near(here, node))
+    }
+
+    #[cold]
+    fn find_near(&self, here: &Shard, node: NodeId) -> Option<Near<Conn>> {
+        let near = Near::new(self.connected(node)?);
+        let former = here.ops.lock().links.set_near(&near);
+        drop(former);
+        Some(near)
+    }
+
+    /// Makes the next end of an operation of each core wake the tasks that wait for resources or for ends.
+    pub(crate) fn want(&self) {
+        self.shards.iter().for_each(|shard| shard.ops.lock().want());
+    }
+
+    /// Lets the one-sided operations of the present core use a connection.
+    pub(crate) fn remember(&self, conn: &Arc<Conn>) {
+        let index = self.index_of((conn.peer, conn.incarnation));
+        let here = self.shards.here(&*self.platform);
+        let used = conn.shard_for(here.index);
+        if used != here.index {
+            // The peer has fewer cores. The operations find the shard that they use by the route.
+            self.standing.mix();
+            here.ops.lock().links.redirect(conn, index, used);
+        }
+        self.shards.get(used).ops.lock().links.remember(conn, index);
     }
 }
