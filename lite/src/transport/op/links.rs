@@ -63,22 +63,14 @@ pub(super) struct Route {
     /// The shard that has the queue pairs which operations of this shard's cores use.
     pub(super) shard: usize,
     /// The index of the only queue pair of this shard for operations without priority.
-    usual: Option<u32>,
+    pub(super) usual: Option<u32>,
 }
 
 impl Route {
     /// Returns the index of the queue pair for the next operation of `share`; `None` if another shard has the
     /// queue pairs.
-    #[inline(always)]
-    pub(super) fn pick(&self, share: Share) -> Option<usize> {
-        match (share, self.usual) {
-            (Share::All | Share::Low, Some(index)) => Some(index as usize),
-            _ => self.pick_of(share),
-        }
-    }
-
     #[cold]
-    fn pick_of(&self, share: Share) -> Option<usize> {
+    pub(super) fn pick(&self, share: Share) -> Option<usize> {
         (self.link != Link::NONE).then(|| self.conn.group.lanes.pick(self.shard, share))
     }
 }

@@ -324,7 +324,10 @@ impl OpTable {
         if lanes.is_ending() {
             return None;
         }
-        let qp_index = route.pick(share)?;
+        let qp_index = match (share, route.usual) {
+            (Share::All | Share::Low, Some(usual)) => usual as usize,
+            _ => route.pick(share)?,
+        };
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
