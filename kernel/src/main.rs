@@ -114,7 +114,7 @@ extern "C" fn on_own_stack() -> ! {
     }
     if let Some(us) = cmdline::get("spin_us") {
         log::debug!("spinning up to {us} us");
-        exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 1000)));
+        exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 4000)));
     }
     console::defer();
     exec::spawn_on(0, "main", Box::pin(first_task(acpi))).detach();

@@ -12,8 +12,8 @@ use crate::rpc::Rpc;
 use crate::sync::SyncHome;
 use crate::transport::conn::peers::Peers;
 use crate::transport::conn::{Conn, ReceiveId};
-use crate::transport::connect::Connections;
-use crate::transport::op::{BATCH, OpId, Shard, Transport};
+use crate::transport::connect::{Arrivals, Connections};
+use crate::transport::op::{BATCH, OpId, Shard, Transport, receive_of};
 use crate::{Config, Error};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) const BATCHES: usize = 16;
 /// The number of connections that the poller caches.
 const KNOWN: usize = 32;
 /// The number of receives of a connection that are posted at once.
-const REPOSTED: u32 = 8;
+const REPOSTED: u32 = 16;
 /// The pause before messages that found no room, and queue pairs that the RNIC could not destroy, are tried
 /// again.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);
@@ -82,7 +82,7 @@ impl Node {
         let local = Arc::new(Local::new(platform, (welcome, lease_until), config.clone()));
         let peers = Arc::new(Peers::new(local.clone()));
         let transport = Arc::new(Transport::new(peers, rnic, &config)?);
-        let conns = Arc::new(Connections::new(transport.clone(), welcome.gid));
+        let conns = Arc::new(Connections::new(transport.clone(), welcome));
         let rpc = Arc::new(Rpc::new(conns.clone()));
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
@@ -112,6 +112,7 @@ impl Node {
     pub(crate) fn start_services(&self) {
         self.start_internal(self.regions().clone());
         self.start_internal(self.sync.clone());
+        Arrivals(self.conns.clone()).start();
     }
 
     // ---- The poller ----
@@ -199,12 +200,28 @@ impl Node {
     }
 
     /// Handles a completion that is not the success of an operation.
+    #[inline(always)]
     pub(crate) fn other_completion(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received((known, rpc), completion);
+        } else if let Some(receive) = receive_of(completion.id) {
+            let (receives, _) = ReceiveId::split(receive);
+            if let Some(conn) = self.known(known, receives).filter(|conn| !conn.is_shut()) {
+                log::warn!("lite: connection to {} failed: {:?}", conn.peer, completion.status);
+                self.conns.fail(conn);
+            }
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
+        } else {
+            self.datagram(completion);
         }
+    }
+
+    /// Handles a completion that is neither an operation's nor that of a connection's receive.
+    #[cold]
+    #[inline(never)]
+    fn datagram(&self, completion: &Completion) {
+        self.conns.endpoint.completed(completion);
     }
 
     /// Ends an operation that has failed, and its connection.
@@ -245,7 +262,9 @@ impl Node {
 
     fn received(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
         let (receives, shard) = ReceiveId::split(completion.id);
-        let Some(conn) = self.known(known, receives) else { return };
+        let Some(conn) = self.known(known, receives) else {
+            return self.datagram(completion);
+        };
         // The queue pairs of shards that the peer does not have are destroyed before their first use.
         let Some(channel) = conn.channel(shard) else { return };
         self.local.trace(|| Event::Arrived { peer: conn.peer });

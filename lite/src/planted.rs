@@ -46,6 +46,10 @@ bugs! {
     SlotReusedEarly = "slot-reused-early",
     /// A node agrees to close a connection that it uses.
     ClosedInUse = "closed-in-use",
+    /// A voucher of a former incarnation of a node counts for the present one.
+    VoucherOfAnotherLife = "voucher-of-another-life",
+    /// A request for a connection is accepted again when it comes again.
+    VoucherTwice = "voucher-twice",
 
     // ---- One-sided operations ----
 

@@ -19,6 +19,7 @@ mod job;
 mod member;
 mod node;
 mod text;
+mod voucher;
 
 pub use client::{FromClient, JobPhase, JobStatus, NodeStatus, ToClient};
 pub use departure::Departures;
@@ -27,13 +28,14 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
 pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use text::{check_text, is_printable, printable};
+pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, VoucherKey, VouchingSecret};
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Nodes, clients and the manager must have the same version.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

@@ -1,6 +1,6 @@
 //! The messages of a join, and the description of members.
 
-use crate::{AppManifest, Incarnation, NodeId, Reason, check_text};
+use crate::{AppManifest, Incarnation, MemberKey, NodeId, Reason, check_text};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -120,6 +120,11 @@ pub struct Welcome {
     /// The time without a heartbeat after which the manager declares the node dead, in milliseconds. The node
     /// sends a heartbeat at least every third of it.
     pub lease_ms: u32,
+    /// The time of the manager's clock, in nanoseconds.
+    pub time: u64,
+    /// The key of the membership, from which the keys of [vouchers](crate::ToNode::Voucher) for this node are
+    /// computed.
+    pub key: MemberKey,
     /// The other present members, up to [`MAX_MEMBERS`](Self::MAX_MEMBERS). The others follow at once as
     /// [`Joined`](crate::ToNode::Joined), so that no message is longer than a control connection carries.
     pub members: Vec<Member>,

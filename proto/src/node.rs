@@ -1,9 +1,10 @@
 //! Messages between a node and the manager, after the join.
 
-use crate::{Incarnation, JobId, JobReport, JobStart, Member, NodeId, Reason, Welcome};
+use crate::{Incarnation, JobId, JobReport, JobStart, Member, NodeId, Reason, VoucherKey, Welcome};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
+use verbs::QpNum;
 
 /// The maximum length of a name in the directory, in bytes.
 pub const MAX_NAME: usize = 256;
@@ -170,6 +171,22 @@ pub enum ToManager {
         /// The job.
         job: JobId,
     },
+    /// Asks for a voucher, with which the node sets up a connection with another member. The answer is
+    /// [`ToNode::Voucher`], unless the other member's incarnation has ended.
+    AskVoucher {
+        /// A number chosen by the node and returned in the answer.
+        request: u64,
+        /// The other member.
+        to: NodeId,
+        /// The incarnation of the other member.
+        incarnation: Incarnation,
+    },
+    /// The queue pair at which the node receives datagrams that set up connections; `None`: the node's RNIC
+    /// has no datagrams. The manager passes it on with each voucher for the node.
+    Datagrams {
+        /// The number of the queue pair.
+        queue_pair: Option<QpNum>,
+    },
 }
 
 impl ToManager {
@@ -200,6 +217,8 @@ pub enum ToNode {
     HeartbeatAck {
         /// The number of the acknowledged heartbeat.
         seq: u64,
+        /// The time of the manager's clock, in nanoseconds.
+        time: u64,
     },
     /// A node has become a member.
     Joined(Member),
@@ -286,9 +305,25 @@ pub enum ToNode {
         /// Nodes and their free bytes, the most first; at most [`MOST_FREE`](Self::MOST_FREE).
         nodes: Vec<(NodeId, u64)>,
     },
+    /// A voucher for the receiver of this message.
+    Voucher {
+        /// The request's number.
+        request: u64,
+        /// The member that the voucher is for.
+        to: NodeId,
+        /// The [stamp](crate::Attempt::stamp) of the voucher.
+        stamp: u64,
+        /// The key of the voucher.
+        key: VoucherKey,
+        /// The queue pair at which that member receives datagrams, if it has one.
+        queue_pair: Option<QpNum>,
+    },
 }
 
 impl ToNode {
+    /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages
+    /// are that short.
+    pub const LONGEST_ACK: usize = 21;
     /// The maximum number of members in a [`ToNode::MemoryFree`].
     pub const MOST_FREE: usize = 256;
     /// The minimum charge of a [`JobInput`](Self::JobInput), so that single bytes are not free.

@@ -13,11 +13,15 @@
 extern crate alloc;
 
 mod measure;
+mod paced;
 mod ping_pong;
 mod progress;
+mod qos;
 mod remote;
 
+pub use paced::Paced;
 pub use progress::Progress;
+pub use qos::Qos;
 
 use alloc::format;
 use alloc::string::ToString;
@@ -105,7 +109,12 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
 
 /// Maps the region of the node of rank `rank`.
 async fn map(lite: &Lite, job: &JobContext, rank: usize) -> Result<Lmr, JobError> {
-    let name = format!("job/{}/bench{rank}", job.id().0);
+    map_of(lite, job, &format!("bench{rank}")).await
+}
+
+/// Maps the region that a node of this job has published as `name`.
+async fn map_of(lite: &Lite, job: &JobContext, name: &str) -> Result<Lmr, JobError> {
+    let name = format!("job/{}/{name}", job.id().0);
     lite.map_wait(&name, Permissions::READ | Permissions::WRITE | Permissions::ATOMIC).await.map_err(failed)
 }
 

@@ -5,14 +5,16 @@ use crate::{REGION, failed};
 use alloc::vec;
 use alloc::vec::Vec;
 use futures_util::future::try_join_all;
-use lite::{FunctionId, Lite, Lmr, RpcOptions};
+use lite::{FunctionId, Lite, Lmr, LocalMemory, RpcOptions};
 use proto::NodeId;
 use runtime::{JobContext, JobError, Join};
 
 /// The number of the echo function, whose reply is the request.
-const ECHO: FunctionId = 0x6563_686f;
+pub(crate) const ECHO: FunctionId = 0x6563_686f;
 /// The byte that payloads consist of.
 const BYTE: u8 = 0x5a;
+/// The least number of bytes that are moved without a copy.
+const IN_PLACE: usize = 4096;
 /// Operations in flight when throughput is measured.
 const AT_ONCE: usize = 16;
 /// The most bytes of a throughput measurement.
@@ -46,13 +48,14 @@ pub(crate) async fn measure(
     samples: usize,
 ) -> Result<Vec<Row>, JobError> {
     let mut buffer = vec![BYTE; size];
+    let mut data = Payload::new(lite, buffer.clone()).await.map_err(failed)?;
     let mut rows = Vec::new();
 
     rows.push(Row::latency("write", size, {
         let mut taken = Vec::with_capacity(samples);
         for _ in 0..samples {
             let begin = job.now();
-            region.write(0, &buffer).await.map_err(failed)?;
+            data.write(region, 0).await.map_err(failed)?;
             taken.push(nanos(job, begin));
         }
         taken
@@ -61,9 +64,11 @@ pub(crate) async fn measure(
         let mut taken = Vec::with_capacity(samples);
         for _ in 0..samples {
             buffer.fill(0);
+            data.set(&buffer).map_err(failed)?;
             let begin = job.now();
-            region.read(0, &mut buffer).await.map_err(failed)?;
+            data.read(region, 0).await.map_err(failed)?;
             taken.push(nanos(job, begin));
+            data.get(&mut buffer).map_err(failed)?;
             if buffer.iter().any(|byte| *byte != BYTE) {
                 return Err(JobError::Refused(alloc::format!(
                     "a read of {size} bytes returned other bytes than were written"
@@ -87,10 +92,14 @@ pub(crate) async fn measure(
 
     let rounds = (ENOUGH / size).min(samples * 4).div_ceil(AT_ONCE).max(1);
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| write_lane(region, lane, size, rounds))).await.map_err(failed)?;
+    try_join_all((0..AT_ONCE).map(|lane| write_lane(lite, region, lane, size, rounds)))
+        .await
+        .map_err(failed)?;
     rows.push(Row::throughput("write_bw", size, rounds * AT_ONCE, begin, job.now()));
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| read_lane(region, lane, size, rounds))).await.map_err(failed)?;
+    try_join_all((0..AT_ONCE).map(|lane| read_lane(lite, region, lane, size, rounds)))
+        .await
+        .map_err(failed)?;
     rows.push(Row::throughput("read_bw", size, rounds * AT_ONCE, begin, job.now()));
     Ok(rows)
 }
@@ -122,18 +131,80 @@ fn offset(lane: usize) -> u64 {
     lane as u64 * (REGION / AT_ONCE as u64)
 }
 
-async fn write_lane(region: &Lmr, lane: usize, size: usize, rounds: usize) -> Result<(), lite::Error> {
-    let data = vec![lane as u8; size];
+async fn write_lane(
+    lite: &Lite,
+    region: &Lmr,
+    lane: usize,
+    size: usize,
+    rounds: usize,
+) -> Result<(), lite::Error> {
+    let data = Payload::new(lite, vec![lane as u8; size]).await?;
     for _ in 0..rounds {
-        region.write(offset(lane), &data).await?;
+        data.write(region, offset(lane)).await?;
     }
     Ok(())
 }
 
-async fn read_lane(region: &Lmr, lane: usize, size: usize, rounds: usize) -> Result<(), lite::Error> {
-    let mut data = vec![0; size];
+async fn read_lane(
+    lite: &Lite,
+    region: &Lmr,
+    lane: usize,
+    size: usize,
+    rounds: usize,
+) -> Result<(), lite::Error> {
+    let mut data = Payload::new(lite, vec![0; size]).await?;
     for _ in 0..rounds {
-        region.read(offset(lane), &mut data).await?;
+        data.read(region, offset(lane)).await?;
     }
     Ok(())
+}
+
+/// The bytes of a read or a write: in memory that the RNIC reaches in place if they are many.
+enum Payload {
+    Few(Vec<u8>),
+    Many(LocalMemory),
+}
+
+impl Payload {
+    async fn new(lite: &Lite, bytes: Vec<u8>) -> Result<Self, lite::Error> {
+        if bytes.len() < IN_PLACE {
+            return Ok(Self::Few(bytes));
+        }
+        let mut memory = lite.local_memory(bytes.len() as u64).await?;
+        memory.write(0, &bytes)?;
+        Ok(Self::Many(memory))
+    }
+
+    fn set(&mut self, data: &[u8]) -> Result<(), lite::Error> {
+        match self {
+            Self::Few(bytes) => bytes.copy_from_slice(data),
+            Self::Many(memory) => memory.write(0, data)?,
+        }
+        Ok(())
+    }
+
+    fn get(&self, into: &mut [u8]) -> Result<(), lite::Error> {
+        match self {
+            Self::Few(bytes) => into.copy_from_slice(bytes),
+            Self::Many(memory) => memory.read(0, into)?,
+        }
+        Ok(())
+    }
+
+    async fn write(&self, region: &Lmr, offset: u64) -> Result<(), lite::Error> {
+        match self {
+            Self::Few(bytes) => region.write(offset, bytes).await,
+            Self::Many(memory) => region.write_from(offset, memory, 0..memory.len()).await,
+        }
+    }
+
+    async fn read(&mut self, region: &Lmr, offset: u64) -> Result<(), lite::Error> {
+        match self {
+            Self::Few(bytes) => region.read(offset, bytes).await,
+            Self::Many(memory) => {
+                let all = 0..memory.len();
+                region.read_to(offset, memory, all).await
+            }
+        }
+    }
 }

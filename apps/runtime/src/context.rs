@@ -2,9 +2,10 @@
 
 use crate::error::During;
 use crate::host::JobPlatform;
+use crate::ordered;
 use crate::output::Credit;
 use crate::task::Tasks;
-use crate::{BoxFuture, JobError, Join, Output, Split, memory};
+use crate::{BoxFuture, Collective, JobError, Join, Output, Split, memory};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -13,6 +14,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
+use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
 use lite::{Lite, Lmr, Permissions, Scope};
 use platform::Instant;
@@ -44,6 +46,8 @@ struct Inner {
     /// Objects other than regions that were made through `lite`.
     scope: Scope,
     progress: Mutex<Option<Instant>>,
+    /// The number of groups for collective operations that have been opened.
+    collectives: AtomicU8,
 }
 
 /// The regions that a job has allocated, by number.
@@ -90,11 +94,12 @@ impl JobContext {
             regions: Mutex::default(),
             scope,
             progress: Mutex::new(None),
+            collectives: AtomicU8::new(0),
         }))
     }
 
-    /// Returns LITE on this node. Objects that are made through it end with the job, and so do tasks that are
-    /// started on its platform.
+    /// Returns LITE on this node. Objects that are made through it end with the job, and so do tasks that
+    /// are started on its platform.
     #[must_use]
     pub fn lite(&self) -> &Lite {
         &self.0.lite
@@ -140,6 +145,13 @@ impl JobContext {
     #[must_use]
     pub fn take_splits(&self) -> Vec<Split> {
         core::mem::take(&mut *self.0.splits.lock())
+    }
+
+    /// Returns this node's input from one file, by its index. Later calls, also of
+    /// [`take_splits`](Self::take_splits), return the rest without it.
+    #[must_use]
+    pub fn take_splits_of(&self, file: u32) -> Vec<Split> {
+        self.0.splits.lock().extract_if(.., |split| split.file == file).collect()
     }
 
     /// Returns the error for a failed allocation of `wanted` bytes.
@@ -204,9 +216,29 @@ impl JobContext {
 
     /// Maps a region for reading that another node of the job publishes. Waits until it is published.
     pub fn open(&self, name: &str) -> BoxFuture<'_, Result<Lmr, JobError>> {
+        self.open_with(name, Permissions::READ)
+    }
+
+    /// Maps a region that another node of the job publishes, with the rights `wanted`. Waits until it is
+    /// published.
+    pub fn open_with(&self, name: &str, wanted: Permissions) -> BoxFuture<'_, Result<Lmr, JobError>> {
         let name = self.name(name);
+        Box::pin(async move { self.0.waiting_lite.map_wait(&name, wanted).await.during("mapping memory") })
+    }
+
+    /// Opens a group for collective operations of all nodes of the job. Every node must open the same
+    /// groups in the same order, at most 256. `rooms` has, by rank, the most bytes that this node expects
+    /// of each node in one message; a longer exchange takes several rounds of messages. Groups use the
+    /// mailboxes from `0x4a00_0000` to `0x4aff_ffff`.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::OutOfMemory`] if there is no memory for the rooms, and errors of LITE.
+    pub fn collective<'a>(&self, rooms: &'a [usize]) -> BoxFuture<'a, Result<Collective, JobError>> {
+        let job = self.clone();
         Box::pin(async move {
-            self.0.waiting_lite.map_wait(&name, Permissions::READ).await.during("mapping memory")
+            let number = job.0.collectives.fetch_add(1, Ordering::Relaxed);
+            Collective::open(job, number, rooms).await
         })
     }
 
@@ -252,6 +284,21 @@ impl JobContext {
     #[must_use]
     pub fn output(&self) -> Output {
         Output::new(self.clone())
+    }
+
+    /// Writes the output of the job: `part` of each node, in the order of ranks. Every node of the job must
+    /// call this once, and none may write to [`output`](Self::output) beside it.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::OutOfMemory`] if the part cannot be offered to rank 0, and errors of LITE.
+    pub fn output_in_order(&self, part: Vec<u8>) -> BoxFuture<'_, Result<(), JobError>> {
+        Box::pin(ordered::write(self, part))
+    }
+
+    /// Returns LITE with the deadline of waits for other nodes' work.
+    pub(crate) fn waiting_lite(&self) -> &Lite {
+        &self.0.waiting_lite
     }
 
     pub(crate) fn credit(&self) -> &Credit {

@@ -15,16 +15,19 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod collective;
 mod context;
 mod error;
 mod host;
 mod input;
 mod memory;
 mod messages;
+mod ordered;
 mod output;
 mod serve;
 mod task;
 
+pub use collective::{Collective, Reduce};
 pub use context::{JobContext, Region};
 pub use error::JobError;
 pub use input::Split;

@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{Instant, Memory};
-use roce::transport::{Counters, Env, OneKey};
+use roce::transport::{Counters, Env, Levels, OneKey};
 use verbs::{CqId, RemoteKey, VerbsError};
 
 /// The state that queue pairs share.
@@ -19,8 +19,11 @@ pub(crate) struct Common {
     pub(crate) cqs: Vec<Option<Cq>>,
     /// The numbers of completions in them.
     pub(crate) arrived: Arrived,
-    /// The slots of queue pairs that have packets to send, each at most once.
+    /// The slots of queue pairs that have packets to send, each at most once. A queue pair above service
+    /// level 0 goes to the front when it gets something to send, and to the back after each turn.
     pub(crate) ready: VecDeque<usize>,
+    /// The service levels in use.
+    pub(crate) levels: Levels,
     /// A lower bound of all deadlines of queue pairs, which is exact unless `deadline_moved`.
     pub(crate) earliest: Instant,
     pub(crate) deadline_moved: bool,
@@ -35,6 +38,7 @@ impl Common {
             cqs: Vec::new(),
             arrived: Arrived::new(),
             ready: VecDeque::new(),
+            levels: Levels::default(),
             earliest: Instant::MAX,
             deadline_moved: false,
         }
@@ -107,8 +111,23 @@ impl Common {
     pub(crate) fn update(&mut self, slot: &mut Slot) {
         if !slot.queued && slot.qp.has_work() {
             slot.queued = true;
+            let index = Slots::index(slot.qp.number());
+            if slot.level > 0 { self.ready.push_front(index) } else { self.ready.push_back(index) }
+        }
+        self.update_deadline(slot);
+    }
+
+    /// Queues a queue pair again after its turn, if it has more to send, and updates the deadlines.
+    pub(crate) fn end_turn(&mut self, slot: &mut Slot) {
+        slot.queued = slot.qp.has_work();
+        if slot.queued {
             self.ready.push_back(Slots::index(slot.qp.number()));
         }
+        self.update_deadline(slot);
+    }
+
+    #[inline]
+    fn update_deadline(&mut self, slot: &mut Slot) {
         let deadline = slot.qp.deadline().unwrap_or(Instant::MAX);
         if deadline < self.earliest {
             self.earliest = deadline;

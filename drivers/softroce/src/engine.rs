@@ -18,6 +18,8 @@ use verbs::{
 
 /// The maximum depth of a work queue and of a completion queue.
 pub(crate) const MAX_DEPTH: u32 = 1 << 16;
+/// The highest service level, which stands for the highest priority of a VLAN tag.
+const MAX_LEVEL: u8 = 7;
 /// The maximum number of completion queues.
 const MAX_CQS: usize = 1 << 10;
 
@@ -124,7 +126,7 @@ impl Core {
         let max_rd_atomic = MAX_RD_ATOMIC;
         let limits = Limits { send_depth, recv_depth, max_sge, max_inline, max_rd_atomic, max_window };
         let qp = make(number, self.slots.psn(), &limits);
-        self.slots.put(index, Slot { qp, send_cq, recv_cq, queued: false, deadline: Instant::MAX });
+        self.slots.put(index, Slot { qp, send_cq, recv_cq, level: 0, queued: false, deadline: Instant::MAX });
         self.common.ready.reserve(self.slots.len() - self.common.ready.len());
         Ok(number)
     }
@@ -145,10 +147,17 @@ impl Core {
             let path = Headers::towards(self.mac, self.config.gid, &connect.address, port);
             Some(path.ok_or(VerbsError::InvalidArgument)?)
         };
-        match &mut self.slots.find(qp).ok_or(VerbsError::NotFound)?.qp {
-            QueuePair::Reliable(qp) => qp.connect(connect, path),
-            QueuePair::Datagram(_) => Err(VerbsError::InvalidArgument),
+        let level = connect.address.service_level;
+        if level > MAX_LEVEL {
+            return Err(VerbsError::InvalidArgument);
         }
+        let slot = self.slots.find(qp).ok_or(VerbsError::NotFound)?;
+        match &mut slot.qp {
+            QueuePair::Reliable(qp) => qp.connect(connect, path)?,
+            QueuePair::Datagram(_) => return Err(VerbsError::InvalidArgument),
+        }
+        slot.level = level;
+        Ok(())
     }
 
     /// Returns the numbers of queue pairs and completion queues.

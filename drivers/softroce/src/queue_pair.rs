@@ -46,6 +46,13 @@ impl QueuePair {
         }
     }
 
+    /// Keeps few requests in flight, if `yields` and the service has a window.
+    pub(crate) fn set_yielding(&mut self, yields: bool) {
+        if let Self::Reliable(qp) = self {
+            qp.set_yielding(yields);
+        }
+    }
+
     pub(crate) fn next_tx(&self, round: u32) -> Option<Tx> {
         match self {
             Self::Reliable(qp) => qp.next_tx(round),

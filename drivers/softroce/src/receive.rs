@@ -44,6 +44,7 @@ impl Core {
         match (&slot.qp, bth.opcode.service) {
             (QueuePair::Reliable(qp), Service::Rc | Service::Cnp) if qp.is_peer(net) => {
                 let (round, ecn) = (self.round, net.ecn());
+                self.common.levels.note(slot.level, now);
                 receive(&mut self.common, slot, &frame.packet, ecn, round, now);
             }
             (QueuePair::Reliable(_), Service::Rc | Service::Cnp) => self.common.counters.rx_wrong_peer += 1,

@@ -17,6 +17,8 @@ pub(crate) struct Slot {
     pub(crate) qp: QueuePair,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
+    /// The service level, 0 to 7.
+    pub(crate) level: u8,
     /// True if the queue pair is in the list of senders.
     pub(crate) queued: bool,
     /// The deadline at the last check.

@@ -1,4 +1,5 @@
-//! Sent packets: the turns of the queue pairs, and the ways to the port and within the RNIC.
+//! Sent packets: the turns of the queue pairs, those above service level 0 first, and the ways to the port
+//! and within the RNIC.
 
 use crate::common::Common;
 use crate::engine::Core;
@@ -49,6 +50,9 @@ impl Core {
         sent: &mut usize,
         on_wire: &mut usize,
     ) {
+        if self.common.levels.is_used() {
+            self.look_at_levels(index, now);
+        }
         // The queue pair counts as queued until the burst is over, so that it is checked for more work only
         // once.
         for _ in 0..burst {
@@ -67,9 +71,18 @@ impl Core {
             *sent += 1;
         }
         if let Some(slot) = self.slots.at(index) {
-            slot.queued = false;
-            // Queues it again if it has more to send.
-            self.common.update(slot);
+            if slot.level > 0 {
+                self.common.levels.note(slot.level, now);
+            }
+            self.common.end_turn(slot);
+        }
+    }
+
+    /// Lets the queue pair in a slot give way to those of higher service levels that are in use.
+    #[cold]
+    fn look_at_levels(&mut self, index: usize, now: Instant) {
+        if let Some(slot) = self.slots.at(index) {
+            slot.qp.set_yielding(self.common.levels.yields(slot.level, now));
         }
     }
 

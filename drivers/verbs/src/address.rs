@@ -91,6 +91,14 @@ impl AddressVector {
     /// RDMA over converged Ethernet does. A congested switch marks the packets of such a sender instead
     /// of dropping them.
     pub const ECT_0: u8 = 2;
+
+    /// Returns the path at service level `level`, 0 to 7, with the DSCP of the same class: eight times the
+    /// level (a class selector of RFC 2474). The ECN bits stay.
+    #[must_use]
+    pub const fn with_level(self, level: u8) -> Self {
+        let level = level & 7;
+        Self { service_level: level, traffic_class: level << 5 | self.traffic_class & 3, ..self }
+    }
 }
 
 /// The payload bytes of a full packet on a path.

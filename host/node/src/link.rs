@@ -27,8 +27,6 @@ const IN: usize = 4;
 const SOCKET: usize = 128 << 10;
 /// The number of heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
-/// The length of the longest encoded acknowledgement of a heartbeat, in bytes.
-const LONGEST_ACK: usize = 11;
 
 /// The control connection of a node that has joined.
 pub(crate) struct Link {
@@ -244,11 +242,11 @@ impl Link {
 
     /// Notes an acknowledged heartbeat.
     fn heard(&self, message: &[u8], incoming: &mut Incoming) {
-        // No other message is that short; long messages are not decoded twice.
-        if message.len() > LONGEST_ACK {
+        // Long messages are not decoded twice.
+        if message.len() > ToNode::LONGEST_ACK {
             return;
         }
-        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
+        let Ok(ToNode::HeartbeatAck { seq, .. }) = proto::decode(message) else { return };
         let outgoing = self.outgoing.lock();
         let sent = outgoing.sent.iter().find(|(number, _)| *number == seq);
         if let Some((_, at)) = sent {

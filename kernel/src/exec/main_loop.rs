@@ -9,11 +9,14 @@ use super::{FULL_TURN, POLL_INTERVAL};
 use crate::arch::{self, cpu};
 use crate::{console, time};
 
-/// The longest spin before a halt of a core that has pollers, in nanoseconds: longer than most RDMA
-/// operations take, so that neither their issuer nor their target is halted when the next packet comes.
-static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(1_000_000);
+/// The longest spin before a halt of a core that has pollers, in nanoseconds: longer than RDMA operations
+/// take, so that neither their issuer nor their target is halted when the next packet comes. It is as long as
+/// a tick of a usual host's scheduler, because the host's thread that moves frames may have to wait for one.
+static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(4_000_000);
 /// The longest spin before a halt of a core without pollers. It waits for tasks that other cores make ready.
 const MAX_SPIN_FOR_TASKS: Duration = Duration::from_micros(50);
+/// The longest halt after which the spin grows: a longer spin would have seen the event that ended the halt.
+const SHORT_HALT: Duration = Duration::from_millis(1);
 /// The first and the shortest spin before a halt.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
 /// The largest number of tasks that run between two polls.
@@ -53,7 +56,7 @@ impl Spin {
     fn after_halt(&mut self, now: Instant, halted: Duration, max: Duration) {
         self.length = if now < self.not_before {
             Duration::ZERO
-        } else if halted <= max {
+        } else if halted <= SHORT_HALT.min(max) {
             (self.length * 2).max(FIRST_SPIN).min(max)
         } else {
             self.length / 4

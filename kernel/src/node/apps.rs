@@ -15,12 +15,18 @@ pub(super) fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
         #[cfg(feature = "bench")]
         Box::new(litebench::Bench),
         #[cfg(feature = "bench")]
+        Box::new(litebench::Paced),
+        #[cfg(feature = "bench")]
         Box::new(litebench::Progress),
+        #[cfg(feature = "bench")]
+        Box::new(litebench::Qos),
         #[cfg(feature = "echo")]
         Box::new(echo::Echo),
         #[cfg(feature = "semantics")]
         Box::new(semantics::Suite),
     ];
+    #[cfg(feature = "graph")]
+    apps.extend(graph::apps());
     apps.extend(perftest);
     apps
 }

@@ -138,6 +138,9 @@ fn checksums(source: &[u8]) {
         per_call(&alloc::format!("ICRC of {size} bytes by tables"), calls, |_| {
             black_box(roce::wire::Icrc::START.feed_by_table(&black_box(source)[..size]));
         });
+        per_call(&alloc::format!("ICRC of {size} bytes by shifts"), calls, |_| {
+            black_box(roce::wire::Icrc::START.feed_by_shifts(&black_box(source)[..size]));
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The sizes and times of a node.
 
+use super::qos::Scheme;
 use alloc::string::String;
 use core::time::Duration;
 use platform::Platform;
@@ -68,6 +69,14 @@ pub struct Config {
     /// membership; `None`: no limit. Meanwhile the node is suspended: it keeps all that it has and posts
     /// nothing.
     pub silence: Option<Duration>,
+    /// The scheme by which priorities are told apart, until
+    /// [`Lite::configure_qos`](crate::Lite::configure_qos) selects another.
+    pub scheme: Scheme,
+    /// The service level, 0 to 7, of the queue pairs of high priority under HW-Sep, on connections that are
+    /// opened under that scheme. Low priority, and all queue pairs under another scheme, have level 0. On
+    /// RoCE the level is the priority of a VLAN tag, if there is one, and selects the DSCP, which is eight
+    /// times the level (the class selectors of RFC 2474).
+    pub service_level: u8,
 }
 
 impl Default for Config {
@@ -92,6 +101,8 @@ impl Default for Config {
             retries: 7,
             rnr_delay: Duration::from_millis(1),
             silence: Some(Duration::from_secs(600)),
+            scheme: Scheme::None,
+            service_level: 4,
         }
     }
 }
@@ -118,6 +129,7 @@ impl Config {
         let largest = &mut self.bounce[2].0;
         *largest = (*largest).max(least);
         self.retries = self.retries.min(7);
+        self.service_level = self.service_level.min(7);
         self
     }
 
@@ -142,6 +154,6 @@ impl Config {
     /// Returns the number of receives posted for one peer: enough for all requests and replies in flight
     /// and the credit messages between them.
     pub(crate) fn recv_depth(&self) -> u32 {
-        2 * self.slots().max(32) + 16
+        2 * self.slots().max(32) + 24
     }
 }

@@ -86,10 +86,13 @@ counters! {
     served: "Calls given to handlers.",
     bytes_read: "Bytes of reads begun.",
     bytes_written: "Bytes of writes begun.",
+    bytes_copied: "Bytes of reads and writes that this node copied between its memories.",
     retries: "Transfers continued on a new connection.",
     busy: "Calls repeated because the server's queue was full.",
     deadline_misses: "Operations whose deadline passed.",
     connections: "Connections made.",
     closed: "Connections closed by agreement.",
+    set_ups_relayed: "Messages of set-ups that went through the manager.",
+    set_ups_refused: "Datagrams of set-ups that were forged, late or void.",
     on_no_permit: "Times that a connection waited for a permit.",
 }

@@ -47,6 +47,8 @@ impl Local {
     ) -> Self {
         let lease = platform.now() + Duration::from_millis(u64::from(welcome.lease_ms));
         let standing = Arc::<Standing>::default();
+        let qos = Qos::new(standing.clone());
+        qos.configure(config.scheme);
         Self {
             me: welcome.node,
             incarnation: welcome.incarnation,
@@ -54,7 +56,7 @@ impl Local {
             resumption: Waiters::default(),
             timers: Timers::new(platform.clone(), standing.clone()),
             counters: CoreCounters::new(platform.clone(), config.shards(&*platform)),
-            qos: Qos::new(standing.clone()),
+            qos,
             trace: Trace::new(standing.clone()),
             standing,
             control: Control::new(),

@@ -5,10 +5,12 @@
 //! [`Priority`] and may belong to an [`App`]. An operation without an application under no scheme
 //! costs one load and is not counted. The schemes are those of the paper's section on quality of
 //! service: **HW-Sep** gives low priority a queue pair of its own, **SW-Pri** delays operations of
-//! low priority at the sender. They apply to reads, writes and atomics; limits apply to calls as
-//! well.
+//! low priority at the sender. They and the limits apply to reads, writes, atomics, calls and messages;
+//! under HW-Sep, calls and messages of every priority have the queue pair of high priority.
 
+use super::config::Config;
 use super::standing::{DELAYED, SEPARATED, Standing};
+use super::turns::Turns;
 use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;
@@ -49,6 +51,11 @@ pub enum Scheme {
     /// | at least `busy` operations of high priority are in flight | 96 to 128 µs |
     /// | operations of high priority are slow | 64 to 128 µs |
     /// | some of high priority are in flight, but fewer than of low priority | 32 to 64 µs |
+    ///
+    /// While a row applies, reads, writes and atomics of low priority go one at a time, and the delay is at
+    /// least three times what the one before has taken, up to 10 ms: the original's times are short beside
+    /// long operations and slow networks. Calls and messages of low priority wait for their turn and for
+    /// the delay, and then no longer hold up others. A call counts as in flight until its reply.
     SwPri {
         /// The number of high-priority operations in flight that counts as busy. The original LITE used 2.
         busy: u32,
@@ -220,13 +227,14 @@ pub(crate) struct Qos {
     /// the last one ended.
     taken_ns: AtomicU64,
     last_ns: AtomicU64,
+    pub(super) turns: Turns,
 }
 
 impl Qos {
     pub(crate) fn new(standing: Arc<Standing>) -> Self {
         let (busy, high, low) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         let [slow_ns, taken_ns, last_ns] = [const { AtomicU64::new(0) }; 3];
-        Self { standing, busy, slow_ns, high, low, taken_ns, last_ns }
+        Self { standing, busy, slow_ns, high, low, taken_ns, last_ns, turns: Turns::default() }
     }
 
     /// Returns whether an operation of `app` needs a ticket.
@@ -244,13 +252,19 @@ impl Qos {
         }
     }
 
+    /// Returns the service level of the queue pairs of high priority on a connection that is opened now.
+    pub(crate) fn level(&self, config: &Config) -> u8 {
+        if self.standing.has(SEPARATED) { config.service_level } else { 0 }
+    }
+
     fn is_fresh(&self, now: Instant) -> bool {
         let last = self.last_ns.load(Ordering::Relaxed);
         last != 0 && now.saturating_since(Instant::from_nanos(last)) < WINDOW
     }
 
-    /// Returns the least and the most time that an operation of low priority waits, in microseconds.
-    fn pause(&self, now: Instant) -> Option<(u64, u64)> {
+    /// Returns the least and the most time that an operation of low priority waits, in microseconds; `None`
+    /// if it need not wait.
+    pub(super) fn pause(&self, now: Instant) -> Option<(u64, u64)> {
         let high = self.high.load(Ordering::Relaxed);
         if high >= self.busy.load(Ordering::Relaxed) {
             return Some((96, 128));
@@ -286,6 +300,11 @@ impl Class {
     /// Returns true if the application has as many operations in flight as its limit allows.
     pub(crate) fn is_full(&self) -> bool {
         self.app.as_ref().is_some_and(App::is_full)
+    }
+
+    /// Returns true if an operation may have to give way to those of high priority.
+    pub(crate) fn gives_way(&self, qos: &Qos) -> bool {
+        self.priority == Priority::Low && qos.standing.has(DELAYED)
     }
 
     /// Counts an allocation of `bytes` against the application's limit; fails with `NoMemory` beyond it.
@@ -331,11 +350,10 @@ impl Qos {
         self.standing.replace(SEPARATED | DELAYED, which);
     }
 
-    /// Counts the begin of an operation under SW-Pri. Returns `None` under another scheme, and otherwise the
-    /// bounds of the operation's delay in microseconds, if it is delayed.
-    pub(crate) fn begin(&self, priority: Priority, now: Instant) -> Option<Option<(u64, u64)>> {
+    /// Counts the begin of an operation under SW-Pri. Returns false under another scheme.
+    pub(crate) fn begin(&self, priority: Priority) -> bool {
         if !self.standing.has(DELAYED) {
-            return None;
+            return false;
         }
         match priority {
             Priority::High => {
@@ -346,7 +364,7 @@ impl Qos {
             }
             Priority::Normal => {}
         }
-        Some(if priority == Priority::Low { self.pause(now) } else { None })
+        true
     }
 
     /// Counts the end of an operation that [`begin`](Self::begin) has counted at `begun`.

@@ -2,8 +2,9 @@
 //! node.
 
 use super::config::{MOST_CORES, MOST_SLOTS};
+use super::qos::Scheme;
 use crate::Config;
-use Form::{Bytes, Number, Pools, Time, TimeOrNever};
+use Form::{Bytes, Number, Pools, Schemes, Time, TimeOrNever};
 use alloc::string::{String, ToString};
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -36,6 +37,8 @@ enum Form {
     TimeOrNever(RangeInclusive<Duration>, fn(&mut Config, Option<Duration>)),
     /// The pools of bounce buffers.
     Pools,
+    /// The scheme by which priorities are told apart.
+    Schemes,
 }
 
 /// The reason for which a setting is not accepted. One line for people.
@@ -136,7 +139,17 @@ pub const SETTINGS: &[Setting] = &[
         "the time, beyond the lease, after which the node leaves if the manager is silent",
         TimeOrNever(SECOND..=LONGEST, |c, v| c.silence = v),
     ),
+    setting("scheme", "the scheme by which priorities are told apart", Schemes),
+    setting(
+        "service-level",
+        "the service level of high priority under hw-sep; its DSCP is eight times the level",
+        Number(0..=7, |c, v| c.service_level = v as u8),
+    ),
 ];
+
+/// The schemes by name.
+const SCHEMES: [(&str, Scheme); 3] =
+    [("none", Scheme::None), ("hw-sep", Scheme::HwSep), ("sw-pri", Scheme::SW_PRI)];
 
 impl Setting {
     /// Returns the values that are accepted, for people.
@@ -150,6 +163,7 @@ impl Setting {
             Time(range, _) => time_range_text(range),
             TimeOrNever(range, _) => time_range_text(range) + ", or never",
             Pools => "three pools as SIZExCOUNT, as in 256x256,4Kx64,64Kx16".into(),
+            Schemes => "none, hw-sep or sw-pri".into(),
         }
     }
 
@@ -163,6 +177,7 @@ impl Setting {
                 set(config, Some(parse_time(text).filter(|v| range.contains(v))?));
             }
             Pools => config.bounce = parse_pools(text)?,
+            Schemes => config.scheme = SCHEMES.iter().find(|(name, _)| *name == text)?.1,
         }
         // The ring is the one size that is not a plain range.
         (self.name != "ring" || config.ring.is_power_of_two()).then_some(())
@@ -280,6 +295,8 @@ mod tests {
             ("retries", "0", changed(|c| c.retries = 0)),
             ("rnr-delay", "10ms", changed(|c| c.rnr_delay = Duration::from_millis(10))),
             ("silence", "90s", changed(|c| c.silence = Some(Duration::from_secs(90)))),
+            ("scheme", "sw-pri", changed(|c| c.scheme = Scheme::SW_PRI)),
+            ("service-level", "1", changed(|c| c.service_level = 1)),
         ];
         let names: alloc::vec::Vec<_> = cases.iter().map(|(name, ..)| *name).collect();
         let all: alloc::vec::Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
@@ -307,6 +324,7 @@ mod tests {
             ("calls", "1"),
             ("calls", "4088"),
             ("retries", "7"),
+            ("service-level", "7"),
         ];
         for (name, value) in given {
             let mut config = set(name, value).unwrap();
@@ -333,6 +351,8 @@ mod tests {
             ("deadline", "never", "deadline=never: want a time from 1us to 576h"),
             ("deadline", "5124096h", "deadline=5124096h: want a time from 1us to 576h"),
             ("silence", "10ms", "silence=10ms: want a time from 1s to 576h, or never"),
+            ("scheme", "None", "scheme=None: want none, hw-sep or sw-pri"),
+            ("service-level", "8", "service-level=8: want a number from 0 to 7"),
             ("turbo", "on", "LITE has no setting turbo"),
         ];
         for (name, value, why) in refused {

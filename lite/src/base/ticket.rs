@@ -1,7 +1,8 @@
-//! The admission of operations: limits of an application, and the delay of low priority.
+//! The admission of operations: limits of an application, and the turn and the delay of low priority.
 
 use super::local::Local;
 use super::qos::{App, Class, Priority};
+use super::turns::Turn;
 use crate::Error;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -13,6 +14,8 @@ pub(crate) struct Ticket {
     app: Option<App>,
     /// Set under SW-Pri: the priority of the operation and the time at which it began.
     counted: Option<(Priority, Instant)>,
+    /// The turn of an operation of low priority, if those go one at a time.
+    turn: Option<Turn>,
 }
 
 impl Drop for Ticket {
@@ -26,11 +29,15 @@ impl Drop for Ticket {
         if let Some((priority, begun)) = self.counted {
             self.node.qos.end(priority, begun, self.node.platform.now());
         }
+        if let Some(turn) = self.turn.take() {
+            self.node.qos.turns.give_back(turn, self.node.platform.now());
+        }
     }
 }
 
 impl Local {
-    /// Waits until an operation of `bytes` may go. `one_sided`: the schemes apply to it.
+    /// Waits until an operation of `bytes` may go. `one_sided`: it ends by itself, so that others may wait
+    /// for its end.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         class: &Class,
@@ -38,7 +45,7 @@ impl Local {
         deadline: Instant,
         one_sided: bool,
     ) -> Result<Ticket, Error> {
-        let mut ticket = Ticket { node: self.clone(), app: None, counted: None };
+        let mut ticket = Ticket { node: self.clone(), app: None, counted: None, turn: None };
         if let Some(app) = &class.app {
             let mut waited = false;
             let enter = || {
@@ -59,13 +66,37 @@ impl Local {
             }
         }
         let now = self.platform.now();
-        if one_sided && let Some(delay) = self.qos.begin(class.priority, now) {
+        if self.qos.begin(class.priority) {
             ticket.counted = Some((class.priority, now));
-            if let Some((least, most)) = delay {
-                let pause = Duration::from_micros(least + self.random() % (most - least + 1));
-                self.timers.until((now + pause).min(deadline)).await;
+            if class.priority == Priority::Low {
+                self.give_way(&mut ticket, deadline).await;
+            }
+            if !one_sided && let Some(turn) = ticket.turn.take() {
+                self.qos.turns.give_back(turn, self.platform.now());
             }
         }
         Ok(ticket)
+    }
+
+    /// Waits for the turn of an operation of low priority and for its delay, while those of high priority
+    /// need that; no longer than until `deadline`.
+    async fn give_way(&self, ticket: &mut Ticket, deadline: Instant) {
+        let turns = &self.qos.turns;
+        // Operations of low priority that wait here go on when none of high priority is in use any more.
+        let look = || match self.qos.pause(self.platform.now()) {
+            Some(_) => turns.take().map(Some),
+            None => Some(None),
+        };
+        let Some(Some(turn)) = self.timers.before(deadline, turns.queue.until(look)).await else { return };
+        let earliest = turn.earliest();
+        ticket.turn = Some(turn);
+        let now = self.platform.now();
+        if let Some((least, most)) = self.qos.pause(now) {
+            let pause = Duration::from_micros(least + self.random() % (most - least + 1));
+            self.timers.until((now + pause).max(earliest).min(deadline)).await;
+        }
+        if let Some(turn) = &mut ticket.turn {
+            turn.begin(self.platform.now());
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The methods of [`Lite`] for calls and messages.
 
 use super::Lite;
-use crate::rpc::{INTERNAL, RawRequest, Registration, ReplyTarget, Takes, Whom, all};
+use crate::base::wait::all;
+use crate::rpc::{INTERNAL, RawRequest, Registration, ReplyTarget, Takes, Whom};
 use crate::{Error, FunctionId, Mailbox, RpcOptions, RpcServer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -135,7 +135,8 @@ impl Lite {
         self.node.counters.each(|name| fast_path.iter().map(|counts| counts.of(name)).sum(), each);
     }
 
-    /// Selects the scheme for what this node sends from now on.
+    /// Selects the scheme for what this node sends from now on. The service level of a connection's queue
+    /// pairs is that of the scheme under which it was opened.
     pub fn configure_qos(&self, scheme: Scheme) {
         self.node.qos.configure(scheme);
     }

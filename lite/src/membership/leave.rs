@@ -3,6 +3,7 @@
 use super::standing::Membership;
 use crate::Error;
 use crate::channel::Channel;
+use crate::transport::op::NotPosted;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -66,6 +67,13 @@ impl Membership {
 
     fn is_idle(&self) -> bool {
         let conns: Vec<_> = self.by_receive.lock().values().cloned().collect();
-        conns.iter().flat_map(|c| &c.channels).all(Channel::is_quiet) && self.has_nothing_in_flight()
+        // The last replies have arrived when a signalled message after them has completed.
+        let flushed = conns.iter().filter(|conn| !conn.is_shut()).all(|conn| {
+            let mut channels = conn.channels.iter();
+            channels.all(|channel| self.post_flush(conn, channel) != Err(NotPosted::Busy))
+        });
+        flushed
+            && conns.iter().flat_map(|c| &c.channels).all(Channel::is_quiet)
+            && self.has_nothing_in_flight()
     }
 }

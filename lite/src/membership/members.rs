@@ -112,7 +112,7 @@ impl Membership {
             if peers.get(&node).is_some_and(known) {
                 return;
             }
-            peers.insert(node, Peer { member: member.clone(), link: PeerLink::Idle });
+            peers.insert(node, Peer::new(member.clone()));
         }
         self.peer_change.wake_all();
         self.watchers.tell(&Change::Joined(member));

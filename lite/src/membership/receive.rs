@@ -1,6 +1,7 @@
 //! The control connection: one task that sends, and one that receives.
 
 use super::standing::Membership;
+use crate::transport::connect::vouching::Voucher;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use platform::ControlLink;
@@ -50,7 +51,8 @@ impl Membership {
             };
             match message {
                 // The link has noted which heartbeat this acknowledges.
-                ToNode::HeartbeatAck { .. } => {
+                ToNode::HeartbeatAck { time, .. } => {
+                    self.vouching.note(time, self.platform.now());
                     self.extend_lease(link.lease_until());
                     self.report_memory();
                 }
@@ -73,6 +75,9 @@ impl Membership {
                 }
                 ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
                 ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
+                ToNode::Voucher { request, to, stamp, key, queue_pair } => {
+                    self.on_voucher(to, request, Voucher { stamp, key, queue_pair });
+                }
                 ToNode::Name { request, result } => {
                     if let Some(answer) = self.control.names.lock().get_mut(&request) {
                         *answer = Some(result);

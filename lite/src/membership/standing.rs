@@ -107,6 +107,7 @@ impl Membership {
         for link in links {
             self.retire(link);
         }
+        self.endpoint.close();
         let loopback = self.loopback.lock().take();
         if let Some(conn) = loopback {
             self.shut(&conn);

@@ -2,9 +2,11 @@
 
 use super::mapped::Mapping;
 use super::mapping::Mappings;
+use crate::base::own::Span;
 use crate::base::qos::Share;
-use crate::base::wait::{Epoch, Shut};
+use crate::base::wait::{Epoch, Shut, in_window};
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use crate::transport::op::{Access, InFlight, NotPosted, Verb};
 use crate::transport::transfer::{AttemptError, Data, RECONNECT_PAUSE, Route, TransferError, judge};
 use crate::{Error, Permissions};
@@ -14,8 +16,8 @@ use platform::IoAddr;
 use verbs::RemoteAddr;
 
 impl Mappings {
-    /// Moves all of `data` to or from a region, from `offset`, piece by piece. Sets `issued` if some of it
-    /// was ever posted, or copied here.
+    /// Moves all of `data` to or from a region, from `offset`. Several pieces of the region are moved at
+    /// once. Sets `issued` if some of the data was ever posted, or copied here.
     pub(crate) async fn access(
         self: &Arc<Self>,
         mapping: &Arc<Mapping>,
@@ -26,6 +28,33 @@ impl Mappings {
     ) -> Result<(), Error> {
         let (right, len) = (data.right(), data.len());
         mapping.check(right, offset, len as u64)?;
+        let pieces = mapping.pieces_at_once(self.chunk as u64 * self.config.window as u64);
+        if mapping.run(offset) >= len as u64 || pieces == 1 {
+            return self.access_in_order(mapping, offset, data, share, issued).await;
+        }
+        sometimes!("several pieces of a region moved at once");
+        let mut at = offset;
+        let next = || {
+            // A piece of length 0 is no piece; the rest fails when it is located.
+            let run = Some(mapping.run(at)).filter(|run| *run > 0).unwrap_or(u64::MAX);
+            let part = data.take_front(usize::try_from(run).unwrap_or(usize::MAX));
+            let (from, len) = (at, part.len());
+            at += len as u64;
+            (len > 0).then(|| self.access_in_order(mapping, from, part, share, issued))
+        };
+        in_window(pieces, next).await
+    }
+
+    /// Does the work of [`access`](Self::access) piece by piece.
+    async fn access_in_order(
+        self: &Arc<Self>,
+        mapping: &Arc<Mapping>,
+        offset: u64,
+        mut data: Data<'_>,
+        share: Share,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        let (right, len) = (data.right(), data.len());
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
@@ -83,8 +112,13 @@ impl Mappings {
         let copied = match data {
             Data::Write(d) => self.write_here(addr, d),
             Data::Read(d) => self.read_here(addr, d),
+            Data::WriteOwn(d) => copy_pieces(addr, d, |here, own, len| self.copy_within_here(own, here, len)),
+            Data::ReadOwn(d) => copy_pieces(addr, d, |here, own, len| self.copy_within_here(here, own, len)),
         };
         mapping.gate.exit();
+        if copied.is_ok() {
+            self.counters.bytes_copied.add(len as u64);
+        }
         copied.map(|()| len).map_err(TransferError::For)
     }
 
@@ -150,4 +184,19 @@ impl Mappings {
             };
         }
     }
+}
+
+/// Calls `copy` for each piece of a span, with the address from `addr` on that it belongs to, the address of
+/// the piece, and its length.
+fn copy_pieces(
+    addr: IoAddr,
+    span: &Span<'_>,
+    copy: impl Fn(IoAddr, IoAddr, u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut done = 0;
+    for (own, len) in span.pieces() {
+        copy(addr.checked_add(done).ok_or(Error::OutOfBounds)?, own, len)?;
+        done += len;
+    }
+    Ok(())
 }

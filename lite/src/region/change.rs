@@ -14,6 +14,7 @@ use super::rights::Grantee;
 use crate::base::member::MemberId;
 use crate::base::names::{Bearer, Named};
 use crate::base::qos::Share;
+use crate::base::wait::in_window;
 use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::{Request, Response};
@@ -31,8 +32,10 @@ use proto::NodeId;
 
 /// The time that the directory may take to bind or free a name.
 const NAME_DEADLINE: Duration = Duration::from_secs(5);
-/// The number of bytes copied at once.
-const COPY_STEP: u64 = 1 << 20;
+/// The number of bytes of one step of a copy.
+const COPY_STEP: u64 = 256 << 10;
+/// The number of steps that are done at once.
+const COPY_STEPS: usize = 4;
 /// The time that a copy of [`COPY_STEP`] bytes may take.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -260,31 +263,36 @@ impl RegionOwner {
             Ok::<_, Error>(Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), stamp))
         };
         let (source, target) = (open(from)?, open(to)?);
-        let (len, issued) = (from.len(), AtomicBool::new(false));
-        let mut buffer = vec![0; COPY_STEP.min(len) as usize];
-        let mut done = 0;
-        let result = loop {
-            if done >= len {
-                break Ok(());
-            }
-            let step = COPY_STEP.min(len - done) as usize;
-            let Some(bytes) = buffer.get_mut(..step) else { break Err(Error::OutOfBounds) };
-            let deadline = self.platform.now() + COPY_DEADLINE;
-            let copied = async {
-                self.access(&source, done, Data::Read(bytes), Share::All, &issued).await?;
-                self.access(&target, done, Data::Write(bytes), Share::All, &issued).await
-            };
-            if let Err(error) = self.limit(deadline, &issued, copied).await {
-                break Err(error);
-            }
-            done += step as u64;
-            platform::yield_now().await;
+        let (len, issued, mut done) = (from.len(), AtomicBool::new(false), 0);
+        let next = || {
+            let (at, step) = (done, COPY_STEP.min(len - done));
+            done += step;
+            (step > 0).then_some(self.copy_step((&source, &target), at, step, &issued))
         };
+        let result = in_window(COPY_STEPS, next).await;
         // An attempt that was given up may still be on the wire.
         for mapping in [source, target] {
             mapping.close();
             self.drained(&mapping).await;
         }
         result
+    }
+    /// Copies `len` bytes at `at` from one mapping to another.
+    async fn copy_step(
+        self: &Arc<Self>,
+        (source, target): (&Arc<Mapping>, &Arc<Mapping>),
+        at: u64,
+        len: u64,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        let mut bytes = vec![0; len as usize];
+        let deadline = self.platform.now() + COPY_DEADLINE;
+        let copied = async {
+            self.access(source, at, Data::Read(&mut bytes), Share::All, issued).await?;
+            self.access(target, at, Data::Write(&bytes), Share::All, issued).await
+        };
+        self.limit(deadline, issued, copied).await?;
+        platform::yield_now().await;
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use super::mapped::Mapping;
 use super::request::Loan;
 use crate::base::member::MemberId;
 use crate::base::qos::{Class, MemoryCharge};
+use crate::base::wait::in_window;
 use crate::region::issuer::Issuer;
 use crate::region::owner::RegionOwner;
 use crate::region::request::{Request, Response};
@@ -16,8 +17,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use platform::Instant;
 
-/// The bytes that are copied before other tasks run.
-const TURN: u64 = 1 << 20;
+/// The pieces that are copied at once.
+const AT_ONCE: usize = 4;
+/// The bytes after which a piece lets other tasks run.
+const TURN: u64 = 256 << 10;
 
 impl Lmr {
     /// Copies `len` bytes from `offset` to `to_offset` of `to`, which may be the same region. The ranges
@@ -85,7 +88,8 @@ impl Lmr {
     }
 }
 
-/// Copies through a buffer of this node, from the end if the target begins within the source.
+/// Copies through buffers of this node. Several pieces are copied at once unless the ranges overlap; in that
+/// case one after the other, from the end if the target begins within the source.
 async fn copy(
     from: &Lmr,
     offset: u64,
@@ -95,28 +99,29 @@ async fn copy(
     deadline: Instant,
 ) -> Result<(), Error> {
     let node = from.here();
-    let within = to_offset > offset && to_offset - offset < len;
-    let backwards = within && node.is_same(from, to).await?;
+    let overlap = offset.abs_diff(to_offset) < len && node.is_same(from, to).await?;
+    let (backwards, at_once) = (to_offset > offset, if overlap { 1 } else { AT_ONCE });
     let step = len.min(node.chunk as u64);
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(step as usize).map_err(|_| Error::NoMemory { asked: step, free: 0 })?;
-    buffer.resize(step as usize, 0);
-    let (from, to) = (from.until(deadline), to.until(deadline));
-    let (mut done, mut turn) = (0, 0);
-    while done < len {
+    let (from, to) = (&from.until(deadline), &to.until(deadline));
+    let mut done = 0;
+    let next = || {
         let part = step.min(len - done);
-        let at = if backwards { len - done - part } else { done };
-        let bytes = buffer.get_mut(..part as usize).unwrap_or_default();
-        from.read(offset + at, bytes).await?;
-        to.write(to_offset + at, bytes).await?;
+        let at = if overlap && backwards { len - done - part } else { done };
         done += part;
-        turn += part;
-        if turn >= TURN {
-            turn = 0;
-            platform::yield_now().await;
-        }
-    }
-    Ok(())
+        let others_run = done.is_multiple_of(TURN) || done == len;
+        (part > 0).then_some(async move {
+            let mut buffer = Vec::new();
+            buffer.try_reserve_exact(part as usize).map_err(|_| Error::NoMemory { asked: part, free: 0 })?;
+            buffer.resize(part as usize, 0);
+            from.read(offset + at, &mut buffer).await?;
+            to.write(to_offset + at, &buffer).await?;
+            if others_run {
+                platform::yield_now().await;
+            }
+            Ok(())
+        })
+    };
+    in_window(at_once, next).await
 }
 
 impl RegionOwner {

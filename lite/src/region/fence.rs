@@ -176,10 +176,15 @@ impl RegionOwner {
             }
             self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
         };
-        if unsure {
-            self.served_by(at).await;
+        if !unsure {
+            return Err(error);
         }
-        Err(error)
+        self.served_by(at).await;
+        Err(match error {
+            Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::Freed => error,
+            // An earlier attempt may have set the bytes.
+            _ => Error::Unknown,
+        })
     }
 
     /// Waits until a node has served all that this node has asked it so far, or has departed. A node serves

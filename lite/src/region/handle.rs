@@ -5,6 +5,7 @@ use super::handle_table::HandleEntry;
 use super::issuer::Issuer;
 use super::layout::Location;
 use super::mapped::Mapping;
+use crate::base::own::{Hold, OwnPiece};
 use crate::base::qos::{Class, MemoryCharge, Priority, Share};
 use crate::base::scope::Scoped;
 use crate::base::ticket::Ticket;
@@ -26,16 +27,16 @@ use core::time::Duration;
 use platform::{Instant, IoAddr};
 use proto::NodeId;
 
-/// Does an operation on the fast path, if it applies: returns `$done` if it succeeds, and the error
-/// of an operation that must not be repeated. Otherwise evaluates to true if the operation was
+/// Does the operation that `$depart` posts on the fast path, if it applies: returns `$done` if it succeeds,
+/// and the error of an operation that must not be repeated. Otherwise evaluates to true if the operation was
 /// posted and its outcome was lost with the connection, and to false if nothing has happened.
 ///
 /// A function of its own would copy the operation into its future.
 macro_rules! on_fast_path {
-    ($lmr:expr, $offset:expr, $verb:expr, $deadline:expr, $late:expr, |$flight:ident| $done:expr) => {{
-        let waker = TaskWaker.await;
+    ($lmr:expr, $late:expr, |$waker:ident| $depart:expr, |$flight:ident| $done:expr) => {{
+        let $waker = TaskWaker.await;
         let mut lost = false;
-        if let Some(mut $flight) = $lmr.depart($offset, $verb, $deadline, false, waker) {
+        if let Some(mut $flight) = $depart {
             let mut first = true;
             let ended = poll_fn(|cx| {
                 // The completion wakes the task, so the first poll need not look.
@@ -53,6 +54,7 @@ macro_rules! on_fast_path {
         lost
     }};
 }
+pub(super) use on_fast_path;
 
 /// The logarithm of the page size in which addresses are kept.
 const PAGE_BITS: u32 = 12;
@@ -93,8 +95,8 @@ impl PackedLocation {
 ///
 /// Every operation checks rights, bounds and alignment on this node before it is issued, and ends
 /// by the deadline of the handle, which it inherits from the [`Lite`](crate::Lite) that made it. A
-/// write of more than one chunk is not atomic; its chunks are written in ascending order unless it
-/// had to be repeated on a new connection.
+/// write of more than one chunk is not atomic; its chunks within a piece are written in ascending
+/// order unless it had to be repeated on a new connection, its pieces in no order.
 ///
 /// The handle caches where the region lay when it was mapped. While that is valid, an operation looks at
 /// nothing else of the region, so that its cost does not grow with the number of regions.
@@ -288,6 +290,30 @@ impl Lmr {
         node.post_fast(&route, verb, deadline, (&by.class, admitted), waker)
     }
 
+    /// Does the work of [`depart`](Self::depart) for a read into memory of the application, or a write from
+    /// it, without a copy; `right` tells which of the two.
+    pub(super) fn depart_own(
+        &self,
+        offset: u64,
+        right: Permissions,
+        (piece, hold): (OwnPiece, &Hold),
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<InFlight<'_>> {
+        let by = &*self.terms.by;
+        if by.class.app.is_some() {
+            return None;
+        }
+        let Extent { member, rights, len: room } = self.terms.extent;
+        let member = member.filter(|_| rights.contains(right))?;
+        let fits = (1..=by.transport.chunk as u64).contains(&piece.1);
+        if !fits || piece.1 > room.checked_sub(offset)? {
+            return None;
+        }
+        let route = FastRoute { member, addr: self.short.at(offset), stamp: self.short.stamp() };
+        by.transport.post_fast_own(&route, right, (piece, hold), deadline, waker)
+    }
+
     /// Returns a handle whose operations have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
@@ -312,9 +338,11 @@ impl Lmr {
         self.terms.by.class.is_rated(&self.terms.by.local.qos)
     }
 
-    /// Returns whether the application has as many operations in flight as it may.
-    pub(crate) fn is_full(&self) -> bool {
-        self.terms.by.class.is_full()
+    /// Returns whether an operation may have to wait for the end of earlier ones: the application has as many
+    /// in flight as it may, or those of low priority go one at a time.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let by = &self.terms.by;
+        by.class.is_full() || by.class.gives_way(&by.local.qos)
     }
 
     /// Waits until an operation of `len` bytes, which has been checked, may go, if limits or a scheme
@@ -335,9 +363,12 @@ impl Lmr {
         async move {
             let deadline = self.deadline();
             let len = into.len() as u32;
-            let lost =
-                on_fast_path!(self, offset, Verb::Read { len }, deadline, Error::Deadline, |flight| flight
-                    .read(into));
+            let lost = on_fast_path!(
+                self,
+                Error::Deadline,
+                |waker| self.depart(offset, Verb::Read { len }, deadline, false, waker),
+                |flight| flight.read(into)
+            );
             self.transfer_long(offset, Data::Read(into), deadline, lost).await
         }
     }
@@ -352,10 +383,15 @@ impl Lmr {
             let deadline = self.deadline();
             let lost = on_fast_path!(
                 self,
-                offset,
-                Verb::Write { head: data, tail: &[], imm: None },
-                deadline,
                 Error::Unknown,
+                // A variable would be part of the future.
+                |waker| self.depart(
+                    offset,
+                    Verb::Write { head: data, tail: &[], imm: None },
+                    deadline,
+                    false,
+                    waker
+                ),
                 |flight| Ok(())
             );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
@@ -389,11 +425,16 @@ impl Lmr {
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
         let deadline = self.deadline();
         if offset.is_multiple_of(8) {
-            let lost = on_fast_path!(self, offset, verb, deadline, Error::Unknown, |flight| {
-                let mut before = [0; 8];
-                flight.read(&mut before)?;
-                Ok(u64::from_ne_bytes(before))
-            });
+            let lost = on_fast_path!(
+                self,
+                Error::Unknown,
+                |waker| self.depart(offset, verb, deadline, false, waker),
+                |flight| {
+                    let mut before = [0; 8];
+                    flight.read(&mut before)?;
+                    Ok(u64::from_ne_bytes(before))
+                }
+            );
             if lost && !planted(Bug::AtomicTwice) {
                 return Err(self.lost());
             }

@@ -21,6 +21,11 @@ impl Local {
         self.platform.memory().write(addr, data).map_err(|_| Error::OutOfBounds)
     }
 
+    /// Copies `len` bytes of this node's memory.
+    pub(crate) fn copy_within_here(&self, from: IoAddr, to: IoAddr, len: u64) -> Result<(), Error> {
+        self.platform.memory().copy(from, to, len).map_err(|_| Error::OutOfBounds)
+    }
+
     /// Sets bytes of this node's memory from `addr`.
     pub(crate) fn set_here(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), Error> {
         self.platform.memory().fill(addr, len, byte).map_err(|_| Error::OutOfBounds)

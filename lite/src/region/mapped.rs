@@ -12,6 +12,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use proto::NodeId;
 
+/// The most pieces that a transfer moves at once.
+const MOST_AT_ONCE: usize = 128;
+
 /// One mapping of a region: the right to operate on its memory until it is revoked.
 ///
 /// All that may change in it changes while its gate is shut. So an operation that enters with the epoch of
@@ -104,6 +107,22 @@ impl Mapping {
         let layout = self.layout.lock();
         let mut pieces = layout.pieces();
         pieces.next().filter(|piece| piece.len == self.len).copied()
+    }
+
+    /// Returns the number of bytes at `offset` that are contiguous; 0 if there is none.
+    pub(crate) fn run(&self, offset: u64) -> u64 {
+        self.layout.lock().find(offset).map_or(0, |spot| spot.run)
+    }
+
+    /// Returns the number of pieces that a transfer moves at once. Of a striped region, each column has about
+    /// `bytes` in flight, or one piece.
+    pub(crate) fn pieces_at_once(&self, bytes: u64) -> usize {
+        let layout = self.layout.lock();
+        let pieces = match layout.columns() {
+            1 => layout.pieces().take(MOST_AT_ONCE).count(),
+            columns => columns * (bytes / layout.stripe()).clamp(1, MOST_AT_ONCE as u64) as usize,
+        };
+        pieces.min(MOST_AT_ONCE)
     }
 
     /// Returns the node of the first byte.

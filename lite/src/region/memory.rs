@@ -32,7 +32,7 @@ pub(crate) enum Share {
     /// A share on this node, until dropped.
     Here {
         /// The memory of the share, until the share is dropped.
-        _stock: Stock,
+        _stock: Arc<Stock>,
     },
     /// A share on another node, which holds it until it is told to free it.
     There {
@@ -208,7 +208,7 @@ impl RegionMemory {
             let more = if *node == self.me {
                 let stock = self.take_stock(*share).await?;
                 let more = stock.pieces().to_vec();
-                taken.shares.push(Share::Here { _stock: stock });
+                taken.shares.push(Share::Here { _stock: Arc::new(stock) });
                 more
             } else {
                 let (at, holding) = (self.member_now(*node)?, self.random());

@@ -251,7 +251,7 @@ impl CompletionQueue {
     async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
         let mut rated = pin!(op.lmr.rate(op.kind.len(), deadline));
         core::future::poll_fn(|cx| match rated.as_mut().poll(cx) {
-            Poll::Pending if op.lmr.is_full() && !self.is_empty() => Poll::Ready(Ok(None)),
+            Poll::Pending if op.lmr.is_held_back() && !self.is_empty() => Poll::Ready(Ok(None)),
             other => other,
         })
         .await
@@ -398,7 +398,7 @@ impl CompletionQueue {
             if let Some(taken) = entry {
                 node.local.trace(|| posted_event(taken.id, o.kind.verb(), to.0, qp_index));
             }
-            ops.fast_path.count(o.kind.verb());
+            ops.fast_path.count(o.kind.verb(), bytes);
         }
         ops.note_deadline(deadline, &node.standing);
         drop(ops);

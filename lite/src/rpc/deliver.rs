@@ -144,8 +144,12 @@ impl Rpc {
         data: &[u8],
     ) -> Result<(), Error> {
         let Some(rpc) = conn.channel(shard).filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
-        // The handler may have been stopped for longer than the lease.
-        self.local.look_at_lease(self.local.platform.now());
+        // The handler may have been stopped for longer than the lease, which does not end before something is
+        // due.
+        let now = self.local.platform.now();
+        if self.local.standing.is_due(now) {
+            self.local.look_at_lease(now);
+        }
         {
             let outbox = rpc.outbox.lock();
             if outbox.is_empty() {

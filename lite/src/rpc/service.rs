@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of records that a function keeps for its next requests, each with a buffer of at most
 /// [`LONGEST`] bytes.
@@ -30,6 +31,8 @@ pub(crate) struct Service {
     options: RpcOptions,
     takes: Takes,
     queue: Mutex<Queue>,
+    /// The number of calls in the queue. Written only under its lock; a hint for tasks that look.
+    waiting: AtomicUsize,
     /// Callers on this node that wait for room in the queue.
     room: FairQueue,
     arrival: FairQueue,
@@ -64,6 +67,7 @@ impl Service {
             options,
             takes,
             queue: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             room: FairQueue::default(),
             arrival: FairQueue::default(),
             idle: Waiters::default(),
@@ -122,6 +126,7 @@ impl Service {
             return call.refuse(sender, ReplyStatus::NoSuchFunction, 0);
         }
         queue.calls.push_back(call);
+        self.waiting.store(queue.calls.len(), Ordering::Relaxed);
         drop(queue);
         self.arrival.wake();
         if let Some(sender) = sender {
@@ -140,6 +145,7 @@ impl Service {
         } else {
             queue.reserved += 1;
             queue.calls.push_front(call);
+            self.waiting.store(queue.calls.len(), Ordering::Relaxed);
             None
         };
         drop(queue);
@@ -164,6 +170,7 @@ impl Service {
                 false => None,
             };
         };
+        self.waiting.store(queue.calls.len(), Ordering::Relaxed);
         queue.reserved -= 1;
         queue.under_way += 1;
         drop(queue);
@@ -174,7 +181,8 @@ impl Service {
 
     /// Returns the next call unfetched: the request may still be in its caller's memory.
     pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Rpc) -> Result<Call, Error> {
-        self.arrival.until(|| self.take(node)).await
+        let is_likely = || self.waiting.load(Ordering::Relaxed) > 0;
+        self.arrival.until_likely(is_likely, || self.take(node)).await
     }
 
     /// Returns the next call. If this is dropped before it is ready, another task gets the call.

@@ -45,9 +45,11 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
     held.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// Returns the number of queue pairs of open connections, including the loop-back connection.
+/// Returns the number of queue pairs of open connections, including the loop-back connection, and of the one
+/// for datagrams.
 pub(crate) fn queue_pairs(lite: &Lite) -> usize {
     let conns = lite.node.by_receive.lock().values().map(|conn| conn.group().len()).sum::<usize>();
+    let conns = conns + lite.node.endpoint.queue_pairs();
     conns + lite.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.group().len())
 }
 

@@ -7,12 +7,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use platform::{ControlLink, Instant, LinkDown};
-use proto::{Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode, Welcome};
+use proto::{
+    Attempt, Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode,
+    VouchingSecret, Welcome,
+};
 use spin::Mutex;
-use verbs::Rnic;
+use verbs::{QpNum, Rnic};
 
 /// The lease that nodes get unless another is set: a day, because nothing renews it.
 const LEASE_MS: u32 = 86_400_000;
+/// The least stamp of a voucher. The manager has no clock, so its vouchers never become old.
+const FIRST_STAMP: u64 = 1 << 62;
+/// The secret from which the keys of members are computed.
+const SECRET: VouchingSecret = VouchingSecret::from_bytes([7; 32]);
 
 #[derive(Default)]
 struct Inbox {
@@ -32,6 +39,10 @@ struct State {
     lease_ms: Option<u32>,
     /// The last number given to an incarnation or to the binding of a name.
     last: u64,
+    /// The number of vouchers so far.
+    vouchers: u64,
+    /// The queue pairs at which members receive datagrams.
+    datagrams: BTreeMap<NodeId, QpNum>,
 }
 
 impl State {
@@ -40,6 +51,7 @@ impl State {
         let (member, inbox) = self.members.remove(&node)?;
         self.names.retain(|_, (owner, _)| *owner != node);
         self.free.remove(&node);
+        self.datagrams.remove(&node);
         let incarnation = member.incarnation;
         for (_, other) in self.members.values() {
             send(other, &ToNode::Left { node, incarnation, reason: reason.into() });
@@ -90,6 +102,12 @@ fn hang_up(inbox: &Mutex<Inbox>) {
     }
 }
 
+/// Returns the voucher for an attempt.
+fn voucher(request: u64, attempt: Attempt, queue_pair: Option<QpNum>) -> ToNode {
+    let key = SECRET.member(attempt.responder).voucher(&attempt);
+    ToNode::Voucher { request, to: attempt.responder.0, stamp: attempt.stamp, key, queue_pair }
+}
+
 impl Hub {
     /// Returns a manager without members.
     #[must_use]
@@ -130,7 +148,15 @@ impl Hub {
         let link = Link { hub: self.clone(), node, inbox };
         (
             Arc::new(link),
-            Welcome { node, incarnation, gid, lease_ms: state.lease_ms.unwrap_or(LEASE_MS), members },
+            Welcome {
+                node,
+                incarnation,
+                gid,
+                lease_ms: state.lease_ms.unwrap_or(LEASE_MS),
+                time: 0,
+                key: SECRET.member((node, incarnation)),
+                members,
+            },
         )
     }
 
@@ -144,7 +170,7 @@ impl Hub {
         let inbox = self.0.lock().members.get(&node).map(|(_, inbox)| inbox.clone());
         if let Some(inbox) = inbox {
             inbox.lock().lease_until = Some(until);
-            send(&inbox, &ToNode::HeartbeatAck { seq: 0 });
+            send(&inbox, &ToNode::HeartbeatAck { seq: 0, time: 0 });
         }
     }
 
@@ -181,7 +207,7 @@ impl Hub {
             }
             return;
         }
-        let State { members, names, departures, free, last, .. } = &mut *state;
+        let State { members, names, departures, free, last, vouchers, datagrams, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {
@@ -189,6 +215,16 @@ impl Hub {
                 if let Some((_, there)) = members.get(&to).filter(|(m, _)| m.incarnation == incarnation) {
                     send(there, &ToNode::Relayed { from, incarnation: member.incarnation, body });
                 }
+            }
+            ToManager::Datagrams { queue_pair } => datagrams.extend(queue_pair.map(|number| (from, number))),
+            ToManager::AskVoucher { request, to, incarnation }
+                if members.get(&to).is_some_and(|(m, _)| m.incarnation == incarnation) =>
+            {
+                *vouchers += 1;
+                let queue_pair = datagrams.get(&to).copied();
+                let (requester, responder) = ((from, member.incarnation), (to, incarnation));
+                let attempt = Attempt { requester, responder, stamp: FIRST_STAMP + *vouchers };
+                send(inbox, &voucher(request, attempt, queue_pair));
             }
             ToManager::NameBind { request, name, value } => {
                 if let Err(error) = proto::check_lengths(&name, &value) {

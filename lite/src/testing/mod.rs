@@ -22,7 +22,7 @@ pub use hub::Hub;
 pub use native::{Clock, Cores, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
-pub use shadow::{Bytes, errands, has_cut_off, may_change, region_owner};
+pub use shadow::{Bytes, errands, has_cut_off, may_change, region_owner, take_accepted};
 #[cfg(debug_assertions)]
 pub use sometimes::{count_state, take_states};
 pub use sparse::{Sparse, SparseHost};

@@ -20,8 +20,11 @@ struct Qp {
     failed: bool,
     receives: VecDeque<WrId>,
     /// Work that is held back, or waits for a receive at the peer.
-    held: VecDeque<(WrId, Work)>,
+    held: VecDeque<(Id, Work)>,
 }
+
+/// The identifier of a work request, and true if its success makes a completion.
+type Id = (WrId, bool);
 
 /// A work request; its payload stays in place unless it is inline.
 enum Work {
@@ -64,6 +67,8 @@ struct State {
     reuses: bool,
     /// The immediate and length of each write that was done; `None` while they are not recorded.
     writes: Option<Vec<(Option<u32>, u32)>>,
+    /// The number of reads that were done.
+    reads: u64,
 }
 
 /// The network that connects the RNICs of a process.
@@ -172,6 +177,12 @@ impl Fabric {
         self.0.lock().writes.clone().unwrap_or_default()
     }
 
+    /// Returns the number of reads that were done so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.0.lock().reads
+    }
+
     /// Returns the number of queue pairs of a port.
     #[must_use]
     pub fn queue_pairs(&self, gid: Gid) -> usize {
@@ -214,7 +225,7 @@ impl State {
         loop {
             let Some(port) = self.ports.get_mut(&gid.0) else { return any };
             let Some(qp) = port.qps.get_mut(&number) else { return any };
-            let Some((id, work)) = qp.held.pop_front() else { return any };
+            let Some(((id, signaled), work)) = qp.held.pop_front() else { return any };
             let (failed, peer, cq) = (qp.failed, qp.peer, qp.options.send_cq);
             let gap = peer.and_then(|(to, _)| self.gaps.get(&[gid.0, to.0]).copied());
             let fate = match peer {
@@ -228,7 +239,7 @@ impl State {
             let Some(qp) = port.qps.get_mut(&number) else { return any };
             match fate {
                 PendingChanges::Waits => {
-                    qp.held.push_front((id, work));
+                    qp.held.push_front(((id, signaled), work));
                     return any;
                 }
                 PendingChanges::Done(status, byte_len) => {
@@ -239,7 +250,10 @@ impl State {
                         Work::FetchAdd { .. } => WorkKind::FetchAdd,
                         Work::CompareSwap { .. } => WorkKind::CompareSwap,
                     };
-                    port.complete(cq, Completion { byte_len, ..Completion::new(id, number, status, kind) });
+                    if signaled || status != Status::Success {
+                        let completion = Completion::new(id, number, status, kind);
+                        port.complete(cq, Completion { byte_len, ..completion });
+                    }
                     any = true;
                 }
             }
@@ -306,6 +320,7 @@ impl State {
                 PendingChanges::Done(Status::Success, len)
             }
             Work::Read { into, .. } => {
+                self.reads += 1;
                 let total: u32 = into.iter().map(|(_, n)| n).sum();
                 let mut bytes = vec![0; total as usize];
                 if far.read(remote.addr, &mut bytes).is_err() {
@@ -448,7 +463,7 @@ impl Rnic for InstantRnic {
             let qp = port.qps.remove(&number).ok_or(VerbsError::NotFound)?;
             let flushed = |id, kind| Completion::new(id, number, Status::WorkRequestFlushed, kind);
             for (id, _) in qp.held {
-                port.complete(qp.options.send_cq, flushed(id, WorkKind::Write));
+                port.complete(qp.options.send_cq, flushed(id.0, WorkKind::Write));
             }
             for id in qp.receives {
                 port.complete(qp.options.recv_cq, flushed(id, WorkKind::Recv));
@@ -490,7 +505,7 @@ impl Rnic for InstantRnic {
                     return Err((i, VerbsError::InvalidArgument));
                 }
             };
-            qp.held.push_back((wr.id, work));
+            qp.held.push_back(((wr.id, wr.signaled), work));
             if !state.holding {
                 state.work(self.port.gid, number);
             }

@@ -6,6 +6,7 @@ use crate::base::member::MemberId;
 use crate::region::Piece;
 use alloc::vec::Vec;
 use platform::IoAddr;
+use proto::Attempt;
 
 /// Bytes of one node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,13 @@ pub fn may_change(owner: &Lite, by: MemberId, node: &Lite, bytes: Bytes) -> bool
 #[must_use]
 pub fn has_cut_off(node: MemberId, ended: MemberId, witness: &Lite) -> bool {
     witness.node.is_live(node) && witness.settled_lives().contains(&ended)
+}
+
+/// Returns the attempts to set up a connection that `node` has accepted since the last call, each with the
+/// peer for which it has accepted it.
+#[must_use]
+pub fn take_accepted(node: &Lite) -> Vec<(Attempt, MemberId)> {
+    core::mem::take(&mut *node.node.accepted.lock())
 }
 
 /// Returns the incarnations for which `node` sets or copies bytes at present.

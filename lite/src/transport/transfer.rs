@@ -1,5 +1,6 @@
 //! Reads and writes of any length, cut into chunks of which several are in flight.
 
+use crate::base::own::{Elements, Hold, Span};
 use crate::base::qos::Share;
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
@@ -34,13 +35,43 @@ pub(crate) enum Route<'a> {
 pub(crate) enum Data<'a> {
     Write(&'a [u8]),
     Read(&'a mut [u8]),
+    /// A write from memory of the application, without a copy.
+    WriteOwn(Span<'a>),
+    /// A read into memory of the application, without a copy.
+    ReadOwn(Span<'a>),
 }
 
-impl Data<'_> {
+/// One work request of a transfer.
+enum Chunk<'a> {
+    Bounced(Verb<'a>),
+    Own(Elements, &'a Hold),
+}
+
+impl<'a> Data<'a> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Write(d) => d.len(),
             Self::Read(d) => d.len(),
+            Self::WriteOwn(d) | Self::ReadOwn(d) => d.len() as usize,
+        }
+    }
+
+    /// Removes at most `len` bytes from the front and returns them.
+    pub(crate) fn take_front(&mut self, len: usize) -> Data<'a> {
+        let len = len.min(self.len());
+        match self {
+            Self::Write(d) => {
+                let (front, rest) = d.split_at(len);
+                *d = rest;
+                Data::Write(front)
+            }
+            Self::Read(d) => {
+                let (front, rest) = core::mem::take(d).split_at_mut(len);
+                *d = rest;
+                Data::Read(front)
+            }
+            Self::WriteOwn(d) => Data::WriteOwn(take_front(d, len)),
+            Self::ReadOwn(d) => Data::ReadOwn(take_front(d, len)),
         }
     }
 
@@ -50,6 +81,26 @@ impl Data<'_> {
         match self {
             Self::Write(d) => Data::Write(d.get(at..end).unwrap_or_default()),
             Self::Read(d) => Data::Read(d.get_mut(at..end).unwrap_or_default()),
+            Self::WriteOwn(d) => Data::WriteOwn(d.part(at as u64, len)),
+            Self::ReadOwn(d) => Data::ReadOwn(d.part(at as u64, len)),
+        }
+    }
+
+    /// Returns the next work request from byte `at` on, of at most `len` bytes and `elements` elements, and
+    /// its length.
+    fn chunk(&self, at: usize, len: usize, elements: usize) -> (Chunk<'_>, usize) {
+        let len = len.min(self.len() - at);
+        match self {
+            Self::Write(d) => {
+                let head = d.get(at..at + len).unwrap_or_default();
+                (Chunk::Bounced(Verb::Write { head, tail: &[], imm: None }), len)
+            }
+            Self::Read(_) => (Chunk::Bounced(Verb::Read { len: len as u32 }), len),
+            Self::WriteOwn(d) | Self::ReadOwn(d) => {
+                let elements = d.elements(at as u64, len, elements);
+                let len = elements.len as usize;
+                (Chunk::Own(elements, d.hold), len)
+            }
         }
     }
 
@@ -58,7 +109,7 @@ impl Data<'_> {
     fn unreached(&self, error: Error, issued: &AtomicBool) -> Error {
         match (self, error) {
             (_, error @ (Error::NodeDown(_) | Error::LinkDown)) => error,
-            (Self::Write(_), _) if issued.load(Ordering::Relaxed) => Error::Unknown,
+            (Self::Write(_) | Self::WriteOwn(_), _) if issued.load(Ordering::Relaxed) => Error::Unknown,
             (_, error) => error,
         }
     }
@@ -66,10 +117,16 @@ impl Data<'_> {
     /// Returns the right that the mapping must have.
     pub(crate) fn right(&self) -> Permissions {
         match self {
-            Self::Write(_) => Permissions::WRITE,
-            Self::Read(_) => Permissions::READ,
+            Self::Write(_) | Self::WriteOwn(_) => Permissions::WRITE,
+            Self::Read(_) | Self::ReadOwn(_) => Permissions::READ,
         }
     }
+}
+
+fn take_front<'a>(span: &mut Span<'a>, len: usize) -> Span<'a> {
+    let front = span.part(0, len as u64);
+    *span = span.part(len as u64, u64::MAX);
+    front
 }
 
 /// The reason for which a transfer stopped before its end.
@@ -193,22 +250,19 @@ impl Connections {
         loop {
             self.look_at_lease(self.platform.now());
             while count < window && next < data.len() {
-                let len = (data.len() - next).min(self.chunk);
-                let Some(to) = remote.checked_add(next as u64) else {
+                let (chunk, len) = data.chunk(next, self.chunk, self.max_sge);
+                let Some(to) = remote.checked_add(next as u64).filter(|_| len > 0) else {
                     return Err(Error::OutOfBounds.into());
                 };
-                let verb = match data {
-                    Data::Write(d) => Verb::Write {
-                        head: d.get(next..next + len).unwrap_or_default(),
-                        tail: &[],
-                        imm: None,
-                    },
-                    Data::Read(_) => Verb::Read { len: len as u32 },
-                };
-                let to = RemoteAddr { addr: to, key: conn.remote_key.rkey };
-                let post = || match self.try_post(conn, qp_index, verb, to, pass) {
-                    Err(NotPosted::Busy) => None,
-                    other => Some(other),
+                let (to, right) = (RemoteAddr { addr: to, key: conn.remote_key.rkey }, data.right());
+                let post = || {
+                    let posted = match &chunk {
+                        Chunk::Bounced(verb) => self.try_post(conn, qp_index, *verb, to, pass),
+                        Chunk::Own(elements, hold) => {
+                            self.try_post_own(conn, qp_index, (right, elements, hold), to, pass)
+                        }
+                    };
+                    (posted != Err(NotPosted::Busy)).then_some(posted)
                 };
                 // A task with chunks in flight does not wait for more room, or all tasks could wait for
                 // each other.
@@ -225,6 +279,9 @@ impl Connections {
                     NotPosted::ConnectionLost | NotPosted::Busy => AttemptError::Connection,
                 })?;
                 issued.store(true, Ordering::Relaxed);
+                if let Chunk::Bounced(verb) = chunk {
+                    self.counters.bytes_copied.add(self.bounce_len(verb).unwrap_or(0) as u64);
+                }
                 if let Some(place) = flights.get_mut((first + count) % MAX_WINDOW) {
                     *place = Some((InFlight::new(self, id), len));
                 }

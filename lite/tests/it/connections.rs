@@ -300,6 +300,51 @@ fn what_is_done_in_part_is_not_called_undone() {
     });
 }
 
+/// A memset reaches the node that holds the bytes, the answer is lost with the connection, and there is no
+/// memory for another connection: the error allows that the bytes are set.
+#[test]
+fn what_was_done_before_memory_ran_out_is_not_called_undone() {
+    let [first, second] = [1, 2].map(|i| Gid::from_ipv4([10, 0, 0, i]));
+    let mut c = cluster(2, 4);
+    let a = c.lite(1);
+    let owner = a.clone();
+    let lmr = c.world.run(LIMIT, async move {
+        let striped = Placement::Striped { nodes: vec![NodeId(1), NodeId(2)], stripe: 4096 };
+        let lmr = owner.alloc(striped, 8192, Permissions::all()).await.unwrap();
+        lmr.memset(4096, 200, 1).await.unwrap();
+        lmr
+    });
+    c.fabric.hold_between(second, first, true);
+    let (writer, outcome) = (lmr.clone(), Arc::new(std::sync::Mutex::new(None)));
+    let ended = outcome.clone();
+    spawn(&a, async move {
+        let result = writer.memset(4096, 200, 2).await;
+        *ended.lock().unwrap() = Some(result);
+    });
+    c.world.run_for(MS);
+    // The answer fails, and the connection with it. From then on no memory is free.
+    c.fabric.cut(first, true);
+    c.fabric.hold_between(second, first, false);
+    let host = c.nodes[0].0.clone();
+    let mut taken = Vec::new();
+    for _ in 0..2000 {
+        c.world.run_for(Duration::from_micros(20));
+        while let free @ 1.. = host.memory().largest_free() {
+            taken.push(host.memory().lend(free).unwrap());
+        }
+    }
+    drop(taken);
+    c.fabric.cut(first, false);
+    let until = c.world.now() + LIMIT;
+    assert!(c.world.run_until(until, || outcome.lock().unwrap().is_some()));
+    assert_eq!(*outcome.lock().unwrap(), Some(Err(Error::Unknown)));
+    c.world.run(LIMIT, async move {
+        let mut bytes = [0; 200];
+        lmr.read(4096, &mut bytes).await.unwrap();
+        assert_eq!(bytes, [2; 200]);
+    });
+}
+
 /// Polls `future` at most `polls` times, `apart` from each other, then drops it. Returns `true` if it ended
 /// before.
 async fn cut<F: Future>(lite: Lite, future: F, polls: usize, apart: Duration) -> bool {

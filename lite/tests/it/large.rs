@@ -58,7 +58,7 @@ fn a_share_of_a_hundred_gigabytes_is_had() {
             .await;
         // Memory that other nodes hold for a region is freed after the region.
         b.sleep(Duration::from_millis(1)).await;
-        let memory = b.local_memory(150 * GIB).await.unwrap();
+        let mut memory = b.local_memory(150 * GIB).await.unwrap();
         memory.write(149 * GIB, b"far away").unwrap();
         let lmr = b.register_memory(memory, RW).await.unwrap();
         let mut got = [0; 8];

@@ -17,6 +17,7 @@ mod membership;
 mod mishaps;
 mod names;
 mod one_sided;
+mod own_memory;
 mod posting;
 mod qos;
 mod regions;

@@ -193,3 +193,53 @@ fn limits_hold_and_accounts_are_kept() {
         assert_eq!(free.usage().bytes, before.bytes + 3);
     });
 }
+
+/// Calls and messages count as operations: those of low priority wait while those of high priority are in
+/// use, and hold up no others while they are in flight.
+#[test]
+fn calls_and_messages_of_low_priority_give_way() {
+    const MESSAGES: u32 = 20;
+    let mut c =
+        Cluster::paced(1, 2, 64 << 20, &Config { scheme: Scheme::SW_PRI, ..Config::default() }, Some(RATE));
+    let (a, b) = (c.lite(1), c.lite(2));
+    c.world.run(LIMIT, async move {
+        let mailbox = b.open_mailbox(1, RpcOptions::default()).unwrap();
+        let take = async move { while mailbox.receive().await.is_ok() {} };
+        b.platform().spawn("mailbox", Box::pin(take));
+        // A function that never replies.
+        let silent = b.register(2, RpcOptions::default()).unwrap();
+        let keep = async move {
+            let mut calls = Vec::new();
+            while let Ok(call) = silent.receive().await {
+                calls.push(call);
+            }
+        };
+        b.platform().spawn("silent", Box::pin(keep));
+        let (low, high) = (a.with_priority(Priority::Low), a.with_priority(Priority::High));
+        let send = async |lite: &Lite| {
+            let begun = a.platform().now();
+            for _ in 0..MESSAGES {
+                lite.send(NodeId(2), 1, b"message").await.unwrap();
+            }
+            a.platform().now() - begun
+        };
+        send(&low).await;
+        let alone = send(&low).await;
+        // Of low priority, one call waits for its reply, which nobody else waits for.
+        let waiting = low.with_deadline(Duration::from_millis(900));
+        let lost = async move { assert_eq!(waiting.call(NodeId(2), 2, b"", 1).await, Err(Error::Unknown)) };
+        a.platform().spawn("lost", Box::pin(lost));
+        // Two of high priority count as busy.
+        for _ in 0..2 {
+            let waiting = high.with_deadline(Duration::from_millis(900));
+            let lost = async move { drop(waiting.call(NodeId(2), 2, b"", 1).await) };
+            a.platform().spawn("lost", Box::pin(lost));
+        }
+        a.sleep(Duration::from_millis(1)).await;
+        let urgent = send(&high).await;
+        let beside = send(&low).await;
+        assert!(urgent < Duration::from_micros(20) * MESSAGES, "{alone:?} {urgent:?}");
+        assert!(beside >= Duration::from_micros(96) * MESSAGES, "{alone:?} {beside:?}");
+        assert!(beside < alone + Duration::from_micros(300) * MESSAGES, "{alone:?} {beside:?}");
+    });
+}

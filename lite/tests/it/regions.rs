@@ -242,7 +242,7 @@ fn memory_of_an_applications_own_becomes_a_region() {
     let before = free(&c);
     let (a, b) = (c.lite(1), c.lite(2));
     c.world.run(LIMIT, async move {
-        let memory = a.local_memory(10_000).await.unwrap();
+        let mut memory = a.local_memory(10_000).await.unwrap();
         memory.write(5000, b"mine").unwrap();
         assert_eq!(memory.write(9_999, b"ab"), Err(Error::OutOfBounds));
         let region = a.register_memory(memory, RW | Permissions::SHARE).await.unwrap();

@@ -490,3 +490,38 @@ fn at_most_once_across_connections() {
         assert!(unknown > 0 && unknown < 150, "seed {seed}: {unknown}");
     }
 }
+
+/// Most messages are posted without a signal: a failure of one ends its connection all the same, at either
+/// end, and the call with it, long before its deadline.
+#[test]
+fn a_message_that_fails_without_a_signal_ends_its_connection() {
+    let pause = Duration::from_millis(5);
+    for sends in [1, 2] {
+        let mut c = cluster(2, &Config::default());
+        let (a, b) = (c.lite(1), c.lite(2));
+        let served = Arc::new(AtomicU64::new(0));
+        echo(&b, Arc::new(b.register(1, RpcOptions::default()).unwrap()), pause, served.clone());
+        let fabric = c.fabric.clone();
+        c.world.run(LIMIT, async move {
+            a.call(TWO, 1, b"before", 10).await.unwrap();
+            let gid = Gid::from_ipv4([10, 0, 0, 2]);
+            if sends == 1 {
+                fabric.cut(gid, true);
+            } else {
+                // The request arrives, and the reply finds the network cut.
+                let fabric = fabric.clone();
+                let l = a.clone();
+                spawn(&a, async move {
+                    l.sleep(pause / 2).await;
+                    fabric.cut(gid, true);
+                });
+            }
+            let begun = a.platform().now();
+            assert_eq!(a.call(TWO, 1, b"lost", 10).await, Err(Error::Unknown));
+            assert!(a.platform().now() - begun < Duration::from_secs(1), "not by the deadline");
+            fabric.cut(gid, false);
+            assert_eq!(a.call(TWO, 1, b"after", 10).await.unwrap(), b"after");
+        });
+        assert_eq!(served.load(Ordering::SeqCst), 1 + sends);
+    }
+}

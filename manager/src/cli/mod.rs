@@ -176,8 +176,8 @@ struct SubmitArgs {
     /// part.
     #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
     on: Vec<String>,
-    /// An input file. It can be given several times.
-    #[arg(long, value_name = "FILE", required = true)]
+    /// An input file. It can be given several times; an application may need none.
+    #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
     /// The output file. It exists only if the job succeeds.
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::ops::Bound;
 use std::time::Duration;
-use verbs::{Gid, LinkKind, MacAddr};
+use verbs::{Gid, LinkKind, MacAddr, QpNum};
 
 /// The length of the longest relayed message, in bytes.
 const MAX_RELAY: usize = 4096;
@@ -21,8 +21,8 @@ const MAX_RELAY: usize = 4096;
 /// members.
 const MAX_DEPARTURES: usize = 8192;
 
-/// The least amount that a relayed message counts for, in bytes.
-const MIN_RELAY: usize = 256;
+/// The least amount that a relayed message or a voucher counts for, in bytes.
+pub(super) const MIN_RELAY: usize = 256;
 
 /// The number of bytes that a member may have relayed at once, and again in each second. To connect to 4,095
 /// members at once takes about 2 MB.
@@ -47,8 +47,10 @@ pub(super) struct Live {
     last_heartbeat: Instant,
     /// The job in which the member takes part, until the member's part is over.
     pub(super) job: Option<JobId>,
-    /// The allowance of relayed messages.
-    relays: Rate,
+    /// The allowance of relayed messages and vouchers.
+    pub(super) relays: Rate,
+    /// The queue pair at which it receives datagrams, if its RNIC has them.
+    pub(super) datagrams: Option<QpNum>,
 }
 
 impl Live {
@@ -219,6 +221,8 @@ impl Core {
             incarnation,
             gid,
             lease_ms: u32::try_from(self.config.lease.as_millis()).unwrap_or(u32::MAX),
+            time: self.now.as_nanos(),
+            key: self.vouchers.member(node, incarnation),
             members: others.by_ref().take(Welcome::MAX_MEMBERS).collect(),
         };
         let rest: Vec<Member> = others.collect();
@@ -231,6 +235,7 @@ impl Core {
             last_heartbeat: self.now,
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
+            datagrams: None,
         };
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
@@ -251,7 +256,7 @@ impl Core {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
                 live.last_heartbeat = self.now;
-                self.tell_node(conn, ToNode::HeartbeatAck { seq });
+                self.tell_node(conn, ToNode::HeartbeatAck { seq, time: self.now.as_nanos() });
             }
             ToManager::Relay { body, .. } if body.len() > MAX_RELAY => {
                 self.remove_member(node, &format!("it relayed a message of more than {MAX_RELAY} bytes"));
@@ -291,6 +296,10 @@ impl Core {
             ToManager::JobFailed { job, reason } => self.job_failed_by(node, job, &reason),
             ToManager::JobInputCredit { job, bytes } => self.job_credit(node, job, bytes),
             ToManager::JobOver { job } => self.job_over(node, job),
+            ToManager::Datagrams { queue_pair } => live.datagrams = queue_pair,
+            ToManager::AskVoucher { request, to, incarnation } => {
+                self.vouch(node, to, incarnation, request);
+            }
             ToManager::Leave => self.remove_member(node, "left"),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
         }

@@ -10,6 +10,7 @@ mod jobs;
 mod members;
 mod names;
 mod rate;
+mod vouchers;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
@@ -24,9 +25,11 @@ use members::Members;
 use platform::Instant;
 use proto::{
     Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
+    VouchingSecret,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -184,6 +187,7 @@ pub struct Core {
     unsaved: Option<Reason>,
     members: Members,
     departures: Departures,
+    vouchers: Vouchers,
     names: Directory,
     jobs: Jobs,
     clients: Clients,
@@ -193,9 +197,10 @@ pub struct Core {
 }
 
 impl Core {
-    /// Returns a manager without members that knows what it has saved.
+    /// Returns a manager without members that knows what it has saved. Each process of the manager needs a
+    /// secret of its own.
     #[must_use]
-    pub fn new(config: Config, saved: Saved) -> Self {
+    pub fn new(config: Config, saved: Saved, secret: VouchingSecret) -> Self {
         Self {
             config,
             now: Instant::ZERO,
@@ -205,6 +210,7 @@ impl Core {
             unsaved: None,
             members: Members::default(),
             departures: Departures::default(),
+            vouchers: Vouchers::new(secret),
             names: Directory::default(),
             jobs: Jobs::default(),
             clients: Clients::default(),

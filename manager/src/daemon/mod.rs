@@ -28,6 +28,7 @@ use driver::Driver;
 use keeper::Keeper;
 use limits::Limits;
 use log::Log;
+use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
 use std::collections::HashMap;
 use std::future::Future;
@@ -88,6 +89,9 @@ pub enum DaemonError {
     /// The key is not the whole key of the cluster.
     #[error(transparent)]
     Key(#[from] WrongRole),
+    /// The operating system returns no random bytes.
+    #[error("no random bytes from the operating system: {0}")]
+    Random(#[from] getrandom::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -122,7 +126,8 @@ impl<S: Keep> Daemon<S> {
 
     fn new(listener: TcpListener, options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
         let keys = options.key.roles()?;
-        let core = Core::new(options.config, saved);
+        let secret = VouchingSecret::from_bytes(crate::key::random()?);
+        let core = Core::new(options.config, saved, secret);
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors() })
     }
 

@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn ack(seq: u64) -> Message {
-        Message::ToNode(ToNode::HeartbeatAck { seq })
+        Message::ToNode(ToNode::HeartbeatAck { seq, time: 0 })
     }
 
     fn relayed(len: usize) -> Message {

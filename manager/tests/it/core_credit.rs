@@ -75,7 +75,7 @@ fn a_heartbeat_is_answered_whatever_input_waits() {
     input(&mut h, client, PIECE);
     input(&mut h, client, PIECE);
     h.say(nodes[0], &ToManager::Heartbeat { seq: 7 });
-    assert_eq!(h.node_heard(nodes[0]), [ToNode::HeartbeatAck { seq: 7 }]);
+    assert!(matches!(h.node_heard(nodes[0])[..], [ToNode::HeartbeatAck { seq: 7, .. }]));
     credit(&mut h, nodes[0], job, 2 * PIECE);
     assert_eq!(taken(&mut h, nodes[0]), (2 * PIECE, true));
 }

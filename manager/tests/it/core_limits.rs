@@ -186,6 +186,13 @@ fn a_flood_of_relayed_messages_ends_its_sender() {
     }
     assert!(sent >= 1000, "setting up connections to all members at once is no flood: {sent}");
     assert!(!h.closed.contains(&victim));
+    let (flooder, _) = h.join("c");
+    let ask = ToManager::AskVoucher { request: 1, to: life.node, incarnation: life.incarnation };
+    let asked = (0..100_000).take_while(|_| {
+        h.say(flooder, &ask);
+        !h.closed.contains(&flooder)
+    });
+    assert!((4096..99_999).contains(&asked.count()), "no end of it, or a voucher for each member is a flood");
 }
 
 #[test]

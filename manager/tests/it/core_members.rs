@@ -4,7 +4,7 @@ use crate::support::{Harness, join};
 use manager::core::{Config, Event, Record, Saved};
 use proto::*;
 use std::time::Duration;
-use verbs::{Gid, LinkKind, MacAddr};
+use verbs::{Gid, LinkKind, MacAddr, QpNum};
 
 fn refusal(h: &mut Harness, wish: Join) -> String {
     let (conn, answer) = h.try_join(wish);
@@ -213,7 +213,7 @@ fn a_lease_ends_without_heartbeats() {
     assert!(h.closed.contains(&b));
     assert!(!h.closed.contains(&a));
     h.say(b, &ToManager::Heartbeat { seq: 3 });
-    assert!(h.node_heard(b).iter().all(|m| *m != ToNode::HeartbeatAck { seq: 3 }), "too late");
+    assert!(h.node_heard(b).iter().all(|m| !matches!(m, ToNode::HeartbeatAck { seq: 3, .. })), "too late");
 }
 
 #[test]
@@ -256,6 +256,49 @@ fn relay_reaches_only_the_life_it_is_meant_for() {
     assert_eq!(h.node_heard(b), [relayed]);
     h.say(a, &ToManager::Relay { to: new.node, incarnation: new.incarnation, body: vec![0; 4097] });
     assert!(h.closed.contains(&a));
+}
+
+#[test]
+fn a_voucher_is_for_two_members_and_used_by_none_else() {
+    let mut h = Harness::new();
+    let (a, first) = h.join("a");
+    let (b, old) = h.join("b");
+    assert_ne!(first.key, old.key);
+    let ask = |welcome: &Welcome| ToManager::AskVoucher {
+        request: 5,
+        to: welcome.node,
+        incarnation: welcome.incarnation,
+    };
+    let voucher = |h: &mut Harness, by: &Welcome, of: &Welcome| {
+        let [ToNode::Voucher { request: 5, to, stamp, key, queue_pair }] = &h.node_heard(a)[..] else {
+            panic!("no voucher")
+        };
+        assert_eq!(*to, of.node);
+        let (requester, responder) = ((by.node, by.incarnation), (of.node, of.incarnation));
+        assert_eq!(*key, of.key.voucher(&Attempt { requester, responder, stamp: *stamp }));
+        (*stamp, *queue_pair)
+    };
+    h.node_heard(a);
+    h.say(a, &ask(&old));
+    let (one, none) = voucher(&mut h, &first, &old);
+    let queue_pair = Some(QpNum::new(0x77));
+    h.say(b, &ToManager::Datagrams { queue_pair });
+    h.say(a, &ask(&old));
+    let (two, there) = voucher(&mut h, &first, &old);
+    assert!(one < two, "no stamp twice, although no time has passed");
+    assert_eq!((none, there), (None, queue_pair));
+    h.drop(b);
+    h.node_heard(a);
+    h.say(a, &ask(&old));
+    assert_eq!(h.node_heard(a), [], "for an incarnation that has ended");
+    let (_, new) = h.join("b");
+    assert_ne!(new.key, old.key);
+    h.node_heard(a);
+    h.pass(Duration::from_secs(1));
+    h.say(a, &ask(&old));
+    h.say(a, &ask(&new));
+    let (three, none) = voucher(&mut h, &first, &new);
+    assert_eq!((three, none), (h.now.as_nanos(), None));
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn live(mut connection: Connection, every: Duration, stop: &AtomicBool) -> Seen 
         loop {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match connection.receiving.receive(Some(left)) {
-                Ok(ToNode::HeartbeatAck { seq: acked }) => {
+                Ok(ToNode::HeartbeatAck { seq: acked, .. }) => {
                     let now = Instant::now();
                     seen.unheard = seen.unheard.max(now - heard);
                     heard = beats[acked as usize];

@@ -120,7 +120,7 @@ fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration
         }
         let left = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match node.receiving.receive(Some(left)) {
-            Ok(ToNode::HeartbeatAck { seq }) => {
+            Ok(ToNode::HeartbeatAck { seq, .. }) => {
                 unheard = unheard.max(heard.elapsed());
                 heard = beats[seq as usize];
             }

@@ -86,7 +86,7 @@ fn wish(number: u16) -> Join {
 fn whole_life() {
     let config = Config { lease: Duration::from_secs(600), ..Config::default() };
     let client = ConnId(u64::from(u16::MAX));
-    let core = Core::new(config, Saved::default());
+    let core = Core::new(config, Saved::default(), VouchingSecret::from_bytes([7; 32]));
     let mut s = Scale { core, now: Instant::ZERO, told: Vec::new(), client };
     for number in 1..=MEMBERS {
         s.event(Event::Opened { conn: member(number), peer: "10.0.0.1:40000" });

@@ -262,7 +262,7 @@ pub(crate) fn acknowledged(node: &mut Connection, beat: u64) {
     node.sending.send(&ToManager::Heartbeat { seq: beat }).unwrap();
     loop {
         match node.receiving.receive(Some(Duration::from_secs(60))).unwrap() {
-            ToNode::HeartbeatAck { seq } if seq == beat => return,
+            ToNode::HeartbeatAck { seq, .. } if seq == beat => return,
             _ => {}
         }
     }

@@ -26,9 +26,10 @@ fn the_version_is_read_from_any_version() {
 fn messages_of_jobs_are_not_for_lite() {
     let (job, node, incarnation) = (JobId(300), NodeId(2), Incarnation(3));
     let start = JobStart { job, app: "a".into(), args: vec![], nodes: vec![], inputs: vec![], share: 0 };
+    let key = VoucherKey::from_bytes([0; 32]);
     for (message, expected) in [
         (ToNode::Refused { reason: "full".into() }, true),
-        (ToNode::HeartbeatAck { seq: 300 }, true),
+        (ToNode::HeartbeatAck { seq: 300, time: 5 }, true),
         (ToNode::Left { node, incarnation, reason: "left".into() }, true),
         (ToNode::Relayed { from: node, incarnation, body: vec![8] }, true),
         (ToNode::Name { request: 7, result: Err(NameError::Taken) }, true),
@@ -40,6 +41,7 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::Shutdown, false),
         (ToNode::Settled { node, incarnation }, true),
         (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),
+        (ToNode::Voucher { request: 1, to: node, stamp: 9, key, queue_pair: None }, true),
     ] {
         assert_eq!(ToNode::is_for_lite(&encode(&message)), expected, "{message:?}");
     }

@@ -13,7 +13,7 @@ pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot, cluster, perftest, semantics};
-use job::{disturbed, misuse, word_count};
+use job::{disturbed, graph, misuse, priorities, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -30,7 +30,9 @@ pub fn cases() -> Vec<Case> {
         node::cases(),
         peer::cases(),
         perftest::cases(),
+        priorities::cases(),
         cx3::cases(),
+        graph::cases(),
         word_count::cases(),
     ];
     groups.into_iter().flatten().collect()

@@ -228,7 +228,7 @@ pub(crate) async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
 /// Memory that an application has filled becomes a region, in place and with its contents.
 pub(crate) async fn memory_of_ones_own_becomes_a_region(cx: &Context) -> Outcome {
     const LEN: u64 = 50_001;
-    let memory = cx.lite.local_memory(LEN).await?;
+    let mut memory = cx.lite.local_memory(LEN).await?;
     same(memory.len(), LEN)?;
     let data = pattern(20_000, cx.rank());
     memory.write(30_001, &data)?;

@@ -11,6 +11,7 @@
 
 mod cluster;
 pub mod explore;
+mod forger;
 mod manager;
 mod nic;
 #[cfg(debug_assertions)]
@@ -22,6 +23,7 @@ mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
+pub use forger::{Forgery, with_payload};
 pub use manager::{ControlLinks, Crash, Direction, Disk, DiskFaults, SimManager, Socket};
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};

@@ -1,6 +1,7 @@
 //! The Ethernet between the nodes: a switch whose one queue has faults.
 
 use crate::Trace;
+use crate::forger::{Forger, Forgery, is_datagram};
 use crate::random::Random;
 use crate::shadow::{Sender, Serial};
 use lite::testing::{Device, Host};
@@ -40,6 +41,13 @@ struct State {
     paths: FaultQueue<Serial>,
     delayed: u64,
     random: Random,
+    /// The intruder, and its random decisions.
+    forger: Forger,
+    forgeries: Random,
+    /// True if all datagrams are lost.
+    loses_datagrams: bool,
+    /// The datagrams that were sent, while they are recorded.
+    recorded: Option<Vec<Vec<u8>>>,
 }
 
 /// The switch.
@@ -62,6 +70,10 @@ impl Wire {
             paths: FaultQueue::new(Faults::NONE, seed),
             delayed: 0,
             random: Random::new(seed),
+            forger: Forger::default(),
+            forgeries: Random::new(!seed),
+            loses_datagrams: false,
+            recorded: None,
         };
         Arc::new(Self { state: Mutex::new(state), trace })
     }
@@ -107,6 +119,41 @@ impl Wire {
         let by = late.map_or(0, |late| late.by.as_nanos() as u64);
         state.detour.set_faults(Faults { reorder: 1.0, reorder_ns: by, ..Faults::NONE });
         state.late = late;
+    }
+
+    /// Lets an intruder send datagrams from now on, or no longer.
+    pub fn set_forger(&self, habits: Option<Forgery>) {
+        self.lock().forger.habits = habits;
+    }
+
+    /// Returns the number of datagrams that an intruder has sent.
+    #[must_use]
+    pub fn forged(&self) -> u64 {
+        self.lock().forger.sent
+    }
+
+    /// Drops all datagrams from now on, or no longer.
+    pub fn lose_datagrams(&self, lost: bool) {
+        self.lock().loses_datagrams = lost;
+    }
+
+    /// Records the frames of datagrams from now on, including those that are lost.
+    pub fn record_datagrams(&self) {
+        self.lock().recorded = Some(Vec::new());
+    }
+
+    /// Returns the frames that were recorded.
+    #[must_use]
+    pub fn datagrams(&self) -> Vec<Vec<u8>> {
+        self.lock().recorded.clone().unwrap_or_default()
+    }
+
+    /// Delivers a frame at once, as an intruder's.
+    pub fn inject(&self, frame: &[u8]) {
+        let mut state = self.lock();
+        if let Some(inbox) = frame.first_chunk().and_then(|mac| state.inboxes.get_mut(mac)) {
+            inbox.push_back((Serial::MAX, frame.to_vec()));
+        }
     }
 
     /// Returns the number of frames that were delayed, or are.
@@ -195,6 +242,18 @@ impl EthernetPort for SimPort {
         let mut state = self.wire.lock();
         if state.unheard.contains(&(self.mac.0, to)) {
             return true;
+        }
+        if is_datagram(&frame) {
+            let State { forger, forgeries, paths, recorded, .. } = &mut *state;
+            for (from, frame, after) in forger.hears(self.serial, &frame, forgeries) {
+                paths.push(from, frame, now + after.as_nanos() as u64);
+            }
+            if let Some(recorded) = recorded {
+                recorded.push(frame.clone());
+            }
+            if state.loses_datagrams {
+                return true;
+            }
         }
         if let Some(by) = state.slow.get(&(self.mac.0, to)).copied() {
             state.delayed += 1;

@@ -35,6 +35,7 @@ const DEADLINES: &str = "no operation outlives its deadline";
 const EVENTS: &str = "an event counts its signals";
 const FREE: &str = "free memory stays as it is";
 const FRESH: &str = "fresh memory is zero";
+const VOUCHERS: &str = "a connection has a fresh voucher";
 const CUT_OFF: &str = "a dead node is cut off by all";
 const GUARDED: &str = "what a lock guards is linearizable";
 const NAME_ENDS: &str = "a name ends with its owner";
@@ -78,6 +79,8 @@ const QUICK: &[(Bug, &[&str])] = &[
     (LockBeforeSettled, &[CUT_OFF, GUARDED, HOLDER]),
     (LostSignal, &[HEALTHY]),
     (ClosedInUse, &[HEALTHY]),
+    (VoucherOfAnotherLife, &[VOUCHERS]),
+    (VoucherTwice, &[VOUCHERS]),
 ];
 
 /// The bugs of LITE that take longer to find.

@@ -43,12 +43,14 @@ pub(super) fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec
     parse(&String::from_utf8_lossy(&job.output))
 }
 
-/// Parses the application's output: name, bytes, samples, p50 ns, p99 ns, MB/s.
+/// Parses the lines of an application: name, bytes, samples, p50 ns, p99 ns, MB/s.
+pub(super) fn rows(text: &str) -> Result<Vec<Row>> {
+    text.lines().map(|line| row(line).with_context(|| format!("the figures `{line}`"))).collect()
+}
+
+/// Parses the output of `apps/bench`.
 pub(super) fn parse(text: &str) -> Result<Vec<Row>> {
-    let rows: Vec<Row> = text
-        .lines()
-        .map(|line| row(line).with_context(|| format!("the figures `{line}`")))
-        .collect::<Result<_>>()?;
+    let rows = rows(text)?;
     ensure!(rows.iter().any(|row| row.what == PING_PONG), "there is no ping-pong among the figures");
     Ok(rows)
 }

@@ -4,9 +4,11 @@
 mod against;
 mod boot;
 mod callgrind;
+mod connect;
 mod cores;
 mod cx3;
 mod document;
+pub(crate) mod figures;
 mod gaps;
 mod heaps;
 mod host;
@@ -15,12 +17,14 @@ mod lab;
 mod linux_pair;
 mod lite;
 mod native;
+mod nic;
 mod nodes;
 mod overhead;
 mod pairs;
 pub(crate) mod path;
 mod post;
 mod program;
+mod qos;
 mod rxe;
 mod scaling;
 pub(crate) mod shares;
@@ -79,6 +83,9 @@ enum Separate {
     /// Simulates a cluster of many nodes: the time to join, connect, call and leave, and the memory of a node
     /// and of a peer
     Nodes(nodes::Options),
+    /// Measures the first call to a peer in a simulated cluster, and the connections that a node makes in a
+    /// second
+    Connect(connect::Options),
     /// Compares the kernel's allocator, talc, with linked_list_allocator: the cost of allocations
     Heaps(heaps::Options),
     /// Compares the encrypted stream of a job's input to a node with the same bytes in clear over the same
@@ -89,6 +96,11 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(overhead::Options),
+    /// Measures the figures of LITE's paper, as far as machines without cards can show them
+    Figures(figures::Options),
+    /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
+    /// quality of service in turn
+    Qos(qos::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
     Post(post::Options),
@@ -207,9 +219,12 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Cx3(options)) => cx3::bench(options),
         Some(Separate::Scaling(options)) => scaling::bench(options),
         Some(Separate::Nodes(options)) => nodes::bench(options),
+        Some(Separate::Connect(options)) => connect::bench(options),
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Figures(options)) => figures::bench(options),
+        Some(Separate::Qos(options)) => qos::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Instructions) => instructions::bench(),

@@ -88,19 +88,40 @@ struct Figures {
     gaps: Gaps,
 }
 
+/// The cost of a call as native code, both ends together, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// The whole call.
+    pub all_ns: f64,
+    /// The time of equal messages by verbs alone.
+    pub verbs_ns: f64,
+}
+
+/// Measures a call.
+pub(super) fn call(quick: bool) -> Result<Call> {
+    let native = run(&program::build("lite", "native")?, quick)?;
+    let cost = native.cost.iter().find(|cost| cost.operation.starts_with("call"));
+    let cost = cost.context("the native benchmark has no call")?;
+    Ok(Call { all_ns: cost.all_ns, verbs_ns: cost.verbs_ns })
+}
+
+/// Runs the native benchmark.
+fn run(program: &Path, quick: bool) -> Result<Native> {
+    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
+    let file = dir.path().join("lite.json");
+    let mut bench = Command::new(program);
+    bench.args(quick.then_some("--quick")).arg("--json").arg(&file);
+    program::run(&mut bench)?;
+    serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")
+}
+
 /// Runs all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
-    let file = dir.path().join("lite.json");
     let program = program::build("lite", "native")?;
-    let mut bench = Command::new(&program);
-    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
-    program::run(&mut bench)?;
-    let native: Native =
-        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
+    let native = run(&program, options.quick)?;
     let mut gaps = Gaps::default();
     let instructions = gaps.attempt("instructions, by valgrind", || count(&program))?.unwrap_or_default();
     let shares =

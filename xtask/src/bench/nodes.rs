@@ -4,7 +4,7 @@ use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
 use lab::{paths, tool};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -32,19 +32,26 @@ pub(super) struct Options {
 pub(super) fn bench(options: &Options) -> Result<()> {
     let json = options.json.as_deref().map(|path| output::beside("nodes", path)).transpose()?;
     let Options { nodes, calls, seed, .. } = options;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--release", "--package", "sim", "--example", "scale", "--"]);
-    let numbers = [u64::from(*nodes), u64::from(*calls), *seed].map(|n| n.to_string());
-    for (name, number) in ["--nodes", "--calls", "--seed"].iter().zip(&numbers) {
-        cargo.args([name, number.as_str()]);
-    }
-    if let Some((file, _)) = &json {
-        cargo.arg("--json").arg(file.path());
-    }
     eprintln!("{nodes} nodes in one process; 1000 take about half a minute and 4 GB, after the build");
-    print!("{}", tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("nodes.log"), LIMIT)?);
+    print!(
+        "{}",
+        simulate([u64::from(*nodes), u64::from(*calls), *seed], json.as_ref().map(|json| json.0.path()))?
+    );
     if let Some((file, path)) = json {
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Runs a cluster with these numbers of nodes and of calls of each node, and this seed. Returns its report.
+pub(super) fn simulate(numbers: [u64; 3], json: Option<&Path>) -> Result<String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--release", "--package", "sim", "--example", "scale", "--"]);
+    for (name, number) in ["--nodes", "--calls", "--seed"].iter().zip(numbers) {
+        cargo.args([name, number.to_string().as_str()]);
+    }
+    if let Some(json) = json {
+        cargo.arg("--json").arg(json);
+    }
+    tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("nodes.log"), LIMIT)
 }

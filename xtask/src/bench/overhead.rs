@@ -5,20 +5,19 @@ use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
 use super::lite::{self, FETCH_ADD, PING_PONG, Row};
+use super::nic::{self, Nic};
 use super::pairs::Line;
 use super::table::Table;
 use super::target::{self, Bound, Target};
 use crate::output;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum};
-use lab::cx3::Tools;
 use lab::perftest::cell::{Cell, Direction};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::{Device, Plan};
 use lab::{interrupt, ui};
 use serde::Serialize;
-use std::fmt;
 use std::path::PathBuf;
 
 /// The greatest accepted latency of LITE, relative to perftest's.
@@ -51,35 +50,6 @@ pub(super) struct Options {
     strict: bool,
 }
 
-/// An RDMA device of the appliances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-enum Nic {
-    /// RoCE in software
-    Softroce,
-    /// An emulated ConnectX-3
-    Cx3,
-}
-
-impl Nic {
-    /// Returns the path MTU that LITE uses, in bytes: the greatest that frames of the device have room for.
-    fn mtu(self) -> u32 {
-        match self {
-            Self::Softroce => 4096,
-            Self::Cx3 => 1024,
-        }
-    }
-}
-
-impl fmt::Display for Nic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Softroce => "softroce",
-            Self::Cx3 => "cx3",
-        })
-    }
-}
-
 /// The amount of measurements.
 #[derive(Clone, Copy)]
 struct Amount {
@@ -106,7 +76,7 @@ impl Amount {
             loss: 0.0,
             iterations,
         };
-        let latencies = ["ib_write_lat", "ib_read_lat", "ib_atomic_lat"];
+        let latencies = ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_atomic_lat"];
         let latencies = latencies.map(|program| cell(program, 8, self.samples));
         let bandwidths = ["ib_write_bw", "ib_read_bw"].map(|program| cell(program, LARGE, self.messages));
         latencies.into_iter().chain(bandwidths)
@@ -139,7 +109,7 @@ struct Comparison {
     bound: Option<Bound>,
 }
 
-const COMPARISONS: [Comparison; 10] = [
+const COMPARISONS: [Comparison; 11] = [
     latency("8 B write ping-pong, p50", PING_PONG, "ib_write_lat", Column::P50),
     latency("8 B write ping-pong, p99", PING_PONG, "ib_write_lat", Column::P99),
     latency("8 B read, p50", "read", "ib_read_lat", Column::P50),
@@ -148,6 +118,10 @@ const COMPARISONS: [Comparison; 10] = [
     latency("fetch-add, p99", FETCH_ADD, "ib_atomic_lat", Column::P99),
     call("8 B call beside LITE's ping-pong, p50", Column::P50, Some(CALL)),
     call("8 B call beside LITE's ping-pong, p99", Column::P99, None),
+    Comparison {
+        bound: None,
+        ..latency("8 B call beside half a round trip of SENDs, p50", "rpc", "ib_send_lat", Column::P50)
+    },
     bandwidth("64 KiB writes", "write_bw", "ib_write_bw"),
     bandwidth("64 KiB reads", "read_bw", "ib_read_bw"),
 ];
@@ -275,7 +249,7 @@ impl Compared {
             title,
             format!(
                 "both between the same two appliances, q35 with 1 processor each, path MTU {}, in turn, booted for each of \
-                 {} rounds; perftest: ib_write_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
+                 {} rounds; perftest: ib_write_lat, ib_send_lat, ib_read_lat, ib_atomic_lat, ib_write_bw, ib_read_bw; the ping-pong is half \
                  a round trip; a call's ratio is to the ping-pong; medians of the rounds, and the median of their ratios, \
                  then the least and the greatest",
                 self.nic.mtu(),
@@ -308,18 +282,11 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let mut gaps = Gaps::default();
-    let tools = tools(&options.nic, &mut gaps)?;
+    let tools = nic::tools(&options.nic, &mut gaps)?;
     let lab = Lab::new()?;
     let mut nics = Vec::new();
-    for nic in Nic::value_variants().iter().copied() {
-        let device = match (nic, &tools) {
-            (Nic::Softroce, _) => Device::SoftRoce,
-            (Nic::Cx3, Some(tools)) => Device::Cx3(tools),
-            (Nic::Cx3, None) => continue,
-        };
-        if options.nic.is_empty() || options.nic.contains(&nic) {
-            nics.push(Compared::new(nic, rounds(&lab, (nic, device), amount)?));
-        }
+    for (nic, device) in nic::devices(&options.nic, tools.as_ref()) {
+        nics.push(Compared::new(nic, rounds(&lab, (nic, device), amount)?));
     }
 
     let targets: Vec<Target> = nics.iter().flat_map(Compared::targets).collect();
@@ -331,16 +298,6 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         super::write_json(&figures, file, &path)?;
     }
     target::judge(options.strict, &figures.targets, figures.gaps.all())
-}
-
-/// Returns the programs for the emulated card, unless only the other device is selected. Their lack is an
-/// error if the card is selected by name, and else a gap.
-fn tools(nics: &[Nic], gaps: &mut Gaps) -> Result<Option<Tools>> {
-    let get = || Tools::to_measure()?.map_err(|why| anyhow!("{why}"));
-    if nics.contains(&Nic::Cx3) {
-        return get().context("--nic cx3").map(Some);
-    }
-    if nics.is_empty() { gaps.attempt("the emulated ConnectX-3", get) } else { Ok(None) }
 }
 
 /// Measures all rounds on one device. The sides alternate in coming first.
@@ -389,7 +346,8 @@ mod tests {
         let compared = Compared::new(Nic::Cx3, rounds);
         assert_eq!(compared.table().rows.len(), COMPARISONS.len());
         let targets: Vec<Target> = compared.targets().collect();
-        assert_eq!(targets.len(), COMPARISONS.len() - 1);
+        let bounded = COMPARISONS.iter().filter(|comparison| comparison.bound.is_some());
+        assert_eq!(targets.len(), bounded.count());
         targets.into_iter().filter(|target| !target.met).map(|target| target.name).collect()
     }
 

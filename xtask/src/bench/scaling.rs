@@ -111,14 +111,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let (file, svg) = output::beside("figure", &svg)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let mut output: Output = ui::step("WRITEs between two emulated cards, in virtual time", || {
-        simulate(options, ["connectx3", "scaling"]).context("the simulation of verbs")
-    })?;
-    let lite: LiteOutput = ui::step("the same by LITE over our driver", || {
-        simulate(options, ["cards", "lite_scaling"]).context("the simulation of LITE")
-    })?;
-    join(&mut output.memory, &lite.memory)?;
-    join(&mut output.regions, &lite.regions)?;
+    let output = measure(options)?;
     let targets = output.targets();
     for table in output.tables() {
         println!("\n{}", table.text());
@@ -131,6 +124,33 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         super::write_json(&output, file, &path)?;
     }
     target::judge(options.strict, &targets, &[])
+}
+
+/// Runs both simulations with `writes` WRITEs of each point. Returns the tables for memory and for regions.
+pub(super) fn tables(writes: u32) -> Result<[Table; 2]> {
+    let options = Options {
+        writes,
+        regions_cached: None,
+        pages_cached: None,
+        miss_ns: None,
+        svg: None,
+        json: None,
+        strict: false,
+    };
+    Ok(measure(&options)?.tables())
+}
+
+/// Runs both simulations.
+fn measure(options: &Options) -> Result<Output> {
+    let mut output: Output = ui::step("WRITEs between two emulated cards, in virtual time", || {
+        simulate(options, ["connectx3", "scaling"]).context("the simulation of verbs")
+    })?;
+    let lite: LiteOutput = ui::step("the same by LITE over our driver", || {
+        simulate(options, ["cards", "lite_scaling"]).context("the simulation of LITE")
+    })?;
+    join(&mut output.memory, &lite.memory)?;
+    join(&mut output.regions, &lite.regions)?;
+    Ok(output)
 }
 
 fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2]) -> Result<T> {

@@ -28,12 +28,12 @@ const NATIVE_LIMIT: Duration = Duration::from_secs(900);
 
 /// The bounds of our share of rxe's figures, in the order of [`linux_pair::FIGURES`].
 const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
-    Some(Bound::AtMost(0.5)),
-    Some(Bound::AtMost(0.5)),
-    Some(Bound::AtMost(0.5)),
-    Some(Bound::AtMost(0.5)),
-    Some(Bound::AtLeast(3.0)),
-    Some(Bound::AtLeast(2.0)),
+    Some(Bound::AtMost(0.10)),
+    Some(Bound::AtMost(0.10)),
+    Some(Bound::AtMost(0.10)),
+    Some(Bound::AtMost(0.10)),
+    Some(Bound::AtLeast(12.0)),
+    Some(Bound::AtLeast(5.0)),
 ];
 
 /// Measures the appliances by their own perftest, which also checks contents.

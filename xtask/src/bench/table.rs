@@ -19,6 +19,11 @@ impl Table {
         Self { title, remark: remark.into(), heads, rows: Vec::new() }
     }
 
+    /// Moves the table out.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::new("", "", &[]))
+    }
+
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }

@@ -55,11 +55,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let joining = manager.wait_nodes(options.nodes, left, &members)?;
     running.supervise(joining, &mut manager, deadline)?;
-    let job = manager.submit(&options.job(), &result, &figures)?;
-    running.supervise(job, &mut manager, deadline)?;
+    let mut earlier = Vec::new();
+    for left in (0..options.repeat).rev() {
+        let job = manager.submit(&options.job(), &result, &figures)?;
+        running.supervise(job, &mut manager, deadline)?;
+        if left > 0 {
+            earlier.push(report::job_figures(&figures)?);
+        }
+    }
     let fabric = running.stop()?;
 
-    let report = report::Report::read(&figures, &members, options, accel, &fabric)?;
+    let report = report::Report::read(&figures, earlier, &members, options, accel, &fabric)?;
     report.print(&result)?;
     for (file, from) in [(json, None), (output, Some(&result))] {
         let Some((file, path)) = file else { continue };
@@ -120,7 +126,9 @@ fn prepare(options: &Options, plan: &Plan) -> Result<Prepared> {
 
 fn with_input(options: &Options) -> Result<Options> {
     let mut options = options.clone();
-    if options.input.is_empty() {
+    // A generated graph is the job's own input.
+    let generates = options.args.iter().any(|arg| arg.starts_with("generate="));
+    if options.input.is_empty() && !generates {
         let text = text::default()?;
         eprintln!("  input: {} ({})", text.path.display(), text.about);
         options.input.push(text.path);

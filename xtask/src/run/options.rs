@@ -38,6 +38,10 @@ pub(crate) struct Options {
     /// Time limit of the job, as in 90s, 15m or 2h; then the job fails [default: limited by --timeout only]
     #[arg(long, value_name = "LIMIT")]
     pub time: Option<TimeLimit>,
+    /// Number of times that the job runs, one after the other on the same cluster; the result and the
+    /// figures are those of the last, and the JSON object has those of the others as `earlier`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    pub repeat: u32,
     /// Input file; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
@@ -65,6 +69,10 @@ pub(crate) struct Options {
     /// physical (all that its card can address)
     #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena", "physical"])]
     pub remote: String,
+    /// Setting of the appliances' LITE, as in scheme=hw-sep; repeatable; docs/reference/settings.md lists
+    /// them
+    #[arg(long = "lite", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame),
     /// delay_us, reorder_us; rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability),
     /// ecn_queue (least number of frames in the queue); as in
@@ -115,6 +123,7 @@ impl Options {
             card_keys: self.card_keys.clone(),
             one_nic: self.one_nic,
             remote: self.remote.clone(),
+            settings: self.settings.clone(),
             faults: self.fabric,
             seed: self.seed,
             fabric_socket: self.fabric_socket.clone(),

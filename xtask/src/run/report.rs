@@ -40,6 +40,11 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).context("the manager's figures are not as expected")
 }
 
+/// Reads the manager's figures of a job.
+pub(super) fn job_figures(path: &Path) -> Result<Value> {
+    read(path)
+}
+
 /// The greatest number of lines of the result that are printed, and of characters of each.
 const SHOWN: usize = 10;
 const SHOWN_WIDTH: usize = 100;
@@ -50,9 +55,11 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Reads the manager's figures of the job and of the members, and adds the launcher's.
+    /// Reads the manager's figures of the last job and of the members, and adds the launcher's and those of
+    /// earlier jobs.
     pub(super) fn read(
         figures: &Path,
+        earlier: Vec<Value>,
         members: &Path,
         options: &Options,
         accel: Accel,
@@ -63,6 +70,9 @@ impl Report {
         let reports = figures.get("reports").and_then(Value::as_array).into_iter().flatten();
         let boot_ms: Vec<_> = reports.map(|report| members.boot_ms(report)).collect();
         figures.insert("boot_ms".into(), json!(boot_ms));
+        if !earlier.is_empty() {
+            figures.insert("earlier".into(), Value::Array(earlier));
+        }
         figures.insert("nic".into(), json!(options.nics()));
         figures.insert("machine".into(), json!(options.machine.to_string()));
         figures.insert("accel".into(), json!(accel));
@@ -118,10 +128,15 @@ impl Report {
                 let count = |name: &str| {
                     report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0)
                 };
-                let (mapped, reduced) = (ui::bytes(count("mapped_bytes")), count("reduced_keys"));
+                let has = |name: &str| report.pointer(&format!("/counts/{name}")).is_some();
+                let work = if has("vertices") {
+                    format!("{:>10} vertices, {:>10} edges", count("vertices"), count("edges"))
+                } else {
+                    let mapped = ui::bytes(count("mapped_bytes"));
+                    format!("mapped {mapped:>10}, reduced {:>8} keys", count("reduced_keys"))
+                };
                 let boot = boot.as_f64().unwrap_or(f64::NAN);
-                let line =
-                    format!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
+                let line = format!("  {name:<8} {work}, up in {boot:.0} ms");
                 // Sorts node2 before node10.
                 ((name.len(), name), line)
             })

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every check of the repository as a list of cases. The checks of the sources are here,
 //! the tests that run programs are in `tests/end-to-end`.
 
+mod figures;
 mod host;
 mod lint;
 mod tools;
@@ -83,6 +84,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
 
 /// Returns all tests. Cheap tests, and those that find most bugs, come first.
 fn all(full: bool) -> Vec<Case> {
-    let of_sources = [lint::cases(), end_to_end::builds(), host::cases(), tools::cases(full)];
+    let of_sources =
+        [lint::cases(), end_to_end::builds(), host::cases(), tools::cases(full), figures::cases()];
     of_sources.into_iter().flatten().chain(end_to_end::cases()).collect()
 }

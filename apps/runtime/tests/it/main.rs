@@ -1,4 +1,5 @@
 //! Tests of the job runtime on clusters in one process, under virtual time. The test plays the manager.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod collectives;
 mod leftovers;

@@ -32,6 +32,8 @@ const MARK_SHIFT: u32 = 4;
 pub(super) struct Window {
     packets: u32,
     max: u32,
+    /// The most packets that may be in flight at present, however wide the window is.
+    ceiling: u32,
     /// The window size, in packets, below which the window doubles per round.
     threshold: u32,
     /// Growth of less than a packet so far, in units of `1 / packets`.
@@ -56,6 +58,7 @@ impl Window {
         Self {
             packets: FIRST.min(max),
             max,
+            ceiling: u32::MAX,
             threshold: max,
             fraction: 0,
             calm: 0,
@@ -69,7 +72,12 @@ impl Window {
 
     /// Returns the number of packets that may be in flight.
     pub(super) const fn packets(&self) -> u32 {
-        self.packets
+        if self.packets < self.ceiling { self.packets } else { self.ceiling }
+    }
+
+    /// Limits the packets in flight from now on, to at least one.
+    pub(super) fn set_ceiling(&mut self, packets: u32) {
+        self.ceiling = packets.max(1);
     }
 
     /// Grows after `packets` were acknowledged while the window was in use.

@@ -13,6 +13,7 @@
 
 mod access;
 mod congestion;
+mod levels;
 mod notify;
 mod qp;
 mod recv_queue;
@@ -28,6 +29,7 @@ mod uc;
 mod ud;
 
 pub use access::{Denied, OneKey, RemoteAccess, Right};
+pub use levels::Levels;
 pub use qp::{Limits, ReliableQp, State, Tx};
 pub use uc::UnreliableQp;
 pub use ud::{DatagramQp, Route};

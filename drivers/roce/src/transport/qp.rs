@@ -313,6 +313,13 @@ impl ReliableQp {
         }
     }
 
+    /// Keeps few requests in flight from now on, if `yields`, because a queue pair of a higher service level
+    /// is in use ([`Levels::yields`](super::Levels::yields)). Acknowledgements and responses are not
+    /// affected.
+    pub fn set_yielding(&mut self, yields: bool) {
+        self.requester.set_yielding(yields);
+    }
+
     /// Returns true if [`next_tx`](Self::next_tx) returns a packet, in this round or the next.
     #[must_use]
     pub fn has_work(&self) -> bool {

@@ -169,11 +169,11 @@ impl ManagerLink {
 
     /// Records an acknowledged heartbeat.
     fn on_acknowledgement(&self, message: &[u8]) {
-        // No other message is that short, and long messages are not decoded twice.
-        if message.len() > 11 {
+        // Long messages are not decoded twice.
+        if message.len() > ToNode::LONGEST_ACK {
             return;
         }
-        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
+        let Ok(ToNode::HeartbeatAck { seq, .. }) = proto::decode(message) else { return };
         let sent =
             self.outgoing.lock().heartbeats.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
         if let Some(at) = sent {

@@ -69,14 +69,27 @@ impl FairQueue {
     }
 
     /// Waits until `take` returns something.
-    pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, take: impl FnMut() -> Option<T>) -> T {
+        self.until_likely(|| true, take).await
+    }
+
+    /// Does the same as [`until`](Self::until), but calls `take` only once the task is in the queue if
+    /// `is_likely` tells that there is nothing to take. It may be wrong.
+    #[inline(always)]
+    pub(crate) async fn until_likely<T>(
+        &self,
+        is_likely: impl Fn() -> bool,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> T {
         let mut waiter = Waiter { fair_queue: self, number: None, has_yielded: false };
         core::future::poll_fn(|cx| {
             if waiter.yields() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if let Some(v) = take() {
+            if is_likely()
+                && let Some(v) = take()
+            {
                 return Poll::Ready(v);
             }
             waiter.wait(cx);

@@ -14,10 +14,10 @@ use crate::sync::FencingToken;
 use crate::sync::Mode;
 use crate::sync::Outcome;
 use crate::sync::request as sync;
-use crate::transport::connect::End;
 use crate::transport::connect::Envelope;
 use crate::transport::connect::Message;
 use crate::transport::connect::VERSION;
+use crate::transport::connect::{End, Request, RpcAreas, SetUp};
 use crate::{Error, Permissions};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -375,18 +375,28 @@ impl Dice {
 
     /// Returns a random message about connections.
     pub(super) fn envelope(&mut self) -> Envelope {
-        let message = match self.below(8) {
-            0 => Message::Request(self.end()),
-            1 => Message::Reply(self.end()),
-            2 => Message::Ready,
-            3 => Message::Refused(self.name()),
-            4 => Message::Full,
-            5 => Message::Close { unused_ns: self.number() },
-            6 => Message::Closed,
+        let message = match self.below(5) {
+            0 => Message::SetUp((0..self.below(300)).map(|_| self.random() as u8).collect()),
+            1 => Message::Close { unused_ns: self.number() },
+            2 => Message::Closed,
+            3 => Message::Broken,
             _ => Message::Used,
         };
         let version = if self.one_in(10) { self.random() as u8 } else { VERSION };
         Envelope { version, attempt: self.number(), message }
+    }
+
+    pub(super) fn set_up(&mut self) -> SetUp {
+        match self.below(5) {
+            0 => {
+                let answer_to = self.one_in(2).then(|| QpNum::new(self.random() as u32));
+                SetUp::Request(Request { end: self.end(), answer_to })
+            }
+            1 => SetUp::Reply(self.end()),
+            2 => SetUp::Ready,
+            3 => SetUp::Refused(self.name()),
+            _ => SetUp::Full,
+        }
     }
 
     fn end(&mut self) -> End {
@@ -410,7 +420,7 @@ impl Dice {
             mtu: PathMtu::B1024,
             rd_atomic: self.random() as u8,
             queue_pairs: (0..count).map(|_| queue_pair(self)).collect(),
-            rpc: (0..cores).map(|_| area(self)).collect(),
+            rpc: RpcAreas::new(&(0..cores).map(|_| area(self)).collect::<Vec<_>>()),
         }
     }
 

@@ -22,6 +22,7 @@ use crate::rpc::Whom;
 use crate::rpc::{InternalRequest, RawRequest};
 use crate::sync::request as sync;
 use crate::transport::conn::Conn;
+use crate::transport::connect::{Letter, Message};
 use crate::{Call, Error, Lite};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -206,7 +207,20 @@ impl Hostile {
 
     fn relay(&self, victim: MemberId) {
         let mut dice = self.dice.lock();
-        let envelope = dice.envelope();
+        let mut envelope = dice.envelope();
+        let peer = {
+            let peers = self.node.peers.lock();
+            peers.get(&victim.0).map(|peer| (peer.member.clone(), peer.voucher.clone(), peer.newest))
+        };
+        // Half of the messages are senseless ones of the last attempt, with a voucher.
+        if let Some((member, voucher, newest)) = peer.filter(|_| dice.one_in(2)) {
+            let message = dice.set_up();
+            let letter = match voucher.filter(|_| dice.one_in(2)) {
+                Some(voucher) => Letter::to_responder(&self.node, &member, &voucher, &message),
+                None => Letter::to_requester(&self.node, &member, newest, None, &message),
+            };
+            envelope.message = Message::SetUp(letter.bytes);
+        }
         let body = dice.corrupt(proto::encode(&envelope));
         self.node.control.post(&ToManager::Relay { to: victim.0, incarnation: victim.1, body });
     }

@@ -15,6 +15,9 @@ pub(crate) struct QueuePair {
     load: Load,
     /// The turn of the shard's next one-sided operation; used in the queue pair of RPC only.
     turn: AtomicU32,
+    /// The unsignalled work requests that no signalled one follows. They count as outstanding, and complete
+    /// before the next signalled one. Changed only under the lock of the operation table of the shard.
+    unsignaled: AtomicU32,
     /// True once it is destroyed.
     pub(super) gone: AtomicBool,
 }
@@ -28,10 +31,13 @@ struct Load(AtomicU64);
 /// requests posted so far, modulo 2^32.
 const UNDER_WAY: u64 = u32::MAX as u64;
 const BEGUN: u64 = 1 << 32;
+/// One of as many work requests that may be unsignalled is signalled.
+const MOST_UNSIGNALED: u32 = 32;
 
 impl QueuePair {
     pub(super) fn new(number: QpNum, psn: Psn) -> Self {
-        Self { number, psn, load: Load::default(), turn: AtomicU32::new(0), gone: AtomicBool::new(false) }
+        let (turn, unsignaled) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { number, psn, load: Load::default(), turn, unsignaled, gone: AtomicBool::new(false) }
     }
 
     /// Returns true if `depth` work requests are outstanding, or the queue pair is sealed.
@@ -47,21 +53,61 @@ impl QueuePair {
         self.load.0.store(load.wrapping_add(BEGUN + 1), Ordering::Relaxed);
     }
 
-    /// Counts one work request less as outstanding.
+    /// Counts one more unsignalled work request as outstanding, if there may be one. Returns false if the
+    /// next one must be signalled: a quarter of the `depth` of the queue pair, or [`MOST_UNSIGNALED`], follow
+    /// each other.
     #[inline]
-    pub(crate) fn end(&self) {
-        let load = self.load.0.load(Ordering::Relaxed);
-        if !matches!(load & UNDER_WAY, 0 | UNDER_WAY) {
-            self.load.0.store(load - 1, Ordering::Relaxed);
+    pub(crate) fn begin_unsignaled(&self, depth: u32) -> bool {
+        let unsignaled = self.unsignaled.load(Ordering::Relaxed) + 1;
+        let may_begin = unsignaled < MOST_UNSIGNALED && unsignaled < depth / 4;
+        if may_begin {
+            self.unsignaled.store(unsignaled, Ordering::Relaxed);
+            self.begin();
+        }
+        may_begin
+    }
+
+    /// Reverts [`begin_unsignaled`](Self::begin_unsignaled) for a work request that was not posted. If a
+    /// signalled one was posted meanwhile, its end counts this one as ended.
+    pub(crate) fn cancel_unsignaled(&self) {
+        if let Some(fewer) = self.unsignaled.load(Ordering::Relaxed).checked_sub(1) {
+            self.unsignaled.store(fewer, Ordering::Relaxed);
+            self.end(1);
         }
     }
 
-    /// Returns true if nothing is outstanding.
+    /// Returns the number of work requests that complete with the next signalled one, itself included.
+    #[inline]
+    pub(crate) fn take_unsignaled(&self) -> u32 {
+        let before = self.unsignaled.load(Ordering::Relaxed);
+        self.unsignaled.store(0, Ordering::Relaxed);
+        before + 1
+    }
+
+    /// Returns true if an unsignalled work request may be in flight that no signalled one follows.
+    pub(crate) fn has_unsignaled(&self) -> bool {
+        self.unsignaled.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts `count` work requests less as outstanding.
+    #[inline]
+    pub(crate) fn end(&self, count: u32) {
+        let load = self.load.0.load(Ordering::Relaxed);
+        let under_way = load & UNDER_WAY;
+        if under_way != UNDER_WAY {
+            self.load.0.store(load - under_way.min(u64::from(count)), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if nothing is outstanding but unsignalled work requests: messages, whose senders or
+    /// receivers keep the connection open for as long as they matter.
     pub(super) fn is_idle(&self) -> bool {
-        self.load.0.load(Ordering::Relaxed) & UNDER_WAY == 0
+        let outstanding = self.load.0.load(Ordering::Relaxed) & UNDER_WAY;
+        outstanding == u64::from(self.unsignaled.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_sealed(&self, sealed: bool) {
+        self.unsignaled.store(0, Ordering::Relaxed);
         let load = self.load.0.load(Ordering::Relaxed) & !UNDER_WAY;
         self.load.0.store(if sealed { load | UNDER_WAY } else { load }, Ordering::Relaxed);
     }

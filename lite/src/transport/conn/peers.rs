@@ -14,7 +14,8 @@ use crate::base::member::MemberId;
 use crate::base::wait::Waiters;
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
-use crate::transport::connect::wire::End;
+use crate::transport::connect::vouching::Voucher;
+use crate::transport::connect::wire::Request;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
@@ -27,6 +28,16 @@ use verbs::LinkKind;
 pub(crate) struct Peer {
     pub(crate) member: Member,
     pub(crate) link: PeerLink,
+    /// The last voucher for the peer, as long as its answers are expected.
+    pub(crate) voucher: Option<Voucher>,
+    /// The stamp of the newest attempt of either node that has made a connection or was handled here.
+    pub(crate) newest: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(member: Member) -> Self {
+        Self { member, link: PeerLink::Idle, voucher: None, newest: 0 }
+    }
 }
 
 /// The state of the connection to a member.
@@ -38,8 +49,9 @@ pub(crate) enum PeerLink {
     /// This node wants a connection. It sends a request once one of its permits is free, not before `from`.
     Wanted { from: Instant, since: Instant },
     /// The peer has sent a request, and waits for a permit here.
-    Asked { attempt: u64, end: End, since: Instant },
-    /// A request has been sent.
+    Asked { attempt: u64, request: Request, since: Instant },
+    /// The manager has been asked for a voucher, or a request has been sent. The number of the attempt is
+    /// this node's until there is a voucher.
     Asking { attempt: u64, link: LinkKind, group: QpGroup },
     /// A reply has been sent; the requester is not ready yet.
     Accepted(Arc<Conn>),
@@ -54,6 +66,26 @@ pub(crate) enum PeerLink {
 }
 
 impl PeerLink {
+    /// Returns true if the state waits for the other end of `attempt`.
+    pub(crate) fn waits_for(&self, attempt: u64) -> bool {
+        match self {
+            Self::Asking { attempt: a, .. } => *a == attempt,
+            Self::Accepted(conn) => conn.id == attempt,
+            _ => false,
+        }
+    }
+
+    /// Returns true if `attempt` is going on, or has made the connection that is open.
+    pub(crate) fn is_of(&self, attempt: u64) -> bool {
+        match self {
+            Self::Preparing { attempt: a }
+            | Self::Asked { attempt: a, .. }
+            | Self::Asking { attempt: a, .. } => *a == attempt,
+            Self::Accepted(conn) | Self::Ready(conn) | Self::Closing { conn, .. } => conn.id == attempt,
+            Self::Idle | Self::Wanted { .. } | Self::Refused { .. } | Self::Gone => false,
+        }
+    }
+
     /// Returns true if the state is `conn`, in use.
     pub(crate) fn is_ready(&self, conn: &Arc<Conn>) -> bool {
         matches!(self, Self::Ready(c) if Arc::ptr_eq(c, conn))

@@ -47,7 +47,7 @@ pub(crate) struct ReceiveId(pub(crate) u64);
 
 impl ReceiveId {
     /// Returns the identifier of a receive of a shard.
-    fn of_shard(self, shard: usize) -> WrId {
+    pub(crate) fn of_shard(self, shard: usize) -> WrId {
         WrId(self.0 * MOST_CORES as u64 + shard as u64)
     }
 
@@ -148,13 +148,22 @@ impl QpGroup {
         self.lanes.queue_pairs.iter().map(|l| (l.number, l.psn)).collect()
     }
 
-    /// Connects each queue pair to the peer's queue pair with the same index. The peer may have more of them.
-    pub(crate) fn connect(&self, to: &[(QpNum, Psn)], common: QpConnect) -> Result<(), VerbsError> {
+    /// Connects each queue pair to the peer's queue pair with the same index: those of low priority, the last
+    /// ones of the shards, as `common` says, the others at service level `level`. The peer may have more of
+    /// them.
+    pub(crate) fn connect(
+        &self,
+        to: &[(QpNum, Psn)],
+        common: QpConnect,
+        level: u8,
+    ) -> Result<(), VerbsError> {
         if to.len() < self.lanes.queue_pairs.len() {
             return Err(VerbsError::InvalidArgument);
         }
-        for (qp_index, &(remote_qp, recv_psn)) in self.lanes.queue_pairs.iter().zip(to) {
-            let connect = QpConnect { remote_qp, send_psn: qp_index.psn, recv_psn, ..common };
+        for (index, (qp_index, &(remote_qp, recv_psn))) in self.lanes.queue_pairs.iter().zip(to).enumerate() {
+            let low = (index + 1) % self.lanes.each() == 0;
+            let address = if low { common.address } else { common.address.with_level(level) };
+            let connect = QpConnect { address, remote_qp, send_psn: qp_index.psn, recv_psn, ..common };
             self.rnic.connect_qp(qp_index.number, &connect)?;
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Peers that wait for a permit: connections that are opened when another one has been closed.
 
+use super::carrier::Letter;
 use super::connections::Connections;
-use super::wire::{End, Message};
+use super::wire::{Request, SetUp};
 use crate::base::writers::Ordering;
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::{Peer, PeerLink};
@@ -28,7 +29,7 @@ const AGAIN_US: u64 = 16_000;
 /// The peer that is next in line for a free permit of this node.
 enum Next {
     /// The peer has sent a request.
-    Asked { attempt: u64, end: End },
+    Asked { attempt: u64, request: Request },
     /// A request will be sent to the peer.
     Wanted,
 }
@@ -78,7 +79,7 @@ impl Connections {
             let Some((member, attempt, next, since)) = self.next_waiting(now) else { break };
             sometimes!("a connection got a place that it waited for");
             let served = match next {
-                Next::Asked { attempt, end } => self.answer_request(&member, attempt, end, since),
+                Next::Asked { attempt, request } => self.answer_request(&member, attempt, request, since),
                 // An error is reported to tasks that ask for the connection themselves.
                 Next::Wanted => self.ask(attempt, &member, since).unwrap_or(true),
             };
@@ -108,8 +109,8 @@ impl Connections {
         };
         let member = peer.member.clone();
         match core::mem::replace(&mut peer.link, PeerLink::Preparing { attempt }) {
-            PeerLink::Asked { attempt, end, since } => {
-                Some((member, attempt, Next::Asked { attempt, end }, since))
+            PeerLink::Asked { attempt, request, since } => {
+                Some((member, attempt, Next::Asked { attempt, request }, since))
             }
             PeerLink::Wanted { since, .. } => Some((member, attempt, Next::Wanted, since)),
             _ => None,
@@ -120,10 +121,11 @@ impl Connections {
     fn give_up(self: &Arc<Self>, now: Instant) {
         let mut any = false;
         let mut peers = self.peers.lock();
-        for Peer { member, link } in peers.values_mut() {
+        for Peer { member, link, .. } in peers.values_mut() {
             match link {
-                PeerLink::Asked { attempt, since, .. } if *since + PERMIT_WAIT <= now => {
-                    self.tell(member, *attempt, Message::Full);
+                PeerLink::Asked { attempt, since, request } if *since + PERMIT_WAIT <= now => {
+                    Letter::to_requester(self, member, *attempt, request.answer_to, &SetUp::Full)
+                        .dispatch(self);
                 }
                 PeerLink::Wanted { since, .. } if *since + WANTED <= now => {}
                 _ => continue,
@@ -158,20 +160,23 @@ impl Connections {
             .for_each(drop);
     }
 
-    /// Handles the answer that the peer has no permit for a requested connection.
-    pub(super) fn on_full(self: &Arc<Self>, node: NodeId, attempt: u64) {
+    /// Handles the answer that the peer has no permit for a requested connection. Returns true if it had an
+    /// effect.
+    pub(super) fn on_full(self: &Arc<Self>, node: NodeId, attempt: u64) -> bool {
         let now = self.platform.now();
         let from = now + Duration::from_micros(1 + self.random() % AGAIN_US);
         let mut peers = self.peers.lock();
-        let Some(peer) = peers.get_mut(&node) else { return };
+        let Some(peer) = peers.get_mut(&node) else { return false };
         if !matches!(&peer.link, PeerLink::Asking { attempt: a, .. } if *a == attempt) {
-            return;
+            return false;
         }
         sometimes!("a peer had no place for a connection");
         let old = core::mem::replace(&mut peer.link, PeerLink::Wanted { from, since: now });
         drop(peers);
         self.retire(old);
         self.find_room();
+        self.peer_change.wake_all();
+        true
     }
 
     /// Returns the number of peers that wait for a permit, and of connections whose closing has been

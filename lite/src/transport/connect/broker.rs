@@ -1,15 +1,23 @@
-//! Set-up of connections: two nodes exchange the numbers of their queue pairs through the manager.
+//! Set-up of connections: two nodes exchange the numbers of their queue pairs.
 //!
-//! The side that needs a connection sends a request. The other side creates and connects its queue pairs
-//! and replies. The requester connects its own and sends that it is ready. If both send a request at once,
-//! that of the lower node number counts and the other is void.
+//! The side that needs a connection asks the manager for a voucher and sends a request. The other side
+//! creates and connects its queue pairs and replies. The requester connects its own and sends that it is
+//! ready. If both send a request at once, that of the lower node number counts and the other is void. The
+//! messages go over the fabric or through the manager (`carrier.rs`).
+//!
+//! The stamp of the voucher is the number of the attempt, and of the connection at both ends. A request is
+//! handled once, and only if its stamp is larger than those of all attempts of either node that were handled
+//! before: a request that comes again, or late, ends no connection and makes none.
 
+use super::carrier::{self, Arrivals, Carrier, Letter};
 use super::connections::Connections;
-use super::setup::Unprepared;
-use super::wire::{End, Envelope, Message, VERSION};
+use super::setup::{Unprepared, port_of};
+use super::vouching::Voucher;
+use super::wire::{End, Envelope, MAX_REASON, Message, Request, SetUp, VERSION};
 use crate::Error;
 use crate::base::trace::Event;
 use crate::channel::Channel;
+use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::{Peer, PeerLink};
 use crate::transport::conn::{Conn, QpGroup};
@@ -18,8 +26,8 @@ use alloc::sync::Arc;
 use core::mem;
 use core::time::Duration;
 use platform::Instant;
-use proto::{Incarnation, Member, NodeId, ToManager};
-use verbs::PortAddress;
+use proto::{Attempt, Incarnation, Member, NodeId, ToManager};
+use verbs::QpNum;
 
 /// The time after a refusal before the peer is asked again.
 const REFUSAL_STANDS: Duration = Duration::from_millis(100);
@@ -82,8 +90,8 @@ impl Connections {
         Ok(Look::Ask { attempt, member: peer.member.clone() })
     }
 
-    /// Creates queue pairs and sends a request to `member`, which is wanted since `since`. Returns `false`
-    /// if no permit is free; the request is then sent when one is.
+    /// Creates queue pairs for a request to `member`, which is wanted since `since`, and asks for a voucher.
+    /// Returns `false` if no permit is free; the request is then sent when one is.
     pub(super) fn ask(
         self: &Arc<Self>,
         attempt: u64,
@@ -115,42 +123,43 @@ impl Connections {
                 return Err(error);
             }
         };
-        let request = Message::Request(self.end(link, &group));
         peer.link = PeerLink::Asking { attempt, link, group };
         drop(peers);
-        self.tell(member, attempt, request);
-        self.watch_attempt(node, attempt);
+        let (to, incarnation) = (node, member.incarnation);
+        self.control.post(&ToManager::AskVoucher { request: attempt, to, incarnation });
+        carrier::watch(self, node, attempt, None);
         Ok(true)
     }
 
-    /// Abandons `attempt` if it has not succeeded in time.
-    fn watch_attempt(self: &Arc<Self>, node: NodeId, attempt: u64) {
-        let me = self.clone();
-        let until = self.platform.now() + self.config.connect_timeout;
-        let task = async move {
-            let is_open = |link: &PeerLink| match link {
-                PeerLink::Asking { attempt: a, .. } => *a == attempt,
-                PeerLink::Accepted(conn) => conn.id == attempt,
-                _ => false,
-            };
-            let over = || {
-                let open = me.peers.lock().get(&node).is_some_and(|peer| is_open(&peer.link));
-                (!open).then_some(())
-            };
-            if me.timers.before(until, me.peer_change.until(over)).await.is_some() {
-                return;
-            }
-            let mut peers = me.peers.lock();
-            let Some(peer) = peers.get_mut(&node) else { return };
-            if is_open(&peer.link) {
-                sometimes!("the set-up of a connection took too long");
-                let old = mem::replace(&mut peer.link, PeerLink::Idle);
-                drop(peers);
-                me.retire(old);
-                me.peer_change.wake_all();
-            }
-        };
-        self.platform.spawn("lite-connect", alloc::boxed::Box::pin(task));
+    /// Handles the manager's voucher for the request with a number: sends the request.
+    pub(crate) fn on_voucher(self: &Arc<Self>, node: NodeId, number: u64, voucher: Voucher) {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&node) else { return };
+        let PeerLink::Asking { attempt, link, group } = &mut peer.link else { return };
+        if *attempt != number {
+            return;
+        }
+        *attempt = voucher.stamp;
+        let end = self.end(*link, group);
+        let member = peer.member.clone();
+        peer.voucher = Some(voucher.clone());
+        drop(peers);
+        let answer_to = voucher.queue_pair.and_then(|_| self.endpoint.queue_pair());
+        let voucher = Voucher { queue_pair: voucher.queue_pair.filter(|_| answer_to.is_some()), ..voucher };
+        let request = SetUp::Request(Request { end, answer_to });
+        Letter::to_responder(self, &member, &voucher, &request).send_until_open(self);
+        self.peer_change.wake_all();
+    }
+
+    /// Ends an attempt that has not succeeded in time.
+    pub(super) fn abandon(&self, node: NodeId, attempt: u64) {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&node).filter(|peer| peer.link.waits_for(attempt)) else { return };
+        sometimes!("the set-up of a connection took too long");
+        let old = mem::replace(&mut peer.link, PeerLink::Idle);
+        drop(peers);
+        self.retire(old);
+        self.peer_change.wake_all();
     }
 
     /// Handles a message of another node that the manager has forwarded.
@@ -166,25 +175,12 @@ impl Connections {
         };
         let Some(member) = member else { return };
         if version != VERSION {
-            if matches!(message, Message::Request(_)) {
-                self.tell(&member, attempt, Message::Refused("another version of LITE".into()));
-            }
-            return;
+            return log::warn!("lite: {from} has another version of LITE");
         }
         match message {
-            Message::Request(end) => self.on_request(&member, attempt, end),
-            Message::Reply(end) => self.on_reply(&member, attempt, &end),
-            Message::Ready => {
-                let mut peers = self.peers.lock();
-                if let Some(peer) = peers.get_mut(&from)
-                    && let PeerLink::Accepted(conn) = &peer.link
-                    && conn.id == attempt
-                {
-                    peer.link = PeerLink::Ready(conn.clone());
-                }
-                drop(peers);
+            Message::SetUp(mut bytes) => {
+                Arrivals(self.clone()).on_datagram(&mut bytes, Carrier::Manager);
             }
-            Message::Full => self.on_full(from, attempt),
             Message::Close { unused_ns } => {
                 self.on_close(&member, attempt, Duration::from_nanos(unused_ns));
             }
@@ -194,33 +190,65 @@ impl Connections {
             }
             Message::Broken => self.on_broken(&member, attempt),
             Message::Used => self.on_close_answer(&member, attempt, false),
-            Message::Refused(why) => {
-                let mut peers = self.peers.lock();
-                let Some(peer) = peers.get_mut(&from) else { return };
-                if matches!(&peer.link, PeerLink::Asking { attempt: a, .. } if *a == attempt) {
-                    let until = self.platform.now() + REFUSAL_STANDS;
-                    let refused = PeerLink::Refused { error: Error::Refused(why), until };
-                    let old = mem::replace(&mut peer.link, refused);
-                    drop(peers);
-                    self.retire(old);
-                }
-            }
         }
         self.peer_change.wake_all();
     }
 
-    fn on_request(self: &Arc<Self>, member: &Member, attempt: u64, end: End) {
-        let node = member.node;
+    /// Handles the message that the requester's queue pairs are connected. Returns true if it had an effect.
+    pub(super) fn on_ready(&self, node: NodeId, attempt: u64) -> bool {
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.get_mut(&node)
+            && let PeerLink::Accepted(conn) = &peer.link
+            && conn.id == attempt
+        {
+            peer.link = PeerLink::Ready(conn.clone());
+            drop(peers);
+            self.peer_change.wake_all();
+            return true;
+        }
+        false
+    }
+
+    /// Handles the refusal of a request. Returns true if it had an effect.
+    pub(super) fn on_refused(&self, node: NodeId, attempt: u64, why: String) -> bool {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&node) else { return false };
+        if !matches!(&peer.link, PeerLink::Asking { attempt: a, .. } if *a == attempt) {
+            return false;
+        }
+        let until = self.platform.now() + REFUSAL_STANDS;
+        let refused = PeerLink::Refused { error: Error::Refused(why), until };
+        let old = mem::replace(&mut peer.link, refused);
+        drop(peers);
+        self.retire(old);
+        self.peer_change.wake_all();
+        true
+    }
+
+    /// Handles a request with a voucher. Returns true if it had an effect.
+    pub(super) fn on_request(self: &Arc<Self>, member: &Member, voucher: &Attempt, request: Request) -> bool {
+        let (node, attempt) = (member.node, voucher.stamp);
         let old = {
             let mut peers = self.peers.lock();
-            let Some(peer) = peers.get_mut(&node) else { return };
-            let asking = matches!(peer.link, PeerLink::Asking { .. } | PeerLink::Preparing { .. });
-            if matches!(peer.link, PeerLink::Gone) || (asking && self.me < node) {
-                return;
+            let Some(peer) = peers.get_mut(&node) else { return false };
+            if matches!(peer.link, PeerLink::Gone) {
+                return false;
             }
+            if attempt <= peer.newest && !planted(Bug::VoucherTwice) {
+                let is_over = attempt == peer.newest && !peer.link.is_of(attempt);
+                drop(peers);
+                return self.on_old_request(member, attempt, request.answer_to, is_over);
+            }
+            let asking = matches!(peer.link, PeerLink::Asking { .. } | PeerLink::Preparing { .. });
+            if asking && self.me < node {
+                return false;
+            }
+            peer.newest = attempt;
             // This state keeps other requests out meanwhile.
             mem::replace(&mut peer.link, PeerLink::Preparing { attempt })
         };
+        #[cfg(feature = "testing")]
+        self.accepted.lock().push((*voucher, (node, member.incarnation)));
         // The former connection is destroyed before the answer is sent.
         self.retire(old);
         if self.is_served((node, member.incarnation)) {
@@ -230,11 +258,25 @@ impl Connections {
             {
                 peer.link = PeerLink::Idle;
             }
-            return self.tell(member, attempt, Message::Full);
-        }
-        if !self.answer_request(member, attempt, end, self.platform.now()) {
+            drop(peers);
+            Letter::to_requester(self, member, attempt, request.answer_to, &SetUp::Full).dispatch(self);
+        } else if !self.answer_request(member, attempt, request, self.platform.now()) {
             self.on_no_permit();
         }
+        self.peer_change.wake_all();
+        true
+    }
+
+    /// Handles a request that this node has handled before, or that is older than another one. If the
+    /// attempt is over, its answer was lost, or this request comes late: the requester may ask again. If the
+    /// attempt is going on, its reply is repeated anyway.
+    fn on_old_request(&self, member: &Member, attempt: u64, answer_to: Option<QpNum>, is_over: bool) -> bool {
+        sometimes!("a request for a connection came again");
+        self.counters.set_ups_refused.add(1);
+        if is_over {
+            Letter::to_requester(self, member, attempt, answer_to, &SetUp::Full).dispatch(self);
+        }
+        false
     }
 
     /// Accepts or refuses the request of `member`, whose link is in `Preparing`. Returns `false` if no
@@ -243,11 +285,11 @@ impl Connections {
         self: &Arc<Self>,
         member: &Member,
         attempt: u64,
-        end: End,
+        request: Request,
         since: Instant,
     ) -> bool {
         let node = member.node;
-        let answer = self.accept(member, attempt, &end);
+        let answer = self.accept(member, attempt, &request.end);
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return true };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
@@ -262,21 +304,23 @@ impl Connections {
             Ok((conn, reply)) => {
                 peer.link = PeerLink::Accepted(conn);
                 drop(peers);
-                self.tell(member, attempt, Message::Reply(reply));
-                self.watch_attempt(node, attempt);
+                let reply = SetUp::Reply(reply);
+                Letter::to_requester(self, member, attempt, request.answer_to, &reply).send_until_open(self);
             }
             Err(Unprepared::Crowded) => {
-                peer.link = PeerLink::Asked { attempt, end, since };
+                peer.link = PeerLink::Asked { attempt, request, since };
                 return false;
             }
             Err(Unprepared::For(error)) => {
                 peer.link = PeerLink::Idle;
                 drop(peers);
-                let why = match error {
+                let mut why = match error {
                     Error::Refused(why) => why,
                     error => error.to_string(),
                 };
-                self.tell(member, attempt, Message::Refused(why));
+                why.truncate(why.floor_char_boundary(MAX_REASON));
+                let refused = SetUp::Refused(why);
+                Letter::to_requester(self, member, attempt, request.answer_to, &refused).dispatch(self);
             }
         }
         true
@@ -295,45 +339,71 @@ impl Connections {
         let Some(each) = end.each() else {
             return Err(refused("a connection has 1 to 4 queue pairs for each of 1 to 16 cores".into()));
         };
-        let group = self.prepare(end.rpc.len().min(self.shards.count()), each)?;
+        let group = self.prepare(end.rpc.cores().min(self.shards.count()), each)?;
         let own = self.end(end.link, &group);
         Ok((self.connect(member, attempt, group, end).map_err(refused)?, own))
     }
 
-    fn on_reply(self: &Arc<Self>, member: &Member, attempt: u64, end: &End) {
-        let node = member.node;
+    /// Handles the reply to a request with a voucher. Returns true if it had an effect.
+    pub(super) fn on_reply(self: &Arc<Self>, member: &Member, voucher: &Voucher, end: &End) -> bool {
+        let (node, attempt) = (member.node, voucher.stamp);
         let mut peers = self.peers.lock();
-        let Some(peer) = peers.get_mut(&node) else { return };
+        let Some(peer) = peers.get_mut(&node) else { return false };
         let asked = matches!(&peer.link, PeerLink::Asking { attempt: a, link, .. }
             if *a == attempt && *link == end.link);
         if !asked {
-            return;
+            let is_open = peer.link.is_of(attempt);
+            let is_ready = matches!(&peer.link,
+                PeerLink::Ready(conn) | PeerLink::Closing { conn, .. } if conn.id == attempt);
+            if !is_open {
+                // No answer to this attempt is expected any more.
+                peer.voucher = None;
+            }
+            drop(peers);
+            self.on_old_reply(member, voucher, is_open, is_ready);
+            return false;
         }
         let PeerLink::Asking { group, .. } = mem::replace(&mut peer.link, PeerLink::Preparing { attempt })
         else {
-            return;
+            return false;
         };
+        peer.newest = peer.newest.max(attempt);
         drop(peers);
         let connected = self.connect(member, attempt, group, end);
         let mut peers = self.peers.lock();
-        let Some(peer) = peers.get_mut(&node) else { return };
+        let Some(peer) = peers.get_mut(&node) else { return true };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
             drop(peers);
             if let Ok(conn) = connected {
                 self.shut(&conn);
             }
-            return;
+            return true;
         }
         match connected {
             Ok(conn) => {
                 peer.link = PeerLink::Ready(conn);
                 drop(peers);
-                self.tell(member, attempt, Message::Ready);
+                Letter::to_responder(self, member, voucher, &SetUp::Ready).dispatch(self);
             }
             Err(why) => {
                 let until = self.platform.now() + REFUSAL_STANDS;
                 peer.link = PeerLink::Refused { error: Error::Refused(why), until };
+                drop(peers);
             }
+        }
+        self.peer_change.wake_all();
+        true
+    }
+
+    /// Handles a reply that this node has handled before, or whose attempt is over here. The peer waits for
+    /// an answer.
+    fn on_old_reply(&self, member: &Member, voucher: &Voucher, is_open: bool, is_ready: bool) {
+        if is_ready {
+            sometimes!("a reply came again");
+            Letter::to_responder(self, member, voucher, &SetUp::Ready).dispatch(self);
+        } else if !is_open {
+            sometimes!("a reply came after its attempt");
+            self.tell(member, voucher.stamp, Message::Broken);
         }
     }
 
@@ -349,13 +419,13 @@ impl Connections {
             return Err("the ends have different queue pairs".into());
         }
         // Both ends use as many cores as the one with fewer has.
-        group.truncate(end.rpc.len()).map_err(|e| e.to_string())?;
-        let port = PortAddress { mac: member.rnic.mac, gid: member.gid, lid: member.rnic.lid };
+        group.truncate(end.rpc.cores()).map_err(|e| e.to_string())?;
         let mtu = end.mtu.min(self.attributes.max_mtu);
-        let common = self.qp_connect(end.link, port, mtu, end.rd_atomic);
-        group.connect(&end.queue_pairs, common).map_err(|e| e.to_string())?;
-        let areas = self.areas(&group).into_iter().zip(&end.rpc).enumerate();
-        let channel = |(shard, (area, remote)): (usize, (_, &_))| Channel::new(shard, area, *remote);
+        let common = self.qp_connect(end.link, port_of(member), mtu, end.rd_atomic);
+        let level = self.qos.level(&self.config);
+        group.connect(&end.queue_pairs, common, level).map_err(|e| e.to_string())?;
+        let areas = self.areas(&group).into_iter().zip(end.rpc.iter()).enumerate();
+        let channel = |(shard, (area, remote))| Channel::new(shard, area, remote);
         let channels = areas.map(channel).collect::<Option<_>>().ok_or("unusable RPC area")?;
         let key = member.rnic.key;
         let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, channels));

@@ -43,7 +43,7 @@ impl Connections {
         }
         let mut peers = self.peers.lock();
         let peer = peers.get_mut(&conn.peer);
-        let Some(Peer { member, link }) = peer.filter(|p| p.link.is_ready(conn)) else {
+        let Some(Peer { member, link, .. }) = peer.filter(|p| p.link.is_ready(conn)) else {
             drop(peers);
             self.unseal(conn);
             return false;

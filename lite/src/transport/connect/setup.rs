@@ -1,7 +1,9 @@
 //! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
 
 use super::connections::Connections;
-use super::wire::End;
+use super::endpoint::Endpoint;
+use super::vouching::Vouching;
+use super::wire::{End, RpcAreas};
 use crate::Error;
 use crate::base::bounce::Run;
 use crate::base::lock::Mutex;
@@ -14,13 +16,21 @@ use crate::transport::op::{Shard, Transport};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use proto::Member;
-use verbs::{
-    AddressVector, Gid, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError,
-};
+use proto::{Member, Welcome};
+use verbs::{AddressVector, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError};
 
 /// The IP time to live of RDMA packets.
 const HOP_LIMIT: u8 = 64;
+
+/// Returns the path to a port.
+fn address(link: LinkKind, peer: PortAddress) -> AddressVector {
+    AddressVector { link, peer, traffic_class: AddressVector::ECT_0, hop_limit: HOP_LIMIT, service_level: 0 }
+}
+
+/// Returns the port of a member.
+pub(super) fn port_of(member: &Member) -> PortAddress {
+    PortAddress { mac: member.rnic.mac, gid: member.gid, lid: member.rnic.lid }
+}
 
 /// The reason for which no queue pairs could be made for another connection.
 pub(super) enum Unprepared {
@@ -31,12 +41,18 @@ pub(super) enum Unprepared {
 }
 
 impl Connections {
-    /// Returns no connections of a node whose port has the GID `gid`.
-    pub(crate) fn new(transport: Arc<Transport>, gid: Gid) -> Self {
+    /// Returns no connections of a node that joined with `welcome`.
+    pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Self {
+        // Datagrams are rare: the first core takes them all.
+        let cq = transport.shards.get(0).cq;
         Self {
             attributes: transport.rnic.attributes(),
-            gid,
+            gid: welcome.gid,
             key: transport.rnic.memory_key(),
+            endpoint: Endpoint::new(transport.rnic.clone(), cq),
+            vouching: Vouching::new(welcome.key.clone(), welcome.time, transport.platform.now()),
+            #[cfg(feature = "testing")]
+            accepted: Mutex::default(),
             by_receive: Mutex::default(),
             next_receive_id: AtomicU64::new(1),
             loopback: Mutex::default(),
@@ -66,7 +82,7 @@ impl Connections {
         let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
         let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
         let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
-        group.connect(&group.ends(), common).map_err(refused)?;
+        group.connect(&group.ends(), common, 0).map_err(refused)?;
         let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, Box::default());
         Ok(loopback.insert(Arc::new(conn)).clone())
     }
@@ -90,13 +106,7 @@ impl Connections {
         rd_atomic: u8,
     ) -> QpConnect {
         QpConnect {
-            address: AddressVector {
-                link,
-                peer,
-                traffic_class: AddressVector::ECT_0,
-                hop_limit: HOP_LIMIT,
-                service_level: 0,
-            },
+            address: address(link, peer),
             remote_qp: QpNum::new(0),
             send_psn: Psn::new(0),
             recv_psn: Psn::new(0),
@@ -148,8 +158,13 @@ impl Connections {
             mtu: self.attributes.max_mtu,
             rd_atomic: self.attributes.max_rd_atomic,
             queue_pairs: group.ends(),
-            rpc: self.areas(group),
+            rpc: RpcAreas::new(&self.areas(group)),
         }
+    }
+
+    /// Returns the path to a member.
+    pub(super) fn address_of(&self, member: &Member, link: LinkKind) -> AddressVector {
+        address(link, port_of(member))
     }
 
     /// Returns the first of this node's link kinds that the member supports too.

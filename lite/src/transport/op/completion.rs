@@ -98,10 +98,13 @@ impl Transport {
 
     /// Wakes the tasks that wait for what has changed in the table.
     pub(crate) fn wake(&self, wakes: Wakes) {
+        // A task may have begun to wait for this memory since the table was asked.
+        let frees = wakes.unused.is_some();
+        drop(wakes.unused);
         if let Some(task) = wakes.task {
             task.wake();
         }
-        if wakes.others {
+        if wakes.others || frees {
             self.wake_waiters();
         }
     }

@@ -5,7 +5,7 @@
 
 use super::links::MemberIndex;
 use super::status::{OpId, OpStage};
-use super::table::Shard;
+use super::table::{Released, Shard};
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
@@ -14,6 +14,7 @@ use crate::base::bounce::BufferOffset;
 use crate::base::qos::{Class, Share};
 use core::future::Future;
 use core::pin::Pin;
+use core::slice;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, Status, VerbsError};
@@ -63,7 +64,7 @@ impl Transport {
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
             let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
-            ops.fast_path.count(verb);
+            ops.fast_path.count(verb, bytes);
             ops.note_deadline(deadline, &self.standing);
             to
         };
@@ -72,7 +73,7 @@ impl Transport {
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
         self.submit((shard, to.qp), (to.id, false), to.offset, verb, remote).ok()?;
-        Some(InFlight { shard, id: Some(to.id) })
+        Some(InFlight::on(shard, to.id))
     }
 
     /// Returns the shard and the queue pairs for an operation of the cores of `here` on memory of `member`,
@@ -161,22 +162,40 @@ impl Transport {
             (_, None) => return Err(self.cancel(id)),
         };
         let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
-        match self.rnic.post_send(qp, &[work]) {
+        self.hand_over((shard, qp), id, &work)
+    }
+
+    /// Passes the work request of an operation that has a slot to the RNIC. On `Err` the slot has been
+    /// released.
+    #[inline(always)]
+    pub(super) fn hand_over(
+        &self,
+        (shard, qp): (&Shard, QpNum),
+        id: OpId,
+        work: &SendWr<'_>,
+    ) -> Result<(), NotPosted> {
+        match self.rnic.post_send(qp, slice::from_ref(work)) {
             Ok(()) => {
                 self.platform.wake_poller();
                 Ok(())
             }
             Err((_, error)) => {
-                let invalid = self.cancel(id);
-                Err(match error {
-                    VerbsError::NoResources => {
-                        shard.ops.lock().want();
-                        NotPosted::Busy
-                    }
-                    VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
-                    _ => NotPosted::ConnectionLost,
-                })
+                self.cancel(id);
+                Err(self.not_posted(shard, error))
             }
+        }
+    }
+
+    /// Returns the reason for which the RNIC did not accept a work request of a shard.
+    #[cold]
+    pub(super) fn not_posted(&self, shard: &Shard, error: VerbsError) -> NotPosted {
+        match error {
+            VerbsError::NoResources => {
+                shard.ops.lock().want();
+                NotPosted::Busy
+            }
+            VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
+            _ => NotPosted::ConnectionLost,
         }
     }
 
@@ -188,14 +207,29 @@ impl Transport {
 
     /// Ends the interest in a work request: no task waits for it or needs its result any more.
     pub(crate) fn let_go(&self, id: OpId) {
-        let wanted = self.shards.of(id).ops.lock().let_go(id);
-        if wanted {
-            self.wake_waiters();
-        }
+        self.shards.of(id).let_go(id);
     }
 }
 
 impl Shard {
+    /// Ends the interest in a work request of this shard.
+    #[inline]
+    fn let_go(&self, id: OpId) {
+        let released = self.ops.lock().let_go(id);
+        self.wake(released);
+    }
+
+    /// Wakes the tasks that wait for what has been released.
+    #[inline(always)]
+    fn wake(&self, Released { wanted, own }: Released) {
+        // A task may have begun to wait for this memory since the table was asked.
+        let frees = own.is_some();
+        drop(own);
+        if wanted || frees {
+            self.wake_waiters();
+        }
+    }
+
     /// Polls a work request of this shard for which a task waits.
     #[inline(always)]
     fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
@@ -235,7 +269,7 @@ impl Shard {
 
 /// Copies `head` and `tail` into `buffer`, if there is room.
 #[inline(always)]
-fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
+pub(super) fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
     let bytes = buffer.get_mut(..head.len() + tail.len())?;
     let (first, rest) = bytes.split_at_mut(head.len());
     first.copy_from_slice(head);
@@ -270,7 +304,7 @@ pub(crate) enum Ended {
     Late,
 }
 
-/// A work request, and its bounce buffer, if it has one. If it is dropped before its end, both stay in
+/// A work request, and its buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
     shard: &'n Shard,
@@ -281,17 +315,21 @@ pub(crate) struct InFlight<'n> {
 impl<'n> InFlight<'n> {
     #[inline]
     pub(crate) fn new(transport: &'n Transport, id: OpId) -> Self {
-        Self { shard: transport.shards.of(id), id: Some(id) }
+        Self::on(transport.shards.of(id), id)
+    }
+
+    /// Returns a work request of that shard.
+    #[inline(always)]
+    pub(super) fn on(shard: &'n Shard, id: OpId) -> Self {
+        Self { shard, id: Some(id) }
     }
 
     /// Releases what is still held after [`Ended::Done`].
     #[inline(always)]
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
-            let wanted = self.shard.ops.lock().release_done(id);
-            if wanted {
-                self.shard.wake_waiters();
-            }
+            let released = self.shard.ops.lock().release_done(id);
+            self.shard.wake(released);
         }
         // Nothing is left to drop.
         core::mem::forget(self);
@@ -326,10 +364,7 @@ impl Drop for InFlight<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            let wanted = self.shard.ops.lock().let_go(id);
-            if wanted {
-                self.shard.wake_waiters();
-            }
+            self.shard.let_go(id);
         }
     }
 }

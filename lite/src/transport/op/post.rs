@@ -1,15 +1,24 @@
 //! The posting of one work request on a connection that its caller has chosen: of a task, or of LITE itself.
 
-use super::status::OpId;
-use super::table::WaitMode;
+use super::fast_path::{FastRoute, InFlight, join};
+use super::status::{OpId, unsignaled_id};
+use super::table::{Shard, WaitMode};
 use super::transport::Transport;
-use super::work::{Access, Effect, NotPosted, Verb};
+use super::work::{Access, Effect, MAX_INLINE, NotPosted, Verb};
+use crate::Permissions;
+use crate::base::own::{Elements, Hold, OwnPiece};
+use crate::base::qos::Share;
 use crate::base::trace::{Event, Work};
-use crate::transport::conn::Conn;
+use crate::channel::Channel;
+use crate::transport::conn::{Conn, QueuePair};
 use alloc::sync::Arc;
-use platform::IoAddr;
+use core::task::Waker;
+use platform::{Instant, IoAddr};
 use proto::NodeId;
-use verbs::RemoteAddr;
+use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+
+/// The length of the shorter of two buffers in which messages are assembled, in bytes.
+const SHORT: usize = 128;
 
 impl Transport {
     /// Posts a message on the queue pair of RPC that `shard` has of `conn`: writes `head`, then `tail`, to
@@ -31,6 +40,11 @@ impl Transport {
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
         let shard = self.shards.get(shard);
+        // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
+        if bytes.is_none() && is_plain && shard.ops.lock().take_unsignaled(conn, qp, depth)? {
+            let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
+            return self.post_unsignaled((conn, shard), qp, (head, tail), remote, imm);
+        }
         let taken = shard.ops.lock().take((conn, qp_index), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
         if !is_plain {
@@ -38,6 +52,61 @@ impl Transport {
         }
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         self.submit((shard, qp.number), (id, true), offset, verb, remote)
+    }
+
+    /// Posts a message that has been counted on its queue pair, unsignalled. If it fails, its completion
+    /// tells the identifier of the connection.
+    #[inline(always)]
+    fn post_unsignaled<const HEAD: usize>(
+        &self,
+        (conn, shard): (&Conn, &Shard),
+        qp: &QueuePair,
+        (head, tail): (&[u8; HEAD], &[u8]),
+        remote: RemoteAddr,
+        imm: u32,
+    ) -> Result<(), NotPosted> {
+        // Most messages are short, and the shorter buffer is cleared in less time.
+        let (mut short, mut long);
+        let buffer: &mut [u8] = if HEAD + tail.len() <= SHORT {
+            short = [0; SHORT];
+            &mut short
+        } else {
+            long = [0; MAX_INLINE];
+            &mut long
+        };
+        let bytes = if tail.is_empty() { Some(&head[..]) } else { join(buffer, head, tail) };
+        let id = unsignaled_id(conn.group.receives.of_shard(shard.index));
+        let op = |data| SendOp::Write { data: Payload::Inline(data), remote, imm: Some(imm) };
+        let work = |data| SendWr { id, op: op(data), signaled: false, solicited: true, fence: false };
+        let posted = match bytes {
+            Some(data) => self.rnic.post_send(qp.number, &[work(data)]).map_err(|(_, error)| error),
+            None => Err(VerbsError::InvalidArgument),
+        };
+        match posted {
+            Ok(()) => {
+                self.platform.wake_poller();
+                Ok(())
+            }
+            Err(error) => {
+                let ops = shard.ops.lock();
+                qp.cancel_unsignaled();
+                drop(ops);
+                Err(self.not_posted(shard, error))
+            }
+        }
+    }
+
+    /// Posts a signalled message without bytes or effect on the queue pair of a channel of `conn`, if
+    /// unsignalled ones may be in flight: its end is theirs too.
+    pub(crate) fn post_flush(&self, conn: &Arc<Conn>, channel: &Channel) -> Result<(), NotPosted> {
+        let qp_index = conn.group.lanes.rpc(channel.shard);
+        let Some(qp) = conn.queue_pair(qp_index).filter(|qp| qp.has_unsignaled()) else { return Ok(()) };
+        let (lane, shard) = ((conn, qp_index), self.shards.get(channel.shard));
+        let taken = shard.ops.lock().take(lane, Effect::NOTHING, None, self.send_depth, WaitMode::Nobody);
+        let (id, _) = taken?;
+        let verb = Verb::Write { head: &[], tail: &[], imm: None };
+        let remote = RemoteAddr { addr: channel.remote.ring, key: conn.remote_key.rkey };
+        self.submit((shard, qp.number), (id, true), None, verb, remote)
     }
 
     /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. A task waits for it.
@@ -63,6 +132,76 @@ impl Transport {
         };
         self.local.trace(|| posted(id, verb, conn.peer, qp_index));
         self.submit((shard, qp.number), (id, false), offset, verb, remote).map(|()| id)
+    }
+
+    /// Posts a read into memory of the application, or a write from it, as [`try_post`](Self::try_post) does;
+    /// `right` tells which of the two. The operation keeps `hold` until its end.
+    pub(crate) fn try_post_own(
+        &self,
+        conn: &Arc<Conn>,
+        qp_index: usize,
+        (right, elements, hold): (Permissions, &Elements, &Hold),
+        remote: RemoteAddr,
+        pass: Option<Access<'_>>,
+    ) -> Result<OpId, NotPosted> {
+        let Some(qp) = conn.queue_pair(qp_index) else { return Err(NotPosted::Invalid) };
+        if self.local.lease.is_suspended() && !conn.is_shut() {
+            return Err(NotPosted::Busy);
+        }
+        let changes = right == Permissions::WRITE;
+        let touch = pass.map_or(Effect::NOTHING, |p| Effect { stamp: p.stamp, changes });
+        let shard = self.shards.get(conn.group.lanes.shard_of(qp_index));
+        let id = {
+            let mut ops = shard.ops.lock();
+            pass.map_or(Ok(()), |p| p.check())?;
+            ops.take_own((conn, qp_index), touch, hold, self.send_depth)?
+        };
+        let (list, bytes) = (elements.list(), elements.len);
+        let (op, work) = if changes {
+            (SendOp::Write { data: Payload::Gather(list), remote, imm: None }, Work::Write)
+        } else {
+            (SendOp::Read { into: list, remote }, Work::Read)
+        };
+        let (peer, queue_pair) = (conn.peer, qp_index as u8);
+        self.local.trace(|| Event::Posted { id: id.wr_id().0, work, peer, queue_pair, bytes });
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: false, fence: false };
+        self.hand_over((shard, qp.number), id, &work).map(|()| id)
+    }
+
+    /// Does the work of [`post_fast`](Self::post_fast) for a read into memory of the application, or a write
+    /// from it; `right` tells which of the two. The operation keeps `hold` until its end.
+    pub(crate) fn post_fast_own(
+        &self,
+        route: &FastRoute,
+        right: Permissions,
+        ((addr, len), hold): (OwnPiece, &Hold),
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<InFlight<'_>> {
+        if !self.standing.is_plain() {
+            return None;
+        }
+        let changes = right == Permissions::WRITE;
+        let shard = self.shards.here(&*self.platform);
+        let to = {
+            let mut ops = shard.ops.lock();
+            let touch = Effect { stamp: route.stamp, changes };
+            let to =
+                ops.take_fast(route.member, Share::All, touch, None, self.send_depth, (waker, deadline))?;
+            ops.hold(to.id, hold);
+            ops.fast_path.count_own(changes, len);
+            ops.note_deadline(deadline, &self.standing);
+            to
+        };
+        let (list, remote) = ([Sge { addr, len: len as u32 }], RemoteAddr { addr: route.addr, key: to.key });
+        let op = if changes {
+            SendOp::Write { data: Payload::Gather(&list), remote, imm: None }
+        } else {
+            SendOp::Read { into: &list, remote }
+        };
+        let work = SendWr { id: to.id.wr_id(), op, signaled: true, solicited: false, fence: false };
+        self.hand_over((shard, to.qp), to.id, &work).ok()?;
+        Some(InFlight::on(shard, to.id))
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.

@@ -21,6 +21,22 @@ const INDEX: u64 = (1 << INDEX_BITS) - 1;
 /// The number of bits of the stage in a word; the use of the slot is above them.
 const STAGE_BITS: u32 = 3;
 
+/// The bit of the identifiers of messages without a slot.
+const UNSIGNALED: u64 = 1 << 63;
+
+/// Returns the identifier of the unsignalled messages of the connection that has `receive` as the identifier
+/// of its receives.
+#[inline]
+pub(crate) fn unsignaled_id(receive: WrId) -> WrId {
+    WrId(receive.0 | UNSIGNALED)
+}
+
+/// Returns the identifier of the receives of the connection whose unsignalled message has the identifier
+/// `id`; `None` if `id` is an operation's.
+pub(crate) fn receive_of(id: WrId) -> Option<WrId> {
+    (id.0 & UNSIGNALED != 0).then_some(WrId(id.0 & !UNSIGNALED))
+}
+
 /// A slot in one use of it, as it travels in the work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpId(NonZeroU64);
@@ -35,10 +51,10 @@ impl OpId {
         Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(place & INDEX)
     }
 
-    /// Returns the next use of the slot. Uses repeat after 2^44, which takes one slot weeks.
+    /// Returns the next use of the slot. Uses repeat after 2^43, which takes one slot weeks.
     #[inline]
     pub(crate) fn next(self) -> Self {
-        NonZeroU64::new(self.0.get().wrapping_add(FIRST)).map_or(Self::first(0, 0), Self)
+        NonZeroU64::new((self.0.get() + FIRST) & !UNSIGNALED).map_or(Self::first(0, 0), Self)
     }
 
     fn with(self, index: u64) -> Self {
@@ -196,9 +212,11 @@ mod tests {
         assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
         assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(OpStage::OnWire)));
         // After the last use they begin again, and no value is zero.
-        let last = OpId(id.0 | !INDEX);
+        let last = OpId(id.0 | !INDEX & !UNSIGNALED);
         assert_eq!((last.next().0.get(), last.next().next()), (2, id));
-        assert_eq!(OpId(OpId::first(0, 0).0 | !INDEX).next(), OpId::first(0, 0));
+        assert_eq!(OpId(OpId::first(0, 0).0 | !INDEX & !UNSIGNALED).next(), OpId::first(0, 0));
+        assert_eq!(receive_of(last.wr_id()), None);
+        assert_eq!(receive_of(unsignaled_id(WrId(7))), Some(WrId(7)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! all of a mapping or of a connection, and about deadlines.
 
 use super::status::{OpId, OpStage, OpStatuses};
-use super::table::{OpTable, Slot, SlotState, Wakes, release};
+use super::table::{OpTable, Released, Slot, SlotState, Wakes, give_back, release};
 use super::validity::StampId;
 use crate::planted::{Bug, planted};
 use crate::transport::conn::{Conn, Link};
@@ -54,11 +54,11 @@ impl OpTable {
     /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
     /// completion that came twice.
     ///
-    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the
+    /// An operation that has succeeded and has no buffer frees its slot here. Its task reads the
     /// success from the slot's next use.
     #[inline(never)]
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
-        const NOBODY: Wakes = Wakes { task: None, others: false };
+        const NOBODY: Wakes = Wakes { task: None, others: false, unused: None };
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
         let abandoned = match slot.state {
             SlotState::OnWire => false,
@@ -68,31 +68,32 @@ impl OpTable {
         };
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end();
+            queue_pair.end(slot.retires);
         }
         let task = slot.waker.take();
         let is_plain = status == Status::Success && !abandoned;
         if !is_plain && slot.touch.changes {
             self.unfinished.lock().ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
         }
-        if abandoned || (is_plain && slot.bounce.is_none()) {
-            release(slot, &self.ends, &mut self.free, &mut self.bounce);
+        let unused = if abandoned || (is_plain && slot.buffer.is_none()) {
+            release(slot, &self.ends, &mut self.free, &mut self.bounce)
         } else {
             (slot.state, slot.status) = (SlotState::Ended, status);
             self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
-        }
-        Wakes { task, others: core::mem::take(&mut self.wanted) }
+            None
+        };
+        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
     }
 
-    /// Ends the interest in an operation: no task waits for it or needs its result any more. Returns true if
-    /// a task may wait for what becomes free by that.
+    /// Ends the interest in an operation: no task waits for it or needs its result any more.
     #[inline]
-    #[must_use]
-    pub(crate) fn let_go(&mut self, id: OpId) -> bool {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return false };
-        match slot.state {
-            SlotState::Free | SlotState::Posting | SlotState::Abandoned => {}
-            SlotState::OnWire if planted(Bug::FlightLeaks) => {}
+    pub(crate) fn let_go(&mut self, id: OpId) -> Released {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else {
+            return Released { wanted: false, own: None };
+        };
+        let own = match slot.state {
+            SlotState::Free | SlotState::Posting | SlotState::Abandoned => None,
+            SlotState::OnWire if planted(Bug::FlightLeaks) => None,
             SlotState::OnWire => {
                 if slot.touch.changes {
                     self.unfinished.lock().abandoned(id, slot.touch.stamp);
@@ -100,15 +101,11 @@ impl OpTable {
                 slot.state = SlotState::Abandoned;
                 slot.waker = None;
                 slot.until = Instant::MAX;
-                if planted(Bug::BounceReused)
-                    && let Some(bounce) = slot.bounce.take()
-                {
-                    self.bounce.give(bounce);
-                }
+                if planted(Bug::BounceReused) { give_back(slot, &mut self.bounce) } else { None }
             }
             SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
-        }
-        core::mem::take(&mut self.wanted)
+        };
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Releases the slot of an operation that was not posted.
@@ -117,7 +114,9 @@ impl OpTable {
             slot.touch.changes = false;
         }
         let mut wakes = self.complete(id, Status::LocalQpOperationError);
-        wakes.others |= self.let_go(id);
+        let released = self.let_go(id);
+        wakes.others |= released.wanted;
+        wakes.unused = wakes.unused.or(released.own);
         wakes
     }
 

@@ -1,5 +1,5 @@
-//! The tables of operations in flight, with all that an operation needs: a slot, a bounce buffer, an entry of
-//! the send queue. One lock covers them.
+//! The tables of operations in flight, with all that an operation needs: a slot, a buffer, an entry of the
+//! send queue. One lock covers them. A buffer is a bounce buffer, or memory of the application.
 //!
 //! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core
 //! posts to its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores
@@ -7,8 +7,7 @@
 //! number than there are shards uses the shard of its number modulo the number of shards.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
-//! the issuing task has seen it or has dropped the operation. Until then the bounce buffer is in
-//! quarantine.
+//! the issuing task has seen it or has dropped the operation. Until then the buffer is in quarantine.
 //!
 //! ```text
 //!          take               complete          seen or dropped
@@ -24,7 +23,7 @@
 //!                   +--------------------------------------------+
 //! ```
 //!
-//! A success without a bounce buffer leads from OnWire to Free at once.
+//! A success without a buffer leads from OnWire to Free at once.
 
 use super::links::{Links, MemberIndex};
 use super::status::{OpId, OpStage, OpStatuses};
@@ -33,6 +32,7 @@ use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
 use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
 use crate::base::lock::Mutex;
+use crate::base::own::Hold;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
 use crate::base::wait::Waiters;
@@ -90,8 +90,17 @@ pub(super) struct Slot {
     /// The connection, and the queue pair within it.
     pub(super) link: Link,
     pub(super) qp_index: u8,
+    /// The number of work requests of the queue pair that complete with this one, itself included.
+    pub(super) retires: u32,
     pub(super) touch: Effect,
-    pub(super) bounce: Option<Bounce>,
+    pub(super) buffer: Option<Buffer>,
+}
+
+/// The memory that the RNIC reads or writes for an operation.
+pub(super) enum Buffer {
+    Bounce(Bounce),
+    /// Memory of the application.
+    Own(Hold),
 }
 
 /// An operation that has all its resources, and its queue pair.
@@ -111,17 +120,38 @@ pub(crate) struct Wakes {
     pub(crate) task: Option<Waker>,
     /// True if a task may wait for a resource, or for the end of operations.
     pub(crate) others: bool,
+    /// The memory of an application that an operation without a waiter has used. The tasks are woken after it
+    /// has been dropped.
+    pub(crate) unused: Option<Hold>,
+}
+
+/// The effect of a release, outside of the table's lock.
+#[must_use]
+pub(crate) struct Released {
+    /// True if a task may wait for what has become free.
+    pub(crate) wanted: bool,
+    /// The memory of an application that is no longer used.
+    pub(super) own: Option<Hold>,
 }
 
 impl Slot {
+    /// Returns the offset of the bounce buffer, if the slot has one.
+    #[inline(always)]
+    fn offset(&self) -> Option<BufferOffset> {
+        match &self.buffer {
+            Some(Buffer::Bounce(bounce)) => Some(bounce.offset),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     fn begin(&mut self, (link, qp_index): (Link, usize), touch: Effect, waits: WaitMode) {
         self.state = match waits {
-            WaitMode::Nobody if self.bounce.is_some() => SlotState::Posting,
+            WaitMode::Nobody if self.buffer.is_some() => SlotState::Posting,
             WaitMode::Nobody => SlotState::Abandoned,
             WaitMode::Task | WaitMode::Until(..) => SlotState::OnWire,
         };
-        (self.link, self.qp_index, self.touch) = (link, qp_index as u8, touch);
+        (self.link, self.qp_index, self.touch, self.retires) = (link, qp_index as u8, touch, 1);
         let waker;
         (waker, self.until) = match waits {
             WaitMode::Nobody | WaitMode::Task => (None, Instant::MAX),
@@ -155,22 +185,42 @@ fn reserve<'a>(
             return Err(NotPosted::Busy);
         };
         ends.set_offset(slot.id, bounce.offset);
-        slot.bounce = Some(bounce);
+        // A free slot has no buffer that could be dropped here.
+        core::mem::forget(slot.buffer.replace(Buffer::Bounce(bounce)));
     }
     queue_pair.begin();
     Ok(slot)
 }
 
-/// Releases the slot and the bounce buffer of an operation that has ended.
+/// Releases the slot and the buffer of an operation that has ended. Returns memory of an application, which
+/// must be dropped outside of the table's lock.
 #[inline(always)]
-pub(super) fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) {
-    if let Some(bounce) = slot.bounce.take() {
-        pool.give(bounce);
-    }
+#[must_use]
+pub(super) fn release(
+    slot: &mut Slot,
+    ends: &OpStatuses,
+    free: &mut Vec<u32>,
+    pool: &mut BouncePool,
+) -> Option<Hold> {
+    let own = give_back(slot, pool);
     free_slot(slot, ends, free);
+    own
 }
 
-/// Releases the slot of an operation that has ended and has no bounce buffer.
+/// Takes the buffer from a slot. Returns it if it is memory of an application.
+#[inline(always)]
+pub(super) fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
+    match slot.buffer.take() {
+        Some(Buffer::Bounce(bounce)) => {
+            pool.give(bounce);
+            None
+        }
+        Some(Buffer::Own(hold)) => Some(hold),
+        None => None,
+    }
+}
+
+/// Releases the slot of an operation that has ended and has no buffer.
 #[inline(always)]
 fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
     let index = slot.id.index();
@@ -188,14 +238,21 @@ pub(crate) struct FastPathCounts {
     pub(crate) atomics: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+    /// The bytes of writes from bounce buffers.
+    bytes_bounced: u64,
+    /// The bytes of reads into memory of the application.
+    bytes_in_place: u64,
 }
 
 impl FastPathCounts {
-    /// Counts one operation.
+    /// Counts one operation, with a bounce buffer of `bytes` if it has one.
     #[inline]
-    pub(crate) fn count(&mut self, verb: Verb<'_>) {
+    pub(crate) fn count(&mut self, verb: Verb<'_>, bytes: Option<usize>) {
         match verb {
             Verb::Write { head, .. } => {
+                if let Some(bytes) = bytes {
+                    self.bytes_bounced += bytes as u64;
+                }
                 self.writes += 1;
                 self.bytes_written += head.len() as u64;
             }
@@ -207,6 +264,18 @@ impl FastPathCounts {
         }
     }
 
+    /// Counts one operation on memory of the application, without a copy.
+    pub(crate) fn count_own(&mut self, writes: bool, bytes: u64) {
+        if writes {
+            self.writes += 1;
+            self.bytes_written += bytes;
+        } else {
+            self.reads += 1;
+            self.bytes_read += bytes;
+            self.bytes_in_place += bytes;
+        }
+    }
+
     /// Returns the part of the node's count with that name.
     pub(crate) fn of(&self, name: &str) -> u64 {
         match name {
@@ -215,6 +284,8 @@ impl FastPathCounts {
             "atomics" => self.atomics,
             "bytes_read" => self.bytes_read,
             "bytes_written" => self.bytes_written,
+            // All other reads pass through bounce buffers.
+            "bytes_copied" => self.bytes_bounced + self.bytes_read - self.bytes_in_place,
             _ => 0,
         }
     }
@@ -256,8 +327,9 @@ impl OpTable {
             until: Instant::MAX,
             link: Link::NONE,
             qp_index: 0,
+            retires: 1,
             touch: Effect::NOTHING,
-            bounce: None,
+            buffer: None,
         };
         Self {
             shard,
@@ -299,8 +371,12 @@ impl OpTable {
                 return Err(reason);
             }
         };
+        let is_message = matches!(waits, WaitMode::Nobody);
         slot.begin((link, qp_index), touch, waits);
-        Ok((slot.id, slot.bounce.as_ref().map(|b| b.offset)))
+        if is_message {
+            slot.retires = queue_pair.take_unsignaled();
+        }
+        Ok((slot.id, slot.offset()))
     }
 
     /// Does the work of [`take`](Self::take) for an operation on the memory of `member`, over a queue pair
@@ -332,9 +408,28 @@ impl OpTable {
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
         slot.begin((route.link, qp_index), touch, WaitMode::Until(waker, deadline));
-        let offset = slot.bounce.as_ref().map(|b| b.offset);
+        let offset = slot.offset();
         let (qp, key) = (queue_pair.number, route.conn.remote_key.rkey);
         Some(Taken { id: slot.id, offset, qp, key })
+    }
+
+    /// Counts a message on a queue pair without a slot, so that it is posted unsignalled. Returns false if it
+    /// needs a slot, because it must be signalled.
+    #[inline(always)]
+    pub(crate) fn take_unsignaled(
+        &mut self,
+        conn: &Conn,
+        queue_pair: &QueuePair,
+        depth: u32,
+    ) -> Result<bool, NotPosted> {
+        if conn.is_shut() {
+            return Err(NotPosted::ConnectionLost);
+        }
+        if queue_pair.is_full(depth) {
+            self.wanted = true;
+            return Err(NotPosted::Busy);
+        }
+        Ok(queue_pair.begin_unsignaled(depth))
     }
 
     /// Notes the deadline of an operation, which must be in its slot already.
@@ -348,21 +443,21 @@ impl OpTable {
 
     /// Ends operation `id`, which has succeeded. Returns the waker of its task, and true if other tasks may
     /// wait for what becomes free by that. Returns `None`, and does nothing, if no task waits for `id` and
-    /// it has a bounce buffer or changes a mapping.
+    /// it has a buffer or changes a mapping.
     #[inline(always)]
     pub(crate) fn succeed(&mut self, id: OpId) -> Option<(Option<Waker>, bool)> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let is_message =
-            || slot.state == SlotState::Abandoned && slot.bounce.is_none() && !slot.touch.changes;
+            || slot.state == SlotState::Abandoned && slot.buffer.is_none() && !slot.touch.changes;
         if slot.state != SlotState::OnWire && !is_message() {
             return None;
         }
         let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
         if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end();
+            queue_pair.end(slot.retires);
         }
         let task = slot.waker.take();
-        if slot.bounce.is_none() {
+        if slot.buffer.is_none() {
             free_slot(slot, &self.ends, &mut self.free);
         } else {
             (slot.state, slot.status) = (SlotState::Ended, Status::Success);
@@ -371,17 +466,45 @@ impl OpTable {
         Some((task, core::mem::take(&mut self.wanted)))
     }
 
-    /// Releases an operation that has succeeded and that has a bounce buffer. Returns true if a task may wait
-    /// for what becomes free by that.
+    /// Releases an operation that has succeeded and that has a buffer.
     #[inline(always)]
-    #[must_use]
-    pub(crate) fn release_done(&mut self, id: OpId) -> bool {
-        if let Some(slot) =
-            self.slots.get_mut(id.index()).filter(|s| s.id == id && s.state == SlotState::Ended)
-        {
-            release(slot, &self.ends, &mut self.free, &mut self.bounce);
+    pub(crate) fn release_done(&mut self, id: OpId) -> Released {
+        let ended = |s: &&mut Slot| s.id == id && s.state == SlotState::Ended;
+        let own = match self.slots.get_mut(id.index()).filter(ended) {
+            Some(slot) => release(slot, &self.ends, &mut self.free, &mut self.bounce),
+            None => None,
+        };
+        Released { wanted: core::mem::take(&mut self.wanted), own }
+    }
+
+    /// Takes a slot as [`take`](Self::take) does, for an operation of a task on memory of the application,
+    /// which `hold` keeps lent until the operation ends.
+    pub(crate) fn take_own(
+        &mut self,
+        lane: (&Arc<Conn>, usize),
+        touch: Effect,
+        hold: &Hold,
+        depth: u32,
+    ) -> Result<OpId, NotPosted> {
+        let (id, _) = self.take(lane, touch, None, depth, WaitMode::Task)?;
+        self.hold(id, hold);
+        Ok(id)
+    }
+
+    /// Keeps memory of the application lent until the end of an operation, which has not been posted yet.
+    pub(super) fn hold(&mut self, id: OpId, hold: &Hold) {
+        if let Some(slot) = self.slots.get_mut(id.index()) {
+            slot.buffer = Some(Buffer::Own(hold.clone()));
         }
-        core::mem::take(&mut self.wanted)
+    }
+
+    /// Removes all buffers for ever, because the RNIC may still access them.
+    #[cold]
+    pub(crate) fn lose_buffers(&mut self) {
+        self.bounce.lose();
+        for slot in &mut self.slots {
+            core::mem::forget(slot.buffer.take());
+        }
     }
 }
 

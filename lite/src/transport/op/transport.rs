@@ -18,6 +18,7 @@ use crate::base::wait::Waiters;
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
+use crate::transport::connect::endpoint;
 use alloc::sync::Arc;
 use core::ops::{Deref, Range};
 use platform::Platform;
@@ -33,7 +34,9 @@ pub(crate) struct Transport {
     pub(super) platform: Arc<dyn Platform>,
     pub(crate) rnic: Arc<dyn Rnic>,
     /// The longest payload of a work request without a bounce buffer, in bytes.
-    pub(super) max_inline: usize,
+    pub(crate) max_inline: usize,
+    /// The most elements of a work request's list.
+    pub(crate) max_sge: usize,
     /// The most bytes that one work request moves.
     pub(crate) chunk: usize,
     /// The most work requests that may be outstanding on one queue pair.
@@ -69,9 +72,12 @@ impl Transport {
         let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
         let unfinished = Arc::<Mutex<Unfinished>>::default();
         let (resources, drains) = (Arc::<Waiters>::default(), Arc::<Waiters>::default());
-        let depth = config.operations + config.peers * config.recv_depth();
+        // The operations with slots, the receives, the messages without slots, all of which complete if their
+        // queue pair fails, and on the first core the datagrams.
+        let depth = config.operations + config.peers * (config.recv_depth() + config.send_depth);
         let shard = |index| {
             let bounce = BouncePool::new(&peers.platform, &config.bounce).map_err(no_memory)?;
+            let depth = if index == 0 { depth + endpoint::DEPTH } else { depth };
             let (buffers, cq) = (bounce.buffers(), rnic.create_cq(CqOptions { depth }).map_err(refused)?);
             let ops = OpTable::new(index, config.operations, bounce, &unfinished);
             let (ends, waiters) = (ops.ends(), [drains.clone(), resources.clone()]);
@@ -80,6 +86,7 @@ impl Transport {
         let count = config.shards(&*peers.platform);
         let shards = Shards::new(shard(0)?, (1..count).map(shard).collect::<Result<_, Error>>()?);
         let max_inline = (rnic.attributes().max_inline as usize).min(MAX_INLINE);
+        let max_sge = (rnic.attributes().max_sge as usize).max(1);
         Ok(Self {
             local: (*peers).clone(),
             standing: peers.standing.clone(),
@@ -87,6 +94,7 @@ impl Transport {
             peers,
             rnic,
             max_inline,
+            max_sge,
             chunk: config.bounce[2].0 as usize,
             send_depth: config.send_depth,
             shards,

@@ -5,7 +5,7 @@ use crate::base::qos::Share;
 use crate::base::wait::{Epoch, Gate, Shut};
 
 /// The longest payload that is assembled on the stack for an inline work request, in bytes.
-pub(super) const MAX_INLINE: usize = 256;
+pub(crate) const MAX_INLINE: usize = 256;
 
 /// The operation to post.
 #[derive(Clone, Copy)]

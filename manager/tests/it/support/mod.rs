@@ -33,7 +33,7 @@ impl Harness {
 
     pub(crate) fn with(config: Config, saved: Saved) -> Self {
         Self {
-            core: Core::new(config, saved),
+            core: Core::new(config, saved, VouchingSecret::from_bytes([7; 32])),
             now: Instant::ZERO,
             sent: BTreeMap::new(),
             closed: BTreeSet::new(),

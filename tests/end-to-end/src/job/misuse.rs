@@ -84,7 +84,7 @@ fn unreadable(log: &Path) -> Result<()> {
 
 /// Runs and expects a failure: non-zero status, no file, and exactly one line that starts with `error:`,
 /// which is the last.
-fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
+pub(crate) fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let output = dir.path().join("out");
     let mut command = xtask();

@@ -2,8 +2,10 @@
 
 mod capture;
 pub(crate) mod disturbed;
+pub(crate) mod graph;
 pub(crate) mod inputs;
 pub(crate) mod misuse;
+pub(crate) mod priorities;
 pub(crate) mod word_count;
 
 use std::process::Command;

@@ -209,7 +209,7 @@ fn grep(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that words do not continue from one file into the next.
+/// Checks that words do not continue from one file into the next, in each of three jobs on one cluster.
 fn several_inputs(log: &Path) -> Result<()> {
     let mut run = Run::new(3)?;
     for (name, text) in [("a", "the end"), ("b", "The beginning"), ("c", ""), ("d", "the")] {
@@ -217,7 +217,12 @@ fn several_inputs(log: &Path) -> Result<()> {
         std::fs::write(&path, text)?;
         run.command.arg("--input").arg(path);
     }
-    run.run(log)?;
+    run.command.args(["--repeat", "3"]);
+    let figures = run.run(log)?;
+    let earlier = figures.get("earlier").and_then(Value::as_array).context("--json has no earlier jobs")?;
+    let distinct = |job: &Value| job.get("distinct").and_then(Value::as_u64);
+    let counted: Vec<_> = earlier.iter().chain([&figures]).map(distinct).collect();
+    ensure!(counted == [Some(3); 3], "the distinct words of the jobs: {counted:?}");
     let expected = run.dir.path().join("expected");
     std::fs::write(&expected, "the\t3\nbeginning\t1\nend\t1\n")?;
     compare(&expected, &run.output, log)

@@ -93,7 +93,10 @@ pub(crate) fn beat(world: &mut World, conn: ConnId) {
     if let Some(node) = world.node(conn) {
         node.beat = hearing;
         world.say(conn, &ToManager::Heartbeat { seq: now.as_nanos() });
-        assert_eq!(world.heard_by(conn), Some(&ToNode::HeartbeatAck { seq: now.as_nanos() }));
+        assert_eq!(
+            world.heard_by(conn),
+            Some(&ToNode::HeartbeatAck { seq: now.as_nanos(), time: now.as_nanos() })
+        );
     }
 }
 

@@ -6,7 +6,9 @@ use crate::peers::{Client, Node, Part, Peer};
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
-use proto::{Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
+use proto::{
+    Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, VouchingSecret, Welcome,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -261,7 +263,8 @@ impl World {
             ToNode::HeartbeatAck { .. }
             | ToNode::Relayed { .. }
             | ToNode::Name { .. }
-            | ToNode::MemoryFree { .. } => {}
+            | ToNode::MemoryFree { .. }
+            | ToNode::Voucher { .. } => {}
             job => self.part_heard(conn, job),
         }
     }
@@ -406,7 +409,7 @@ fn start(disk: &mut Saved) -> Core {
     };
     let saved = disk.clone();
     saved.reservation().iter().for_each(|record| keep(disk, record));
-    Core::new(config, saved)
+    Core::new(config, saved, VouchingSecret::from_bytes([7; 32]))
 }
 
 /// Writes a record to a disk.

@@ -25,6 +25,8 @@ pub struct Plan {
     /// The part of an appliance's memory that its peers can access: the value of `remote` on its command
     /// line.
     pub remote: String,
+    /// The settings of LITE, each as `NAME=VALUE`.
+    pub settings: Vec<String>,
     /// The faults of the network.
     pub faults: Faults,
     /// The seed that decides which frames the faults hit.
@@ -36,6 +38,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the words of a command line for LITE's settings, each with a space before it.
+    #[must_use]
+    pub fn lite_words(&self) -> String {
+        self.settings.iter().map(|setting| format!(" lite.{setting}")).collect()
+    }
+
     /// Returns the RDMA device of the appliance `index`.
     #[must_use]
     pub fn nic(&self, index: u16) -> &RdmaNic {
@@ -92,6 +100,7 @@ mod tests {
             card_keys: keys.iter().map(|key| key.parse().unwrap()).collect(),
             one_nic: false,
             remote: "all".into(),
+            settings: Vec::new(),
             faults: Faults::default(),
             seed: 1,
             fabric_socket: None,

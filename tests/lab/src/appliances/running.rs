@@ -105,9 +105,10 @@ impl Appliances<'_> {
             };
             let spec = VmSpec {
                 cmdline: format!(
-                    "manager=10.0.2.2:{port} node={name} nic={} remote={}",
+                    "manager=10.0.2.2:{port} node={name} nic={} remote={}{}",
                     plan.nic(index).driver(),
-                    plan.remote
+                    plan.remote,
+                    plan.lite_words()
                 ),
                 index,
                 machine: plan.machine,

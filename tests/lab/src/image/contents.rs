@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// All applications. Each is a feature of the kernel.
-const KNOWN: [&str; 5] = ["bench", "echo", "grep", "perftest", "wordcount"];
+const KNOWN: [&str; 6] = ["bench", "echo", "graph", "grep", "perftest", "wordcount"];
 /// The applications of the core image.
 const CORE: [&str; 1] = ["wordcount"];
 
@@ -120,12 +120,14 @@ mod tests {
         let apps = |list: &str| list.parse::<Apps>().map(|apps| apps.to_string());
         assert_eq!(apps("wordcount,grep").as_deref(), Ok("grep,wordcount"));
         assert_eq!(apps("echo,echo").as_deref(), Ok("echo"));
-        assert_eq!(apps("perftest,echo,bench,grep,wordcount"), Ok(Apps::default().to_string()));
+        assert_eq!(apps("perftest,echo,bench,grep,graph,wordcount"), Ok(Apps::default().to_string()));
         for (list, name) in [("", ""), ("wordcloud", "wordcloud"), ("grep,", ""), ("grep, echo", " echo")] {
             let why = apps(list).unwrap_err();
             assert_eq!(
                 why,
-                format!("unknown application `{name}`; there are: bench, echo, grep, perftest, wordcount")
+                format!(
+                    "unknown application `{name}`; there are: bench, echo, graph, grep, perftest, wordcount"
+                )
             );
         }
     }
@@ -146,7 +148,7 @@ mod tests {
                 assert!(a.name() != b.name() && a.features() != b.features(), "{a:?} {b:?}");
             }
         }
-        assert_eq!(all().features(), "bench,echo,grep,perftest,wordcount,heap-talc");
+        assert_eq!(all().features(), "bench,echo,graph,grep,perftest,wordcount,heap-talc");
         assert_eq!((all().budget(), of("wordcount").budget()), (4_000_000, 2_500_000));
     }
 

@@ -6,7 +6,7 @@ use super::linux;
 use super::plan::Plan;
 use crate::appliances::{self, Programs};
 use crate::manager::{Job, Manager, Process};
-use crate::{interrupt, paths, ui};
+use crate::{interrupt, paths, tool, ui};
 use anyhow::{Context, Result, bail};
 use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
@@ -82,7 +82,11 @@ impl Lab {
             };
             let driver = plan.device.nic().driver();
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{} node={name} nic={driver}", manager.port()?),
+                cmdline: format!(
+                    "manager=10.0.2.2:{} node={name} nic={driver} {}",
+                    manager.port()?,
+                    plan.settings
+                ),
                 index,
                 // The machine model of the Linux guest, so that figures can be compared.
                 machine: Machine::Q35,
@@ -144,6 +148,12 @@ impl Lab {
         let job = self.manager.submit(&job, &output, &json)?;
         self.wait(job, JOB).with_context(|| app.to_owned())?;
         Ok(std::fs::read(output)?)
+    }
+
+    /// Returns the processor time that the appliances have used on the host.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let times = self.vms.iter().filter_map(Vm::process).map(|process| tool::processor_time(process, 2));
+        times.sum()
     }
 
     /// Returns an empty file.

@@ -16,6 +16,8 @@ pub struct Plan<'a> {
     pub device: Device<'a>,
     /// True if there is a Linux guest with rdma_rxe.
     pub linux: bool,
+    /// Further words of the appliances' command lines.
+    pub settings: &'a str,
     /// The seed that decides which frames are lost.
     pub seed: u64,
     /// The file for a capture of all frames as they were sent.
@@ -34,7 +36,7 @@ pub enum Device<'a> {
 impl Default for Plan<'_> {
     /// Returns two appliances with SoftRoCE.
     fn default() -> Self {
-        Self { device: Device::SoftRoce, linux: false, seed: 1, pcap: None }
+        Self { device: Device::SoftRoce, linux: false, settings: "", seed: 1, pcap: None }
     }
 }
 

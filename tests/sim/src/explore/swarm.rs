@@ -5,7 +5,7 @@ use super::jobs::manifest;
 use super::random::Random;
 use super::subject::Subject;
 use super::{LEASE, Scenario};
-use crate::{ControlLinks, Late, Options};
+use crate::{ControlLinks, Forgery, Late, Options};
 use lite::Config;
 use netfault::Faults;
 use std::time::Duration;
@@ -79,12 +79,15 @@ pub(super) struct Swarm {
     /// The maximum length of a fault, if it is not that of all kinds.
     pub(super) longest: Option<Duration>,
     pub(super) late: Option<Late>,
+    pub(super) forgery: Option<Forgery>,
 }
 
 impl Swarm {
     pub(super) fn draw(random: &mut Random, subject: Subject) -> Self {
+        let intruder = Forgery { each: 2, within: Duration::from_secs(1) };
+        let forgery = (subject != Subject::Health && random.one_in(2)).then_some(intruder);
         if let Some((kinds, pace)) = subject.faults() {
-            return Self { kinds: kinds.to_vec(), pace, longest: subject.longest(), late: None };
+            return Self { kinds: kinds.to_vec(), pace, longest: subject.longest(), late: None, forgery };
         }
         let all = random.one_in(4);
         let mut kinds = Vec::new();
@@ -105,7 +108,7 @@ impl Swarm {
             Some(Late { one_in: 2000, by: Duration::from_secs(5) }),
             Some(Late { one_in: 200, by: Duration::from_secs(2) }),
         ];
-        Self { kinds, pace: random.pick(&[6, 12, 12, 40]), longest: None, late: random.pick(&late) }
+        Self { kinds, pace: random.pick(&[6, 12, 12, 40]), longest: None, late: random.pick(&late), forgery }
     }
 }
 

@@ -2,7 +2,7 @@
 //! again.
 
 use manager::core::{ConnId, Message, Record, Saved};
-use proto::{Hello, NodeId, ToManager, ToNode};
+use proto::{Attempt, Hello, Incarnation, NodeId, ToManager, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -21,6 +21,9 @@ pub(super) struct Ledger {
     /// The nodes that wait for an answer, with their names if they keep an id; and the bindings that do.
     joining: BTreeMap<ConnId, Option<String>>,
     binding: BTreeSet<(ConnId, u32)>,
+    /// The members, by connection, and the vouchers that they were given.
+    members: BTreeMap<ConnId, (NodeId, Incarnation)>,
+    vouchers: BTreeSet<((NodeId, Incarnation), NodeId, u64)>,
     violation: Option<String>,
 }
 
@@ -102,6 +105,7 @@ impl Ledger {
         match message {
             Message::ToNode(ToNode::Welcome(welcome)) => {
                 self.given(0, welcome.incarnation.0);
+                self.members.insert(conn, (welcome.node, welcome.incarnation));
                 if let Some(Some(name)) = self.joining.remove(&conn) {
                     self.keeps(&name, welcome.node);
                 }
@@ -117,8 +121,18 @@ impl Ledger {
             Message::ToNode(ToNode::JobStart(start)) if self.jobs.insert(start.job.0) => {
                 self.given(1, start.job.0);
             }
+            Message::ToNode(ToNode::Voucher { to, stamp, .. }) => {
+                if let Some(requester) = self.members.get(&conn) {
+                    self.vouchers.insert((*requester, *to, *stamp));
+                }
+            }
             _ => {}
         }
+    }
+
+    /// Returns true if a manager has given the voucher for an attempt.
+    pub(super) fn has_vouched(&self, attempt: &Attempt) -> bool {
+        self.vouchers.contains(&(attempt.requester, attempt.responder.0, attempt.stamp))
     }
 
     fn given(&mut self, which: usize, number: u64) {

@@ -112,7 +112,7 @@ impl ControlLink for Link {
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         let received = self.socket.poll_recv(cx);
         if let Poll::Ready(Ok(message)) = &received
-            && let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message)
+            && let Ok(ToNode::HeartbeatAck { seq, .. }) = proto::decode(message)
         {
             let mut beats = self.beats();
             let at = beats.sent.iter().find(|(n, _)| *n == seq).map(|(_, at)| *at);

@@ -23,7 +23,7 @@ use manager::core::{Config, ConnId, Saved};
 use network::{Item, Network};
 use platform::{Instant, LinkDown};
 use process::{Incoming, Process, Surroundings};
-use proto::NodeId;
+use proto::{Attempt, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -132,6 +132,12 @@ impl SimManager {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic under the lock")
+    }
+
+    /// Returns true if a manager has given the voucher for an attempt to set up a connection.
+    #[must_use]
+    pub fn has_vouched(&self, attempt: &Attempt) -> bool {
+        self.lock().ledger.has_vouched(attempt)
     }
 
     /// Returns the log of the manager.

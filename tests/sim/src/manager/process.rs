@@ -6,6 +6,7 @@ use super::network::{Direction, Item, Network};
 use crate::Trace;
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::Instant;
+use proto::VouchingSecret;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The surroundings of the process, on which it acts.
@@ -40,10 +41,17 @@ pub(super) struct Process {
     greeted: BTreeSet<ConnId>,
 }
 
+/// Returns the secret of the process that starts at `born`. No two processes of a run start at once.
+fn secret(born: Instant) -> VouchingSecret {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&born.as_nanos().to_le_bytes());
+    VouchingSecret::from_bytes(bytes)
+}
+
 impl Process {
     pub(super) fn new(config: Config, saved: Saved, keeper: Keeper, now: Instant) -> Self {
         Self {
-            core: Core::new(config, saved),
+            core: Core::new(config, saved, secret(now)),
             keeper,
             born: now,
             paused: false,

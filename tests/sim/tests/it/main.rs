@@ -9,5 +9,7 @@ mod manager;
 mod regions;
 mod rpc;
 mod scale;
+mod set_ups;
 mod sometimes;
+mod stripes;
 mod trace;

@@ -22,11 +22,18 @@ use super::send_queue::{Op, SendQueue, Wqe};
 use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
 use alloc::collections::VecDeque;
+use core::time::Duration;
 use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
 /// The RNR retry count that means no limit (specification 9.7.5.2.8).
 const RNR_UNLIMITED: u8 = 7;
+/// The bytes that a queue pair keeps in flight while one of a higher service level is in use.
+const YIELDING: usize = 8 << 10;
+/// The pause of such a queue pair after these bytes are acknowledged, as a multiple of the time that they
+/// took, and the longest pause. So the higher level has the path for itself for two thirds of the time.
+const PAUSE: u32 = 2;
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns the distance from `b` up to `a`, modulo 2^24.
 const fn ahead(a: Psn, b: Psn) -> u32 {
@@ -68,6 +75,8 @@ pub(super) struct Requester {
     /// The gap in the acknowledgements that begins at `una`, once it is known.
     gap: Option<Gap>,
     window: Window,
+    /// Present while a queue pair of a higher service level is in use.
+    yields: Option<Burst>,
     rtt: Rtt,
     /// One past the last packet that was sent when the round began.
     round_end: Psn,
@@ -81,6 +90,24 @@ pub(super) struct Requester {
     probe_due: bool,
     /// One past the packet repeated last, as long as its acknowledgement would be the last progress.
     probed: Option<Psn>,
+}
+
+/// The packets that a yielding requester sends between two pauses.
+#[derive(Clone, Copy)]
+struct Burst {
+    /// The PSN of the first one.
+    first: Psn,
+    /// The time at which the first one was sent; `None` for packets from before the requester yielded.
+    begun: Option<Instant>,
+    /// The number of packets.
+    packets: u32,
+}
+
+impl Burst {
+    /// Returns true if the packet with that PSN is behind the burst.
+    const fn is_over(&self, next: Psn) -> bool {
+        ahead(next, self.first) >= self.packets
+    }
 }
 
 /// A packet that may be sent next.
@@ -110,6 +137,7 @@ impl Requester {
             rd_atomic_sent: 0,
             gap: None,
             window: Window::new(max_window),
+            yields: None,
             rtt: Rtt::new(),
             round_end: Psn::new(0),
             unasked: 0,
@@ -163,6 +191,15 @@ impl Requester {
         self.wait_until.or_else(|| self.timers.deadline())
     }
 
+    /// Keeps little in flight from now on, with pauses, or as much as the window allows.
+    pub(super) fn set_yielding(&mut self, yields: bool) {
+        if yields != self.yields.is_some() {
+            let packets = (YIELDING / self.mtu) as u32;
+            self.yields = yields.then_some(Burst { first: self.una, begun: None, packets });
+            self.window.set_ceiling(if yields { packets } else { u32::MAX });
+        }
+    }
+
     /// Returns true if [`next_request`](Self::next_request) returns a packet.
     pub(super) fn has_work(&self) -> bool {
         self.probe_due || self.queue.get(self.cursor).is_some_and(|wqe| self.sendable(wqe).is_some())
@@ -189,6 +226,9 @@ impl Requester {
         if in_flight > 0 {
             // Packets without a request for an acknowledgement get none, so they must not fill the window.
             if in_flight >= self.window.packets() && in_flight > self.unasked {
+                return None;
+            }
+            if self.yields.is_some_and(|burst| burst.is_over(self.next)) {
                 return None;
             }
             if wqe.fence && done == 0 && self.rd_atomic_sent > 0 {
@@ -226,6 +266,7 @@ impl Requester {
         last && (wqe.signaled || nothing_follows)
             || (self.unasked + 1) * 4 >= window
             || in_flight + 1 >= window
+            || self.yields.is_some_and(|burst| burst.is_over(self.next.add(1)))
     }
 
     /// Returns the packet at `una` again.
@@ -263,6 +304,11 @@ impl Requester {
         let Some(wqe) = self.queue.get(self.cursor) else { return };
         let (rd_atomic, end) = (wqe.op.is_rd_atomic(), wqe.first.add(wqe.packets));
         let first = self.next;
+        if first == self.una
+            && let Some(burst) = &mut self.yields
+        {
+            (burst.first, burst.begun) = (first, Some(env.now));
+        }
         self.next = first.add(packets);
         if rd_atomic {
             if self.rd_atomic_sent == self.rd_atomic.len() {

@@ -1,6 +1,6 @@
 //! The handling of responses: acknowledgements, data, reports of missing packets, and refusals.
 
-use super::{Gap, RNR_UNLIMITED, Requester, ahead};
+use super::{Burst, Gap, LONGEST_PAUSE, PAUSE, RNR_UNLIMITED, Requester, ahead};
 use crate::transport::Env;
 use crate::transport::send_queue::Op;
 use crate::transport::timers::after;
@@ -191,6 +191,10 @@ impl Requester {
         let probed = self.probed.take();
         if una == self.sent {
             self.timers.stop();
+            if let Some(Burst { begun: Some(begun), .. }) = self.yields {
+                let taken = env.now.saturating_since(begun);
+                self.wait_until = Some(env.now + (taken * PAUSE).min(LONGEST_PAUSE));
+            }
             return;
         }
         let timeout = self.rtt.timeout();

@@ -4,13 +4,14 @@
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
+mod sparse;
 mod table;
 
 /// The method by which a CRC is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// By tables, which works everywhere.
-    Table,
+    /// By shifts of words; short runs of bytes by tables. Works everywhere.
+    Shift,
     /// By carry-less multiplication; short runs of bytes by tables.
     Multiply,
 }
@@ -23,7 +24,7 @@ impl Method {
         if clmul::available() {
             return Self::Multiply;
         }
-        Self::Table
+        Self::Shift
     }
 }
 
@@ -78,7 +79,14 @@ impl Icrc {
         if let Some(crc) = clmul::feed(self.0, ones, bytes) {
             return Self(crc);
         }
-        Self(table::feed(self.0, ones, bytes))
+        Self(sparse::feed(self.0, ones, bytes))
+    }
+
+    /// Continues the CRC over `bytes` as processors without carry-less multiplication do, and TCG. Tests and
+    /// measurements compare [`feed`](Self::feed) with this.
+    #[must_use]
+    pub fn feed_by_shifts(self, bytes: &[u8]) -> Self {
+        Self(sparse::feed(self.0, &Ones::NONE, bytes))
     }
 
     /// Continues the CRC over `bytes` by tables. Tests and measurements compare [`feed`](Self::feed) with

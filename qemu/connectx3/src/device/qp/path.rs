@@ -59,6 +59,11 @@ impl Context {
     pub(crate) fn service_level(&self) -> u8 {
         (self.field(qp::SCHED_QUEUE) >> 2 & 0xf) as u8
     }
+    /// Ethernet: returns the priority.
+    #[must_use]
+    pub(crate) fn priority(&self) -> u8 {
+        (self.field(qp::SCHED_QUEUE) >> 3 & 7) as u8
+    }
     /// Returns the flow label of a GRH.
     #[must_use]
     pub(crate) fn flow_label(&self) -> u32 {
@@ -73,8 +78,8 @@ impl Context {
     #[must_use]
     pub(crate) fn vlan(&self) -> Option<(usize, u8)> {
         const VALID: u32 = 1 << 6;
-        let (row, queue) = (self.field(qp::VLAN_INDEX) & 0x7f, self.field(qp::SCHED_QUEUE));
-        (self.field(qp::PATH_FLAGS) & VALID != 0).then_some((row as usize, (queue >> 3 & 7) as u8))
+        let row = self.field(qp::VLAN_INDEX) & 0x7f;
+        (self.field(qp::PATH_FLAGS) & VALID != 0).then_some((row as usize, self.priority()))
     }
     /// Returns the code of the acknowledgement timeout: 4.096 us times 2 to the power of the code; 0 means no
     /// timeout.

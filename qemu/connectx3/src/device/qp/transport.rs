@@ -145,6 +145,13 @@ impl Connection {
         }
     }
 
+    pub(crate) fn set_yielding(&mut self, yields: bool) {
+        // An unreliable connection has no window.
+        if let Self::Reliable(qp) = self {
+            qp.set_yielding(yields);
+        }
+    }
+
     #[must_use]
     pub(crate) fn is_peer(&self, source: &Net) -> bool {
         match self {

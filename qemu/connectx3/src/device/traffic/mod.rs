@@ -29,6 +29,7 @@ use super::queues::Queues;
 use super::statistics::InterfaceCounters;
 use super::steering::Steer;
 use platform::Instant;
+use roce::transport::Levels;
 use std::sync::Arc;
 
 /// The transport's round of receiving. An acknowledgement is sent in a later round than the one in which its
@@ -64,6 +65,8 @@ pub(super) struct Traffic {
     pub interface_counters: InterfaceCounters,
     /// The account of the cost of work, if costs are counted.
     pub costs: Option<Arc<Costs>>,
+    /// The service levels in use.
+    levels: Levels,
     counters: Counters,
     looped: Vec<Looped>,
 }
@@ -78,6 +81,7 @@ impl Traffic {
             special_qp_base: 0,
             interface_counters: InterfaceCounters::default(),
             costs: None,
+            levels: Levels::default(),
             counters: Counters::default(),
             looped: Vec::new(),
         }
@@ -140,7 +144,7 @@ impl Traffic {
         self.queues.run_timers(now, ctx);
         self.queues.end_late_receives(ctx);
         for _ in 0..ROUNDS {
-            for qpn in std::mem::take(&mut self.queues.pending) {
+            for qpn in self.take_pending(ctx) {
                 self.ring_send(qpn, ctx);
             }
             if self.looped.is_empty() {

@@ -91,6 +91,7 @@ impl Traffic {
     ) {
         let Bth { opcode, solicited, xrc, .. } = frame.packet.bth;
         let named = xrc.map(XrcEth::srq);
+        let level = self.level(qpn, ctx);
         let counters = &mut self.queues.transport_counters;
         let Some(qp) = self.queues.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
             counters.rx_unknown_qp += 1;
@@ -105,6 +106,7 @@ impl Traffic {
             _ => qp.context.port() == port && qp.state.receives(),
         };
         self.interface_counters.received(qp.context.counter(), frame_len(frame));
+        self.levels.note(level, ctx.host.now());
         if let Some(costs) = &self.costs {
             costs.work(qpn);
         }

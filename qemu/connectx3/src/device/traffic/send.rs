@@ -21,13 +21,40 @@ const TURN: usize = 8;
 const SPECIAL_TURN: usize = 64;
 
 impl Traffic {
+    /// Takes the queue pairs that may have something to send, those of higher service levels first.
+    pub(crate) fn take_pending(&mut self, ctx: &Ctx<'_>) -> Vec<u32> {
+        let mut pending: Vec<u32> = std::mem::take(&mut self.queues.pending).into_iter().collect();
+        pending.sort_by_key(|qpn| std::cmp::Reverse(self.level(*qpn, ctx)));
+        pending
+    }
+
+    /// Returns the service level of a queue pair's connection.
+    pub(crate) fn level(&self, qpn: u32, ctx: &Ctx<'_>) -> u8 {
+        let Some(qp) = self.queues.qps.get(qpn) else { return 0 };
+        if !matches!(qp.transport, Transport::Connected(_)) {
+            return 0;
+        }
+        let infiniband = ctx.ports.get(qp.context.port()).is_some_and(Port::is_infiniband);
+        if infiniband { qp.context.service_level() } else { qp.context.priority() }
+    }
+
     /// Sends up to [`TURN`] bursts of a queue pair, and moves more work from its ring to the transport as
     /// that has room.
     pub(crate) fn transmit(&mut self, qpn: u32, ctx: &mut Ctx<'_>) {
+        let (level, now) = (self.level(qpn, ctx), ctx.host.now());
+        let yields = self.levels.yields(level, now);
+        if let Some(Transport::Connected(connection)) =
+            self.queues.qps.get_mut(qpn).map(|qp| &mut qp.transport)
+        {
+            connection.set_yielding(yields);
+        }
         for _ in 0..TURN {
             let Some((frames, local)) = self.queues.with_qp(qpn, Completed::default(), ctx, burst) else {
                 return;
             };
+            if !frames.is_empty() {
+                self.levels.note(level, now);
+            }
             if let Some(local) = &local {
                 self.run_local(qpn, local, ctx);
             }

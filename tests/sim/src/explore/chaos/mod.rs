@@ -28,6 +28,7 @@ const HELD: &[&str] = &[
     "lite-rpc",
     "lite-rpc",
     "lite-connect",
+    "lite-datagrams",
     "lite-left",
     "lite-answer",
     "lite-unlock",
@@ -73,6 +74,7 @@ impl Chaos {
     pub(super) fn new(mut random: Random, cluster: &Cluster, subject: Subject) -> Self {
         let swarm = Swarm::draw(&mut random, subject);
         cluster.wire.set_late(swarm.late);
+        cluster.wire.set_forger(swarm.forgery);
         Self {
             random,
             subject,
@@ -91,6 +93,7 @@ impl Chaos {
         let more = [
             ("writes of the manager that a crash tore", cluster.manager.disk().torn()),
             ("frames that came seconds late", cluster.wire.delayed()),
+            ("datagrams that an intruder sent", cluster.wire.forged()),
             ("changes of regions by RDMA that were judged", cluster.shadows.judged()),
         ];
         self.counts.iter().map(|(kind, count)| (*kind, *count)).chain(more).collect()
@@ -397,6 +400,7 @@ impl Chaos {
             heal(cluster, check, trouble);
         }
         cluster.wire.set_late(None);
+        cluster.wire.set_forger(None);
         cluster.manager.release_all();
         cluster.end_joins();
         let (manager, limit) = (cluster.manager.clone(), cluster.world.now() + RECOVERY);

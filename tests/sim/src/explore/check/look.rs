@@ -3,8 +3,9 @@
 use super::{Check, MemberId};
 use crate::Cluster;
 use crate::explore::LEASE;
-use lite::testing::{errands, has_cut_off};
+use lite::testing::{errands, has_cut_off, take_accepted};
 use platform::Instant;
+use proto::Attempt;
 use std::time::Duration;
 
 /// The time for which a fault may have an effect on a node's membership.
@@ -20,6 +21,7 @@ impl Check {
             self.hear_of_ends(cluster, i);
             self.look_at_errands(cluster, i);
             self.hear_of_losses(cluster, i);
+            self.look_at_set_ups(cluster, i);
         }
         if let Some(seen) = cluster.shadows.violation() {
             self.violated("only nodes that map a region change it", seen);
@@ -52,6 +54,25 @@ impl Check {
                 let seen = format!("node {i} still changes bytes for {by:?}, whose end all members know");
                 self.violated("only nodes that map a region change it", seen);
             }
+        }
+    }
+
+    /// Checks that each connection that a node has accepted was vouched for by the manager, for the present
+    /// incarnations of both ends, and that no voucher served twice.
+    fn look_at_set_ups(&self, cluster: &Cluster, i: usize) {
+        let lite = cluster.lite(i);
+        let me = (lite.node_id(), lite.incarnation());
+        for (attempt, peer) in take_accepted(&lite) {
+            let is_first = self.lock().attempts.insert((me, attempt));
+            let wrong = match attempt {
+                Attempt { responder, .. } if responder != me => "which is for another incarnation",
+                Attempt { requester, .. } if requester != peer => "which is of another incarnation",
+                _ if !is_first => "which it had accepted before",
+                _ if !cluster.manager.has_vouched(&attempt) => "which no manager has given",
+                _ => continue,
+            };
+            let seen = format!("node {i} accepts {peer:?} by the voucher for {attempt:?}, {wrong}");
+            self.violated("a connection has a fresh voucher", seen);
         }
     }
 

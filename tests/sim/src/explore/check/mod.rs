@@ -24,6 +24,7 @@ pub(super) use words::{Cell, End};
 use super::Failure;
 use lite::{Incarnation, Lite, NodeId};
 use platform::Instant;
+use proto::Attempt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -66,6 +67,8 @@ struct State {
     killed: BTreeSet<MemberId>,
     /// The incarnations whose end all members know.
     settled: BTreeSet<MemberId>,
+    /// The attempts to set up a connection that each node has accepted.
+    attempts: BTreeSet<(MemberId, Attempt)>,
     /// The incarnations whose membership has ended though their machines run.
     lost: BTreeSet<MemberId>,
     /// The time of the last look.

@@ -2,7 +2,10 @@
 
 use super::stage::RW;
 use super::worker::Worker;
-use lite::Permissions;
+use lite::{Lmr, Permissions};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 
 impl Worker {
     /// Uses a region of the task's own: fresh memory is zero, and keeps the written data until it is freed.
@@ -35,13 +38,51 @@ impl Worker {
             self.violated("fresh memory is zero", format_args!("found bytes on {on}"));
         }
         let data = self.random.bytes(len);
-        self.run("write to it", timeout, region.write(0, &data)).await?.ok()?;
-        self.run("read it", timeout, region.read(0, &mut got)).await?.ok()?;
+        if self.random.one_in(2) {
+            self.run("write to it", timeout, region.write(0, &data)).await?.ok()?;
+            self.run("read it", timeout, region.read(0, &mut got)).await?.ok()?;
+        } else {
+            self.without_copies(&region, &data, &mut got).await?;
+        }
         if got != data {
             self.violated("memory equals the model", format_args!("its own region on {on}"));
         }
         self.kept = Some((region, data));
         Some(())
+    }
+
+    /// Writes `data` to a region from memory of the task's own, and reads it into such memory and to `got`.
+    async fn without_copies(&mut self, region: &Lmr, data: &[u8], got: &mut [u8]) -> Option<()> {
+        let timeout = self.timeout();
+        let (lite, len) = (self.lite.with_deadline(timeout), data.len() as u64);
+        let region = region.with_deadline(timeout);
+        let cut = self.random.below(len + 1);
+        let halves = [0..cut, cut..len];
+        let lists = self.random.one_in(2);
+        let take = lite.local_memory(len);
+        let mut memory = self.run("take memory to write from", timeout, take).await?.ok()?;
+        memory.write(0, data).ok()?;
+        let wrote = if lists {
+            self.run("write halves", timeout, region.write_gathered(0, &memory, &halves)).await?
+        } else {
+            self.run("write a range", timeout, region.write_from(0, &memory, 0..len)).await?
+        };
+        let settled = {
+            let mut settled = pin!(memory.settled());
+            poll_fn(|cx| Poll::Ready(settled.as_mut().poll(cx).is_ready())).await
+        };
+        let changed = memory.write(0, &vec![0; data.len()]);
+        if settled != changed.is_ok() || (wrote.is_ok() && !settled) {
+            let seen = format_args!("{wrote:?}, settled: {settled}, {changed:?}");
+            self.violated("an operation that has ended uses no memory", seen);
+        }
+        wrote.ok()?;
+        if lists {
+            self.run("read halves", timeout, region.read_scattered(0, &mut memory, &halves)).await?.ok()?;
+        } else {
+            self.run("read a range", timeout, region.read_to(0, &mut memory, 0..len)).await?.ok()?;
+        }
+        memory.read(0, got).ok()
     }
 
     /// Checks that the private memory of the task has not changed.
@@ -73,7 +114,7 @@ impl Worker {
         }
         let len = 1 + self.random.below(50_000) as usize;
         let take = lite.local_memory(len as u64);
-        let memory = self.run(format!("take {len} bytes"), timeout, take).await?.ok()?;
+        let mut memory = self.run(format!("take {len} bytes"), timeout, take).await?.ok()?;
         let mut data = vec![1; len];
         let read = memory.read(0, &mut data);
         if read.is_err()

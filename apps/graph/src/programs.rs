@@ -1,0 +1,157 @@
+//! The vertex programs of the applications.
+
+use crate::program::{Global, Program, Vertex};
+use alloc::format;
+use runtime::JobError;
+
+/// The number that stands for 1 in the ranks of [`PageRank`].
+pub const ONE: u64 = 1 << 62;
+
+/// The most iterations until ranks have converged.
+const MOST: u32 = 1000;
+
+/// The condition that ends PageRank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The number of iterations.
+    Iterations(u32),
+    /// The sum of all changes in one iteration, in parts of [`ONE`], below which the ranks have converged.
+    Tolerance(u64),
+}
+
+/// PageRank with damping 0.85 in 64-bit fixed point. The ranks sum to 1: the rank of vertices without edges
+/// from them is spread evenly over all vertices.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRank {
+    /// The condition that ends the iterations.
+    pub stop: Stop,
+}
+
+/// Returns 0.85 times `x`, rounded down.
+fn damped(x: u64) -> u64 {
+    x / 20 * 17 + x % 20 * 17 / 20
+}
+
+impl Program for PageRank {
+    const IDENTITY: u64 = 0;
+    const MONOTONE: bool = false;
+
+    fn init(&self, vertex: &Vertex) -> u64 {
+        ONE / vertex.vertices.max(1)
+    }
+
+    fn scatter(&self, vertex: &Vertex, value: u64) -> u64 {
+        // Rounded to the nearest, so that no rank is lost on average.
+        let degree = u64::from(vertex.out_degree);
+        (value + degree / 2).checked_div(degree).unwrap_or(0)
+    }
+
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        a.wrapping_add(b)
+    }
+
+    fn apply(&self, vertex: &Vertex, _: u64, sum: u64, global: &Global) -> u64 {
+        let all = vertex.vertices.max(1);
+        ONE / 20 * 3 / all + damped(global.mass) / all + damped(sum)
+    }
+
+    fn mass(&self, vertex: &Vertex, value: u64) -> u64 {
+        if vertex.out_degree == 0 { value } else { 0 }
+    }
+
+    fn delta(&self, old: u64, new: u64) -> u64 {
+        old.abs_diff(new)
+    }
+
+    fn is_last(&self, rounds: u32) -> bool {
+        matches!(self.stop, Stop::Iterations(wanted) if rounds >= wanted)
+    }
+
+    fn is_done(&self, rounds: u32, global: &Global) -> Result<bool, JobError> {
+        match self.stop {
+            Stop::Tolerance(limit) if rounds > 0 && global.delta < limit => Ok(true),
+            Stop::Tolerance(_) if rounds >= MOST => Err(JobError::Refused(format!(
+                "the ranks have not converged in {MOST} iterations; a larger tolerance= helps"
+            ))),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// Connected components of a graph whose edges lead in both directions: the least identifier of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Components;
+
+impl Program for Components {
+    const IDENTITY: u64 = u64::MAX;
+    const MONOTONE: bool = true;
+
+    fn init(&self, vertex: &Vertex) -> u64 {
+        vertex.id
+    }
+
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        a.min(b)
+    }
+
+    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
+        value.min(sum)
+    }
+}
+
+/// Breadth first search: the number of edges on the shortest path from the source; `u64::MAX` where there is
+/// none.
+#[derive(Clone, Copy, Debug)]
+pub struct Bfs {
+    /// The identifier of the source.
+    pub source: u64,
+}
+
+impl Program for Bfs {
+    const IDENTITY: u64 = u64::MAX;
+    const MONOTONE: bool = true;
+
+    fn init(&self, vertex: &Vertex) -> u64 {
+        if vertex.id == self.source { 0 } else { u64::MAX }
+    }
+
+    fn gather(&self, signal: u64, _: u32) -> u64 {
+        signal.saturating_add(1)
+    }
+
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        a.min(b)
+    }
+
+    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
+        value.min(sum)
+    }
+}
+
+/// Shortest paths: the least sum of weights on a path from the source; `u64::MAX` where there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Sssp {
+    /// The identifier of the source.
+    pub source: u64,
+}
+
+impl Program for Sssp {
+    const IDENTITY: u64 = u64::MAX;
+    const MONOTONE: bool = true;
+
+    fn init(&self, vertex: &Vertex) -> u64 {
+        if vertex.id == self.source { 0 } else { u64::MAX }
+    }
+
+    fn gather(&self, signal: u64, weight: u32) -> u64 {
+        signal.saturating_add(u64::from(weight))
+    }
+
+    fn combine(&self, a: u64, b: u64) -> u64 {
+        a.min(b)
+    }
+
+    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
+        value.min(sum)
+    }
+}

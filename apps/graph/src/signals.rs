@@ -1,0 +1,140 @@
+//! The messages of a superstep: signals of ghosts, partial sums for hubs, and the numbers to add up.
+//!
+//! A message has as many words as the two nodes have agreed on when the graph was loaded. Words that have
+//! not changed are left out if that is shorter.
+
+use crate::bytes::Reader;
+use crate::program::Global;
+use alloc::vec::Vec;
+use runtime::JobError;
+
+/// The length of the head: three numbers and the form.
+const HEAD: usize = 25;
+
+/// All words are there.
+const ALL: u8 = 0;
+/// A bit for each word, then the words whose bits are set.
+const BITS: u8 = 1;
+/// Pairs of a word's number, in 4 bytes, and the word.
+const PAIRS: u8 = 2;
+
+/// Returns the length of the longest message of `words` words, in bytes.
+pub(crate) fn longest(words: usize) -> usize {
+    HEAD + 8 * words
+}
+
+/// Returns a message of `words`: `None` for a word that has not changed. If most words have changed,
+/// `unchanged` is sent for the others.
+pub(crate) fn emit(
+    global: &Global,
+    unchanged: u64,
+    words: impl ExactSizeIterator<Item = Option<u64>> + Clone,
+) -> Vec<u8> {
+    let count = words.len();
+    let changed = words.clone().flatten().count();
+    let lens = [(8 * count, ALL), (count.div_ceil(8) + 8 * changed, BITS), (12 * changed, PAIRS)];
+    let (len, form) = lens.into_iter().min().unwrap_or((8 * count, ALL));
+    let mut out = Vec::with_capacity(HEAD + len);
+    for number in [global.changed, global.mass, global.delta] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.push(form);
+    match form {
+        ALL => words.for_each(|word| out.extend_from_slice(&word.unwrap_or(unchanged).to_le_bytes())),
+        BITS => {
+            let bits = out.len();
+            out.resize(bits + count.div_ceil(8), 0);
+            for (number, word) in words.enumerate() {
+                let Some(word) = word else { continue };
+                if let Some(byte) = out.get_mut(bits + number / 8) {
+                    *byte |= 1 << (number % 8);
+                }
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        _ => {
+            for (number, word) in (0u32..).zip(words) {
+                let Some(word) = word else { continue };
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+    out
+}
+
+/// Calls `each` for the number and value of each word of a message. Returns the numbers to add up.
+pub(crate) fn parse(
+    rank: usize,
+    message: &[u8],
+    count: usize,
+    mut each: impl FnMut(usize, u64),
+) -> Result<Global, JobError> {
+    let mut reader = Reader::new(rank, message);
+    let global = Global { changed: reader.u64()?, mass: reader.u64()?, delta: reader.u64()? };
+    match reader.u8()? {
+        ALL => {
+            for number in 0..count {
+                each(number, reader.u64()?);
+            }
+        }
+        BITS => {
+            let bits = reader.slice(count.div_ceil(8))?;
+            for number in 0..count {
+                if bits.get(number / 8).is_some_and(|byte| byte >> (number % 8) & 1 != 0) {
+                    each(number, reader.u64()?);
+                }
+            }
+        }
+        PAIRS => {
+            while !reader.bytes.is_empty() {
+                let number = reader.u32()? as usize;
+                let word = reader.u64()?;
+                if number >= count {
+                    return Err(reader.malformed());
+                }
+                each(number, word);
+            }
+        }
+        _ => return Err(reader.malformed()),
+    }
+    if reader.bytes.is_empty() { Ok(global) } else { Err(reader.malformed()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_form_has_all_that_has_changed() {
+        let global = Global { changed: 1, mass: 2, delta: u64::MAX };
+        for (count, every, form) in
+            [(0, 1, ALL), (100, 1, ALL), (100, 3, BITS), (1000, 100, PAIRS), (100, 1000, PAIRS)]
+        {
+            let words = (0..count).map(|n: usize| (n % every == every - 1).then_some(n as u64 * 7));
+            let message = emit(&global, u64::MAX, words.clone());
+            assert_eq!(message[HEAD - 1], form, "{count} {every}");
+            assert!(message.len() <= longest(count));
+            let mut got = std::vec![None; count];
+            let parsed = parse(3, &message, count, |number, word| got[number] = Some(word));
+            assert_eq!(parsed, Ok(global));
+            assert!(got.into_iter().eq(words.map(|word| word.or((form == ALL).then_some(u64::MAX)))));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let global = Global::default();
+        let message = emit(&global, 0, [Some(5), None, None, None].into_iter());
+        let parse = |message: &[u8], count| parse(3, message, count, |_, _| {});
+        assert_eq!(parse(&message, 4), Ok(global));
+        let malformed = Err(JobError::Malformed { rank: 3 });
+        assert_eq!(parse(&message[..message.len() - 1], 4), malformed);
+        assert_eq!(parse(&[&message[..], &[0]].concat(), 4), malformed);
+        assert_eq!(parse(&[], 4), malformed);
+        let mut pairs = emit(&global, 0, (0..1000).map(|n| (n == 999).then_some(1)));
+        assert_eq!(parse(&pairs, 999), malformed);
+        pairs[HEAD - 1] = 3;
+        assert_eq!(parse(&pairs, 1000), malformed);
+    }
+}

@@ -1,0 +1,149 @@
+//! Tests of whole jobs on clusters: equal output on any nodes, errors, generated graphs.
+
+use super::support::Cluster;
+use graph::{Generator, Model};
+use std::fmt::Write as _;
+
+/// Returns a generated graph as an edge list with weights, with comments and carriage returns.
+pub(crate) fn edge_list(model: Model, scale: u32) -> String {
+    let generator = Generator { model, scale, degree: 8, seed: 11 };
+    let mut text = String::from("# A graph.\r\n");
+    for number in 0..generator.edges() {
+        let edge = generator.edge(number);
+        writeln!(text, "{} {}\t{}\r", edge.from, edge.to, edge.weight).unwrap();
+    }
+    text
+}
+
+/// Clusters of 1 to 4 nodes with 1 and 2 processors.
+struct Everywhere(Vec<Cluster>);
+
+impl Everywhere {
+    fn new() -> Self {
+        let kinds = (1..=4).flat_map(|nodes| [1, 2].map(|cpus| (nodes, cpus)));
+        Self(kinds.map(|(nodes, cpus)| Cluster::new(u64::from(nodes), nodes, cpus)).collect())
+    }
+
+    /// Runs a job on each cluster. Returns the output, which must always be the same.
+    fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut first = None;
+        for cluster in &mut self.0 {
+            let (output, reports) = cluster.run(app, args, files).unwrap();
+            assert!(*first.get_or_insert_with(|| output.clone()) == output, "{app}: {} nodes", reports.len());
+        }
+        first.unwrap()
+    }
+}
+
+#[test]
+fn a_small_graph_has_the_results_of_a_pencil() {
+    let text = b"% two triangles and a loop\n1 2\n2 3\n3 1\n1 2\n\n3 4\n4 1\n9 9\n8 9";
+    let mut all = Everywhere::new();
+    let mut run = |app: &str, args: &[&str]| String::from_utf8(all.run(app, args, &[("g", text)])).unwrap();
+    assert_eq!(run("cc", &[]), "1\t1\n2\t1\n3\t1\n4\t1\n8\t8\n9\t8\n");
+    assert_eq!(run("bfs", &["source=3"]), "1\t1\n2\t2\n3\t0\n4\t1\n");
+    assert_eq!(run("bfs", &["source=4", "undirected=true"]), "1\t1\n2\t2\n3\t1\n4\t0\n");
+    assert_eq!(run("sssp", &["source=8"]), "8\t0\n9\t1\n");
+    assert_eq!(run("triangles", &[]), "2\n");
+    assert_eq!(run("triangles", &["each=true"]), "1\t2\n2\t1\n3\t2\n4\t1\n8\t0\n9\t0\n");
+    // All vertices have the rank 1/6 at first; that of 9, the first, sends it to itself.
+    let ranks = run("pagerank", &["iterations=1"]);
+    let lines: Vec<_> = ranks.lines().collect();
+    let expected = [
+        (9, 0.308_333_333_333_333_3),
+        (1, 0.2375),
+        (2, 1.0 / 6.0),
+        (3, 1.0 / 6.0),
+        (4, 0.095_833_333_333_333_33),
+    ];
+    for (line, (vertex, rank)) in lines.iter().zip(expected) {
+        let (found, number) = line.split_once('\t').unwrap();
+        assert_eq!(found, vertex.to_string(), "{ranks}");
+        assert!((number.parse::<f64>().unwrap() - rank).abs() < 1e-15, "{ranks}");
+    }
+}
+
+#[test]
+fn output_is_the_same_on_any_nodes() {
+    let mut all = Everywhere::new();
+    let text = edge_list(Model::Rmat, 9);
+    let files: &[(&str, &[u8])] = &[("g", text.as_bytes())];
+    let ranks = all.run("pagerank", &["tolerance=1e-12"], files);
+    let mut last = (f64::INFINITY, 0);
+    let mut sum = 0.0;
+    for line in String::from_utf8(ranks).unwrap().lines() {
+        let (vertex, rank) = line.split_once('\t').unwrap();
+        let (vertex, rank): (u64, f64) = (vertex.parse().unwrap(), rank.parse().unwrap());
+        assert!(rank < last.0 || (rank == last.0 && vertex > last.1), "{line}");
+        (last, sum) = ((rank, vertex), sum + rank);
+    }
+    assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+    for (app, args) in [
+        ("cc", &[][..]),
+        ("bfs", &["source=6"]),
+        ("sssp", &["source=6", "weights=true"]),
+        ("triangles", &["each=true"]),
+        ("pagerank", &["iterations=5", "hub=20"]),
+    ] {
+        assert!(all.run(app, args, files).len() > 1000, "{app}");
+    }
+}
+
+#[test]
+fn a_graph_needs_no_input() {
+    let mut all = Everywhere::new();
+    let generated = all.run("cc", &["generate=uniform", "scale=8", "degree=2", "seed=4"], &[]);
+    let generator = Generator { model: Model::Uniform, scale: 8, degree: 2, seed: 4 };
+    let edges = (0..generator.edges()).map(|number| generator.edge(number));
+    let text: String = edges.map(|edge| format!("{} {}\n", edge.from, edge.to)).collect();
+    assert!(generated == all.run("cc", &[], &[("g", text.as_bytes())]));
+    assert!(all.run("pagerank", &["generate=rmat", "scale=8"], &[]).len() > 1000);
+}
+
+#[test]
+fn graphs_without_edges() {
+    let mut all = Everywhere::new();
+    for app in ["pagerank", "cc", "triangles"] {
+        let nothing: &[u8] = if app == "triangles" { b"0\n" } else { b"" };
+        assert_eq!(all.run(app, &[], &[("g", b"# nothing\n")]), nothing, "{app}");
+    }
+    let files: &[(&str, &[u8])] = &[("dir/g.e", b"1 2"), ("dir/g.v", b"18446744073709551615\n1\n7\n")];
+    assert_eq!(
+        all.run("cc", &["vertices=g.v"], files),
+        b"1\t1\n2\t1\n7\t7\n18446744073709551615\t18446744073709551615\n"
+    );
+    assert_eq!(all.run("bfs", &["vertices=dir/g.v", "source=7"], files), b"7\t0\n");
+}
+
+#[test]
+fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
+    for nodes in [1, 3] {
+        let mut cluster = Cluster::new(3, nodes, 1);
+        // The first job opens the connections, which keep memory.
+        cluster.run("cc", &[], &[("g", b"1 2\n2 3\n3 4\n")]).unwrap();
+        let free = cluster.free();
+        for (app, args, text, says) in [
+            ("cc", &[][..], "1 2\n2 three\n", "g: byte 6: \"three\" is not a target"),
+            ("cc", &[], "1 2\n2 3\n4", "g: byte 9: the line has no target"),
+            (
+                "pagerank",
+                &[],
+                "1 99999999999999999999\n",
+                "g: byte 2: the target \"99999999999999999999\" is greater",
+            ),
+            ("sssp", &["source=1", "weights=true"], "1 2 3\n1 2\n", "g: byte 9: the line has no weight"),
+            ("bfs", &["source=9"], "1 2\n", "source=9: the graph has no such vertex"),
+            ("cc", &["vertices=v"], "1 2\n", "vertices=v: the job has no such input"),
+            ("pagerank", &["twenty"], "1 2\n", "pagerank does not know the argument \"twenty\""),
+            // The first of several wrong lines counts.
+            ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),
+        ] {
+            let error = cluster.run(app, args, &[("g", text.as_bytes())]).unwrap_err();
+            assert!(error.starts_with(says) && !error.contains('\n'), "{error}");
+            assert_eq!(cluster.free(), free, "{says}");
+        }
+        for (_, lite) in &cluster.nodes {
+            assert_eq!(lite.audit(), []);
+        }
+    }
+}

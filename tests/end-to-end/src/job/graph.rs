@@ -1,0 +1,146 @@
+//! Graph jobs on appliances: the same bytes on any nodes, wrong input, and networkx as a reference.
+
+use super::misuse::refused;
+use super::xtask;
+use crate::runner::{Case, Outcome};
+use anyhow::{Context, Result, ensure};
+use lab::tool;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The longest silence of a run on a busy host.
+const LIMIT: Duration = Duration::from_secs(1200);
+/// The check of all results by networkx.
+const SCRIPT: &str = include_str!("graph.py");
+/// The applications with their arguments, and the names of their outputs.
+const JOBS: [(&str, &[&str], &str); 6] = [
+    ("pagerank", &["iterations=20"], "ranks"),
+    ("pagerank", &["tolerance=1e-13"], "converged"),
+    ("cc", &[], "components"),
+    ("bfs", &["source=6"], "levels"),
+    ("sssp", &["source=6", "weights=true"], "distances"),
+    ("triangles", &["each=true"], "triangles"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |name: &str, check: fn(&Path) -> Result<Outcome>| Case::new(format!("graph::{name}"), check);
+    vec![
+        case("same-bytes", |log| same_bytes(&[(3, 2, "softroce")], &JOBS[..1], log)),
+        case("wrong-line", wrong_line),
+        case("too-large", too_large),
+        case("same-bytes-everywhere", |log| {
+            let clusters = [(2, 1, "softroce"), (4, 2, "softroce"), (3, 1, "cx3"), (2, 2, "cx3")];
+            same_bytes(&clusters, &JOBS, log)
+        })
+        .full_if(true),
+        case("networkx", networkx).full_if(true),
+    ]
+}
+
+/// A directory with an edge list.
+struct Graph {
+    dir: TempDir,
+    edges: PathBuf,
+}
+
+impl Graph {
+    /// Writes a graph of some hundred vertices with weights, a few of them with very many edges.
+    fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let edges = dir.path().join("edges");
+        let mut text = String::from("# from to weight\n6 1 3\n");
+        let mut state = 1u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..4000 {
+            let (width, weight) = (next(600) + 1, next(100));
+            writeln!(text, "{} {}\t{weight}", next(800), next(width))?;
+        }
+        std::fs::write(&edges, text)?;
+        Ok(Self { dir, edges })
+    }
+
+    /// Runs a job. Returns the path of its output.
+    fn run(
+        &self,
+        (app, args, name): (&str, &[&str], &str),
+        (nodes, cpus, nic): (u16, u32, &str),
+        log: &Path,
+    ) -> Result<PathBuf> {
+        let output = self.dir.path().join(format!("{name}-{nodes}-{cpus}-{nic}"));
+        let mut command = xtask();
+        command.args(["run", "--app", app, "--nic", nic, "--nodes", &nodes.to_string()]);
+        command.args(["--cpus", &cpus.to_string(), "--input"]).arg(&self.edges).arg("--output").arg(&output);
+        for arg in args {
+            command.args(["--arg", arg]);
+        }
+        tool::run_ok(&mut command, log, LIMIT)?;
+        Ok(output)
+    }
+}
+
+/// Compares the outputs of clusters with that of one node.
+fn same_bytes(clusters: &[(u16, u32, &str)], jobs: &[(&str, &[&str], &str)], log: &Path) -> Result<Outcome> {
+    let graph = Graph::new()?;
+    for job in jobs {
+        let alone = std::fs::read(graph.run(*job, (1, 1, "softroce"), log)?)?;
+        ensure!(alone.len() > 1000, "{} has an output of {} bytes", job.0, alone.len());
+        for cluster in clusters {
+            let together = std::fs::read(graph.run(*job, *cluster, log)?)?;
+            ensure!(together == alone, "{} has another output with {cluster:?}", job.0);
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Runs jobs with wrong input, which leave no output.
+fn wrong_line(log: &Path) -> Result<Outcome> {
+    let dir = tempfile::tempdir()?;
+    let edges = dir.path().join("edges");
+    std::fs::write(&edges, "1 2\n2 3\n3 many\n")?;
+    let edges = edges.to_string_lossy();
+    let args = ["--nodes", "2", "--app", "cc", "--input", &edges];
+    refused(&args, "edges: byte 10: \"many\" is not a target", log)?;
+    let args = ["--nodes", "1", "--app", "bfs", "--arg", "root=1", "--input", &edges];
+    refused(&args, "does not know the argument \"root=1\"", log)?;
+    Ok(Outcome::Passed)
+}
+
+/// Runs a graph of 250 MB, for which four nodes have memory and one has not.
+fn too_large(log: &Path) -> Result<Outcome> {
+    let args = ["--memory", "112", "--app", "cc", "--arg", "generate=uniform", "--arg", "scale=17"];
+    let args: Vec<&str> = args.into_iter().chain(["--arg", "degree=16"]).collect();
+    let on = |nodes| args.iter().copied().chain(["--nodes", nodes]).collect::<Vec<_>>();
+    refused(&on("1"), "too little memory: needs 256 MB", log)?;
+    tool::run_ok(xtask().arg("run").args(on("4")), log, LIMIT)?;
+    Ok(Outcome::Passed)
+}
+
+/// Checks all results by networkx, which pip fetches into an environment of its own.
+fn networkx(log: &Path) -> Result<Outcome> {
+    let graph = Graph::new()?;
+    let environment = graph.dir.path().join("python");
+    let script = graph.dir.path().join("check.py");
+    std::fs::write(&script, SCRIPT)?;
+    let python = environment.join("bin/python");
+    let fetched = tool::run_ok(Command::new("python3").args(["-m", "venv"]).arg(&environment), log, LIMIT)
+        .and_then(|_| {
+            let pip = ["-m", "pip", "install", "--quiet", "networkx", "numpy", "scipy"];
+            tool::run_ok(Command::new(&python).args(pip), log, LIMIT)
+        });
+    if let Err(error) = fetched {
+        return Ok(Outcome::Skipped(format!("networkx cannot be had: {error:#}")));
+    }
+    let mut check = Command::new(&python);
+    check.arg(&script).arg(&graph.edges);
+    for job in JOBS {
+        check.arg(graph.run(job, (3, 1, "softroce"), log)?);
+    }
+    tool::run_ok(&mut check, log, LIMIT).context("networkx has other results")?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,217 @@
+//! `cargo xtask bench figures`: the figures of LITE's paper (SOSP 2017), as far as machines without cards can
+//! show them, each beside what is known of the paper's.
+
+mod between;
+mod waiting;
+
+use super::host::Host;
+use super::lab::Lab;
+use super::native;
+use super::table::Table;
+use super::{nodes, qos, scaling};
+use crate::output;
+use anyhow::{Context, Result};
+use between::Between;
+use clap::{Args, ValueEnum};
+use lab::{interrupt, paths, ui};
+use serde_json::Value;
+
+/// The page that `--write` replaces.
+const PAGE: &str = "docs/performance/figures.md";
+/// The beginning of the page.
+const HEAD: &str = "\
+# The paper's figures
+
+`cargo xtask bench figures --write` measures all of them and writes this page. `--figure NAME` prints one,
+`--quick` only shows that each works. Machines without an RDMA card can show ratios and shapes, no absolute
+times of a card: what runs between two appliances is translated by TCG, and what is simulated says so. [How it
+is measured](README.md#how-it-is-measured) applies.
+";
+
+/// The names of all figures, each with the least number of its rows with `--quick`.
+pub(crate) const NAMES: [(&str, usize); 8] = [
+    ("latency", 1),
+    ("throughput", 1),
+    ("memory", 5),
+    ("regions", 5),
+    ("rpc", 1),
+    ("waiting", 1),
+    ("nodes", 2),
+    ("qos", 12),
+];
+
+/// The selection of figures.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Figure; repeatable [default: all]
+    #[arg(long, value_name = "NAME", value_enum)]
+    figure: Vec<Figure>,
+    /// Few operations: only shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Writes docs/performance/figures.md, with all figures
+    #[arg(long, conflicts_with_all = ["figure", "quick"])]
+    write: bool,
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// Latency by size, beside perftest
+    Latency,
+    /// Throughput by size, beside perftest
+    Throughput,
+    /// Writes into one region of growing size (simulated card)
+    Memory,
+    /// Writes into a growing number of regions (simulated card)
+    Regions,
+    /// Calls beside round trips of SENDs and of WRITEs
+    Rpc,
+    /// Processor time of waiting between calls
+    Waiting,
+    /// Calls of a growing number of nodes (simulated)
+    Nodes,
+    /// High priority beside a flood of low priority
+    Qos,
+}
+
+impl Figure {
+    /// Returns what is known of the paper's figure.
+    const fn paper(self) -> &'static str {
+        match self {
+            Self::Latency => {
+                "Paper: LITE adds very little to native verbs from 8 B to 32 KB, on an axis to 60 us; the authors' \
+                 source notes 1.99 us for a read of 8 B and 4.97 us for 4 KB on ConnectX-3, of which LITE's own part \
+                 is 0.13 us."
+            }
+            Self::Throughput => "Paper: LITE as fast as native verbs; the numbers are not known here.",
+            Self::Memory => {
+                "Paper: native writes of 64 B and 1 KB collapse between 1 MB and 1 GB of registered memory (from about \
+                 4 MB on), LITE stays flat; the axis goes to 6 requests per us."
+            }
+            Self::Regions => "Paper: native writes slow down as regions grow, LITE stays flat.",
+            Self::Rpc => {
+                "Paper: a call is two WRITEs with immediate; the authors' source notes add up to 0.85 to 0.9 us of \
+                 LITE's own work."
+            }
+            Self::Waiting => {
+                "Paper: a waiting thread spins for up to 10 us and then sleeps; one thread per node polls for all. The \
+                 numbers of the figure are not known here."
+            }
+            Self::Nodes => "Paper: throughput grows with nodes; the original's manager admits 15.",
+            Self::Qos => {
+                "Paper: both schemes keep high priority near its speed alone, SW-Pri at less cost for the rest; the \
+                 numbers are not known here."
+            }
+        }
+    }
+}
+
+/// Measurements that several figures use, each made once.
+struct Shared<'a> {
+    lab: &'a Lab,
+    quick: bool,
+    between: Option<Between>,
+    scaling: Option<[Table; 2]>,
+}
+
+impl Shared<'_> {
+    fn between(&mut self) -> Result<&Between> {
+        if self.between.is_none() {
+            self.between = Some(Between::measure(self.lab, self.quick)?);
+        }
+        self.between.as_ref().context("the measurement between appliances")
+    }
+
+    /// Returns the table of the simulated card at `index`: memory, or regions.
+    fn scaling(&mut self, index: usize) -> Result<Table> {
+        if self.scaling.is_none() {
+            self.scaling = Some(scaling::tables(if self.quick { 200 } else { 10_000 })?);
+        }
+        let tables = self.scaling.as_mut().context("the simulation of the card")?;
+        tables.get_mut(index).map(Table::take).context("there is no such table")
+    }
+
+    fn table(&mut self, figure: Figure) -> Result<Table> {
+        let (lab, quick) = (self.lab, self.quick);
+        match figure {
+            Figure::Latency => Ok(self.between()?.latency()),
+            Figure::Throughput => Ok(self.between()?.throughput()),
+            Figure::Memory => self.scaling(0),
+            Figure::Regions => self.scaling(1),
+            Figure::Rpc => {
+                let in_process = native::call(quick)?;
+                Ok(self.between()?.calls(in_process))
+            }
+            Figure::Waiting => waiting::table(lab, quick),
+            Figure::Nodes => cluster(quick),
+            Figure::Qos => qos::table(lab, if quick { 1 } else { 5 }, if quick { 20 } else { 300 }),
+        }
+    }
+}
+
+/// Measures the selected figures.
+pub(super) fn bench(options: &Options) -> Result<()> {
+    let host = Host::ready(false)?;
+    let page = paths::root().join(PAGE);
+    let page = options.write.then(|| output::beside("figures", &page)).transpose()?;
+    interrupt::watch()?;
+    let lab = Lab::new()?;
+    let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None };
+    let mut text = format!("{HEAD}\n{}\n", host.sentence(if options.quick { 1 } else { 5 }));
+    for figure in Figure::value_variants().iter().copied() {
+        if !options.figure.is_empty() && !options.figure.contains(&figure) {
+            continue;
+        }
+        interrupt::check()?;
+        let table = shared.table(figure)?;
+        println!("\n{}  {}", table.text(), figure.paper());
+        text.push_str(&format!("\n{}\n{}\n", table.markdown(), figure.paper()));
+    }
+    if let Some((file, path)) = page {
+        std::fs::write(file.path(), text)?;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Simulates clusters of growing size, each node of which calls random others.
+fn cluster(quick: bool) -> Result<Table> {
+    let mut table = Table::new(
+        "Calls of a growing number of nodes (simulated)",
+        "one process under virtual time; each node makes 10 calls of 64 B to random others and connects on demand; all \
+         times are the simulation's, and the heap is of the process",
+        &["nodes", "calls, virtual ms", "calls per virtual s", "connected peers", "heap per peer, B"],
+    );
+    const CALLS: u64 = 10;
+    for nodes in if quick { &[2, 4][..] } else { &[2, 8, 32, 128, 512] } {
+        let file = tempfile::NamedTempFile::new()?;
+        ui::step(&format!("{nodes} nodes"), || nodes::simulate([*nodes, CALLS, 1], Some(file.path())))?;
+        let figures: Value = serde_json::from_slice(&std::fs::read(file.path())?)?;
+        let figure = |name: &str| {
+            let value = figures.get(name).and_then(Value::as_f64);
+            value.with_context(|| format!("the simulation does not say `{name}`"))
+        };
+        let ms = figure("calls, connecting on demand: virtual time (ms)")?;
+        table.row([
+            nodes.to_string(),
+            format!("{ms:.2}"),
+            format!("{:.0}", (nodes * CALLS) as f64 / ms * 1e3),
+            format!("{:.1}", figure("connected peers of a node ()")?),
+            format!("{:.0}", figure("connected peer: heap (B)")?),
+        ]);
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_figure_has_a_test() {
+        let names = Figure::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+        assert_eq!(names, NAMES.map(|(name, _)| name));
+    }
+}
