@@ -226,9 +226,11 @@ mod tests {
         Box::pin(future)
     }
 
+    type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
     /// Tasks that wait for the end of something, in a queue that is woken for all of them.
     struct Crowd {
-        tasks: std::sync::Mutex<Vec<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>>,
+        tasks: std::sync::Mutex<Vec<Option<Task>>>,
     }
 
     /// The waker of one task of a crowd. The second one lets the first two tasks run at once.
@@ -261,8 +263,7 @@ mod tests {
         for waker in &wakers {
             let (queue, closed) = (queue.clone(), closed.clone());
             let take = move || (closed.load(Ordering::SeqCst) > 0).then_some(());
-            let mut task: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(async move { queue.until_likely(|| false, take).await });
+            let mut task: Task = Box::pin(async move { queue.until_likely(|| false, take).await });
             let waker = Waker::from(waker.clone());
             assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             crowd.tasks.lock().unwrap().push(Some(task));
