@@ -122,26 +122,19 @@ impl Local {
         issued: &AtomicBool,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
+        let late = || {
+            self.missed();
+            // An attempt that was lost before this call counts too.
+            let issued = issued.load(Ordering::Relaxed) && !planted(Bug::UnknownAsDeadline);
+            if issued { Error::Unknown } else { Error::Deadline }
+        };
         if !self.lease.may_begin() {
-            match self.timers.before(deadline, self.resumed()).await {
-                Some(standing) => standing?,
-                None => {
-                    self.missed();
-                    return Err(Error::Deadline);
-                }
-            }
+            self.timers.before(deadline, self.resumed()).await.ok_or_else(late)??;
         }
         if planted(Bug::NoDeadline) {
             return work.await;
         }
-        match self.timers.before(deadline, work).await {
-            Some(result) => result,
-            None => {
-                self.missed();
-                let issued = issued.load(Ordering::Relaxed) && !planted(Bug::UnknownAsDeadline);
-                Err(if issued { Error::Unknown } else { Error::Deadline })
-            }
-        }
+        self.timers.before(deadline, work).await.unwrap_or_else(|| Err(late()))
     }
 
     /// Adds an entry to a list that the poller looks at in its next turn.

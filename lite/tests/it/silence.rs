@@ -256,6 +256,21 @@ fn what_is_on_the_wire_when_the_lease_passes_ends() {
     assert_eq!(p.bytes(), [5; 8]);
 }
 
+/// A write is lost on the wire while its node is suspended, and its deadline passes before the manager
+/// answers: the error allows that the write arrives.
+#[test]
+fn what_was_lost_before_the_deadline_passes_is_not_called_undone() {
+    let mut p = Pair::new(&Config::default());
+    p.c.fabric.hold(true);
+    let far = p.far.with_deadline(3 * LEASE);
+    let written = p.begin(async move { far.write(0, &[5; 8]).await });
+    p.silence();
+    p.c.fabric.delay_between(gid(1), gid(2), true);
+    p.c.fabric.hold(false);
+    p.c.world.run_for(4 * LEASE);
+    assert_eq!(taken(&written), Some(Err(Error::Unknown)));
+}
+
 /// Without the manager no connection can be made: a task that needs one waits, and asks once the manager
 /// answers.
 #[test]
