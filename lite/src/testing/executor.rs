@@ -26,7 +26,8 @@ struct Shared {
     ready: Mutex<Vec<Arc<Job>>>,
     /// All tasks that may still run.
     jobs: Mutex<Vec<Weak<Job>>>,
-    /// True once the world has been dropped: no task begins any more.
+    /// True once the world has been dropped. No task begins or is woken any more: the list of ready tasks
+    /// would keep them, and with them their hosts and this list.
     over: AtomicBool,
 }
 
@@ -79,6 +80,7 @@ impl Wake for Job {
     fn wake(self: Arc<Self>) {
         if !self.queued.swap(true, Ordering::SeqCst)
             && let Some(shared) = self.shared.upgrade()
+            && !shared.over.load(Ordering::SeqCst)
         {
             shared.ready.lock().push(self);
         }

@@ -141,3 +141,13 @@ fn several_seeds_under_faults() {
         run_all(seed, faulty());
     }
 }
+
+/// Fresh seeds run for an hour, so a run must not keep its nodes' memory.
+#[test]
+fn a_cluster_that_is_dropped_gives_its_memory_back() {
+    let cluster = Cluster::new(Options::default());
+    let memory: Vec<_> = (1..=cluster.joined()).map(|i| Arc::downgrade(&cluster.host(i).arena())).collect();
+    assert!(!memory.is_empty());
+    drop(cluster);
+    assert!(memory.iter().all(|arena| arena.strong_count() == 0));
+}
