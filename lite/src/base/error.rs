@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// The reason for which an operation failed.
 ///
-/// All errors mean that the operation had no effect, with these exceptions: after
-/// [`Unknown`](Self::Unknown) it may have had its effect; after [`NodeDown`](Self::NodeDown) and
-/// [`LinkDown`](Self::LinkDown) a memset or a write of several chunks may have been done in part.
+/// All errors mean that the operation had no effect, with these exceptions. After
+/// [`Unknown`](Self::Unknown) and [`LinkDown`](Self::LinkDown) it may have had its effect, or a part of it.
+/// After [`NodeDown`](Self::NodeDown), [`Freed`](Self::Freed), [`Permission`](Self::Permission) and
+/// [`Refused`](Self::Refused) a memset, or a write of several chunks or pieces, may have been done in part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// The deadline passed before the operation was issued, or the operation only reads.

@@ -8,7 +8,7 @@ use crate::base::wait::{Epoch, Shut, in_window};
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::op::{Access, InFlight, NotPosted, Verb};
-use crate::transport::transfer::{AttemptError, Data, RECONNECT_PAUSE, Route, TransferError, judge};
+use crate::transport::transfer::{AttemptError, Data, Effects, RECONNECT_PAUSE, Route, TransferError, judge};
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -17,20 +17,35 @@ use verbs::RemoteAddr;
 
 impl Mappings {
     /// Moves all of `data` to or from a region, from `offset`. Several pieces of the region are moved at
-    /// once. Sets `issued` if some of the data was ever posted, or copied here.
+    /// once. `effects` are those of the transfer so far. If a part of a write was lost, its error is
+    /// `Unknown`, unless the region's node or this one is gone.
     pub(crate) async fn access(
+        self: &Arc<Self>,
+        mapping: &Arc<Mapping>,
+        offset: u64,
+        data: Data<'_>,
+        share: Share,
+        effects: &Effects,
+    ) -> Result<(), Error> {
+        let right = data.right();
+        let result = self.access_in_pieces(mapping, offset, data, share, effects).await;
+        result.map_err(|error| effects.error(right, error))
+    }
+
+    /// Does the work of [`access`](Self::access) with several pieces at once.
+    async fn access_in_pieces(
         self: &Arc<Self>,
         mapping: &Arc<Mapping>,
         offset: u64,
         mut data: Data<'_>,
         share: Share,
-        issued: &AtomicBool,
+        effects: &Effects,
     ) -> Result<(), Error> {
         let (right, len) = (data.right(), data.len());
         mapping.check(right, offset, len as u64)?;
         let pieces = mapping.pieces_at_once(self.chunk as u64 * self.config.window as u64);
         if mapping.run(offset) >= len as u64 || pieces == 1 {
-            return self.access_in_order(mapping, offset, data, share, issued).await;
+            return self.access_in_order(mapping, offset, data, share, effects).await;
         }
         sometimes!("several pieces of a region moved at once");
         let mut at = offset;
@@ -40,7 +55,7 @@ impl Mappings {
             let part = data.take_front(usize::try_from(run).unwrap_or(usize::MAX));
             let (from, len) = (at, part.len());
             at += len as u64;
-            (len > 0).then(|| self.access_in_order(mapping, from, part, share, issued))
+            (len > 0).then(|| self.access_in_order(mapping, from, part, share, effects))
         };
         in_window(pieces, next).await
     }
@@ -52,7 +67,7 @@ impl Mappings {
         offset: u64,
         mut data: Data<'_>,
         share: Share,
-        issued: &AtomicBool,
+        effects: &Effects,
     ) -> Result<(), Error> {
         let (right, len) = (data.right(), data.len());
         let mut done = 0;
@@ -70,12 +85,12 @@ impl Mappings {
                 let copied = self.copy_here(spot.addr, &mut part, (mapping, epoch));
                 copied.map(|len| {
                     done += len;
-                    issued.store(true, Ordering::Relaxed);
+                    effects.posted.store(true, Ordering::Relaxed);
                 })
             } else {
                 let mut moved = 0;
                 let route = Route::Node(node, incarnation);
-                let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, issued).await;
+                let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, effects).await;
                 done += moved;
                 result
             };
@@ -174,7 +189,7 @@ impl Mappings {
                 }
                 Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
                 Err(AttemptError::TransferError(TransferError::Changed)) => Err(Error::Unknown),
-                Err(AttemptError::Connection) => {
+                Err(AttemptError::Connection | AttemptError::Lost) => {
                     self.fail(&conn);
                     if planted(Bug::AtomicTwice) {
                         continue;

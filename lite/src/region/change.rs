@@ -19,14 +19,13 @@ use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::{Request, Response};
 use crate::sometimes::sometimes;
-use crate::transport::transfer::Data;
+use crate::transport::transfer::{Data, Effects};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use proto::NodeId;
 
@@ -273,11 +272,11 @@ impl RegionOwner {
             Ok::<_, Error>(Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), stamp))
         };
         let (source, target) = (open(from)?, open(to)?);
-        let (len, issued, mut done) = (from.len(), AtomicBool::new(false), 0);
+        let (len, effects, mut done) = (from.len(), Effects::default(), 0);
         let next = || {
             let (at, step) = (done, COPY_STEP.min(len - done));
             done += step;
-            (step > 0).then_some(self.copy_step((&source, &target), at, step, &issued))
+            (step > 0).then_some(self.copy_step((&source, &target), at, step, &effects))
         };
         let result = in_window(COPY_STEPS, next).await;
         // An attempt that was given up may still be on the wire.
@@ -293,15 +292,15 @@ impl RegionOwner {
         (source, target): (&Arc<Mapping>, &Arc<Mapping>),
         at: u64,
         len: u64,
-        issued: &AtomicBool,
+        effects: &Effects,
     ) -> Result<(), Error> {
         let mut bytes = vec![0; len as usize];
         let deadline = self.platform.now() + COPY_DEADLINE;
         let copied = async {
-            self.access(source, at, Data::Read(&mut bytes), Share::All, issued).await?;
-            self.access(target, at, Data::Write(&bytes), Share::All, issued).await
+            self.access(source, at, Data::Read(&mut bytes), Share::All, effects).await?;
+            self.access(target, at, Data::Write(&bytes), Share::All, effects).await
         };
-        self.limit(deadline, issued, copied).await?;
+        self.limit(deadline, &effects.posted, copied).await?;
         platform::yield_now().await;
         Ok(())
     }

@@ -142,7 +142,7 @@ impl Mapping {
         shares
     }
 
-    /// HandleTable operations back until the mapping has that generation.
+    /// Holds operations back until the mapping has that generation.
     pub(super) fn pause(&self, generation: u64) {
         // The lock keeps this apart from an installation.
         let _layout = self.layout.lock();

@@ -3,7 +3,7 @@
 
 use super::handle::Lmr;
 use crate::transport::op::{Ended, InFlight, Verb};
-use crate::transport::transfer::{AttemptError, Data, TransferError, judge};
+use crate::transport::transfer::{AttemptError, Data, Effects, TransferError, judge};
 use crate::{Error, Permissions};
 use core::sync::atomic::AtomicBool;
 use platform::Instant;
@@ -19,9 +19,7 @@ impl Lmr {
         }
         match judge(flight.status()) {
             Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
-            Ok(()) | Err(AttemptError::Connection | AttemptError::TransferError(TransferError::Changed)) => {
-                Ok(())
-            }
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -59,11 +57,12 @@ impl Lmr {
         } else {
             node.counters.retries.add(1);
         }
+        let effects = if lost { Effects::of_lost() } else { Effects::default() };
         // A lost write may have been done. A lost read has no effect that can be seen.
-        let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
-        let unknown = if data.right() == Permissions::READ { &harmless } else { &issued };
+        let harmless = AtomicBool::new(false);
+        let unknown = if data.right() == Permissions::READ { &harmless } else { &effects.posted };
         let mapping = self.mapping();
-        let work = node.access(&mapping, offset, data, self.share(), &issued);
+        let work = node.access(&mapping, offset, data, self.share(), &effects);
         node.limit(deadline, unknown, work).await
     }
 

@@ -12,7 +12,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::AtomicBool;
 use proto::{Incarnation, NodeId};
 
 /// A request that waits for its reply. If it is dropped without one, the caller's call fails with
@@ -199,12 +198,11 @@ impl Call {
             return Err(Error::NoMemory { asked, free: 0 });
         }
         bytes.resize(len, 0);
-        let issued = AtomicBool::new(false);
         let mut into = &mut bytes[..];
         for piece in pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
-            to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
+            to.node.transfer_lent(&to.conn, piece.addr, data).await?;
             into = rest;
         }
         if let Some(record) = &mut self.record {
@@ -240,14 +238,13 @@ impl Call {
             if to.pieces.is_empty() {
                 return Err(Error::TooLarge { max });
             }
-            let issued = AtomicBool::new(false);
             let mut left = data;
             for piece in &to.pieces {
                 let (now, rest) = left.split_at(left.len().min(piece.len as usize));
                 // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
                 // everything on the wire.
                 let data = Data::Write(now);
-                to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
+                to.node.transfer_lent(&to.conn, piece.addr, data).await?;
                 left = rest;
             }
             let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };

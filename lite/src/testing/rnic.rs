@@ -107,7 +107,7 @@ impl Fabric {
         Arc::new(InstantRnic { fabric: self.clone(), port })
     }
 
-    /// HandleTable posted work back, or releases it: it is then done at the next `progress` of its RNIC.
+    /// Holds posted work back, or releases it: it is then done at the next `progress` of its RNIC.
     pub fn hold(&self, holding: bool) {
         self.0.lock().holding = holding;
     }
@@ -120,7 +120,7 @@ impl Fabric {
         }
     }
 
-    /// HandleTable work of one port for another back, or releases it: it is then done at the next
+    /// Holds work of one port for another back, or releases it: it is then done at the next
     /// `progress` of its RNIC.
     pub fn hold_between(&self, from: Gid, to: Gid, holding: bool) {
         self.set_gap(from, to, holding.then_some(Gap::Held));

@@ -105,14 +105,9 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// Returns the error of a transfer that finds no connection for its rest. `issued`: some of it may have
-    /// arrived.
-    fn unreached(&self, error: Error, issued: &AtomicBool) -> Error {
-        match (self, error) {
-            (_, error @ (Error::NodeDown(_) | Error::LinkDown)) => error,
-            (Self::Write(_) | Self::WriteOwn(_), _) if issued.load(Ordering::Relaxed) => Error::Unknown,
-            (_, error) => error,
-        }
+    /// Returns the error of a transfer that finds no connection for its rest.
+    fn unreached(&self, error: Error, effects: &Effects) -> Error {
+        if effects.posted.load(Ordering::Relaxed) { doubtful(self.right(), error) } else { error }
     }
 
     /// Returns the right that the mapping must have.
@@ -130,6 +125,39 @@ fn take_front<'a>(span: &mut Span<'a>, len: usize) -> Span<'a> {
     front
 }
 
+/// The effects that a transfer may have had although it has not succeeded.
+#[derive(Default)]
+pub(crate) struct Effects {
+    /// True if a part of the transfer was ever posted, or copied within this node.
+    pub(crate) posted: AtomicBool,
+    /// True if the outcome of a part was lost with its connection: the part may have happened, and may still
+    /// happen.
+    lost: AtomicBool,
+}
+
+impl Effects {
+    /// Returns the effects of a transfer that an earlier attempt posted and lost.
+    pub(crate) fn of_lost() -> Self {
+        Self { posted: AtomicBool::new(true), lost: AtomicBool::new(true) }
+    }
+
+    /// Returns the error of a transfer with these effects that ends with `error`. `right` is the one that the
+    /// transfer needs.
+    pub(crate) fn error(&self, right: Permissions, error: Error) -> Error {
+        if self.lost.load(Ordering::Relaxed) { doubtful(right, error) } else { error }
+    }
+}
+
+/// Returns the error of a transfer that may have had an effect, and ends with `error`. A read has none that
+/// can be seen.
+fn doubtful(right: Permissions, error: Error) -> Error {
+    match error {
+        Error::NodeDown(_) | Error::LinkDown => error,
+        _ if right == Permissions::READ => error,
+        _ => Error::Unknown,
+    }
+}
+
 /// The reason for which a transfer stopped before its end.
 pub(crate) enum TransferError {
     /// The mapping has been changed: the rest may be tried again at the new location.
@@ -140,8 +168,12 @@ pub(crate) enum TransferError {
 
 /// The reason for which an attempt on one connection ended.
 pub(crate) enum AttemptError {
-    /// The connection failed; the rest may be tried on another connection.
+    /// The connection failed, and the outcome of nothing was lost with it. The rest may be tried on another
+    /// connection.
     Connection,
+    /// The connection failed after a work request had been posted, which may have been carried out. It may be
+    /// tried on another connection if a second time does no harm.
+    Lost,
     /// The attempt ended with an error that a new connection does not cure.
     TransferError(TransferError),
 }
@@ -162,7 +194,7 @@ pub(crate) fn judge(status: Status) -> Result<(), AttemptError> {
         Status::LocalProtectionError | Status::LocalLengthError => {
             Err(Error::Refused("the RNIC refused local memory".into()).into())
         }
-        _ => Err(AttemptError::Connection),
+        _ => Err(AttemptError::Lost),
     }
 }
 
@@ -188,17 +220,15 @@ impl Connections {
         conn: &Arc<Conn>,
         remote: IoAddr,
         data: Data<'_>,
-        issued: &AtomicBool,
     ) -> Result<(), Error> {
-        match self.transfer(Route::Conn(conn), remote, data, None, &mut 0, issued).await {
+        match self.transfer(Route::Conn(conn), remote, data, None, &mut 0, &Effects::default()).await {
             Ok(()) => Ok(()),
             Err(TransferError::For(error)) => Err(error),
             Err(TransferError::Changed) => Err(Error::Unknown),
         }
     }
 
-    /// Moves all of `data` to or from `remote`; `done` counts the bytes moved. Sets `issued` if some of it
-    /// was ever posted.
+    /// Moves all of `data` to or from `remote`; `done` counts the bytes moved.
     pub(crate) async fn transfer(
         self: &Arc<Self>,
         route: Route<'_>,
@@ -206,20 +236,25 @@ impl Connections {
         mut data: Data<'_>,
         pass: Option<Access<'_>>,
         done: &mut usize,
-        issued: &AtomicBool,
+        effects: &Effects,
     ) -> Result<(), TransferError> {
         while *done < data.len() {
-            let conn =
-                self.route(route).await.map_err(|error| TransferError::For(data.unreached(error, issued)))?;
+            let conn = self
+                .route(route)
+                .await
+                .map_err(|error| TransferError::For(data.unreached(error, effects)))?;
             // All chunks go in order on one queue pair.
             let qp_index = match route {
                 Route::Node(..) => conn.group.lanes.pick(pass.map_or(Share::All, |p| p.share)),
                 Route::Conn(_) => RPC_QP,
             };
-            match self.attempt((&conn, qp_index), remote, &mut data, done, pass, issued).await {
+            match self.attempt((&conn, qp_index), remote, &mut data, done, pass, effects).await {
                 Ok(()) => {}
                 Err(AttemptError::TransferError(stop)) => return Err(stop),
-                Err(AttemptError::Connection) => {
+                Err(why @ (AttemptError::Connection | AttemptError::Lost)) => {
+                    if matches!(why, AttemptError::Lost) {
+                        effects.lost.store(true, Ordering::Relaxed);
+                    }
                     self.fail(&conn);
                     if matches!(route, Route::Conn(_)) {
                         return Err(TransferError::For(Error::Unknown));
@@ -242,7 +277,7 @@ impl Connections {
         data: &mut Data<'_>,
         done: &mut usize,
         pass: Option<Access<'_>>,
-        issued: &AtomicBool,
+        effects: &Effects,
     ) -> Result<(), AttemptError> {
         let mut flights: [Option<(InFlight<'_>, usize)>; MAX_WINDOW] = [const { None }; MAX_WINDOW];
         let window = self.config.window.min(MAX_WINDOW);
@@ -276,9 +311,10 @@ impl Connections {
                     NotPosted::Revoked => Error::Freed.into(),
                     NotPosted::Changed => AttemptError::TransferError(TransferError::Changed),
                     NotPosted::Invalid => Error::Refused("the RNIC refused the request".into()).into(),
+                    NotPosted::ConnectionLost | NotPosted::Busy if count > 0 => AttemptError::Lost,
                     NotPosted::ConnectionLost | NotPosted::Busy => AttemptError::Connection,
                 })?;
-                issued.store(true, Ordering::Relaxed);
+                effects.posted.store(true, Ordering::Relaxed);
                 if let Chunk::Bounced(verb) = chunk {
                     self.counters.bytes_copied.add(self.bounce_len(verb).unwrap_or(0) as u64);
                 }

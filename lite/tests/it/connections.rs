@@ -345,6 +345,41 @@ fn what_was_done_before_memory_ran_out_is_not_called_undone() {
     });
 }
 
+/// The outcome of a write is lost while its region is being freed, and the write arrives after all: the error
+/// allows that.
+#[test]
+fn what_was_lost_before_the_region_was_freed_is_not_called_undone() {
+    let [first, second] = [1, 2].map(|i| Gid::from_ipv4([10, 0, 0, i]));
+    let mut c = cluster(3, 4);
+    let (writer, owner) = (c.lite(1), c.lite(3));
+    let (far, near) = c.world.run(LIMIT, {
+        let (writer, owner) = (writer.clone(), owner.clone());
+        async move {
+            let placement = Placement::Shares(vec![(NodeId(3), 8), (NodeId(2), 4096)]);
+            let near = owner.alloc(placement, 4104, Permissions::all()).await.unwrap();
+            near.publish("region").await.unwrap();
+            let far = writer.map("region", Permissions::all()).await.unwrap();
+            far.write(8, &[1; 64]).await.unwrap();
+            (far, near)
+        }
+    });
+    c.fabric.hold_between(first, second, true);
+    let outcome = Arc::new(std::sync::Mutex::new(None));
+    let ended = outcome.clone();
+    spawn(&writer, async move {
+        let result = far.write(8, &[2; 64]).await;
+        *ended.lock().unwrap() = Some(result);
+    });
+    spawn(&owner, async move { near.free().await.unwrap() });
+    c.world.run_for(MS);
+    // The writer is told that the region is freed, and its write is still in flight.
+    assert_eq!(*outcome.lock().unwrap(), None);
+    c.fabric.delay_between(first, second, true);
+    let until = c.world.now() + LIMIT;
+    assert!(c.world.run_until(until, || outcome.lock().unwrap().is_some()));
+    assert_eq!(*outcome.lock().unwrap(), Some(Err(Error::Unknown)));
+}
+
 /// Polls `future` at most `polls` times, `apart` from each other, then drops it. Returns `true` if it ended
 /// before.
 async fn cut<F: Future>(lite: Lite, future: F, polls: usize, apart: Duration) -> bool {
