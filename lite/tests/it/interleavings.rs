@@ -543,3 +543,35 @@ fn the_end_of_a_membership_and_the_connection_with_oneself() {
         }
     });
 }
+
+/// Tasks wait until own memory is unused, while the last write from it ends on another processor.
+#[test]
+fn the_end_of_the_last_use_of_own_memory() {
+    /// The length of the memory, in bytes. It is too long for a copy.
+    const MEMORY: u64 = 8192;
+    const ROUNDS: usize = 10;
+    explore(|| {
+        let cluster = Cluster::new(2);
+        let a = cluster.lite(1);
+        let (lmr, memory) = cluster.run(async move {
+            let lmr = a.alloc(NodeId(2), MEMORY, RW).await.unwrap();
+            (lmr, Arc::new(a.local_memory(MEMORY).await.unwrap()))
+        });
+        let source = memory.clone();
+        let writer = async move {
+            for _ in 0..ROUNDS {
+                lmr.write_from(0, &source, 0..MEMORY).await.unwrap();
+            }
+        };
+        let mut tasks: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = vec![Box::pin(writer)];
+        // Another processor may go on between the wake-ups of two tasks.
+        for memory in [memory.clone(), memory] {
+            tasks.push(Box::pin(async move {
+                for _ in 0..ROUNDS {
+                    memory.settled().await;
+                }
+            }));
+        }
+        cluster.run_interleaved(tasks, |_| ());
+    });
+}

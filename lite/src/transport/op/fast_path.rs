@@ -211,14 +211,20 @@ impl Transport {
         })
     }
 
-    /// Ends the interest in a work request: no task waits for it or needs its result any more.
-    #[inline]
-    pub(crate) fn let_go(&self, id: OpId) {
-        let Released { wanted, own } = self.ops.lock().let_go(id);
+    /// Drops the memory of an application that is no longer used, and then wakes the tasks that wait.
+    #[inline(always)]
+    fn released(&self, Released { wanted, own }: Released) {
         drop(own);
         if wanted {
             self.wake_waiters();
         }
+    }
+
+    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    #[inline]
+    pub(crate) fn let_go(&self, id: OpId) {
+        let released = self.ops.lock().let_go(id);
+        self.released(released);
     }
 }
 
@@ -278,9 +284,7 @@ impl<'n> InFlight<'n> {
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
             let released = self.node.ops.lock().release_done(id);
-            if released.wanted {
-                self.node.wake_waiters();
-            }
+            self.node.released(released);
         }
         // Nothing is left to drop.
         core::mem::forget(self);

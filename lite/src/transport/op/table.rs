@@ -472,7 +472,7 @@ impl OpTable {
             self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
             None
         };
-        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
+        Wakes { task, others: self.take_wanted(&unused), unused }
     }
 
     /// Releases an operation that has succeeded and that has a buffer.
@@ -483,7 +483,14 @@ impl OpTable {
             Some(slot) => release(slot, &self.ends, &mut self.free, &mut self.bounce),
             None => None,
         };
-        Released { wanted: core::mem::take(&mut self.wanted), own }
+        Released { wanted: self.take_wanted(&own), own }
+    }
+
+    /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have looked
+    /// at the memory before that, so it is woken in any case.
+    #[inline(always)]
+    fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
+        core::mem::take(&mut self.wanted) | own.is_some()
     }
 
     /// Ends the interest in an operation: no task waits for it or needs its result any more.
@@ -506,7 +513,7 @@ impl OpTable {
             }
             SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         };
-        Released { wanted: core::mem::take(&mut self.wanted), own }
+        Released { wanted: self.take_wanted(&own), own }
     }
 
     /// Takes a slot as [`take`](Self::take) does, for an operation of a task on memory of the application,
