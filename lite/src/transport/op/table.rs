@@ -486,8 +486,8 @@ impl OpTable {
         Released { wanted: self.take_wanted(&own), own }
     }
 
-    /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have looked
-    /// at the memory before that, so it is woken in any case.
+    /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have
+    /// looked at the memory before that, so it is woken in any case.
     #[inline(always)]
     fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
         core::mem::take(&mut self.wanted) | own.is_some()
