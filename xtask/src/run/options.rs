@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// Applications in the image, separated by commas, as in wordcount,grep [default: all]
     #[arg(long, value_name = "LIST", conflicts_with = "programs")]
     pub apps: Option<Apps>,
+    /// Runs the nodes as processes of this host (`lite-node`), without QEMU
+    #[arg(long, conflicts_with_all = ["apps", "nic", "card_keys", "one_nic", "remote", "fabric_socket", "machine", "accel", "programs"])]
+    pub linux: bool,
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
