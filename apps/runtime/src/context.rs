@@ -1,5 +1,6 @@
 //! The view that an application has of its job on one node.
 
+use crate::dataset::Keeping;
 use crate::error::During;
 use crate::host::JobPlatform;
 use crate::ordered;
@@ -41,6 +42,8 @@ struct Inner {
     splits: Mutex<Vec<Split>>,
     tasks: Tasks,
     credit: Credit,
+    /// The output, if it becomes a dataset.
+    keeping: Option<Keeping>,
     /// Regions to free at the end of the job.
     regions: Mutex<Regions>,
     /// Objects other than regions that were made through `lite`.
@@ -81,6 +84,7 @@ impl JobContext {
         tasks: Tasks,
         credit: Credit,
     ) -> Self {
+        let keeping = start.keep.then(|| Keeping::new(lite.clone()));
         let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
         let (lite, scope) = lite.scoped(Arc::new(platform));
         Self(Arc::new(Inner {
@@ -91,6 +95,7 @@ impl JobContext {
             splits: Mutex::new(splits),
             tasks,
             credit,
+            keeping,
             regions: Mutex::default(),
             scope,
             progress: Mutex::new(None),
@@ -299,6 +304,16 @@ impl JobContext {
     /// Returns LITE with the deadline of waits for other nodes' work.
     pub(crate) fn waiting_lite(&self) -> &Lite {
         &self.0.waiting_lite
+    }
+
+    /// Returns the output that is kept, if it becomes a dataset.
+    pub(crate) fn keeping(&self) -> Option<&Keeping> {
+        self.0.keeping.as_ref()
+    }
+
+    /// Adds input behind the present one.
+    pub(crate) fn add_splits(&self, splits: Vec<Split>) {
+        self.0.splits.lock().extend(splits);
     }
 
     pub(crate) fn credit(&self) -> &Credit {

@@ -4,6 +4,7 @@
 use crate::{App, serve};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use core::time::Duration;
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Lite};
 use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
-use proto::{InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use proto::{Dataset, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
 use spin::Mutex;
 use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
@@ -181,17 +182,61 @@ impl Cluster {
     /// # Panics
     /// If the nodes are silent, or break a rule of jobs, such as to send output before an error.
     pub fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Outcome {
+        self.run_with(app, args, files, &[], false)
+    }
+
+    /// Runs a job whose output stays on the nodes, and returns it as a dataset.
+    ///
+    /// # Errors
+    /// The reason of the first failure.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn keep(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Result<Dataset, String> {
+        let job = JobId(self.next_job);
+        let (_, reports) = self.run_with(app, args, files, &[], true).inspect_err(|_| {
+            self.tell_all(&ToNode::DropDataset { job });
+        })?;
+        let parts = self.ids().into_iter().zip(reports);
+        let pieces = parts.flat_map(|(node, report)| report.kept.into_iter().map(move |len| (node, len)));
+        Ok(Dataset { name: "kept".into(), job, pieces: pieces.collect() })
+    }
+
+    /// Frees a dataset.
+    pub fn drop_dataset(&self, dataset: Dataset) {
+        self.tell_all(&ToNode::DropDataset { job: dataset.job });
+    }
+
+    /// Runs a job as [`run`](Self::run) does, which reads datasets behind its files, and whose output stays
+    /// on the nodes if `keep` is set.
+    ///
+    /// # Errors
+    /// The reason of the first failure.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn run_with(
+        &mut self,
+        app: &str,
+        args: &[&str],
+        files: &[(&str, &[u8])],
+        datasets: &[Dataset],
+        keep: bool,
+    ) -> Outcome {
         let job = JobId(self.next_job);
         self.next_job += 1;
-        let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let inputs = files.iter().map(|(name, f)| InputFile { name: (*name).into(), len: f.len() as u64 });
+        let lens = files.iter().map(|(name, bytes)| (String::from(*name), bytes.len() as u64));
+        let kept = datasets.iter().map(|set| (format!("{}{}", Dataset::SCHEME, set.name), set.len()));
+        let inputs: Vec<_> = lens.chain(kept).map(|(name, len)| InputFile { name, len }).collect();
         self.tell_all(&ToNode::JobStart(JobStart {
             job,
             app: app.into(),
             args: args.iter().map(|&arg| arg.into()).collect(),
             nodes: self.ids(),
-            inputs: inputs.collect(),
-            share: total as u64,
+            share: inputs.iter().map(|file| file.len).sum(),
+            inputs,
+            datasets: datasets.to_vec(),
+            keep,
         }));
         let (mut refusal, mut answers) = (None, 0);
         while answers < self.nodes.len() {

@@ -94,6 +94,12 @@ pub trait Memory: Send + Sync {
     /// Returns the amounts of total and free memory. Takes constant time.
     fn stats(&self) -> MemoryStats;
 
+    /// Returns the least amount of memory that was free since the last call of this, in bytes. A memory that
+    /// does not keep it returns the amount that is free now.
+    fn take_least_free(&self) -> u64 {
+        self.stats().free
+    }
+
     /// Returns the length of the longest free run, in bytes. May take time in proportion to the
     /// memory, so it is called only when memory is short.
     fn largest_free(&self) -> u64;

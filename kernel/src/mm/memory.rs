@@ -200,6 +200,10 @@ impl Memory for LentMemory {
         MemoryStats { total, free }
     }
 
+    fn take_least_free(&self) -> u64 {
+        frames::take_least_lendable()
+    }
+
     fn largest_free(&self) -> u64 {
         frames::stats_among(&lent::covered().ranges).largest_free
     }

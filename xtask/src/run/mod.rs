@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use lab::manager::Manager;
 use lab::{interrupt, paths, text};
 use nodes::{Directories, Prepared};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -38,12 +39,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let joining = manager.wait_nodes(options.nodes, left, &members)?;
     running.supervise(joining, &mut manager, deadline)?;
     let mut earlier = Vec::new();
-    for left in (0..options.repeat).rev() {
-        let job = manager.submit(&options.job(), &result, &figures)?;
-        running.supervise(job, &mut manager, deadline)?;
-        if left > 0 {
+    let kept: Vec<PathBuf> = options.keep.iter().map(|name| format!("lite:{name}").into()).collect();
+    let repeated = (0..options.repeat).map(|_| options.job());
+    for (number, job) in repeated.chain(options.next_job(&kept)).enumerate() {
+        if number > 0 {
             earlier.push(report::job_figures(&figures)?);
         }
+        let job = manager.submit(&job, &result, &figures)?;
+        running.supervise(job, &mut manager, deadline)?;
     }
     let fabric = running.stop()?;
 
