@@ -18,7 +18,7 @@ use core::future::Future;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
 use lite::{Lite, Lmr, Permissions, Scope};
-use platform::Instant;
+use platform::{Instant, Pages};
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
 
@@ -163,6 +163,25 @@ impl JobContext {
     #[must_use]
     pub fn out_of_memory(&self, wanted: u64) -> JobError {
         JobError::OutOfMemory { wanted, has: memory::available(self.0.lite.platform().memory(), wanted) }
+    }
+
+    /// Returns `len` zeroed bytes of the application's own, as a slice. On an appliance they return to all
+    /// later jobs when they are dropped, as memory of the heap does not. Other nodes cannot reach them: see
+    /// [`alloc`](Self::alloc) and [`LocalMemory`](lite::LocalMemory) for memory that they can.
+    ///
+    /// # Errors
+    /// [`JobError::OutOfMemory`] if the node has too little memory in one piece.
+    ///
+    /// ```
+    /// # fn example(job: &runtime::JobContext) -> Result<(), runtime::JobError> {
+    /// let mut table = job.pages(1 << 20)?;
+    /// table[..5].copy_from_slice(b"words");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pages(&self, len: usize) -> Result<Pages, JobError> {
+        let pages = self.0.lite.platform().memory().pages(len);
+        pages.ok_or_else(|| self.out_of_memory(len as u64))
     }
 
     /// Starts a task of the job on a processor that the platform chooses. The task ends with the job.

@@ -4,11 +4,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use platform::runs::Runs;
-use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, Pages};
 use x86_64::PhysAddr;
 
-use super::lent;
 use super::memory::{Home, LentMemory, Run};
+use super::{lent, pages};
 use crate::sync::IrqMutex;
 
 /// The alignment of the arena in bytes, so that a card needs few entries for it.
@@ -80,6 +80,10 @@ impl Memory for Arena {
         let home = Home::Arena(self.base, self.runs.clone());
         // SAFETY: the arena is never taken back, and the run was just taken from those that are free.
         Some(Box::new(unsafe { Run::new(PhysAddr::new_truncate(addr), len, home) }))
+    }
+
+    fn pages(&self, len: usize) -> Option<Pages> {
+        pages::take(len)
     }
 
     fn stats(&self) -> MemoryStats {

@@ -5,11 +5,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::runs::Runs;
-use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, check_bounds};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, Pages, check_bounds};
 use x86_64::PhysAddr;
 
 use super::accesses::Access;
-use super::{frames, lent, phys_to_virt};
+use super::{frames, lent, pages, phys_to_virt};
 use crate::arch::copy;
 use crate::sync::IrqMutex;
 
@@ -193,6 +193,10 @@ impl Memory for LentMemory {
         let at = lent::lend(len)?;
         // SAFETY: the run has just been lent, zeroed, and only its `Run` returns it.
         Some(Box::new(unsafe { Run::new(at, len, Home::Frames) }))
+    }
+
+    fn pages(&self, len: usize) -> Option<Pages> {
+        pages::take(len)
     }
 
     fn stats(&self) -> MemoryStats {
