@@ -63,7 +63,14 @@ fn main() -> Result<()> {
     let input = cluster.file("text", TEXT.as_bytes())?;
     let result = input.with_file_name("result");
     // On a command line: `ferrolite-manager submit --app word-lengths --input text --output result`.
-    let job = Job { app: WordLengths::NAME.into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None };
+    let job = Job {
+        app: WordLengths::NAME.into(),
+        args: Vec::new(),
+        nodes: 0,
+        on: Vec::new(),
+        limit: None,
+        ..Job::default()
+    };
     let mut output = Output::create(&result)?;
     let done = cluster.client()?.submit(&job, Inputs::open(&[input])?, &mut output, &|_| {})?;
     output.finish()?;

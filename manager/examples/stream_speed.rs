@@ -40,7 +40,14 @@ fn measure(directory: &std::path::Path, megabytes: usize) -> Result<()> {
             let connection = join(&address, &key, index)?;
             std::thread::spawn(move || serve(connection, index, megabytes * 1_000_000));
         }
-        let job = Job { app: "sink".into(), args: Vec::new(), nodes, on: Vec::new(), limit: None };
+        let job = Job {
+            app: "sink".into(),
+            args: Vec::new(),
+            nodes,
+            on: Vec::new(),
+            limit: None,
+            ..Job::default()
+        };
         let mut output = Output::create(&directory.join("output"))?;
         let client = Client::connect(&address, &key)?;
         let done = client.submit(&job, Inputs::open(std::slice::from_ref(&input))?, &mut output, &|_| {})?;

@@ -1,6 +1,6 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
-use crate::{AppManifest, BootReport, InputFile, JobId, JobReport, NodeId, Reason};
+use crate::{AppManifest, BootReport, DatasetStatus, InputFile, JobId, JobReport, NodeId, Reason};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,10 @@ pub enum FromClient {
         on: Vec<String>,
         /// The input files.
         inputs: Vec<InputFile>,
+        /// The names of the datasets that the job reads behind the files.
+        datasets: Vec<String>,
+        /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
+        keep: Option<String>,
         /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
         /// fails. `None`: no limit.
         limit_ms: Option<u64>,
@@ -54,6 +58,14 @@ pub enum FromClient {
     Cancel {
         /// The job.
         job: JobId,
+    },
+    /// Lists the datasets. The answer is [`ToClient::Datasets`].
+    Datasets,
+    /// Frees a dataset. The answer is [`ToClient::Dropped`], or `Failed` if there is no such dataset or a job
+    /// reads it.
+    DropDataset {
+        /// The name.
+        name: String,
     },
 }
 
@@ -171,5 +183,12 @@ pub enum ToClient {
     Cancelled {
         /// The job.
         job: JobId,
+    },
+    /// The datasets, by name.
+    Datasets(Vec<DatasetStatus>),
+    /// The nodes were told to free the dataset. Its name is free.
+    Dropped {
+        /// The name.
+        name: String,
     },
 }

@@ -1,6 +1,6 @@
 //! Jobs: the declaration of an application, the start message, the report of a node.
 
-use crate::{JobId, NodeId, Reason, check_text};
+use crate::{Dataset, JobId, NodeId, Reason, check_text};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -70,10 +70,14 @@ pub struct JobStart {
     pub args: Vec<String>,
     /// The participating nodes; a node's index is its rank. Rank 0 sends the output.
     pub nodes: Vec<NodeId>,
-    /// All files of the input.
+    /// All files of the input: those that the client sends, then the datasets.
     pub inputs: Vec<InputFile>,
+    /// The datasets of the input, which the nodes read from each other.
+    pub datasets: Vec<Dataset>,
     /// An upper bound on the bytes of input that this node receives, if records are short.
     pub share: u64,
+    /// True if the output stays on the nodes, as a dataset, and is not sent.
+    pub keep: bool,
 }
 
 /// The report of a node on its completed part of a job.
@@ -84,21 +88,27 @@ pub struct JobReport {
     pub counts: Vec<(String, u64)>,
     /// Times by phase, in microseconds.
     pub times_us: Vec<(String, u64)>,
+    /// The resources that the part has used, which the runtime of the node counts: operations of LITE that
+    /// the node has begun (`reads`, `writes`, `atomics`, `memsets`, `calls`, `messages`), `served` calls,
+    /// `bytes_read`, `bytes_written`, and `peak_memory`, the most bytes of the node's memory in use.
+    pub used: Vec<(String, u64)>,
+    /// The lengths in bytes of the pieces of output that the node keeps, if the job's output is a dataset.
+    pub kept: Vec<u64>,
 }
 
 impl JobReport {
-    /// The maximum number of counts, and of times.
+    /// The maximum number of counts, of times, and of resources.
     pub const MAX_ENTRIES: usize = 64;
     /// The maximum length of a name, in bytes.
     pub const MAX_NAME: usize = 64;
 
-    /// Checks the report of a node: at most [`MAX_ENTRIES`](Self::MAX_ENTRIES) counts and as many times, with
-    /// printable names of at most [`MAX_NAME`](Self::MAX_NAME) bytes.
+    /// Checks the report of a node: at most [`MAX_ENTRIES`](Self::MAX_ENTRIES) counts, times and resources,
+    /// with printable names of at most [`MAX_NAME`](Self::MAX_NAME) bytes.
     ///
     /// # Errors
     /// A reason for users.
     pub fn check(&self) -> Result<(), Reason> {
-        for (what, list) in [("counts", &self.counts), ("times", &self.times_us)] {
+        for (what, list) in [("counts", &self.counts), ("times", &self.times_us), ("resources", &self.used)] {
             if list.len() > Self::MAX_ENTRIES {
                 return Err(format!(
                     "its report has {} {what}, and may have {}",
@@ -107,6 +117,10 @@ impl JobReport {
                 ));
             }
             list.iter().try_for_each(|(name, _)| check_text("a name in its report", name, Self::MAX_NAME))?;
+        }
+        if self.kept.len() > Dataset::MAX_PIECES {
+            let (has, may) = (self.kept.len(), Dataset::MAX_PIECES);
+            return Err(format!("it keeps {has} pieces of output, and may keep {may}"));
         }
         Ok(())
     }

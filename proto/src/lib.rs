@@ -13,6 +13,7 @@ extern crate alloc;
 
 pub mod channel;
 mod client;
+mod dataset;
 mod departure;
 mod id;
 mod job;
@@ -22,6 +23,7 @@ mod text;
 mod voucher;
 
 pub use client::{FromClient, JobPhase, JobStatus, NodeStatus, ToClient};
+pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
@@ -35,7 +37,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Nodes, clients and the manager must have the same version.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

@@ -318,6 +318,11 @@ pub enum ToNode {
         /// The queue pair at which that member receives datagrams, if it has one.
         queue_pair: Option<QpNum>,
     },
+    /// Nobody needs the output that the node keeps of a job: the node frees it.
+    DropDataset {
+        /// The job.
+        job: JobId,
+    },
 }
 
 impl ToNode {
@@ -337,12 +342,13 @@ impl ToNode {
     /// accept, one of which was cancelled, and other messages.
     pub const MAX_WAITING: usize = 4 * Self::INPUT_WINDOW as usize;
 
-    /// Returns true if LITE handles an encoded message itself. All other messages (those of jobs, and
+    /// Returns true if LITE handles an encoded message itself. All others (those of jobs and datasets, and
     /// [`Shutdown`](Self::Shutdown)) are for the program above LITE. Reads the first byte only.
     #[must_use]
     pub fn is_for_lite(encoded: &[u8]) -> bool {
-        // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`.
-        !matches!(encoded.first(), Some(7..=12))
+        // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
+        // `DropDataset`.
+        !matches!(encoded.first(), Some(7..=12 | 16))
     }
 
     /// Returns the credit that a [`JobInput`](Self::JobInput) of `bytes` bytes consumes: `bytes`, but at

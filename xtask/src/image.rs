@@ -42,8 +42,8 @@ pub(crate) struct Options {
     /// Words key=value that are built into the file (efi); those of the loader count before them
     #[arg(long, value_name = "WORDS")]
     cmdline: Option<String>,
-    /// File with the cluster key, to be built in (efi); everybody who can read the boot file has the key then.
-    /// Without this option the loader passes the key, in an initrd
+    /// File with the cluster key, to be built in (efi); everybody who can read the boot file has the key
+    /// then. Without this option the loader passes the key, in an initrd
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }

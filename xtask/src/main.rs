@@ -9,6 +9,7 @@ mod findings;
 mod image;
 mod language;
 mod linux_peer;
+mod new_app;
 mod output;
 mod perftest;
 mod release;
@@ -44,6 +45,8 @@ enum Command {
     Image(image::Options),
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
+    /// Makes an application of one's own below `apps/`, compiled into the image and `lite-node`, and tests it
+    NewApp(new_app::Options),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
     LinuxPeer(Box<linux_peer::Options>),
     /// Runs perftest between appliances and a Linux guest in each direction, and compares the received bytes
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Build(options) => build::build(&options),
         Command::Image(options) => image::image(&options),
         Command::Run(options) => run::run(&options),
+        Command::NewApp(options) => new_app::new_app(&options),
         Command::LinuxPeer(options) => {
             return linux_peer::linux_peer(&options).unwrap_or_else(|e| {
                 eprintln!("error: {}", ui::one_line(&e));

@@ -23,8 +23,11 @@ pub use paced::Paced;
 pub use progress::Progress;
 pub use qos::Qos;
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
 use lite::{Lite, Lmr, Permissions};
 use measure::Row;
@@ -37,6 +40,12 @@ const REGION: u64 = 1 << 20;
 const SIZES: [usize; 6] = [8, 64, 512, 4096, 16384, 65536];
 /// The deadline of one operation.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Returns all applications that measure.
+#[must_use]
+pub fn apps() -> Vec<Box<dyn App>> {
+    vec![Box::new(Bench), Box::new(Paced), Box::new(Progress), Box::new(Qos)]
+}
 
 /// The benchmark application.
 #[derive(Debug)]

@@ -85,7 +85,7 @@ impl App for Graph {
             let node = Node { job: &job, algorithm, args: &args };
             match node.run(&mut times).await {
                 Err(JobError::OutOfMemory { wanted, .. }) => Err(job.out_of_memory(wanted)),
-                other => Ok(JobReport { counts: other?, times_us: times.report }),
+                other => Ok(JobReport { counts: other?, times_us: times.report, ..JobReport::default() }),
             }
         })
     }

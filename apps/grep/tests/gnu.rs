@@ -39,7 +39,9 @@ impl Files {
                 .iter()
                 .map(|(name, bytes)| InputFile { name: name.clone(), len: bytes.len() as u64 })
                 .collect(),
+            datasets: Vec::new(),
             share: 0,
+            keep: false,
         };
         let mut splits = Vec::new();
         for (file, (_, bytes)) in self.contents.iter().enumerate() {
@@ -115,7 +117,9 @@ fn bad_arguments_are_refused() {
         args: args.iter().map(|&a| a.into()).collect(),
         nodes: vec![],
         inputs: vec![],
+        datasets: Vec::new(),
         share: 0,
+        keep: false,
     };
     for args in [&[][..], &["-v", "x"], &["a", "b"], &["a\nb"], &["-i", "a", "b"]] {
         assert!(Grep::new(&start(args)).is_err(), "{args:?}");

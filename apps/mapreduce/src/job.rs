@@ -115,7 +115,7 @@ impl<M: MapReduce> Node<M> {
             count("mapped_bytes", queue.mapped()),
             count("reduced_keys", keys),
         ];
-        Ok(JobReport { counts: counts.into(), times_us: times.report })
+        Ok(JobReport { counts: counts.into(), times_us: times.report, ..JobReport::default() })
     }
 
     /// Returns the number of shares of the hash space. The node of rank r reduces the r-th part of them.

@@ -1,5 +1,6 @@
 //! The view that an application has of its job on one node.
 
+use crate::dataset::Keeping;
 use crate::error::During;
 use crate::host::JobPlatform;
 use crate::ordered;
@@ -17,7 +18,7 @@ use core::future::Future;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
 use lite::{Lite, Lmr, Permissions, Scope};
-use platform::Instant;
+use platform::{Instant, Pages};
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
 
@@ -41,6 +42,8 @@ struct Inner {
     splits: Mutex<Vec<Split>>,
     tasks: Tasks,
     credit: Credit,
+    /// The output, if it becomes a dataset.
+    keeping: Option<Keeping>,
     /// Regions to free at the end of the job.
     regions: Mutex<Regions>,
     /// Objects other than regions that were made through `lite`.
@@ -81,6 +84,7 @@ impl JobContext {
         tasks: Tasks,
         credit: Credit,
     ) -> Self {
+        let keeping = start.keep.then(|| Keeping::new(lite.clone()));
         let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
         let (lite, scope) = lite.scoped(Arc::new(platform));
         Self(Arc::new(Inner {
@@ -91,6 +95,7 @@ impl JobContext {
             splits: Mutex::new(splits),
             tasks,
             credit,
+            keeping,
             regions: Mutex::default(),
             scope,
             progress: Mutex::new(None),
@@ -158,6 +163,25 @@ impl JobContext {
     #[must_use]
     pub fn out_of_memory(&self, wanted: u64) -> JobError {
         JobError::OutOfMemory { wanted, has: memory::available(self.0.lite.platform().memory(), wanted) }
+    }
+
+    /// Returns `len` zeroed bytes of the application's own, as a slice. On an appliance they return to all
+    /// later jobs when they are dropped, as memory of the heap does not. Other nodes cannot reach them: see
+    /// [`alloc`](Self::alloc) and [`LocalMemory`](lite::LocalMemory) for memory that they can.
+    ///
+    /// # Errors
+    /// [`JobError::OutOfMemory`] if the node has too little memory in one piece.
+    ///
+    /// ```
+    /// # fn example(job: &runtime::JobContext) -> Result<(), runtime::JobError> {
+    /// let mut table = job.pages(1 << 20)?;
+    /// table[..5].copy_from_slice(b"words");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pages(&self, len: usize) -> Result<Pages, JobError> {
+        let pages = self.0.lite.platform().memory().pages(len);
+        pages.ok_or_else(|| self.out_of_memory(len as u64))
     }
 
     /// Starts a task of the job on a processor that the platform chooses. The task ends with the job.
@@ -299,6 +323,16 @@ impl JobContext {
     /// Returns LITE with the deadline of waits for other nodes' work.
     pub(crate) fn waiting_lite(&self) -> &Lite {
         &self.0.waiting_lite
+    }
+
+    /// Returns the output that is kept, if it becomes a dataset.
+    pub(crate) fn keeping(&self) -> Option<&Keeping> {
+        self.0.keeping.as_ref()
+    }
+
+    /// Adds input behind the present one.
+    pub(crate) fn add_splits(&self, splits: Vec<Split>) {
+        self.0.splits.lock().extend(splits);
     }
 
     pub(crate) fn credit(&self) -> &Credit {

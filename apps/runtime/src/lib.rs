@@ -17,6 +17,7 @@ extern crate std;
 
 mod collective;
 mod context;
+mod dataset;
 mod error;
 mod host;
 mod input;
@@ -26,6 +27,9 @@ mod ordered;
 mod output;
 mod serve;
 mod task;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod usage;
 
 pub use collective::{Collective, Reduce};
 pub use context::{JobContext, Region};
@@ -74,7 +78,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///             }
 ///             job.barrier("counted").await?;
 ///             // The manager adds up the counts of all nodes.
-///             Ok(JobReport { counts: vec![("bytes".into(), bytes as u64)], times_us: Vec::new() })
+///             Ok(JobReport { counts: vec![("bytes".into(), bytes as u64)], ..JobReport::default() })
 ///         })
 ///     }
 /// }

@@ -11,8 +11,11 @@ const PIECE: usize = 64 << 10;
 /// The length of the word at the front of a part, which contains the part's length.
 const HEAD: u64 = 8;
 
-/// Writes the parts of all nodes as the output of the job.
+/// Writes the parts of all nodes as the output of the job. Output that is kept stays where it is.
 pub(crate) async fn write(job: &JobContext, part: Vec<u8>) -> Result<(), JobError> {
+    if let Some(keeping) = job.keeping() {
+        return keeping.append(&part).await;
+    }
     let offered = if job.rank() == 0 { None } else { Some(offer(job, &part).await?) };
     job.barrier("output").await?;
     if job.rank() == 0 {

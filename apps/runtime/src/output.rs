@@ -84,6 +84,12 @@ impl Output {
 
     async fn flush(&mut self) -> Result<(), JobError> {
         let bytes = core::mem::take(&mut self.buffer);
+        if let Some(keeping) = self.job.keeping() {
+            return match self.job.rank() {
+                0 => keeping.append(&bytes).await,
+                _ => Err(JobError::Refused("only rank 0 may write output".into())),
+            };
+        }
         let lite = self.job.lite();
         let mut timeout = pin!(lite.sleep(ACK_TIMEOUT));
         core::future::poll_fn(|cx| {

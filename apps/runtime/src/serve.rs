@@ -1,9 +1,11 @@
 //! The task that handles the manager's job messages.
 
+use crate::dataset::{self, Kept};
 use crate::input::{Input, Intake};
 use crate::messages::JobMessages;
 use crate::output::Credit;
 use crate::task::Tasks;
+use crate::usage::Usage;
 use crate::{App, JobContext, JobError, memory};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,7 +30,7 @@ pub enum End {
 /// Serves the manager's jobs with these applications until the membership ends, and then cancels the jobs
 /// that still run. Call once the node is a member.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
-    let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
+    let server = Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default() };
     let messages = JobMessages::new(&server.lite);
     let end = loop {
         match messages.next().await {
@@ -49,6 +51,8 @@ struct Server {
     lite: Lite,
     apps: Arc<[Box<dyn App>]>,
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
+    /// The output that this node keeps, by job.
+    kept: Arc<Mutex<BTreeMap<JobId, Kept>>>,
 }
 
 /// A job that this node has accepted.
@@ -56,7 +60,12 @@ enum Job {
     /// The input is arriving.
     Loading(Box<Loading>),
     /// The application runs.
-    Running { tasks: Tasks, credit: Credit },
+    Running {
+        tasks: Tasks,
+        credit: Credit,
+        /// True if nobody needs the output that the job keeps.
+        unwanted: bool,
+    },
 }
 
 struct Loading {
@@ -70,6 +79,7 @@ struct Loading {
     begun: Option<Instant>,
     /// Bytes of memory that were promised to the job.
     promised: u64,
+    usage: Usage,
 }
 
 impl Server {
@@ -109,6 +119,7 @@ impl Server {
                     self.tell(&ToManager::JobOver { job }).await;
                 }
             }
+            ToNode::DropDataset { job } => self.drop_kept(job),
             other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }
@@ -187,7 +198,9 @@ impl Server {
         }
         let files = start.inputs.iter().map(|file| file.len).collect();
         let input = Input::new(files, self.lite.platform().memory().stats().total);
-        let loading = Loading { rank, app, input, intake: Intake::default(), begun: None, promised, start };
+        let usage = Usage::begin(&self.lite);
+        let intake = Intake::default();
+        let loading = Loading { rank, app, input, intake, begun: None, promised, start, usage };
         jobs.insert(loading.start.job, Job::Loading(Box::new(loading)));
         Ok(())
     }
@@ -205,22 +218,51 @@ impl Server {
             None => return,
         };
         let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
-        jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone() });
+        jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone(), unwanted: false });
         drop(jobs);
-        let Loading { start, rank, app, input, begun, .. } = *loading;
+        let Loading { start, rank, app, input, begun, usage, .. } = *loading;
         let now = self.lite.platform().now();
         let input_us = now.saturating_since(begun.unwrap_or(now)).as_micros();
         let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
-        let (lite, apps, jobs) = (self.lite.clone(), self.apps.clone(), self.jobs.clone());
+        let (lite, apps) = (self.lite.clone(), self.apps.clone());
+        let (jobs, all_kept) = (self.jobs.clone(), self.kept.clone());
         let end = Box::pin(async move {
-            let mut result = run_to_end(context, apps, app, &tasks).await;
+            let ended = run_to_end(context, apps, app, &tasks).await;
+            let (mut result, mut kept) = match ended {
+                Ok((report, kept)) => (Ok(report), kept),
+                Err(error) => (Err(error), None),
+            };
             if let Ok(report) = &mut result {
                 report.times_us.push(("input".to_string(), u64::try_from(input_us).unwrap_or(u64::MAX)));
+                report.used = usage.end(&lite);
+                report.kept = kept.as_ref().map(|kept| kept.lens.clone()).unwrap_or_default();
             }
-            jobs.lock().remove(&id);
+            {
+                let mut jobs = jobs.lock();
+                let unwanted = matches!(jobs.remove(&id), Some(Job::Running { unwanted: true, .. }));
+                if let Some(kept) = kept.take_if(|_| !unwanted) {
+                    all_kept.lock().insert(id, kept);
+                }
+            }
+            if let Some(unwanted) = kept {
+                unwanted.free().await;
+            }
             report(&lite, id, result).await;
         });
         self.lite.platform().spawn("job", end);
+    }
+
+    /// Frees the output that this node keeps of a job, or will keep.
+    fn drop_kept(&self, job: JobId) {
+        let mut jobs = self.jobs.lock();
+        if let Some(Job::Running { unwanted, .. }) = jobs.get_mut(&job) {
+            *unwanted = true;
+        }
+        let kept = self.kept.lock().remove(&job);
+        drop(jobs);
+        if let Some(kept) = kept {
+            self.lite.platform().spawn("drop dataset", Box::pin(kept.free()));
+        }
     }
 
     async fn fail(&self, job: JobId, error: &JobError) {
@@ -238,27 +280,33 @@ impl Job {
     }
 }
 
-/// Runs an application. Nothing of the job is left on this node when this returns.
+/// Runs an application. Nothing of the job is left on this node when this returns, but for output that is
+/// kept.
 async fn run_to_end(
     context: JobContext,
     apps: Arc<[Box<dyn App>]>,
     app: usize,
     tasks: &Tasks,
-) -> Result<JobReport, JobError> {
+) -> Result<(JobReport, Option<Kept>), JobError> {
     let inner = context.clone();
     let result = tasks
         .spawn("application", async move {
-            match apps.get(app) {
-                Some(app) => app.run(inner).await,
-                None => Err(JobError::Refused("no application".to_string())),
-            }
+            let Some(app) = apps.get(app) else {
+                return Err(JobError::Refused("no application".to_string()));
+            };
+            inner.add_splits(dataset::load(&inner, &app.manifest().cut).await?);
+            app.run(inner).await
         })
         .await
         .and_then(|result| result);
     tasks.cancel();
     tasks.ended().await;
     context.clean_up().await;
-    result
+    let kept = match (&result, context.keeping()) {
+        (Ok(_), Some(keeping)) => Some(keeping.publish(context.id()).await?),
+        _ => None,
+    };
+    result.map(|report| (report, kept))
 }
 
 /// Tells the manager the result of a job.

@@ -256,6 +256,10 @@ impl Memory for Arena {
         lock(&self.runs).stats()
     }
 
+    fn take_least_free(&self) -> u64 {
+        lock(&self.runs).take_least_free()
+    }
+
     fn largest_free(&self) -> u64 {
         lock(&self.runs).largest_free()
     }

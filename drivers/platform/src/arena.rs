@@ -211,6 +211,10 @@ impl Memory for Arena {
         self.runs.lock().stats()
     }
 
+    fn take_least_free(&self) -> u64 {
+        self.runs.lock().take_least_free()
+    }
+
     fn largest_free(&self) -> u64 {
         self.runs.lock().largest_free()
     }

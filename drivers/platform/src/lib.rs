@@ -18,6 +18,7 @@ mod lent;
 mod link;
 mod memory;
 mod network;
+mod pages;
 #[cfg(feature = "arena")]
 pub mod runs;
 mod time;
@@ -34,6 +35,7 @@ pub use lent::{Lent, check_bounds};
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
+pub use pages::{OwnRun, Pages};
 pub use time::{Instant, NoTimeLimit, TIME_UNITS, TimeLimit, parse_time};
 
 /// A task: a future without a result, polled until it ends.

@@ -3,7 +3,7 @@
 //! Bytes that a peer may change at any time are never lent as `&[u8]` or `&mut [u8]`. Everything above the
 //! platform copies in and out through [`Memory`], which checks every access.
 
-use crate::Lent;
+use crate::{Lent, Pages};
 use alloc::boxed::Box;
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -91,8 +91,20 @@ pub trait Memory: Send + Sync {
     /// `None` if no such run is free.
     fn lend(&self, len: u64) -> Option<Box<dyn Lent>>;
 
+    /// Returns `len` zeroed bytes of the caller's own. They are not lent, and no device or peer reaches them.
+    /// Returns `None` if there are too few. The default takes them from the heap.
+    fn pages(&self, len: usize) -> Option<Pages> {
+        Pages::on_heap(len)
+    }
+
     /// Returns the amounts of total and free memory. Takes constant time.
     fn stats(&self) -> MemoryStats;
+
+    /// Returns the least amount of memory that was free since the last call of this, in bytes. A memory that
+    /// does not keep it returns the amount that is free now.
+    fn take_least_free(&self) -> u64 {
+        self.stats().free
+    }
 
     /// Returns the length of the longest free run, in bytes. May take time in proportion to the
     /// memory, so it is called only when memory is short.

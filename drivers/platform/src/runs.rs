@@ -16,6 +16,8 @@ pub struct Runs {
     total: u64,
     /// The sum of the free runs.
     left: u64,
+    /// The least value of `left` since it was last asked for.
+    least: u64,
 }
 
 impl Runs {
@@ -24,7 +26,7 @@ impl Runs {
     pub fn new(total: u64) -> Self {
         let total = total - total % PAGE;
         let free = if total > 0 { BTreeMap::from([(0, total)]) } else { BTreeMap::new() };
-        Self { free, taken: BTreeMap::new(), total, left: total }
+        Self { free, taken: BTreeMap::new(), total, left: total, least: total }
     }
 
     /// Allocates the first run that has `len` bytes (rounded up to [`PAGE`], at least one page). Returns its
@@ -38,6 +40,7 @@ impl Runs {
         }
         self.taken.insert(start, len);
         self.left -= len;
+        self.least = self.least.min(self.left);
         Some((start, len))
     }
 
@@ -75,6 +78,11 @@ impl Runs {
         MemoryStats { total: self.total, free: self.left }
     }
 
+    /// Returns the least amount of free memory since the last call of this, in bytes.
+    pub const fn take_least_free(&mut self) -> u64 {
+        core::mem::replace(&mut self.least, self.left)
+    }
+
     /// Bytes of the longest run that is free.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
@@ -85,6 +93,17 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_least_free_memory_is_since_the_last_question() {
+        let mut runs = Runs::new(8 * PAGE);
+        assert_eq!(runs.take_least_free(), 8 * PAGE);
+        let (start, len) = runs.take(3 * PAGE).expect("free pages");
+        runs.give(start, len);
+        runs.take(PAGE).expect("a free page");
+        assert_eq!(runs.take_least_free(), 5 * PAGE);
+        assert_eq!(runs.take_least_free(), 7 * PAGE);
+    }
 
     #[test]
     fn the_running_total_is_the_sum_of_the_free_runs() {

@@ -3,7 +3,7 @@
 use crate::settings::LiteOptions;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
-use lite_node::{Clock, Nic, Node, Options, apps};
+use lite_node::{Clock, Nic, Node, Options};
 use manager::key;
 use proto::channel::Role;
 use runtime::End;
@@ -113,7 +113,7 @@ impl Cli {
         let cpus = self
             .cpus
             .map_or_else(|| thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
-        let apps = apps::all();
+        let apps = applications::all();
         let options = Options {
             manager: self.manager,
             key,

@@ -12,7 +12,6 @@
 //! the library for C above it.
 #![forbid(unsafe_code)]
 
-pub mod apps;
 mod clock;
 mod host;
 mod link;

@@ -4,11 +4,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use platform::runs::Runs;
-use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, Pages};
 use x86_64::PhysAddr;
 
-use super::lent;
 use super::memory::{Home, LentMemory, Run};
+use super::{lent, pages};
 use crate::sync::IrqMutex;
 
 /// The alignment of the arena in bytes, so that a card needs few entries for it.
@@ -82,8 +82,16 @@ impl Memory for Arena {
         Some(Box::new(unsafe { Run::new(PhysAddr::new_truncate(addr), len, home) }))
     }
 
+    fn pages(&self, len: usize) -> Option<Pages> {
+        pages::take(len)
+    }
+
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
+    }
+
+    fn take_least_free(&self) -> u64 {
+        self.runs.lock().take_least_free()
     }
 
     fn largest_free(&self) -> u64 {

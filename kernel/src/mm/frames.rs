@@ -40,6 +40,8 @@ struct Frames {
     /// The ranges of frames that can be lent, and the number of free frames among them.
     lendable: &'static [Range<u64>],
     lendable_free: u64,
+    /// The least value of `lendable_free` since it was last asked for.
+    lendable_least: u64,
 }
 
 static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
@@ -50,6 +52,7 @@ static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
     hint: 0,
     lendable: &[],
     lendable_free: 0,
+    lendable_least: 0,
 });
 
 /// The RAM, sorted, as the loader described it. [`ram`] and [`overlaps_ram`] use it.
@@ -138,6 +141,7 @@ impl Frames {
         set_range(self.first, at, at + 1, true);
         self.free -= count;
         self.lendable_free -= self.lendable_among(at, count);
+        self.lendable_least = self.lendable_least.min(self.lendable_free);
     }
 
     /// Returns the number of frames of a run that can be lent.
@@ -260,7 +264,17 @@ pub(crate) unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> 
     }
     RAM.call_once(|| whole);
     MANAGED.call_once(|| managed);
-    *FRAMES.lock() = Frames { taken, first, total, free: total, hint: 0, lendable: &[], lendable_free: 0 };
+    let none = Frames {
+        taken,
+        first,
+        total,
+        free: total,
+        hint: 0,
+        lendable: &[],
+        lendable_free: 0,
+        lendable_least: 0,
+    };
+    *FRAMES.lock() = none;
 }
 
 /// Allocates `bytes` (rounded up to frames) contiguous bytes, aligned to 4096 and not zeroed. Returns `None`
@@ -365,7 +379,7 @@ pub(crate) fn set_lendable(ranges: &'static [Range<u64>]) {
             at = next(frames.taken, taken, false);
         }
     }
-    (frames.lendable, frames.lendable_free) = (ranges, free);
+    (frames.lendable, frames.lendable_free, frames.lendable_least) = (ranges, free, free);
 }
 
 /// Returns the total and the free bytes that can be lent, in constant time (without the longest free run).
@@ -373,4 +387,11 @@ pub(crate) fn lendable_totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     let total: u64 = frames.lendable.iter().map(|range| range.end - range.start).sum();
     (total * PAGE, frames.lendable_free * PAGE)
+}
+
+/// Returns the least amount of free memory that can be lent since the last call of this, in bytes.
+pub(crate) fn take_least_lendable() -> u64 {
+    let mut frames = FRAMES.lock();
+    let now = frames.lendable_free;
+    core::mem::replace(&mut frames.lendable_least, now) * PAGE
 }

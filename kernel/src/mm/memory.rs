@@ -5,11 +5,11 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::runs::Runs;
-use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, check_bounds};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, Pages, check_bounds};
 use x86_64::PhysAddr;
 
 use super::accesses::Access;
-use super::{frames, lent, phys_to_virt};
+use super::{frames, lent, pages, phys_to_virt};
 use crate::arch::copy;
 use crate::sync::IrqMutex;
 
@@ -195,9 +195,17 @@ impl Memory for LentMemory {
         Some(Box::new(unsafe { Run::new(at, len, Home::Frames) }))
     }
 
+    fn pages(&self, len: usize) -> Option<Pages> {
+        pages::take(len)
+    }
+
     fn stats(&self) -> MemoryStats {
         let (total, free) = frames::lendable_totals();
         MemoryStats { total, free }
+    }
+
+    fn take_least_free(&self) -> u64 {
+        frames::take_least_lendable()
     }
 
     fn largest_free(&self) -> u64 {

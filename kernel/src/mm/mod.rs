@@ -14,6 +14,7 @@ pub(crate) mod heap;
 pub(crate) mod lent;
 pub(crate) mod memory;
 pub(crate) mod modules;
+mod pages;
 pub(crate) mod paging;
 pub(crate) mod stacks;
 

@@ -26,11 +26,31 @@ pub(super) async fn run() -> Outcome {
     let blocks = allocations()?;
     runs_of_frames()?;
     checked_memory()?;
+    own_pages()?;
     if percpu::count() > 1 {
         a_loan_ends_after_accesses().await?;
     }
     let s = heap::stats();
     Ok(alloc::format!("{blocks} blocks, heap {} KiB", s.claimed >> 10))
+}
+
+/// Checks that pages are zeroed, are reached by their owner only, and return to the frame allocator.
+fn own_pages() -> Result<(), alloc::string::String> {
+    const LEN: usize = (1 << 20) + 1;
+    // The first pages may make the heap grow.
+    drop(LentMemory.pages(LEN));
+    let before = frames::totals().1;
+    for byte in [1, 2] {
+        let mut pages = LentMemory.pages(LEN).ok_or("no pages")?;
+        ensure!(pages.len() == LEN && pages.iter().all(|b| *b == 0), "pages are not zeroed");
+        pages.fill(byte);
+        let at = mm::virt_to_phys(pages.as_ptr()).ok_or("pages are not in the direct map")?;
+        let refused = LentMemory.write(IoAddr(at.as_u64()), &[9]) == Err(MemoryError::OutOfRange);
+        ensure!(refused && pages.iter().all(|b| *b == byte), "pages can be written by address");
+        ensure!(frames::totals().1 < before, "pages are not taken from the frames");
+    }
+    ensure!(frames::totals().1 == before, "pages have not returned to the frame allocator");
+    Ok(())
 }
 
 /// Allocates, resizes and frees random blocks. Each is filled with its own byte, which must not change.

@@ -32,6 +32,15 @@ pub enum Change {
         /// The reason, for people.
         reason: String,
     },
+    /// Every member that was present when an incarnation ended has seen its end: from now on no write,
+    /// atomic or message of it reaches the memory of any member, however late it is. So what it has written
+    /// is final. Comes after [`Left`](Self::Left), after the lease if the node has died.
+    Settled {
+        /// The node.
+        node: NodeId,
+        /// The incarnation that has ended.
+        incarnation: Incarnation,
+    },
 }
 
 #[derive(Default)]
@@ -40,7 +49,17 @@ struct Feed {
     arrival: Waiters,
 }
 
-/// A receiver of membership changes. It returns all changes since it was made.
+/// A receiver of membership changes. It returns all changes since it was made, so a task that has to know of
+/// the end of a node makes its watcher before it begins to work with it.
+///
+/// ```
+/// # use lite::{Change, Error, Lite, NodeId, Watcher};
+/// # async fn example(watcher: &mut Watcher, dead: NodeId) -> Result<(), Error> {
+/// // After `NodeDown(dead)`: waits until nothing of that node can change memory any more.
+/// while !matches!(watcher.next().await?, Change::Settled { node, .. } if node == dead) {}
+/// # Ok(())
+/// # }
+/// ```
 pub struct Watcher {
     node: Arc<Membership>,
     feed: Arc<Feed>,
@@ -184,6 +203,8 @@ impl Membership {
         self.settled.lock().push(member);
         self.sync.unblock_locks(member);
         self.free_memory_of(member);
+        let (node, incarnation) = member;
+        self.watchers.tell(&Change::Settled { node, incarnation });
     }
 
     /// Frees the memory of an incarnation that has ended, because no node accesses memory on its behalf any

@@ -22,6 +22,10 @@ use platform::{Instant, IoAddr};
 /// [ended](Self::settled), other accesses that it could disturb are [refused](Error::Refused).
 /// Memory that is dropped stays allocated until then.
 ///
+/// There are no slices of it: memory that can become a region is lent by the platform, and devices and peers
+/// may change lent memory at any time. An array that is computed with as a slice lies in
+/// [`Pages`](platform::Pages), and is copied here once, by [`write`](Self::write), for others to read.
+///
 /// ```
 /// # use lite::{Error, Lite, Permissions};
 /// # async fn example(lite: &Lite) -> Result<(), Error> {

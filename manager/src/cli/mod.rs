@@ -12,8 +12,8 @@ use manager::daemon::{Daemon, Options};
 use manager::key;
 use platform::TimeLimit;
 use progress::Progress;
-use proto::JobId;
 use proto::channel::Role;
+use proto::{Dataset, JobId};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,6 +44,15 @@ enum Command {
         /// The number of the job (see `jobs`).
         #[arg(value_parser = job_id)]
         job: JobId,
+    },
+    /// Lists the datasets: outputs of jobs that were kept on the nodes.
+    Datasets(DatasetsArgs),
+    /// Frees a dataset, unless a job reads it.
+    Drop {
+        #[command(flatten)]
+        manager: ManagerArgs,
+        /// The name of the dataset (see `datasets`).
+        name: String,
     },
     /// Makes all nodes leave the cluster and power off.
     Shutdown {
@@ -163,6 +172,15 @@ struct JobsArgs {
 }
 
 #[derive(Debug, Args)]
+struct DatasetsArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// A file to which the list is also written, as a JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 struct SubmitArgs {
     #[command(flatten)]
     manager: ManagerArgs,
@@ -176,12 +194,16 @@ struct SubmitArgs {
     /// part.
     #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
     on: Vec<String>,
-    /// An input file. It can be given several times; an application may need none.
+    /// An input file, or lite:NAME for a dataset. It can be given several times, and an application may need
+    /// none. Datasets come after files.
     #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
     /// The output file. It exists only if the job succeeds.
-    #[arg(long, value_name = "FILE")]
-    output: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "keep", conflicts_with = "keep")]
+    output: Option<PathBuf>,
+    /// Keeps the output on the nodes, as a dataset of this name, and sends it to nobody.
+    #[arg(long, value_name = "NAME")]
+    keep: Option<String>,
     /// The longest time that the job may take, counted from when its nodes are told of it, as in 90s, 15m or
     /// 2h; then it fails [default: no limit].
     #[arg(long, value_name = "LIMIT")]
@@ -229,6 +251,8 @@ impl Cli {
             Command::Nodes(args) => nodes(&args),
             Command::Submit(args) => submit(args),
             Command::Jobs(args) => jobs(&args),
+            Command::Datasets(args) => datasets(&args),
+            Command::Drop { manager, name } => Ok(manager.connect()?.drop_dataset(&name)?),
             Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(job)?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
             Command::Key { key, role, output } => {
@@ -312,16 +336,48 @@ fn names(client: &mut Client) -> Result<report::Names> {
     Ok(client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect())
 }
 
+fn datasets(args: &DatasetsArgs) -> Result<()> {
+    let mut client = args.manager.connect()?;
+    let datasets = client.datasets()?;
+    let names = names(&mut client)?;
+    print!("{}", report::datasets_table(&datasets, &names));
+    match &args.json {
+        Some(file) => write_whole(file, report::datasets_json(&datasets, &names).to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+/// Divides inputs into files and the names of datasets.
+fn divided(inputs: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
+    let (mut files, mut datasets) = (Vec::new(), Vec::new());
+    for input in inputs {
+        match input.to_str().and_then(|text| text.strip_prefix(Dataset::SCHEME)) {
+            Some(name) => datasets.push(name.to_owned()),
+            None => files.push(input),
+        }
+    }
+    (files, datasets)
+}
+
 fn submit(args: SubmitArgs) -> Result<()> {
-    let inputs = Inputs::open(&args.input)?;
-    let mut output = Output::create(&args.output)?;
-    signals::remove_when_stopped(output.temporary())?;
+    let (files, datasets) = divided(args.input);
+    let inputs = Inputs::open(&files)?;
+    let mut output = args.output.as_deref().map_or_else(|| Ok(Output::none()), Output::create)?;
+    if args.output.is_some() {
+        signals::remove_when_stopped(output.temporary())?;
+    }
     let mut client = args.manager.connect()?;
     let names = names(&mut client)?;
     let progress = Progress::new(inputs.total());
-    let nodes = args.nodes.unwrap_or(0);
-    let job =
-        Job { app: args.app, args: args.args, nodes, on: args.on, limit: args.time.map(TimeLimit::get) };
+    let job = Job {
+        app: args.app,
+        args: args.args,
+        nodes: args.nodes.unwrap_or(0),
+        on: args.on,
+        limit: args.time.map(TimeLimit::get),
+        datasets,
+        keep: args.keep,
+    };
     let done = client.submit(&job, inputs, &mut output, &|update| progress.show(update));
     progress.end();
     let done = done?;

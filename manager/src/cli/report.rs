@@ -1,7 +1,7 @@
 //! The output of commands: tables for people, JSON for programs.
 
 use manager::client::{Job, Outcome};
-use proto::{JobPhase, JobStatus, NodeId, NodeStatus, printable};
+use proto::{DatasetStatus, JobPhase, JobStatus, NodeId, NodeStatus, printable};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -82,7 +82,7 @@ fn phase(phase: JobPhase) -> &'static str {
 
 /// Returns the names of a job's nodes, or the numbers of those that have left since.
 fn names_of(job: &JobStatus, names: &Names) -> Vec<String> {
-    job.nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
+    labels(&job.nodes, names)
 }
 
 /// Returns the table of jobs, one per line. For a job that is ending it lists the nodes that have not ended
@@ -122,6 +122,43 @@ pub(super) fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
     json!({ "jobs": jobs })
 }
 
+/// Returns the names of nodes, or the numbers of those that have left since.
+fn labels(nodes: &[NodeId], names: &Names) -> Vec<String> {
+    nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
+}
+
+/// Returns the table of datasets, one per line.
+pub(super) fn datasets_table(datasets: &[DatasetStatus], names: &Names) -> String {
+    let heads = ["dataset", "bytes", "application", "job", "age", "nodes"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(datasets.iter().map(|dataset| {
+        vec![
+            printable(&dataset.name),
+            dataset.bytes.to_string(),
+            printable(&dataset.app),
+            dataset.job.0.to_string(),
+            format!("{:.1} s", dataset.age_ms as f64 / 1000.0),
+            labels(&dataset.nodes, names).join(" "),
+        ]
+    }));
+    columns(&rows)
+}
+
+/// Returns the datasets as JSON.
+pub(super) fn datasets_json(datasets: &[DatasetStatus], names: &Names) -> Value {
+    let object = |dataset: &DatasetStatus| {
+        json!({
+            "dataset": dataset.name,
+            "bytes": dataset.bytes,
+            "app": dataset.app,
+            "job": dataset.job.0,
+            "age_s": dataset.age_ms as f64 / 1000.0,
+            "nodes": labels(&dataset.nodes, names),
+        })
+    };
+    json!({ "datasets": datasets.iter().map(object).collect::<Vec<_>>() })
+}
+
 /// Returns the summary of a job: totals, then counts and times of each node.
 pub(super) fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
     let seconds = |duration: std::time::Duration| format!("{:.3} s", duration.as_secs_f64());
@@ -137,6 +174,9 @@ pub(super) fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
         seconds(outcome.stream),
         seconds(outcome.run),
     );
+    if let Some(name) = &job.keep {
+        let _ = writeln!(text, "{} bytes kept as the dataset {}", outcome.kept_bytes(), printable(name));
+    }
     for (name, count) in outcome.counts() {
         let _ = writeln!(text, "{}: {count}", printable(&name));
     }
@@ -167,7 +207,26 @@ pub(super) fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
         rows.push(row);
     }
     text.push_str(&columns(&rows));
+    text.push_str(&used_table(outcome, names, &unique(|report| &report.used)));
     text
+}
+
+/// Returns the table of the resources that each node has used, empty if no node reports any.
+fn used_table(outcome: &Outcome, names: &Names, resources: &[String]) -> String {
+    if resources.is_empty() {
+        return String::new();
+    }
+    let head = ["node", "name"].map(String::from).into_iter();
+    let mut rows: Vec<Vec<String>> = vec![head.chain(resources.iter().map(|r| printable(r))).collect()];
+    rows.extend(outcome.reports.iter().map(|(node, report)| {
+        let value = |resource: &String| {
+            let found = report.used.iter().find(|(name, _)| name == resource);
+            found.map_or("-".into(), |(_, value)| value.to_string())
+        };
+        let name = names.get(node).map(|name| printable(name)).unwrap_or_default();
+        [node.0.to_string(), name].into_iter().chain(resources.iter().map(value)).collect()
+    }));
+    columns(&rows)
 }
 
 /// Returns the summary of a job as JSON. The sums of the nodes' counts stand beside the other totals, by
@@ -185,6 +244,7 @@ pub(super) fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
                 "name": names.get(node),
                 "counts": object(&report.counts),
                 "times_us": object(&report.times_us),
+                "used": object(&report.used),
             })
         })
         .collect();
@@ -195,6 +255,7 @@ pub(super) fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
         "nodes": outcome.reports.len(),
         "input_bytes": outcome.input_bytes,
         "output_bytes": outcome.output_bytes,
+        "kept_bytes": outcome.kept_bytes(),
         "elapsed_s": outcome.elapsed.as_secs_f64(),
         "stream_s": outcome.stream.as_secs_f64(),
         "run_s": outcome.run.as_secs_f64(),
@@ -213,8 +274,16 @@ mod tests {
     use std::time::Duration;
 
     fn outcome() -> (Job, Outcome, Names) {
-        let report =
-            |words| JobReport { counts: vec![("words".into(), words)], times_us: vec![("map".into(), 1500)] };
+        let report = |words| JobReport {
+            counts: vec![("words".into(), words)],
+            times_us: vec![("map".into(), 1500)],
+            used: vec![
+                ("reads".into(), words),
+                ("bytes_read".into(), 4096),
+                ("peak_memory".into(), words << 20),
+            ],
+            ..JobReport::default()
+        };
         let outcome = Outcome {
             job: JobId(7),
             reports: vec![(NodeId(1), report(3)), (NodeId(12), report(40))],
@@ -225,7 +294,18 @@ mod tests {
             run: Duration::from_millis(900),
         };
         let names = Names::from([(NodeId(1), "a".into()), (NodeId(12), "b\u{1b}[31m".into())]);
-        (Job { app: "wc".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }, outcome, names)
+        (
+            Job {
+                app: "wc".into(),
+                args: Vec::new(),
+                nodes: 0,
+                on: Vec::new(),
+                limit: None,
+                ..Job::default()
+            },
+            outcome,
+            names,
+        )
     }
 
     #[test]
@@ -235,7 +315,10 @@ mod tests {
                     words: 43\n\
                     node  name    words  map ms\n\
                     1     a       3      1.5\n\
-                    12    b [31m  40     1.5\n";
+                    12    b [31m  40     1.5\n\
+                    node  name    reads  bytes_read  peak_memory\n\
+                    1     a       3      4096        3145728\n\
+                    12    b [31m  40     4096        41943040\n";
         assert_eq!(summary(&job, &outcome, &names), want);
     }
 
@@ -259,12 +342,30 @@ mod tests {
     }
 
     #[test]
+    fn dataset_lines() {
+        let (_, _, names) = outcome();
+        let dataset = DatasetStatus {
+            name: "d".into(),
+            bytes: 15,
+            app: "wc".into(),
+            job: JobId(7),
+            nodes: vec![NodeId(1), NodeId(3)],
+            age_ms: 1500,
+        };
+        let want = "dataset  bytes  application  job  age    nodes\n\
+                    d        15     wc           7    1.5 s  a node 3\n";
+        assert_eq!(datasets_table(std::slice::from_ref(&dataset), &names), want);
+        assert_eq!(datasets_json(&[dataset], &names)["datasets"][0]["bytes"], 15);
+    }
+
+    #[test]
     fn json_totals() {
         let (job, outcome, names) = outcome();
         let json = job_json(&job, &outcome, &names);
         assert_eq!(json["words"], 43);
         assert_eq!(json["nodes"], 2);
         assert_eq!(json["reports"][1]["counts"]["words"], 40);
+        assert_eq!(json["reports"][1]["used"]["reads"], 40);
         assert_eq!(json["elapsed_s"], 1.5);
     }
 }

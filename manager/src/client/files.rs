@@ -106,6 +106,12 @@ impl Output {
         Ok(Self { path: path.into(), temporary, file, written: 0 })
     }
 
+    /// Returns an output that accepts no bytes, for a job whose output stays on the nodes.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { path: PathBuf::new(), temporary: PathBuf::new(), file: None, written: 0 }
+    }
+
     /// Returns the temporary name, for a handler that removes the file when a signal ends the process.
     #[must_use]
     pub fn temporary(&self) -> &Path {

@@ -10,8 +10,8 @@ pub use submit::{Job, Outcome, Update};
 
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
-    FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient,
-    printable,
+    DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
+    Reason, ToClient, printable,
 };
 use std::io;
 use std::path::PathBuf;
@@ -138,6 +138,22 @@ impl Client {
     pub fn cancel(&mut self, job: JobId) -> Result<(), ClientError> {
         match self.ask(&FromClient::Cancel { job }, REPLY_TIMEOUT)? {
             ToClient::Cancelled { job: cancelled } if cancelled == job => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Returns the datasets, by name.
+    pub fn datasets(&mut self) -> Result<Vec<DatasetStatus>, ClientError> {
+        match self.ask(&FromClient::Datasets, REPLY_TIMEOUT)? {
+            ToClient::Datasets(datasets) => Ok(datasets),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Frees a dataset.
+    pub fn drop_dataset(&mut self, name: &str) -> Result<(), ClientError> {
+        match self.ask(&FromClient::DropDataset { name: name.into() }, REPLY_TIMEOUT)? {
+            ToClient::Dropped { name: dropped } if dropped == name => Ok(()),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -13,7 +13,7 @@ const PIECE: usize = 48 << 10;
 const ACCEPT: Duration = Duration::from_secs(90);
 
 /// A job to run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     /// The application.
     pub app: String,
@@ -25,6 +25,10 @@ pub struct Job {
     pub on: Vec<String>,
     /// The time that the job may take, counted from when its nodes are told of it. Then it fails.
     pub limit: Option<Duration>,
+    /// The names of the datasets that the job reads behind its files.
+    pub datasets: Vec<String>,
+    /// The name of the dataset that the output becomes. `None`: the output is sent.
+    pub keep: Option<String>,
 }
 
 /// A report on the progress of a job.
@@ -94,6 +98,13 @@ impl Outcome {
         }
         sums
     }
+
+    /// Returns the number of bytes of output that the nodes keep as a dataset.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        let pieces = self.reports.iter().flat_map(|(_, report)| &report.kept);
+        pieces.fold(0, |sum, len| sum.saturating_add(*len))
+    }
 }
 
 impl Client {
@@ -115,6 +126,8 @@ impl Client {
             nodes: job.nodes,
             on: job.on.clone(),
             inputs: inputs.describe(),
+            datasets: job.datasets.clone(),
+            keep: job.keep.clone(),
             limit_ms: job.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         })?;
         let (id, nodes) = match receiving.receive(Some(ACCEPT))? {

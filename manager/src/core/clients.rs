@@ -62,10 +62,11 @@ impl Core {
         match message {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
-            FromClient::Submit { app, args, nodes, on, inputs, limit_ms } => {
+            FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms } => {
                 let wanted = if on.is_empty() { Wanted::Any(nodes.into()) } else { Wanted::Named(on) };
                 let limit = limit_ms.map(Duration::from_millis);
-                self.submit(Submission { conn, app, args, wanted, inputs, limit, since: self.now });
+                let since = self.now;
+                self.submit(Submission { conn, app, args, wanted, inputs, datasets, keep, limit, since });
             }
             FromClient::Input { bytes } => self.job_input(conn, &bytes),
             FromClient::Shutdown => self.shutdown(conn),
@@ -74,6 +75,8 @@ impl Core {
                 self.tell_client(conn, ToClient::Jobs(jobs));
             }
             FromClient::Cancel { job } => self.cancel_for(conn, job),
+            FromClient::Datasets => self.tell_datasets(conn),
+            FromClient::DropDataset { name } => self.drop_dataset(conn, name),
         }
     }
 

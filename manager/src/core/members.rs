@@ -346,6 +346,7 @@ impl Core {
             self.part_is_over(node, job);
             self.fail_job(job, format!("{label}: {reason}"));
         }
+        self.drop_datasets_of(node, &label);
         self.members_changed();
     }
 

@@ -5,6 +5,7 @@
 
 mod clients;
 mod cut;
+mod datasets;
 mod identity;
 mod jobs;
 mod members;
@@ -19,6 +20,7 @@ pub use names::Directory;
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
+use datasets::Datasets;
 use identity::Identities;
 use jobs::Jobs;
 use members::Members;
@@ -190,6 +192,7 @@ pub struct Core {
     vouchers: Vouchers,
     names: Directory,
     jobs: Jobs,
+    datasets: Datasets,
     clients: Clients,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
@@ -213,6 +216,7 @@ impl Core {
             vouchers: Vouchers::new(secret),
             names: Directory::default(),
             jobs: Jobs::default(),
+            datasets: Datasets::default(),
             clients: Clients::default(),
             leaving: None,
             actions: Vec::new(),

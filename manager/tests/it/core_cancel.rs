@@ -14,7 +14,19 @@ fn running(h: &mut Harness, nodes: &[ConnId], limit: Option<Duration>) -> (ConnI
     let client = h.client();
     let limit_ms = limit.map(|limit| u64::try_from(limit.as_millis()).unwrap());
     let FromClient::Submit { app, args, on, inputs, .. } = submit(0, &[]) else { unreachable!() };
-    h.say(client, &FromClient::Submit { app, args, nodes: nodes.len() as u16, on, inputs, limit_ms });
+    h.say(
+        client,
+        &FromClient::Submit {
+            app,
+            args,
+            nodes: nodes.len() as u16,
+            on,
+            inputs,
+            datasets: vec![],
+            keep: None,
+            limit_ms,
+        },
+    );
     let mut job = None;
     for &node in nodes {
         let heard = h.node_heard(node);

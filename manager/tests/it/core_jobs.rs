@@ -36,7 +36,7 @@ fn started(h: &mut Harness, nodes: &[ConnId], client: ConnId, lens: &[u64]) -> J
 }
 
 fn report(words: u64) -> JobReport {
-    JobReport { counts: vec![("words".into(), words)], times_us: vec![] }
+    JobReport { counts: vec![("words".into(), words)], ..JobReport::default() }
 }
 
 fn input(h: &mut Harness, client: ConnId, bytes: &[u8]) {
@@ -121,6 +121,8 @@ fn refusals_say_what_is_wrong() {
         nodes: 0,
         on: vec![],
         inputs: vec![],
+        datasets: vec![],
+        keep: None,
         limit_ms: None,
     };
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
@@ -134,6 +136,8 @@ fn refusals_say_what_is_wrong() {
         nodes: 0,
         on: vec![],
         inputs: long,
+        datasets: vec![],
+        keep: None,
         limit_ms: None,
     };
     assert!(refused(&mut h, long).contains("too long"));
@@ -206,6 +210,8 @@ fn a_job_may_name_its_nodes() {
         nodes: 0,
         on: names.iter().map(ToString::to_string).collect(),
         inputs: vec![],
+        datasets: vec![],
+        keep: None,
         limit_ms: None,
     };
     h.say(client, &on(&["n2", "n1"]));

@@ -111,9 +111,10 @@ fn progress_reaches_the_client_at_a_bounded_rate() {
 #[test]
 fn a_report_is_bounded() {
     for report in [
-        JobReport { counts: vec![("x".repeat(500_000), 1)], times_us: vec![] },
-        JobReport { counts: vec![("x".into(), 1); 100_000], times_us: vec![] },
-        JobReport { counts: vec![], times_us: vec![("x\u{7}".into(), 1)] },
+        JobReport { counts: vec![("x".repeat(500_000), 1)], ..JobReport::default() },
+        JobReport { counts: vec![("x".into(), 1); 100_000], ..JobReport::default() },
+        JobReport { used: vec![("x".into(), 1); 100_000], ..JobReport::default() },
+        JobReport { times_us: vec![("x\u{7}".into(), 1)], ..JobReport::default() },
     ] {
         let (mut h, node, client, job) = running();
         h.say(node, &ToManager::JobDone { job, report });

@@ -312,7 +312,10 @@ impl EchoNode {
     fn done(&mut self) -> Result<(), ClientError> {
         let job = self.start().job;
         let counts = vec![("bytes".into(), self.collected as u64)];
-        self.say(&ToManager::JobDone { job, report: JobReport { counts, times_us: vec![("map".into(), 1)] } })
+        self.say(&ToManager::JobDone {
+            job,
+            report: JobReport { counts, times_us: vec![("map".into(), 1)], ..JobReport::default() },
+        })
     }
 }
 
@@ -540,7 +543,7 @@ fn a_silent_node_loses_its_lease_in_a_job() {
     let daemon = Daemon::start(&directory, &["--lease-ms", "300"]);
     let (mut silent, _) = join_as(&daemon, "silent");
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None, ..Job::default() };
     let client = daemon.client();
     let failed = std::thread::scope(|scope| {
         let submission =

@@ -35,7 +35,7 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
         matches!(&answer, ToNode::Refused { reason } if reason.starts_with("the manager cannot save its state: ")),
         "{answer:?}"
     );
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None, ..Job::default() };
     let mut output = Output::create(&directory.join("out")).unwrap();
     let refused = daemon.client().submit(&job, Inputs::open(&[]).unwrap(), &mut output, &|_| {});
     let refused = refused.unwrap_err().to_string();
@@ -108,7 +108,7 @@ fn a_disk_that_hangs_stops_nobody() {
     assert_eq!(client.nodes().unwrap().len(), 2);
     // A job begins too, because its number was reserved before.
     let input = Inputs::open(&[]).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![], limit: None };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![], limit: None, ..Job::default() };
     let directory = Directory::new("hanging");
     let mut output = Output::create(&directory.join("out")).unwrap();
     std::thread::scope(|scope| {

@@ -3,6 +3,7 @@
 
 mod core_cancel;
 mod core_credit;
+mod core_datasets;
 mod core_jobs;
 mod core_limits;
 mod core_members;

@@ -153,7 +153,7 @@ impl Member {
                 return vec![ToManager::JobAccepted { job }, ToManager::JobInputCredit { job, bytes }];
             }
             ToNode::JobInputEnd { job } => {
-                let report = JobReport { counts: vec![("ended".into(), 1)], times_us: vec![] };
+                let report = JobReport { counts: vec![("ended".into(), 1)], ..JobReport::default() };
                 return vec![ToManager::JobDone { job, report }];
             }
             ToNode::JobInput { .. } | ToNode::HeartbeatAck { .. } => {}
@@ -227,7 +227,7 @@ fn as_many_members_as_there_can_be_join_are_listed_work_and_die() {
 
     let input = directory.file("in", &vec![b'\n'; 1 << 20]);
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None, ..Job::default() };
     let done = daemon.client().submit(&job, Inputs::open(&[input]).unwrap(), &mut output, &|_| {}).unwrap();
     assert_eq!((done.reports.len(), done.counts()), (all, vec![("ended".into(), all as u64)]));
     step("a job on all is done");

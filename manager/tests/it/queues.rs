@@ -71,7 +71,7 @@ fn input_over_slow_links(test: &str, rate: u64, share: usize, lease: Duration) {
     let input = directory.file("in", &vec![b'\n'; NODES * share]);
     let input = Inputs::open(&[input]).unwrap();
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None, ..Job::default() };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let nodes: Vec<_> =
@@ -136,7 +136,7 @@ fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration
             }
             Ok(ToNode::JobInputEnd { job }) => {
                 assert!(taken >= share / 2, "{taken} bytes of input");
-                let report = proto::JobReport { counts: vec![], times_us: vec![] };
+                let report = proto::JobReport::default();
                 node.sending.send(&ToManager::JobDone { job, report }).unwrap();
             }
             Ok(ToNode::JobCancel { reason, .. }) => panic!("{reason}"),

@@ -156,7 +156,12 @@ fn run_a_job(s: &mut Scale) {
     // end of the input.
     assert!((2 * all - 32..2 * all + 32).contains(&pieces), "{pieces}");
     let counts: Vec<_> = (0..20).map(|i| (format!("a count of number {i:02}"), u64::MAX)).collect();
-    let report = JobReport { times_us: counts.clone(), counts };
+    let report = JobReport {
+        times_us: counts.clone(),
+        used: counts.clone(),
+        kept: vec![1; proto::Dataset::MAX_PIECES],
+        counts,
+    };
     for number in 1..=MEMBERS {
         s.say(member(number), &ToManager::JobDone { job: JobId(1), report: report.clone() });
         s.told.truncate(2);

@@ -25,7 +25,16 @@ fn the_version_is_read_from_any_version() {
 #[test]
 fn messages_of_jobs_are_not_for_lite() {
     let (job, node, incarnation) = (JobId(300), NodeId(2), Incarnation(3));
-    let start = JobStart { job, app: "a".into(), args: vec![], nodes: vec![], inputs: vec![], share: 0 };
+    let start = JobStart {
+        job,
+        app: "a".into(),
+        args: vec![],
+        nodes: vec![],
+        inputs: vec![],
+        datasets: vec![],
+        share: 0,
+        keep: false,
+    };
     let key = VoucherKey::from_bytes([0; 32]);
     for (message, expected) in [
         (ToNode::Refused { reason: "full".into() }, true),
@@ -40,6 +49,7 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::JobCancel { job, reason: "late".into() }, false),
         (ToNode::Shutdown, false),
         (ToNode::Settled { node, incarnation }, true),
+        (ToNode::DropDataset { job }, false),
         (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),
         (ToNode::Voucher { request: 1, to: node, stamp: 9, key, queue_pair: None }, true),
     ] {

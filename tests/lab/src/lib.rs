@@ -5,6 +5,7 @@
 //! - the host: directories ([`paths`]), other programs ([`tool`], [`cargo`]), prerequisites
 //!   ([`setup`], [`text`]), output for people ([`ui`]), interrupts ([`interrupt`]);
 //! - the programs under test: the appliance's [`image`], and the [`manager`] with its clients;
+//! - nodes without machines: [`processes`];
 //! - the machines: [`appliances`] for one run, a [`cluster`] without a job, Linux [`hosts`] beside
 //!   appliances, Linux machines on emulated cards ([`cx3`]), a Linux [`peer`] on a fabric, and pairs for
 //!   [`perftest`].
@@ -22,6 +23,7 @@ pub mod manager;
 pub mod paths;
 pub mod peer;
 pub mod perftest;
+pub mod processes;
 pub mod setup;
 pub mod text;
 pub mod tool;

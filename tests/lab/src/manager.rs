@@ -37,6 +37,8 @@ pub struct Job<'a> {
     pub args: &'a [String],
     /// The time limit of the job.
     pub time: Option<TimeLimit>,
+    /// The name of the dataset that the output becomes; then no output is written.
+    pub keep: Option<&'a str>,
 }
 
 /// A running daemon. Killed when dropped.
@@ -122,7 +124,11 @@ impl Manager {
         for input in job.inputs {
             command.arg("--input").arg(input);
         }
-        command.arg("--output").arg(output).arg("--json").arg(json);
+        match job.keep {
+            Some(name) => command.args(["--keep", name]),
+            None => command.arg("--output").arg(output),
+        };
+        command.arg("--json").arg(json);
         if let Some(limit) = &job.time {
             command.args(["--time", &limit.to_string()]);
         }

@@ -192,6 +192,10 @@ impl Memory for Watched {
         self.arena.stats()
     }
 
+    fn take_least_free(&self) -> u64 {
+        self.arena.take_least_free()
+    }
+
     fn largest_free(&self) -> u64 {
         self.arena.largest_free()
     }

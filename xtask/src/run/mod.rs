@@ -1,23 +1,17 @@
-//! `cargo xtask run`: a cluster of appliances in QEMU that runs one job.
+//! `cargo xtask run`: a cluster of appliances in QEMU, or of processes, that runs one job.
 
+mod nodes;
 mod options;
 mod report;
 
 pub(crate) use options::Options;
 
 use crate::output::beside;
-use anyhow::{Context, Result, anyhow, bail};
-use lab::appliances::{self, Appliances, Plan, Programs};
-use lab::cargo::Profile;
-use lab::cx3::Tools;
-use lab::image::{self, Contents};
-use lab::manager::{self, Manager};
-use lab::{interrupt, paths, setup, text, ui};
-use qemu::Qemu;
-use qemu::accel::Choice;
-use qemu::vm::Accel;
-use std::path::{Path, PathBuf};
-use std::thread::ScopedJoinHandle;
+use anyhow::{Context, Result};
+use lab::manager::Manager;
+use lab::{interrupt, paths, text};
+use nodes::{Directories, Prepared};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -31,41 +25,32 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let consoles = options.console.clone().map(paths::made).transpose()?;
     interrupt::watch()?;
 
-    let Prepared { qemu, cx3, programs } = prepare(options, &plan)?;
-    let accel = accel(&qemu, options, &programs.kernel)?;
-    interrupt::check()?;
+    let prepared = Prepared::new(options, &plan)?;
 
     // The path is short because of the sockets in the directory. Only this user can read it, because of the
     // key in it.
     let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
     let deadline = Instant::now() + Duration::from_secs(options.timeout);
-    let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
-    let appliances = Appliances {
-        qemu: &qemu,
-        cx3: cx3.as_deref(),
-        kernel: &programs.kernel,
-        accel,
-        memory_mb: options.memory_mb(input_bytes),
-        plan: &plan,
-        consoles: consoles.as_deref(),
-        work: work.path(),
-    };
-    let mut running = appliances.start(&manager)?;
+    let mut manager = Manager::start(&prepared.manager, options.port, work.path())?;
+    let directories = Directories { consoles: consoles.as_deref(), work: work.path() };
+    let mut running = prepared.start(&plan, options.memory_mb(input_bytes), directories, &manager)?;
     let [members, result, figures] = ["members", "result", "figures"].map(|name| work.path().join(name));
     let left = deadline.saturating_duration_since(Instant::now());
     let joining = manager.wait_nodes(options.nodes, left, &members)?;
     running.supervise(joining, &mut manager, deadline)?;
     let mut earlier = Vec::new();
-    for left in (0..options.repeat).rev() {
-        let job = manager.submit(&options.job(), &result, &figures)?;
-        running.supervise(job, &mut manager, deadline)?;
-        if left > 0 {
+    let kept: Vec<PathBuf> = options.keep.iter().map(|name| format!("lite:{name}").into()).collect();
+    let repeated = (0..options.repeat).map(|_| options.job());
+    for (number, job) in repeated.chain(options.next_job(&kept)).enumerate() {
+        if number > 0 {
             earlier.push(report::job_figures(&figures)?);
         }
+        let job = manager.submit(&job, &result, &figures)?;
+        running.supervise(job, &mut manager, deadline)?;
     }
     let fabric = running.stop()?;
 
-    let report = report::Report::read(&figures, earlier, &members, options, accel, &fabric)?;
+    let report = report::Report::read(&figures, earlier, &members, options, prepared.accel(), &fabric)?;
     report.print(&result)?;
     for (file, from) in [(json, None), (output, Some(&result))] {
         let Some((file, path)) = file else { continue };
@@ -79,51 +64,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Prerequisites of a run on this machine.
-struct Prepared {
-    qemu: Qemu,
-    /// The program `cx3`, if a node has a card.
-    cx3: Option<PathBuf>,
-    programs: Programs,
-}
-
-/// Builds or fetches the prerequisites: the kernel, QEMU and the programs of the host. They are built in
-/// parallel, because each build leaves a processor idle for part of its time. Each prints its duration.
-fn prepare(options: &Options, plan: &Plan) -> Result<Prepared> {
-    // This check comes before minutes of compiling.
-    setup::check_qemu_available()?;
-    let contents = Contents::with(options.apps.clone().unwrap_or_default());
-    let build = options.programs.is_none();
-    if build {
-        eprintln!(
-            "  building the kernel and the manager, side by side: a minute or two if nothing is compiled yet"
-        );
-    }
-    std::thread::scope(|scope| {
-        let kernel = build
-            .then(|| scope.spawn(|| ui::stage("the kernel's image", || Ok(image::build_of(&contents)?.elf))));
-        let manager =
-            build.then(|| scope.spawn(|| ui::stage("the manager", || manager::build(Profile::Dev))));
-        let (qemu, cx3) = if plan.cards().next().is_some() {
-            let tools = ui::stage("the emulated ConnectX-3", || {
-                Tools::get()?.map_err(|why| anyhow!("--nic {}: {why}", options.nics()))
-            })?;
-            (tools.qemu, Some(tools.program))
-        } else {
-            (setup::qemu()?, None)
-        };
-        let joined = |built: ScopedJoinHandle<'_, Result<PathBuf>>| {
-            built.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        let programs = match (&options.programs, kernel.map(joined), manager.map(joined)) {
-            (None, Some(kernel), Some(manager)) => Programs { kernel: kernel?, manager: manager? },
-            (Some(dir), ..) => Programs::of(dir),
-            _ => bail!("nothing was built"),
-        };
-        Ok(Prepared { qemu, cx3, programs })
-    })
-}
-
 fn with_input(options: &Options) -> Result<Options> {
     let mut options = options.clone();
     // A generated graph is the job's own input.
@@ -134,12 +74,4 @@ fn with_input(options: &Options) -> Result<Options> {
         options.input.push(text.path);
     }
     Ok(options)
-}
-
-/// Returns the accelerator of the guests.
-fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
-    match options.accel {
-        Choice::Only(accel) => Ok(accel),
-        Choice::Auto => appliances::decide(qemu, options.machine, kernel),
-    }
 }

@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// Applications in the image, separated by commas, as in wordcount,grep [default: all]
     #[arg(long, value_name = "LIST", conflicts_with = "programs")]
     pub apps: Option<Apps>,
+    /// Runs the nodes as processes of this host (`lite-node`), without QEMU
+    #[arg(long, conflicts_with_all = ["apps", "nic", "card_keys", "one_nic", "remote", "fabric_socket", "machine", "accel", "programs"])]
+    pub linux: bool,
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
@@ -42,6 +45,17 @@ pub(crate) struct Options {
     /// figures are those of the last, and the JSON object has those of the others as `earlier`
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     pub repeat: u32,
+    /// Keeps the output of the job on the nodes as a dataset of this name, which the application of --then
+    /// reads
+    #[arg(long, value_name = "NAME", requires = "then", conflicts_with = "repeat")]
+    pub keep: Option<String>,
+    /// Application that reads the dataset of --keep, in a second job; the result and the figures are its own,
+    /// and the JSON object has those of the first as `earlier`
+    #[arg(long, value_name = "NAME", requires = "keep")]
+    pub then: Option<String>,
+    /// Argument of the application of --then; repeatable
+    #[arg(long = "then-arg", value_name = "ARG", requires = "then", allow_hyphen_values = true)]
+    pub then_args: Vec<String>,
     /// Input file; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
@@ -138,7 +152,22 @@ impl Options {
 
     /// Returns the job.
     pub(crate) fn job(&self) -> Job<'_> {
-        Job { app: &self.app, nodes: self.nodes, inputs: &self.input, args: &self.args, time: self.time }
+        let keep = self.keep.as_deref();
+        Job {
+            app: &self.app,
+            nodes: self.nodes,
+            inputs: &self.input,
+            args: &self.args,
+            time: self.time,
+            keep,
+        }
+    }
+
+    /// Returns the job that reads what the first has kept from `inputs`, if there is one.
+    pub(crate) fn next_job<'a>(&'a self, inputs: &'a [PathBuf]) -> Option<Job<'a>> {
+        let app = self.then.as_deref()?;
+        let args = &self.then_args;
+        Some(Job { app, nodes: self.nodes, inputs, args, time: self.time, keep: None })
     }
 
     /// Returns the RDMA devices as they were given.

@@ -62,7 +62,7 @@ impl Report {
         earlier: Vec<Value>,
         members: &Path,
         options: &Options,
-        accel: Accel,
+        accel: Option<Accel>,
         fabric: &FabricCounters,
     ) -> Result<Self> {
         let members: Members = read(members)?;
@@ -74,7 +74,8 @@ impl Report {
             figures.insert("earlier".into(), Value::Array(earlier));
         }
         figures.insert("nic".into(), json!(options.nics()));
-        figures.insert("machine".into(), json!(options.machine.to_string()));
+        let machine = if options.linux { "linux".to_owned() } else { options.machine.to_string() };
+        figures.insert("machine".into(), json!(machine));
         figures.insert("accel".into(), json!(accel));
         figures.insert("cpus".into(), json!(options.cpus));
         figures.insert("seed".into(), json!(options.seed));
@@ -129,14 +130,15 @@ impl Report {
                     report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0)
                 };
                 let has = |name: &str| report.pointer(&format!("/counts/{name}")).is_some();
-                let work = if has("vertices") {
-                    format!("{:>10} vertices, {:>10} edges", count("vertices"), count("edges"))
-                } else {
+                let work = if has("mapped_bytes") {
                     let mapped = ui::bytes(count("mapped_bytes"));
                     format!("mapped {mapped:>10}, reduced {:>8} keys", count("reduced_keys"))
+                } else {
+                    counts_of(report)
                 };
-                let boot = boot.as_f64().unwrap_or(f64::NAN);
-                let line = format!("  {name:<8} {work}, up in {boot:.0} ms");
+                let up = boot.as_f64().map(|boot| format!("up in {boot:.0} ms"));
+                let words: Vec<_> = [work].into_iter().chain(up).filter(|word| !word.is_empty()).collect();
+                let line = format!("  {name:<8} {}", words.join(", "));
                 // Sorts node2 before node10.
                 ((name.len(), name), line)
             })
@@ -163,6 +165,13 @@ impl Report {
              ({stream:.2} s until all input was sent, {run:.2} s after that)"
         )
     }
+}
+
+/// Returns the counts of a node's report, as in `10 vertices, 25 edges`.
+fn counts_of(report: &Value) -> String {
+    let counts = report.get("counts").and_then(Value::as_object).into_iter().flatten();
+    let words = counts.map(|(name, count)| format!("{:>10} {name}", count.as_u64().unwrap_or(0)));
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Shortens a line to the width of a terminal.

@@ -4,6 +4,7 @@
 mod figures;
 mod host;
 mod lint;
+mod new_app;
 mod tools;
 
 use anyhow::{Result, bail};
@@ -84,7 +85,13 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
 
 /// Returns all tests. Cheap tests, and those that find most bugs, come first.
 fn all(full: bool) -> Vec<Case> {
-    let of_sources =
-        [lint::cases(), end_to_end::builds(), host::cases(), tools::cases(full), figures::cases()];
+    let of_sources = [
+        lint::cases(),
+        end_to_end::builds(),
+        host::cases(),
+        new_app::cases(),
+        tools::cases(full),
+        figures::cases(),
+    ];
     of_sources.into_iter().flatten().chain(end_to_end::cases()).collect()
 }

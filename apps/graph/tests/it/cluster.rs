@@ -1,7 +1,7 @@
 //! Tests of whole jobs on clusters: equal output on any nodes, errors, generated graphs.
 
-use super::support::Cluster;
-use graph::{Generator, Model};
+use graph::{Generator, Model, apps};
+use runtime::testing::Cluster;
 use std::fmt::Write as _;
 
 /// Returns a generated graph as an edge list with weights, with comments and carriage returns.
@@ -21,7 +21,7 @@ struct Everywhere(Vec<Cluster>);
 impl Everywhere {
     fn new() -> Self {
         let kinds = (1..=4).flat_map(|nodes| [1, 2].map(|cpus| (nodes, cpus)));
-        Self(kinds.map(|(nodes, cpus)| Cluster::new(u64::from(nodes), nodes, cpus)).collect())
+        Self(kinds.map(|(nodes, cpus)| Cluster::new(u64::from(nodes), nodes, cpus, apps)).collect())
     }
 
     /// Runs a job on each cluster. Returns the output, which must always be the same.
@@ -118,7 +118,7 @@ fn graphs_without_edges() {
 #[test]
 fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
     for nodes in [1, 3] {
-        let mut cluster = Cluster::new(3, nodes, 1);
+        let mut cluster = Cluster::new(3, nodes, 1, apps);
         // The first job opens the connections, which keep memory.
         cluster.run("cc", &[], &[("g", b"1 2\n2 3\n3 4\n")]).unwrap();
         let free = cluster.free();

@@ -2,5 +2,4 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod cluster;
-mod support;
 mod wire;

@@ -1,8 +1,8 @@
 //! The messages of supersteps on the wire.
 
 use super::cluster::edge_list;
-use super::support::Cluster;
-use graph::Model;
+use graph::{Model, apps};
+use runtime::testing::Cluster;
 
 /// The counters of LITE that are compared, and the READs of the RNICs.
 const COUNTERS: [&str; 7] = [
@@ -26,7 +26,7 @@ fn counts(cluster: &mut Cluster, iterations: &str, files: &[(&str, &[u8])]) -> (
 /// Returns what 20 supersteps add to each counter.
 fn of_20_supersteps(nodes: u8, text: &str) -> ([u64; 7], u64) {
     let files: &[(&str, &[u8])] = &[("g", text.as_bytes())];
-    let mut cluster = Cluster::new(5, nodes, 1);
+    let mut cluster = Cluster::new(5, nodes, 1, apps);
     // The first job opens the connections.
     counts(&mut cluster, "iterations=1", files);
     let (few, few_reads) = counts(&mut cluster, "iterations=10", files);

@@ -100,7 +100,16 @@ impl Nodes {
         let nodes: Vec<NodeId> = self.nodes.iter().map(|(_, lite)| lite.node_id()).collect();
         let inputs = vec![InputFile { name: "file".into(), len: file.len() as u64 }];
         let (app, args) = ("test".into(), Vec::new());
-        let start = JobStart { job, app, args, nodes: nodes.clone(), inputs, share: 0 };
+        let start = JobStart {
+            job,
+            app,
+            args,
+            nodes: nodes.clone(),
+            inputs,
+            datasets: vec![],
+            share: 0,
+            keep: false,
+        };
         nodes.iter().for_each(|node| self.hub.send(*node, &ToNode::JobStart(start.clone())));
         for (number, piece) in file.chunks(1000).enumerate() {
             let (offset, bytes) = (number as u64 * 1000, piece.to_vec());

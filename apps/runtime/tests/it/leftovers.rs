@@ -119,7 +119,19 @@ fn run(cluster: &mut Cluster, counts: &Counts, number: u64, how: &str) {
     let nodes: Vec<NodeId> = cluster.nodes.iter().map(|(_, lite)| lite.node_id()).collect();
     let inputs = vec![InputFile { name: "none".into(), len: 0 }];
     let (app, args) = ("litter".into(), vec![how.into()]);
-    tell_all(cluster, &ToNode::JobStart(JobStart { job, app, args, nodes, inputs, share: 0 }));
+    tell_all(
+        cluster,
+        &ToNode::JobStart(JobStart {
+            job,
+            app,
+            args,
+            nodes,
+            inputs,
+            datasets: vec![],
+            share: 0,
+            keep: false,
+        }),
+    );
     tell_all(cluster, &ToNode::JobInputEnd { job });
     let end = cluster.world.now() + LIMIT;
     cluster.world.run_until(end, || counts.made.load(Ordering::SeqCst) == before + 2);

@@ -183,7 +183,9 @@ impl Cluster {
             args: args.iter().map(|&arg| arg.into()).collect(),
             nodes: self.ids(),
             inputs: inputs.collect(),
+            datasets: Vec::new(),
             share,
+            keep: false,
         }));
         let mut refusal = None;
         for _ in 0..self.nodes.len() {

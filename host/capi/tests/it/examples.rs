@@ -37,7 +37,14 @@ fn the_examples_run_against_two_nodes() {
     let client = cluster.client();
     let (input, output) = (cluster.file("none", b""), cluster.dir.path().join("out"));
     let job = thread::spawn(move || {
-        let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None };
+        let job = Job {
+            app: "echo".into(),
+            args: Vec::new(),
+            nodes: 0,
+            on: Vec::new(),
+            limit: None,
+            ..Job::default()
+        };
         let mut output = Output::create(&output).unwrap();
         let watch = |update: Update<'_>| {
             if let Update::Accepted { .. } = update {

@@ -4,6 +4,7 @@ use crate::support::{Cluster, LIMIT, Process, reference, text};
 use manager::client::{Inputs, Job, Output, Update};
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Starts `lite-node` with the given name, on port `port` of the fabric.
 pub(crate) fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
@@ -23,7 +24,7 @@ fn three(cluster: &Cluster) -> Vec<Process> {
 
 /// Submits the job to all nodes.
 pub(crate) fn word_count() -> Job {
-    Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }
+    Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None, ..Job::default() }
 }
 
 #[test]
@@ -91,6 +92,54 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     assert!(std::fs::read(&path).unwrap() == reference(&input));
 }
 
+/// Word count of a text, kept on the nodes, and read by grep.
+#[test]
+fn a_job_reads_what_another_has_kept_until_a_node_is_gone() {
+    let cluster = Cluster::start(3);
+    let mut processes = three(&cluster);
+    let input = cluster.file("in", &text(1 << 20));
+    let path = cluster.dir.path().join("out");
+    let run = |job: &Job, files: &[std::path::PathBuf]| {
+        let mut output =
+            if job.keep.is_some() { Output::none() } else { Output::create(&path).expect("a new file") };
+        let done = cluster.client().submit(job, Inputs::open(files)?, &mut output, &|_| {})?;
+        output.finish().map(|()| done)
+    };
+    let keep = Job { keep: Some("counts".into()), ..word_count() };
+    let done = run(&keep, std::slice::from_ref(&input)).unwrap();
+    let whole = reference(&input);
+    assert_eq!((done.kept_bytes(), done.output_bytes), (whole.len() as u64, 0));
+    let listed = cluster.client().datasets().unwrap();
+    assert_eq!((listed.len(), listed[0].bytes, &*listed[0].app), (1, whole.len() as u64, "wordcount"));
+    let error = run(&keep, &[]).unwrap_err().to_string();
+    assert_eq!(error, "there is a dataset counts already");
+    // Grep finds all lines of the dataset, whose order is that of the text.
+    let grep =
+        Job { app: "grep".into(), args: vec!["e".into()], datasets: vec!["counts".into()], ..Job::default() };
+    let done = run(&grep, &[]).unwrap();
+    assert_eq!(done.reports.len(), 3);
+    assert!(done.reports.iter().all(|(_, report)| report.used.iter().any(|used| used.0 == "peak_memory")));
+    let wanted: Vec<&[u8]> = whole.split_inclusive(|&b| b == b'\n').filter(|l| l.contains(&b'e')).collect();
+    let found = std::fs::read(&path).unwrap();
+    let suffix = |line: &[u8]| found.split_inclusive(|&b| b == b'\n').any(|found| found.ends_with(line));
+    assert!(!wanted.is_empty() && wanted.iter().all(|line| suffix(line)), "lines are missing");
+    // A dataset ends with the first of the nodes that hold it.
+    let holder = listed[0].nodes[0];
+    let name = cluster.client().nodes().unwrap().into_iter().find(|node| node.node == holder).unwrap().name;
+    let rank: usize = name.strip_prefix("host").unwrap().parse().unwrap();
+    processes.remove(rank).signal("-KILL");
+    let deadline = Instant::now() + LIMIT;
+    while !cluster.client().datasets().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "the dataset outlives its node");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(run(&grep, &[]).unwrap_err().to_string(), "there is no dataset counts");
+    assert_eq!(
+        cluster.client().drop_dataset("counts").unwrap_err().to_string(),
+        "there is no dataset counts"
+    );
+}
+
 /// Runs for longer than a lease: while its only thread for applications computes, a node sends heartbeats,
 /// reads their acknowledgements and serves reads of its memory.
 #[test]
@@ -99,7 +148,14 @@ fn membership_and_reads_go_on_while_an_application_computes() {
     let start = |n| Process::start(daemon(&cluster, &format!("host{n}"), n).args(["--cpus", "1"]));
     let _processes: Vec<Process> = (0..2).map(start).collect();
     cluster.wait_nodes(2);
-    let job = Job { app: "progress".into(), args: vec!["7".into()], nodes: 2, on: Vec::new(), limit: None };
+    let job = Job {
+        app: "progress".into(),
+        args: vec!["7".into()],
+        nodes: 2,
+        on: Vec::new(),
+        limit: None,
+        ..Job::default()
+    };
     let inputs = Inputs::open(&[cluster.file("none", b"")]).unwrap();
     let mut output = Output::create(&cluster.dir.path().join("out")).unwrap();
     let done = cluster.client().submit(&job, inputs, &mut output, &|_| {}).unwrap();
@@ -124,7 +180,14 @@ fn the_example_runs_against_two_processes() {
                 running.send(()).unwrap();
             }
         };
-        let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None };
+        let job = Job {
+            app: "echo".into(),
+            args: Vec::new(),
+            nodes: 0,
+            on: Vec::new(),
+            limit: None,
+            ..Job::default()
+        };
         client
             .submit(&job, inputs, &mut Output::create(&path).unwrap(), &watch)
             .map(|done| done.reports.len())

@@ -6,7 +6,7 @@ use super::super::rate::Rate;
 use super::super::{Action, ConnId, Core, Message};
 use super::{Job, Part, Phase};
 use platform::Instant;
-use proto::{CutRule, InputFile, JobId, JobStart, NodeId, Reason, ToNode, encode, printable};
+use proto::{CutRule, Dataset, InputFile, JobId, JobStart, NodeId, Reason, ToNode, encode, printable};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -30,6 +30,10 @@ pub(in super::super) struct Submission {
     pub(in super::super) args: Vec<String>,
     pub(in super::super) wanted: Wanted,
     pub(in super::super) inputs: Vec<InputFile>,
+    /// The names of the datasets that the job reads.
+    pub(in super::super) datasets: Vec<String>,
+    /// The name of the dataset that the output becomes.
+    pub(in super::super) keep: Option<String>,
     /// The time limit of the job.
     pub(in super::super) limit: Option<Duration>,
     /// The time at which the submission arrived.
@@ -66,7 +70,7 @@ impl Core {
 
     /// Returns the fault of a submission that is invalid whatever the nodes do.
     fn objection(&self, submission: &Submission) -> Option<Reason> {
-        let Submission { conn, app, args, inputs, .. } = submission;
+        let Submission { conn, app, args, inputs, datasets, keep, .. } = submission;
         if self.jobs.clients.contains_key(conn) || self.jobs.waiting.iter().any(|other| other.conn == *conn) {
             return Some("this connection already has a job".into());
         }
@@ -76,7 +80,7 @@ impl Core {
         if encode(&(app, args, inputs)).len() > MAX_START {
             return Some("the list of input files and arguments is too long".into());
         }
-        None
+        self.dataset_objection(datasets, keep.as_ref())
     }
 
     /// Starts the submissions whose nodes have ended their part of another job, and refuses those that have
@@ -100,14 +104,25 @@ impl Core {
     }
 
     fn start(&mut self, submission: Submission, choice: Choice) {
-        let Submission { conn, app, args, inputs, limit, .. } = submission;
+        let Submission { conn, app, args, mut inputs, datasets: reads, keep, limit, .. } = submission;
+        // A dataset may have been dropped while the submission waited for nodes.
+        let datasets = match self.find_datasets(&reads) {
+            Ok(datasets) => datasets,
+            Err(reason) => return self.fail_client(conn, reason),
+        };
         let cutter = Cutter::new(choice.cut, &inputs, choice.nodes.len());
         let mut save = Vec::new();
         let job = self.identities.job(&mut save);
         self.save(save);
         let Some(job) = job else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
-        let (files, share) = (inputs.len(), cutter.share());
-        let start = JobStart { job, app, args, nodes: choice.nodes, inputs, share };
+        let (files, mut share) = (inputs.len(), cutter.share());
+        for dataset in &datasets {
+            share = share.saturating_add(dataset.len().div_ceil(choice.nodes.len() as u64));
+            let name = format!("{}{}", Dataset::SCHEME, dataset.name);
+            inputs.push(InputFile { name, len: dataset.len() });
+        }
+        let (nodes, keeps) = (choice.nodes, keep.is_some());
+        let start = JobStart { job, app, args, nodes, inputs, datasets, share, keep: keeps };
         self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
         let (app, parts) = (start.app.clone(), self.tell_start(start));
         let new = Job {
@@ -115,6 +130,8 @@ impl Core {
             app,
             parts,
             cutter,
+            reads,
+            keep,
             phase: Phase::Starting,
             began: self.now,
             phase_began: self.now,

@@ -37,6 +37,9 @@ impl Core {
             _ if phase != Phase::Running => "was done before it had all input".into(),
             Err(reason) => format!("has done its part: {reason}"),
             Ok(()) => {
+                if let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.part_mut(node)) {
+                    part.kept.clone_from(&report.kept);
+                }
                 self.tell_client(client, ToClient::Report { node, report });
                 return self.end_if_all_are_done(id);
             }
@@ -55,6 +58,10 @@ impl Core {
         let last = job.last_input.unwrap_or(self.now);
         let micros = |from: Instant, to: Instant| u64::try_from((to - from).as_micros()).unwrap_or(u64::MAX);
         let (run_us, stream_us) = (micros(last, self.now), micros(first, last));
+        if let Some(name) = job.keep {
+            let parts = job.parts.into_iter().map(|part| (part.node, part.kept)).collect();
+            self.keep_dataset(name, id, job.app, parts);
+        }
         self.tell_client(job.client, ToClient::Done { run_us, stream_us });
         self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
     }
@@ -150,6 +157,10 @@ impl Core {
                 nodes.insert(part.node);
                 self.tell_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
             }
+        }
+        if job.keep.is_some() {
+            let all: Vec<NodeId> = job.parts.iter().map(|part| part.node).collect();
+            self.free_kept(id, &all);
         }
         if !nodes.is_empty() {
             let ending = Ending { app: job.app, nodes, began: job.began, since: self.now, told: false };

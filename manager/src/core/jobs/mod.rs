@@ -47,6 +47,23 @@ impl Jobs {
         self.waiting.iter_mut().for_each(|submission| later(&mut submission.since));
     }
 
+    /// Returns the job that reads a dataset.
+    pub(super) fn that_reads(&self, name: &str) -> Option<JobId> {
+        let reads = |(_, job): &(&JobId, &Job)| job.reads.iter().any(|read| read == name);
+        self.running.iter().find(reads).map(|(&id, _)| id)
+    }
+
+    /// Returns the job, for people, whose output becomes the dataset of this name.
+    pub(super) fn that_keeps(&self, name: &str) -> Option<String> {
+        let keeps = |keep: &Option<String>| keep.as_deref() == Some(name);
+        let running = self.running.iter().find(|(_, job)| keeps(&job.keep));
+        let waits = || self.waiting.iter().any(|submission| keeps(&submission.keep));
+        match running {
+            Some((id, _)) => Some(format!("job {}", id.0)),
+            None => waits().then(|| "a job that waits for nodes".into()),
+        }
+    }
+
     fn of_client(&mut self, conn: ConnId) -> Option<(JobId, &mut Job)> {
         let id = *self.clients.get(&conn)?;
         Some((id, self.running.get_mut(&id)?))
@@ -60,6 +77,10 @@ struct Job {
     /// The nodes, by rank.
     parts: Vec<Part>,
     cutter: Cutter,
+    /// The names of the datasets that the job reads.
+    reads: Vec<String>,
+    /// The name of the dataset that the output becomes.
+    keep: Option<String>,
     phase: Phase,
     /// The time at which the job's nodes were told of it, and the time at which its present phase began.
     began: Instant,
@@ -86,6 +107,8 @@ struct Part {
     /// The node has reported that nothing of its part is left.
     over: bool,
     feed: Feed,
+    /// The lengths of the pieces of output that the node keeps.
+    kept: Vec<u64>,
     /// The allowance of progress messages for the node.
     progress: Rate,
 }
@@ -93,7 +116,7 @@ struct Part {
 impl Part {
     fn new(node: NodeId, now: Instant) -> Self {
         let progress = Rate::new(32, Duration::from_secs(2));
-        Self { node, accepted: false, over: false, feed: Feed::new(now), progress }
+        Self { node, accepted: false, over: false, feed: Feed::new(now), kept: Vec::new(), progress }
     }
 }
 

@@ -211,6 +211,8 @@ pub(crate) fn submit(nodes: u16, lens: &[u64]) -> FromClient {
         nodes,
         on: vec![],
         inputs: lens.iter().enumerate().map(file).collect(),
+        datasets: vec![],
+        keep: None,
         limit_ms: None,
     }
 }

@@ -190,9 +190,12 @@ fn part_says(input: &mut Input, world: &mut World) {
         2 => end::credit(world, conn, job, u64::from(input.byte()) << 56),
         3 => world.say(conn, &ToManager::JobProgress { job, phase: RUDE.into(), done: 9, total: 1 }),
         4 => end::output(world, conn, job, input.below(1 << 16) + input.below(2)),
-        5 => end::over(world, conn, job, &ToManager::JobDone { job, report: JobReport::default() }),
+        5 => {
+            let report = JobReport { kept: vec![9; input.below(3)], ..JobReport::default() };
+            end::over(world, conn, job, &ToManager::JobDone { job, report });
+        }
         6 => {
-            let report = JobReport { counts: vec![(RUDE.into(), 1)], times_us: vec![] };
+            let report = JobReport { counts: vec![(RUDE.into(), 1)], ..JobReport::default() };
             end::over(world, conn, job, &ToManager::JobDone { job, report });
         }
         7 => end::over(world, conn, job, &ToManager::JobFailed { job, reason: RUDE.into() }),
@@ -205,7 +208,7 @@ fn client_says(input: &mut Input, world: &mut World) {
         world.client();
         return;
     };
-    match input.below(14) {
+    match input.below(16) {
         0..=4 => submission(input, world, conn),
         5 | 6 => end::send_input(world, conn, input.below(1 << 16) as u64 % (PIECE + 2)),
         7 => world.say(conn, &FromClient::Nodes { after: NodeId(input.below(5) as u16) }),
@@ -220,6 +223,8 @@ fn client_says(input: &mut Input, world: &mut World) {
         10 => world.say(conn, &FromClient::Cancel { job: JobId(input.below(20) as u64) }),
         11 => world.drop(conn),
         12 => end::hand_over(world, conn),
+        13 => world.say(conn, &FromClient::Datasets),
+        14 => world.say(conn, &FromClient::DropDataset { name: dataset(input) }),
         _ if input.byte() < 16 => world.say(conn, &FromClient::Shutdown),
         _ => {}
     }
@@ -244,7 +249,19 @@ fn submission(input: &mut Input, world: &mut World, conn: ConnId) {
     if client.submission.is_none() {
         client.submission = Some(Submission { job: None, left, sent: 0 });
     }
-    world.say(conn, &submit(nodes, on, &lens, limit));
+    let mut wish = submit(nodes, on, &lens, limit);
+    if let FromClient::Submit { datasets, keep, .. } = &mut wish
+        && input.below(3) == 0
+    {
+        *keep = Some(dataset(input));
+        datasets.extend((0..input.below(3)).map(|_| dataset(input)));
+    }
+    world.say(conn, &wish);
+}
+
+/// Returns one of few names of datasets, or one that is none.
+fn dataset(input: &mut Input) -> String {
+    ["d", "e", "f", RUDE].map(String::from)[input.below(4)].clone()
 }
 
 /// Delivers bytes that are no message on any connection, and events of connections that do not exist.

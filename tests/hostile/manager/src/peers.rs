@@ -119,5 +119,14 @@ pub(crate) fn join(letter: u8) -> Join {
 /// Returns a submission on `nodes` nodes; 0 means all.
 pub(crate) fn submit(nodes: u16, on: Vec<String>, lens: &[u64], limit_ms: Option<u64>) -> FromClient {
     let inputs = lens.iter().map(|&len| InputFile { name: "f".into(), len }).collect();
-    FromClient::Submit { app: APP.into(), args: vec![], nodes, on, inputs, limit_ms }
+    FromClient::Submit {
+        app: APP.into(),
+        args: vec![],
+        nodes,
+        on,
+        inputs,
+        datasets: vec![],
+        keep: None,
+        limit_ms,
+    }
 }

@@ -7,7 +7,8 @@ use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved}
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
 use proto::{
-    Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, VouchingSecret, Welcome,
+    DatasetStatus, Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode,
+    VouchingSecret, Welcome,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -264,7 +265,8 @@ impl World {
             | ToNode::Relayed { .. }
             | ToNode::Name { .. }
             | ToNode::MemoryFree { .. }
-            | ToNode::Voucher { .. } => {}
+            | ToNode::Voucher { .. }
+            | ToNode::DropDataset { .. } => {}
             job => self.part_heard(conn, job),
         }
     }
@@ -366,6 +368,12 @@ impl World {
             assert!(proto::is_printable(reason), "{reason:?}");
             self.failed.insert(conn);
         }
+        if let ToClient::Datasets(datasets) = &message {
+            let here = |id: &NodeId| self.nodes().any(|(_, node)| node.id == *id);
+            let whole = |dataset: &DatasetStatus| dataset.nodes.iter().all(here);
+            assert!(datasets.iter().all(whole), "a dataset outlives a node: {datasets:?}");
+            assert!(datasets.is_sorted_by_key(|dataset| dataset.name.clone()));
+        }
         let Some(Peer::Client(client)) = self.peers.get_mut(&conn) else { return };
         match message {
             ToClient::Accepted { job, nodes } => {
@@ -391,7 +399,11 @@ impl World {
                 client.waits = false;
                 assert!(nodes.is_sorted_by_key(|status| status.node));
             }
-            ToClient::Hello | ToClient::Jobs(_) | ToClient::Cancelled { .. } => {}
+            ToClient::Hello
+            | ToClient::Jobs(_)
+            | ToClient::Cancelled { .. }
+            | ToClient::Datasets(_)
+            | ToClient::Dropped { .. } => {}
         }
     }
 }

@@ -3,10 +3,25 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// All applications. Each is a feature of the kernel.
-const KNOWN: [&str; 6] = ["bench", "echo", "graph", "grep", "perftest", "wordcount"];
+/// The manifest of the table of applications, each of which is a feature of it.
+const TABLE: &str = include_str!("../../../../apps/all/Cargo.toml");
+/// The application that needs more than LITE, and is a feature of the kernel.
+const OF_THE_KERNEL: &str = "perftest";
 /// The applications of the core image.
 const CORE: [&str; 1] = ["wordcount"];
+
+/// Returns all applications, sorted.
+fn known() -> Vec<&'static str> {
+    let line = TABLE.lines().find_map(|line| line.strip_prefix("default = ")).unwrap_or_default();
+    let mut known: Vec<_> = line.split('"').skip(1).step_by(2).chain([OF_THE_KERNEL]).collect();
+    known.sort_unstable();
+    known
+}
+
+/// Returns the kernel's feature of an application.
+fn feature(app: &str) -> String {
+    if app == OF_THE_KERNEL { app.to_owned() } else { format!("applications/{app}") }
+}
 
 /// The applications of an image, sorted, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +36,7 @@ impl Apps {
 
 impl Default for Apps {
     fn default() -> Self {
-        Self(KNOWN.to_vec())
+        Self(known())
     }
 }
 
@@ -29,12 +44,13 @@ impl FromStr for Apps {
     type Err = String;
 
     fn from_str(list: &str) -> Result<Self, String> {
-        let known = |name: &str| KNOWN.into_iter().find(|known| *known == name);
+        let all = known();
+        let known = |name: &str| all.iter().copied().find(|known| *known == name);
         let mut apps = list
             .split(',')
             .map(|name| {
                 known(name)
-                    .ok_or_else(|| format!("unknown application `{name}`; there are: {}", KNOWN.join(", ")))
+                    .ok_or_else(|| format!("unknown application `{name}`; there are: {}", all.join(", ")))
             })
             .collect::<Result<Vec<_>, _>>()?;
         apps.sort_unstable();
@@ -90,7 +106,9 @@ impl Contents {
             Heap::LinkedList => "heap-linked-list",
         };
         let tests = if self.tests { &["selftest", "semantics"][..] } else { &[] };
-        self.apps.0.iter().copied().chain([heap]).chain(tests.iter().copied()).collect::<Vec<_>>().join(",")
+        let apps = self.apps.0.iter().map(|app| feature(app));
+        let others = [heap].into_iter().chain(tests.iter().copied()).map(str::to_owned);
+        apps.chain(others).collect::<Vec<_>>().join(",")
     }
 
     /// Returns the name of the image's directory. Different contents have different names.
@@ -120,15 +138,14 @@ mod tests {
         let apps = |list: &str| list.parse::<Apps>().map(|apps| apps.to_string());
         assert_eq!(apps("wordcount,grep").as_deref(), Ok("grep,wordcount"));
         assert_eq!(apps("echo,echo").as_deref(), Ok("echo"));
-        assert_eq!(apps("perftest,echo,bench,grep,graph,wordcount"), Ok(Apps::default().to_string()));
+        let mut all = known();
+        assert!(all.contains(&"perftest") && all.contains(&"graph"), "{all:?}");
+        let there = all.join(", ");
+        all.reverse();
+        assert_eq!(apps(&all.join(",")), Ok(Apps::default().to_string()));
         for (list, name) in [("", ""), ("wordcloud", "wordcloud"), ("grep,", ""), ("grep, echo", " echo")] {
             let why = apps(list).unwrap_err();
-            assert_eq!(
-                why,
-                format!(
-                    "unknown application `{name}`; there are: bench, echo, graph, grep, perftest, wordcount"
-                )
-            );
+            assert_eq!(why, format!("unknown application `{name}`; there are: {there}"));
         }
     }
 
@@ -148,7 +165,7 @@ mod tests {
                 assert!(a.name() != b.name() && a.features() != b.features(), "{a:?} {b:?}");
             }
         }
-        assert_eq!(all().features(), "bench,echo,graph,grep,perftest,wordcount,heap-talc");
+        assert_eq!(of("echo,perftest").features(), "applications/echo,perftest,heap-talc");
         assert_eq!((all().budget(), of("wordcount").budget()), (4_000_000, 2_500_000));
     }
 
@@ -157,8 +174,10 @@ mod tests {
         let manifest = std::fs::read_to_string(crate::paths::root().join("kernel/Cargo.toml")).unwrap();
         let line = manifest.lines().find_map(|line| line.strip_prefix("default = ")).unwrap();
         let mut default: Vec<_> = line.split('"').skip(1).step_by(2).collect();
+        let of_table = |feature: &&str| feature.starts_with("applications/");
         let features = Contents::default().features();
-        let mut ours: Vec<_> = features.split(',').collect();
+        let mut ours: Vec<_> = features.split(',').filter(|feature| !of_table(feature)).collect();
+        ours.push("applications/default");
         default.sort_unstable();
         ours.sort_unstable();
         assert_eq!(default, ours);

@@ -241,3 +241,32 @@ fn a_node_that_is_cut_off_for_longer_than_its_lease_is_dead() {
     c.world.run_for(LEASE / 10);
     assert!(!d.is_member() && !d.is_suspended());
 }
+
+/// The manager does not hear from node 3, which so cannot confirm that it has seen the end of node 4.
+#[test]
+fn a_watcher_is_told_when_no_late_write_of_a_dead_node_is_possible_anywhere() {
+    let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });
+    let a = c.lite(1);
+    let dead = c.lite(4).incarnation();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (mut watcher, changes) = (a.watch(), told.clone());
+    a.platform().spawn(
+        "watch",
+        Box::pin(async move {
+            while let Ok(change) = watcher.next().await {
+                changes.lock().unwrap().push(change);
+            }
+        }),
+    );
+    c.host(4).kill();
+    c.world.run_for(LEASE * 3 / 4);
+    c.manager.stall(NodeId(3), true);
+    let (now, seen) = (c.world.now(), told.clone());
+    assert!(c.world.run_until(now + LIMIT, || !seen.lock().unwrap().is_empty()), "nobody notices");
+    c.world.run_for(LEASE / 4);
+    assert!(matches!(told.lock().unwrap()[..], [Change::Left { node: NodeId(4), .. }]), "{told:?}");
+    c.manager.stall(NodeId(3), false);
+    c.world.run_for(LEASE / 4);
+    let told = told.lock().unwrap();
+    assert_eq!(told[1..], [Change::Settled { node: NodeId(4), incarnation: dead }], "{told:?}");
+}

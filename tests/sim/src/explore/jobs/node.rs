@@ -98,7 +98,7 @@ impl Runner {
                 self.say(ToManager::JobOutput { job, bytes: piece.to_vec() }).await?;
             }
         }
-        let report = JobReport { counts: vec![(BYTES.into(), bytes)], times_us: Vec::new() };
+        let report = JobReport { counts: vec![(BYTES.into(), bytes)], ..JobReport::default() };
         self.say(ToManager::JobDone { job, report }).await
     }
 

@@ -33,6 +33,8 @@ impl Submission {
             nodes: random.below(4) as u16,
             on: Vec::new(),
             inputs,
+            datasets: vec![],
+            keep: None,
             limit_ms: random.one_in(3).then_some(1000),
         }
     }

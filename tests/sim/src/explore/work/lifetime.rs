@@ -30,6 +30,10 @@ impl Worker {
             // Only news that has already come.
             match std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await {
                 Poll::Ready(Ok(Change::Left { node, incarnation, .. })) => left.push((node, incarnation)),
+                Poll::Ready(Ok(Change::Settled { node, incarnation })) => {
+                    self.check.sometimes("a watcher was told that an end is settled");
+                    left.push((node, incarnation));
+                }
                 Poll::Ready(Ok(Change::Joined(_))) => {}
                 Poll::Ready(Err(_)) | Poll::Pending => break,
             }

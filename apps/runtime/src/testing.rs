@@ -1,14 +1,21 @@
-//! A cluster of the real runtime and LITE in one process under virtual time. The test plays the manager.
+//! A cluster for tests of applications: the real runtime and LITE in one process under virtual time, decided
+//! by one seed. The cluster plays the manager.
 
+use crate::{App, serve};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::task::{Context, Poll};
+use core::time::Duration;
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Lite};
 use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
-use proto::{InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use proto::{Dataset, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
 use spin::Mutex;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 /// Bytes of LITE memory per node.
@@ -25,7 +32,7 @@ struct Tap {
 
 impl ControlLink for Tap {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        match proto::decode::<ToManager>(message).unwrap() {
+        match proto::decode::<ToManager>(message).expect("a message for the manager") {
             ToManager::JobProgress { .. } | ToManager::JobInputCredit { .. } => {}
             message @ (ToManager::JobAccepted { .. }
             | ToManager::JobOutput { .. }
@@ -70,27 +77,62 @@ impl Platform for Processors {
     }
 }
 
-/// Nodes that run graph jobs.
-pub(crate) struct Cluster {
+/// Nodes that run jobs.
+///
+/// # Examples
+/// ```
+/// use proto::{AppManifest, CutRule, JobReport};
+/// use runtime::testing::Cluster;
+/// use runtime::{App, BoxFuture, JobContext, JobError};
+///
+/// struct Hello;
+///
+/// impl App for Hello {
+///     fn manifest(&self) -> AppManifest {
+///         AppManifest { name: "hello".into(), about: "greets".into(), cut: CutRule::Anywhere }
+///     }
+///
+///     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
+///         Box::pin(async move {
+///             job.output_in_order(format!("hello from {}\n", job.rank()).into_bytes()).await?;
+///             Ok(JobReport::default())
+///         })
+///     }
+/// }
+///
+/// let mut cluster = Cluster::new(1, 2, 1, || vec![Box::new(Hello)]);
+/// let (output, reports) = cluster.run("hello", &[], &[]).unwrap();
+/// assert_eq!(output, b"hello from 0\nhello from 1\n");
+/// assert_eq!(reports.len(), 2);
+/// ```
+pub struct Cluster {
     world: World,
-    pub(crate) fabric: Arc<Fabric>,
+    /// The fabric between the nodes, which counts their operations.
+    pub fabric: Arc<Fabric>,
     hub: Arc<Hub>,
-    pub(crate) nodes: Vec<(Arc<Host>, Lite)>,
+    /// The nodes, by rank.
+    pub nodes: Vec<(Arc<Host>, Lite)>,
+    apps: fn() -> Vec<Box<dyn App>>,
     seen: Seen,
     next_job: u64,
 }
 
 /// The result of a job: its output and the report of each node, or the reason of the first failure.
-pub(crate) type Outcome = Result<(Vec<u8>, Vec<JobReport>), String>;
+pub type Outcome = Result<(Vec<u8>, Vec<JobReport>), String>;
 
 impl Cluster {
-    /// Starts `count` nodes with `cpus` processors each.
-    pub(crate) fn new(seed: u64, count: u8, cpus: usize) -> Self {
+    /// Starts `count` nodes with these applications and `cpus` processors each.
+    ///
+    /// # Panics
+    /// If the nodes cannot start.
+    #[must_use]
+    pub fn new(seed: u64, count: u8, cpus: usize, apps: fn() -> Vec<Box<dyn App>>) -> Self {
         let mut cluster = Self {
             world: World::new(seed),
             fabric: Fabric::new(),
             hub: Hub::new(),
             nodes: Vec::new(),
+            apps,
             seen: Seen::default(),
             next_job: 1,
         };
@@ -109,10 +151,11 @@ impl Cluster {
         let (inner, welcome) = self.hub.join(&*rnic);
         let link = Arc::new(Tap { inner, node: welcome.node, seen: self.seen.clone() });
         let platform = Arc::new(Processors { host: host.clone(), cpus });
-        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
+        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default());
+        let lite = lite.expect("LITE starts");
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        let served = lite.clone();
-        host.spawn("serve", Box::pin(async move { _ = runtime::serve(served, graph::apps()).await }));
+        let (served, apps) = (lite.clone(), (self.apps)());
+        host.spawn("serve", Box::pin(async move { _ = serve(served, apps).await }));
         self.nodes.push((host, lite));
     }
 
@@ -133,19 +176,67 @@ impl Cluster {
         self.seen.lock().pop_front().expect("the nodes are silent")
     }
 
-    /// Runs a job on all nodes, with files by name.
-    pub(crate) fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Outcome {
+    /// Runs a job on all nodes, with files by name. Returns its output and the report of each node, or the
+    /// reason of the first failure.
+    ///
+    /// # Panics
+    /// If the nodes are silent, or break a rule of jobs, such as to send output before an error.
+    pub fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Outcome {
+        self.run_with(app, args, files, &[], false)
+    }
+
+    /// Runs a job whose output stays on the nodes, and returns it as a dataset.
+    ///
+    /// # Errors
+    /// The reason of the first failure.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn keep(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Result<Dataset, String> {
+        let job = JobId(self.next_job);
+        let (_, reports) = self.run_with(app, args, files, &[], true).inspect_err(|_| {
+            self.tell_all(&ToNode::DropDataset { job });
+        })?;
+        let parts = self.ids().into_iter().zip(reports);
+        let pieces = parts.flat_map(|(node, report)| report.kept.into_iter().map(move |len| (node, len)));
+        Ok(Dataset { name: "kept".into(), job, pieces: pieces.collect() })
+    }
+
+    /// Frees a dataset.
+    pub fn drop_dataset(&self, dataset: Dataset) {
+        self.tell_all(&ToNode::DropDataset { job: dataset.job });
+    }
+
+    /// Runs a job as [`run`](Self::run) does, which reads datasets behind its files, and whose output stays
+    /// on the nodes if `keep` is set.
+    ///
+    /// # Errors
+    /// The reason of the first failure.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn run_with(
+        &mut self,
+        app: &str,
+        args: &[&str],
+        files: &[(&str, &[u8])],
+        datasets: &[Dataset],
+        keep: bool,
+    ) -> Outcome {
         let job = JobId(self.next_job);
         self.next_job += 1;
-        let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let inputs = files.iter().map(|(name, f)| InputFile { name: (*name).into(), len: f.len() as u64 });
+        let lens = files.iter().map(|(name, bytes)| (String::from(*name), bytes.len() as u64));
+        let kept = datasets.iter().map(|set| (format!("{}{}", Dataset::SCHEME, set.name), set.len()));
+        let inputs: Vec<_> = lens.chain(kept).map(|(name, len)| InputFile { name, len }).collect();
         self.tell_all(&ToNode::JobStart(JobStart {
             job,
             app: app.into(),
             args: args.iter().map(|&arg| arg.into()).collect(),
             nodes: self.ids(),
-            inputs: inputs.collect(),
-            share: total as u64,
+            share: inputs.iter().map(|file| file.len).sum(),
+            inputs,
+            datasets: datasets.to_vec(),
+            keep,
         }));
         let (mut refusal, mut answers) = (None, 0);
         while answers < self.nodes.len() {
@@ -177,7 +268,7 @@ impl Cluster {
                     rest.iter().position(|&b| b == b'\n').map_or(bytes.len(), |more| begin + size + more);
                 let (bytes, offset) = (bytes[begin..end].to_vec(), begin as u64);
                 let input = ToNode::JobInput { job, file, offset, bytes, end_of_split: true };
-                self.hub.send(*turns.next().unwrap(), &input);
+                self.hub.send(*turns.next().expect("a node"), &input);
                 begin = end;
             }
         }
@@ -220,18 +311,25 @@ impl Cluster {
         }
     }
 
-    /// Returns the free LITE memory of all nodes.
-    pub(crate) fn free(&mut self) -> Vec<u64> {
+    /// Returns the free LITE memory of all nodes, in bytes, after some time in which nothing happens.
+    pub fn free(&mut self) -> Vec<u64> {
         self.world.run_for(Duration::from_secs(5));
         self.nodes.iter().map(|(host, _)| host.memory().stats().free).collect()
     }
 
     /// Returns the sum of a LITE counter over all nodes.
-    pub(crate) fn counter(&self, name: &str) -> u64 {
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
         let mut sum = 0;
         for (_, lite) in &self.nodes {
             lite.counters(&mut |(counter, count)| sum += if counter == name { count } else { 0 });
         }
         sum
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster of {} nodes", self.nodes.len())
     }
 }
