@@ -1,14 +1,14 @@
 //! `cargo xtask bench log`: measures commits of LITE-Log as native code, beside a bare fetch-add and write.
 
+use super::destination;
+use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::Command;
 
 /// The amount of measurements, and the destination of the figures.
@@ -17,12 +17,8 @@ pub(super) struct Options {
     /// Few repetitions: only shows that everything works
     #[arg(long)]
     quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    destination: destination::Options,
 }
 
 /// A line of the output of `cargo bench -p litelog`.
@@ -46,8 +42,7 @@ struct Figures {
 
 /// Runs the measurement and prints its figures.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("log", path)).transpose()?;
+    let (host, destination) = options.destination.begin()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let file = dir.path().join("log.json");
     let mut bench = Command::new(program::build("litelog", "native")?);
@@ -82,8 +77,5 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     ];
     println!("\n{}", target::table(&targets, &[]).text());
     let figures = Figures { host, rows, targets };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, &[])
+    destination.end(&figures, &figures.targets, &Gaps::default())
 }

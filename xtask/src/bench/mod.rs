@@ -6,6 +6,7 @@ mod boot;
 mod callgrind;
 mod connect;
 mod cx3;
+mod destination;
 mod document;
 pub(crate) mod figures;
 mod gaps;
@@ -25,6 +26,7 @@ pub(crate) mod path;
 mod post;
 mod program;
 mod qos;
+mod rounds;
 mod rxe;
 mod scaling;
 pub(crate) mod shares;
@@ -92,17 +94,17 @@ enum Separate {
     /// in turn
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
-    Overhead(overhead::Options),
+    Overhead(rounds::Options),
     /// Measures commits of LITE-Log as native code, beside a bare fetch-add and write of the same tasks
     Log(log::Options),
     /// Measures the figures of LITE's paper, as far as machines without cards can show them
     Figures(figures::Options),
     /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
     /// quality of service in turn
-    Qos(qos::Options),
+    Qos(rounds::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
-    Post(post::Options),
+    Post(destination::Options),
     /// Counts the instructions of RDMA operations between two software RNICs, by callgrind; fails if they
     /// differ from the committed counts by more than 3 %
     Instructions,

@@ -1,18 +1,17 @@
 //! `cargo xtask bench lite`: measures the cost of LITE itself as native code, over an RNIC that completes at
 //! once. The instructions of LITE's shares are counted as by `cargo xtask bench shares`.
 
+use super::destination;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
 use super::shares::{self, Share};
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
-use lab::interrupt;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The amount of measurements, and the destination of the figures.
@@ -21,12 +20,8 @@ pub(super) struct Options {
     /// Few repetitions: only shows that everything works
     #[arg(long)]
     quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    destination: destination::Options,
 }
 
 /// The output of `cargo bench -p lite`.
@@ -117,9 +112,7 @@ fn run(program: &Path, quick: bool) -> Result<Native> {
 
 /// Runs all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.destination.begin()?;
     let program = program::build("lite", "native")?;
     let native = run(&program, options.quick)?;
     let mut gaps = Gaps::default();
@@ -134,10 +127,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     println!("\n{}", shares::table(&shares).text());
     println!("\n{}", target::table(&targets, gaps.all()).text());
     let figures = Figures { host, native, instructions, shares, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 /// Counts the instructions of an operation, for several numbers of regions.

@@ -2,33 +2,20 @@
 //! driver with rdma-core's.
 
 use super::callgrind::{self, Calls};
+use super::destination::Options;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Context, Result, anyhow, ensure};
-use clap::Args;
 use lab::cx3::lab::address;
 use lab::cx3::{Lab, Plan, Tools};
-use lab::{interrupt, paths, ui};
+use lab::{paths, ui};
 use qemu::cx3::CardConfig;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// The destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// The time limit of a program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -99,9 +86,7 @@ struct Figures {
 
 /// Runs and prints all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.begin()?;
     let program = ui::step("the benchmark of the driver", || program::build("cards", "post"))?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let native = ui::step("our driver, native", || {
@@ -136,10 +121,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     }
     println!("\n{}", target::table(&targets, gaps.all()).text());
     let figures = Figures { host, native, counts, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 /// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs.
