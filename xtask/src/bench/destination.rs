@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 
 /// The options of a benchmark that writes and judges figures.
 #[derive(Args, Clone, Debug)]
+#[group(skip)]
 pub(super) struct Options {
     /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
