@@ -18,6 +18,7 @@ mod lent;
 mod link;
 mod memory;
 mod network;
+mod planted;
 #[cfg(feature = "arena")]
 pub mod runs;
 mod time;
