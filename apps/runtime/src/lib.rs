@@ -26,6 +26,8 @@ mod ordered;
 mod output;
 mod serve;
 mod task;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use collective::{Collective, Reduce};
 pub use context::{JobContext, Region};

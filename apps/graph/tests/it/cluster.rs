@@ -1,7 +1,8 @@
 //! Tests of whole jobs on clusters: equal output on any nodes, errors, generated graphs.
 
-use super::support::Cluster;
+use super::support::{self, run};
 use graph::{Generator, Model};
+use runtime::testing::JobCluster;
 use std::fmt::Write as _;
 
 /// Returns a generated graph as an edge list with weights, with comments and carriage returns.
@@ -16,19 +17,19 @@ pub(crate) fn edge_list(model: Model, scale: u32) -> String {
 }
 
 /// Clusters of 1 to 4 nodes with 1 and 2 processors.
-struct Everywhere(Vec<Cluster>);
+struct Everywhere(Vec<JobCluster>);
 
 impl Everywhere {
     fn new() -> Self {
         let kinds = (1..=4).flat_map(|nodes| [1, 2].map(|cpus| (nodes, cpus)));
-        Self(kinds.map(|(nodes, cpus)| Cluster::new(u64::from(nodes), nodes, cpus)).collect())
+        Self(kinds.map(|(nodes, cpus)| support::cluster(u64::from(nodes), nodes, cpus)).collect())
     }
 
     /// Runs a job on each cluster. Returns the output, which must always be the same.
     fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut first = None;
         for cluster in &mut self.0 {
-            let (output, reports) = cluster.run(app, args, files).unwrap();
+            let (output, reports) = run(cluster, app, args, files).unwrap();
             assert!(*first.get_or_insert_with(|| output.clone()) == output, "{app}: {} nodes", reports.len());
         }
         first.unwrap()
@@ -118,9 +119,9 @@ fn graphs_without_edges() {
 #[test]
 fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
     for nodes in [1, 3] {
-        let mut cluster = Cluster::new(3, nodes, 1);
+        let mut cluster = support::cluster(3, nodes, 1);
         // The first job opens the connections, which keep memory.
-        cluster.run("cc", &[], &[("g", b"1 2\n2 3\n3 4\n")]).unwrap();
+        run(&mut cluster, "cc", &[], &[("g", b"1 2\n2 3\n3 4\n")]).unwrap();
         let free = cluster.free();
         for (app, args, text, says) in [
             ("cc", &[][..], "1 2\n2 three\n", "g: byte 6: \"three\" is not a target"),
@@ -138,7 +139,7 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
             // The first of several wrong lines counts.
             ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),
         ] {
-            let error = cluster.run(app, args, &[("g", text.as_bytes())]).unwrap_err();
+            let error = run(&mut cluster, app, args, &[("g", text.as_bytes())]).unwrap_err();
             assert!(error.starts_with(says) && !error.contains('\n'), "{error}");
             assert_eq!(cluster.free(), free, "{says}");
         }

@@ -1,8 +1,9 @@
 //! The messages of supersteps on the wire.
 
 use super::cluster::edge_list;
-use super::support::Cluster;
+use super::support::{self, counter, run};
 use graph::Model;
+use runtime::testing::JobCluster;
 
 /// The counters of LITE that are compared, and the READs of the RNICs.
 const COUNTERS: [&str; 7] = [
@@ -15,10 +16,10 @@ const COUNTERS: [&str; 7] = [
     "lite_bytes_written",
 ];
 
-fn counts(cluster: &mut Cluster, iterations: &str, files: &[(&str, &[u8])]) -> ([u64; 7], u64) {
-    let now = |cluster: &Cluster| (COUNTERS.map(|name| cluster.counter(name)), cluster.fabric.reads());
+fn counts(cluster: &mut JobCluster, iterations: &str, files: &[(&str, &[u8])]) -> ([u64; 7], u64) {
+    let now = |cluster: &JobCluster| (COUNTERS.map(|name| counter(cluster, name)), cluster.fabric.reads());
     let before = now(cluster);
-    cluster.run("pagerank", &[iterations], files).unwrap();
+    run(cluster, "pagerank", &[iterations], files).unwrap();
     let (after, reads) = now(cluster);
     (std::array::from_fn(|n| after[n] - before.0[n]), reads - before.1)
 }
@@ -26,7 +27,7 @@ fn counts(cluster: &mut Cluster, iterations: &str, files: &[(&str, &[u8])]) -> (
 /// Returns what 20 supersteps add to each counter.
 fn of_20_supersteps(nodes: u8, text: &str) -> ([u64; 7], u64) {
     let files: &[(&str, &[u8])] = &[("g", text.as_bytes())];
-    let mut cluster = Cluster::new(5, nodes, 1);
+    let mut cluster = support::cluster(5, nodes, 1);
     // The first job opens the connections.
     counts(&mut cluster, "iterations=1", files);
     let (few, few_reads) = counts(&mut cluster, "iterations=10", files);

@@ -1,237 +1,47 @@
-//! A cluster of the real runtime and LITE in one process under virtual time. The test plays the manager.
+//! Jobs of graph algorithms on a cluster of the real runtime and LITE in one process.
 
-use lite::testing::{Fabric, Host, Hub, Poller, World};
-use lite::{Config, Lite};
-use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
-use proto::{InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
-use spin::Mutex;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
-use verbs::{Gid, MacAddr, PortAddress, Rnic};
+use proto::{CutRule, JobReport};
+use runtime::testing::{JobCluster, Outcome};
 
 /// Bytes of LITE memory per node.
 const MEMORY: u64 = 16 << 20;
+/// The most bytes of a split, apart from the rest of its last line.
+const SPLIT: usize = 40 << 10;
 
-type Seen = Arc<Mutex<VecDeque<(NodeId, ToManager)>>>;
-
-/// A control connection that hands the nodes' messages about jobs to the test.
-struct Tap {
-    inner: Arc<dyn ControlLink>,
-    node: NodeId,
-    seen: Seen,
+/// Starts `count` nodes with `cpus` processors each that run graph jobs.
+pub(crate) fn cluster(seed: u64, count: u8, cpus: usize) -> JobCluster {
+    JobCluster::new(seed, MEMORY, &vec![cpus; count.into()], graph::apps)
 }
 
-impl ControlLink for Tap {
-    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        match proto::decode::<ToManager>(message).unwrap() {
-            ToManager::JobProgress { .. } | ToManager::JobInputCredit { .. } => {}
-            message @ (ToManager::JobAccepted { .. }
-            | ToManager::JobOutput { .. }
-            | ToManager::JobDone { .. }
-            | ToManager::JobFailed { .. }
-            | ToManager::JobOver { .. }) => self.seen.lock().push_back((self.node, message)),
-            _ => return self.inner.poll_send(cx, message),
+/// Runs a job on all nodes, with files by name that are cut at the ends of lines. Returns its output and
+/// the report of each node, or the reason of its failure, which all nodes have seen the end of.
+pub(crate) fn run(
+    cluster: &mut JobCluster,
+    app: &str,
+    args: &[&str],
+    files: &[(&str, &[u8])],
+) -> Result<(Vec<u8>, Vec<JobReport>), String> {
+    let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+    let job = cluster.start(app, args, files, total as u64)?;
+    let nodes = cluster.nodes.len();
+    let lines = CutRule::after(|byte| byte == b'\n');
+    cluster.load(job, files, &lines, |len| (len / (2 * nodes)).clamp(1, SPLIT));
+    match cluster.finish(job) {
+        Outcome::Done { output, reports } => Ok((output, reports)),
+        Outcome::Failed { reason, output, .. } => {
+            assert!(output.is_empty(), "partial output before: {reason}");
+            cluster.cancel(job, &reason);
+            Err(reason)
         }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
-        self.inner.poll_recv(cx)
-    }
-
-    fn lease_until(&self) -> Instant {
-        self.inner.lease_until()
-    }
-}
-
-/// A host that reports a configurable number of processors.
-struct Processors {
-    host: Arc<Host>,
-    cpus: usize,
-}
-
-impl Platform for Processors {
-    fn now(&self) -> Instant {
-        self.host.now()
-    }
-    fn fill_random(&self, buf: &mut [u8]) {
-        self.host.fill_random(buf);
-    }
-    fn cpus(&self) -> usize {
-        self.cpus
-    }
-    fn spawn(&self, name: &'static str, task: Task) {
-        self.host.spawn(name, task);
-    }
-    fn memory(&self) -> &dyn Memory {
-        self.host.memory()
+        Outcome::Silent(nodes) => panic!("only {nodes:?} have ended the job"),
     }
 }
 
-/// Nodes that run graph jobs.
-pub(crate) struct Cluster {
-    world: World,
-    pub(crate) fabric: Arc<Fabric>,
-    hub: Arc<Hub>,
-    pub(crate) nodes: Vec<(Arc<Host>, Lite)>,
-    seen: Seen,
-    next_job: u64,
-}
-
-/// The result of a job: its output and the report of each node, or the reason of the first failure.
-pub(crate) type Outcome = Result<(Vec<u8>, Vec<JobReport>), String>;
-
-impl Cluster {
-    /// Starts `count` nodes with `cpus` processors each.
-    pub(crate) fn new(seed: u64, count: u8, cpus: usize) -> Self {
-        let mut cluster = Self {
-            world: World::new(seed),
-            fabric: Fabric::new(),
-            hub: Hub::new(),
-            nodes: Vec::new(),
-            seen: Seen::default(),
-            next_job: 1,
-        };
-        for i in 1..=count {
-            cluster.join(i, cpus);
-        }
-        cluster.world.run_for(Duration::from_millis(10));
-        cluster
+/// Returns the sum of a LITE counter over all nodes.
+pub(crate) fn counter(cluster: &JobCluster, name: &str) -> u64 {
+    let mut sum = 0;
+    for (_, lite) in &cluster.nodes {
+        lite.counters(&mut |(counter, count)| sum += if counter == name { count } else { 0 });
     }
-
-    fn join(&mut self, i: u8, cpus: usize) {
-        let host = self.world.host(IoAddr(u64::from(i) << 32), MEMORY);
-        let gid = Gid::from_ipv4([10, 0, 0, i]);
-        let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
-        let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
-        let (inner, welcome) = self.hub.join(&*rnic);
-        let link = Arc::new(Tap { inner, node: welcome.node, seen: self.seen.clone() });
-        let platform = Arc::new(Processors { host: host.clone(), cpus });
-        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
-        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        let served = lite.clone();
-        host.spawn("serve", Box::pin(async move { _ = runtime::serve(served, graph::apps()).await }));
-        self.nodes.push((host, lite));
-    }
-
-    fn ids(&self) -> Vec<NodeId> {
-        self.nodes.iter().map(|(_, lite)| lite.node_id()).collect()
-    }
-
-    fn tell_all(&self, message: &ToNode) {
-        for id in self.ids() {
-            self.hub.send(id, message);
-        }
-    }
-
-    fn next(&mut self) -> (NodeId, ToManager) {
-        let seen = self.seen.clone();
-        let end = self.world.now() + Duration::from_secs(60);
-        self.world.run_until(end, || !seen.lock().is_empty());
-        self.seen.lock().pop_front().expect("the nodes are silent")
-    }
-
-    /// Runs a job on all nodes, with files by name.
-    pub(crate) fn run(&mut self, app: &str, args: &[&str], files: &[(&str, &[u8])]) -> Outcome {
-        let job = JobId(self.next_job);
-        self.next_job += 1;
-        let total: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let inputs = files.iter().map(|(name, f)| InputFile { name: (*name).into(), len: f.len() as u64 });
-        self.tell_all(&ToNode::JobStart(JobStart {
-            job,
-            app: app.into(),
-            args: args.iter().map(|&arg| arg.into()).collect(),
-            nodes: self.ids(),
-            inputs: inputs.collect(),
-            share: total as u64,
-        }));
-        let (mut refusal, mut answers) = (None, 0);
-        while answers < self.nodes.len() {
-            match self.next().1 {
-                ToManager::JobAccepted { .. } => {}
-                ToManager::JobFailed { reason, .. } => refusal = Some(reason),
-                // The end of a job that was cancelled when one node had failed.
-                ToManager::JobOver { job: old } if old != job => continue,
-                other => panic!("{other:?}"),
-            }
-            answers += 1;
-        }
-        if let Some(reason) = refusal {
-            return Err(reason);
-        }
-        self.load(job, files);
-        self.finish(job)
-    }
-
-    /// Sends the input, cut at the ends of lines.
-    fn load(&self, job: JobId, files: &[(&str, &[u8])]) {
-        let ids = self.ids();
-        let mut turns = ids.iter().cycle();
-        for (file, (_, bytes)) in (0..).zip(files) {
-            let (mut begin, size) = (0, (bytes.len() / (2 * ids.len())).clamp(1, 40 << 10));
-            while begin < bytes.len() {
-                let rest = bytes.get(begin + size - 1..).unwrap_or_default();
-                let end =
-                    rest.iter().position(|&b| b == b'\n').map_or(bytes.len(), |more| begin + size + more);
-                let (bytes, offset) = (bytes[begin..end].to_vec(), begin as u64);
-                let input = ToNode::JobInput { job, file, offset, bytes, end_of_split: true };
-                self.hub.send(*turns.next().unwrap(), &input);
-                begin = end;
-            }
-        }
-        self.tell_all(&ToNode::JobInputEnd { job });
-    }
-
-    /// Handles output and reports until the job has ended on all nodes.
-    fn finish(&mut self, job: JobId) -> Outcome {
-        let (mut output, mut reports, mut failed) = (Vec::new(), BTreeMap::new(), None);
-        let mut ended = BTreeSet::new();
-        while ended.len() < self.nodes.len() {
-            let (from, message) = self.next();
-            match message {
-                ToManager::JobOutput { bytes, .. } => {
-                    assert_eq!(from, self.ids()[0], "rank 0 gives the output");
-                    let taken = bytes.len() as u64;
-                    output.extend(bytes);
-                    self.hub.send(from, &ToNode::JobOutputAck { job, bytes: taken });
-                    continue;
-                }
-                ToManager::JobDone { report, .. } => drop(reports.insert(from, report)),
-                ToManager::JobFailed { reason, .. } => match &failed {
-                    None => {
-                        failed = Some(reason);
-                        let reason = "failed elsewhere".into();
-                        self.tell_all(&ToNode::JobCancel { job, reason });
-                    }
-                    Some(first) => assert_eq!(*first, reason, "two nodes give different reasons"),
-                },
-                ToManager::JobOver { job: old } if old != job => continue,
-                ToManager::JobOver { .. } => {}
-                other => panic!("{other:?}"),
-            }
-            ended.insert(from);
-        }
-        match failed {
-            Some(reason) if output.is_empty() => Err(reason),
-            Some(reason) => panic!("partial output before: {reason}"),
-            None => Ok((output, reports.into_values().collect())),
-        }
-    }
-
-    /// Returns the free LITE memory of all nodes.
-    pub(crate) fn free(&mut self) -> Vec<u64> {
-        self.world.run_for(Duration::from_secs(5));
-        self.nodes.iter().map(|(host, _)| host.memory().stats().free).collect()
-    }
-
-    /// Returns the sum of a LITE counter over all nodes.
-    pub(crate) fn counter(&self, name: &str) -> u64 {
-        let mut sum = 0;
-        for (_, lite) in &self.nodes {
-            lite.counters(&mut |(counter, count)| sum += if counter == name { count } else { 0 });
-        }
-        sum
-    }
+    sum
 }
