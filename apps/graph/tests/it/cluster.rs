@@ -37,7 +37,7 @@ impl Everywhere {
 }
 
 #[test]
-fn a_small_graph_has_the_results_of_a_pencil() {
+fn results_of_a_small_graph_are_those_computed_by_hand() {
     let text = b"% two triangles and a loop\n1 2\n2 3\n3 1\n1 2\n\n3 4\n4 1\n9 9\n8 9";
     let mut all = Everywhere::new();
     let mut run = |app: &str, args: &[&str]| String::from_utf8(all.run(app, args, &[("g", text)])).unwrap();
@@ -47,7 +47,7 @@ fn a_small_graph_has_the_results_of_a_pencil() {
     assert_eq!(run("sssp", &["source=8"]), "8\t0\n9\t1\n");
     assert_eq!(run("triangles", &[]), "2\n");
     assert_eq!(run("triangles", &["each=true"]), "1\t2\n2\t1\n3\t2\n4\t1\n8\t0\n9\t0\n");
-    // All vertices have the rank 1/6 at first; that of 9, the first, sends it to itself.
+    // All six vertices have the rank 1/6 at first. Vertex 9 sends its rank to itself, and is first then.
     let ranks = run("pagerank", &["iterations=1"]);
     let lines: Vec<_> = ranks.lines().collect();
     let expected = [
@@ -136,7 +136,7 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
             ("bfs", &["source=9"], "1 2\n", "source=9: the graph has no such vertex"),
             ("cc", &["vertices=v"], "1 2\n", "vertices=v: the job has no such input"),
             ("pagerank", &["twenty"], "1 2\n", "pagerank does not know the argument \"twenty\""),
-            // The first of several wrong lines counts.
+            // The reason names the first of several wrong lines.
             ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),
         ] {
             let error = run(&mut cluster, app, args, &[("g", text.as_bytes())]).unwrap_err();
