@@ -177,7 +177,7 @@ impl Node {
     }
 
     /// Handles a completion that is not the success of an operation.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn other_completion(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received(known, completion);

@@ -3,6 +3,7 @@
 use super::status::OpId;
 use super::table::Wakes;
 use super::transport::Transport;
+use crate::base::own::Hold;
 use crate::base::trace::Event;
 use platform::Instant;
 use verbs::{Completion, CqId, Status, WorkKind};
@@ -96,13 +97,23 @@ impl Transport {
 
     /// Wakes the tasks that wait for what has changed in the table.
     pub(crate) fn wake(&self, wakes: Wakes) {
-        drop(wakes.unused);
         if let Some(task) = wakes.task {
             task.wake();
         }
         if wakes.others {
             self.wake_waiters();
         }
+        if let Some(own) = wakes.unused {
+            self.give_back(own);
+        }
+    }
+
+    /// Drops the memory of an application that an operation has used, and then wakes all tasks that wait: one
+    /// may have found the memory in use after the operation's end.
+    #[cold]
+    pub(super) fn give_back(&self, own: Hold) {
+        drop(own);
+        self.wake_waiters();
     }
 
     /// Wakes all tasks that wait for a resource, or for the end of operations.

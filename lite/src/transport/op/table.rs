@@ -113,8 +113,8 @@ pub(crate) struct Wakes {
     pub(crate) task: Option<Waker>,
     /// True if a task may wait for a resource, or for the end of operations.
     pub(crate) others: bool,
-    /// The memory of an application that an operation without a waiter has used. The tasks are woken after it
-    /// has been dropped.
+    /// The memory of an application that an operation without a waiter has used. Tasks may wait for its drop,
+    /// whatever `others` says.
     pub(crate) unused: Option<Hold>,
 }
 
@@ -123,7 +123,8 @@ pub(crate) struct Wakes {
 pub(crate) struct Released {
     /// True if a task may wait for what has become free.
     pub(crate) wanted: bool,
-    /// The memory of an application that is no longer used.
+    /// The memory of an application that is no longer used. Tasks may wait for its drop, whatever `wanted`
+    /// says.
     pub(super) own: Option<Hold>,
 }
 
@@ -472,7 +473,7 @@ impl OpTable {
             self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
             None
         };
-        Wakes { task, others: self.take_wanted(&unused), unused }
+        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
     }
 
     /// Releases an operation that has succeeded and that has a buffer.
@@ -483,14 +484,7 @@ impl OpTable {
             Some(slot) => release(slot, &self.ends, &mut self.free, &mut self.bounce),
             None => None,
         };
-        Released { wanted: self.take_wanted(&own), own }
-    }
-
-    /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have
-    /// looked at the memory before that, so it is woken in any case.
-    #[inline(always)]
-    fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
-        core::mem::take(&mut self.wanted) | own.is_some()
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Ends the interest in an operation: no task waits for it or needs its result any more.
@@ -513,7 +507,7 @@ impl OpTable {
             }
             SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         };
-        Released { wanted: self.take_wanted(&own), own }
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Takes a slot as [`take`](Self::take) does, for an operation of a task on memory of the application,
