@@ -45,6 +45,16 @@ pub(super) fn figures<T: DeserializeOwned>(program: &Path, quick: bool) -> Resul
     serde_json::from_slice(&std::fs::read(file.path())?).context("the figures of the benchmark")
 }
 
+/// Builds a simulation, which is an example of a package, and runs it with these arguments. Returns the
+/// figures that it writes as JSON.
+pub(super) fn simulate<T: DeserializeOwned>(package: &str, example: &str, arguments: &[String]) -> Result<T> {
+    let file = NamedTempFile::new().context("cannot make a file for the figures")?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--release", "--package", package, "--example", example, "--"]);
+    run(cargo.args(arguments).arg("--json").arg(file.path()))?;
+    serde_json::from_slice(&std::fs::read(file.path())?).context("the figures of the simulation")
+}
+
 /// Runs a command in the repository, which must succeed. Returns its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     tool::run_ok(command.current_dir(paths::root()), &log()?, LIMIT)
