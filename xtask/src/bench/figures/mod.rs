@@ -28,6 +28,9 @@ times of a card: what runs between two appliances is translated by TCG, and what
 is measured](README.md#how-it-is-measured) applies.
 ";
 
+/// The amount of measurements, for the head of the page.
+const AMOUNT: &str = "one run of each figure, the median of five rounds of the last one";
+
 /// The names of all figures, each with the least number of its rows with `--quick`.
 pub(crate) const NAMES: [(&str, usize); 9] = [
     ("latency", 1),
@@ -162,7 +165,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let lab = Lab::new()?;
     let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None };
-    let mut text = format!("{HEAD}\n{}\n", host.sentence(if options.quick { 1 } else { 5 }));
+    let mut text = format!("{HEAD}\n{}\n", host.describe(AMOUNT));
     for figure in Figure::value_variants().iter().copied() {
         if !options.figure.is_empty() && !options.figure.contains(&figure) {
             continue;
