@@ -61,7 +61,7 @@ impl Host {
         })
     }
 
-    /// Returns a sentence with all properties, for the head of a report of so many runs.
+    /// Returns a sentence with all properties, for the head of a report of several runs.
     pub(super) fn sentence(&self, runs: u32) -> String {
         self.describe(&format!("medians of {runs} runs"))
     }

@@ -29,7 +29,7 @@ is measured](README.md#how-it-is-measured) applies.
 ";
 
 /// The amount of measurements, for the head of the page.
-const AMOUNT: &str = "one run of each figure, the median of five rounds of the last one";
+const AMOUNT: &str = "as many rounds as each figure says";
 
 /// The names of all figures, each with the least number of its rows with `--quick`.
 pub(crate) const NAMES: [(&str, usize); 9] = [
