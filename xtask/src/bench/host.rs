@@ -51,7 +51,7 @@ impl Host {
     }
 
     /// Returns a message if the machine is too busy for meaningful figures.
-    fn busy(&self) -> Option<String> {
+    pub(super) fn busy(&self) -> Option<String> {
         let allowed = BUSY * self.host_cpus as f64;
         (self.load[0] > allowed).then(|| {
             format!(

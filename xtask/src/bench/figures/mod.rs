@@ -31,6 +31,12 @@ is measured](README.md#how-it-is-measured) applies.
 /// The amount of measurements, for the head of the page.
 const AMOUNT: &str = "as many rounds as each figure says";
 
+/// The warning for readers if the machine was busy.
+const BUSY: &str = "\
+\n**Other work ran on the machine meanwhile.** What runs between appliances is rough, in absolute figures and in
+ratios; what is simulated is exact.
+";
+
 /// The names of all figures, each with the least number of its rows with `--quick`.
 pub(crate) const NAMES: [(&str, usize); 9] = [
     ("latency", 1),
@@ -166,6 +172,9 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let lab = Lab::new()?;
     let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None };
     let mut text = format!("{HEAD}\n{}\n", host.describe(AMOUNT));
+    if host.busy().is_some() {
+        text.push_str(BUSY);
+    }
     for figure in Figure::value_variants().iter().copied() {
         if !options.figure.is_empty() && !options.figure.contains(&figure) {
             continue;
