@@ -4,7 +4,6 @@ use crate::bench::lab::Lab;
 use crate::bench::lite::{self, Row};
 use crate::bench::native::Call;
 use crate::bench::nic::Nic;
-use crate::bench::pairs::Line;
 use crate::bench::table::{Table, maybe};
 use anyhow::{Context, Result};
 use lab::perftest::cell::{Cell, Direction};
@@ -84,7 +83,7 @@ impl Between {
         let (rounds, effort) = if quick {
             (1, Effort { sizes: &SIZES[..1], samples: 20, messages: [20, 20] })
         } else {
-            (3, Effort { sizes: &SIZES, samples: 500, messages: [2000, 400] })
+            (5, Effort { sizes: &SIZES, samples: 500, messages: [2000, 400] })
         };
         let mut pair =
             ui::step("two appliances", || AppliancePair::boot(lab.programs.clone(), &Plan::default()))?;
@@ -116,23 +115,24 @@ impl Between {
         Ok(Self { rounds, sizes: effort.sizes })
     }
 
-    /// Compares two figures of each round: the medians, and the median of the ratios.
-    fn compare(
+    /// Returns the best figure of all rounds, as `better` chooses it, of LITE and of perftest, and their
+    /// ratio. Other work on the machine only makes a figure worse, so the best one is the least disturbed.
+    fn best(
         &self,
+        better: fn(f64, f64) -> f64,
         ours: impl Fn(&Round) -> Option<f64>,
         theirs: impl Fn(&Round) -> Option<f64>,
     ) -> [Option<f64>; 3] {
-        let [ours, theirs]: [Vec<_>; 2] =
-            [self.rounds.iter().map(ours).collect(), self.rounds.iter().map(theirs).collect()];
-        let line = Line::new("", "", &ours, &theirs);
-        [line.ours, line.theirs, line.ratio]
+        let ours = self.rounds.iter().filter_map(ours).reduce(better);
+        let theirs = self.rounds.iter().filter_map(theirs).reduce(better);
+        [ours, theirs, ours.zip(theirs).map(|(ours, theirs)| ours / theirs)]
     }
 
     /// Returns the explanation of all tables here.
     fn machines(&self) -> String {
         format!(
             "two appliances, q35 with 1 processor each, SoftRoCE, path MTU 4096, both sides between the same two, in turn, \
-             medians of {} rounds and of their ratios",
+             the best of {} rounds of each side",
             self.rounds.len()
         )
     }
@@ -140,7 +140,7 @@ impl Between {
     /// Returns LITE's latency, perftest's, and their ratio.
     fn latencies(&self, what: &str, program: &str, size: u32) -> [Option<f64>; 3] {
         let ours = |round: &Round| round.ours(what, size)?.p50_us;
-        self.compare(ours, |round| round.theirs(program, size)?.p50_us)
+        self.best(f64::min, ours, |round| round.theirs(program, size)?.p50_us)
     }
 
     pub(super) fn latency(&self) -> Table {
@@ -174,7 +174,7 @@ impl Between {
         for &size in self.sizes {
             let side = |what, program| {
                 let ours = |round: &Round| round.ours(what, size)?.mb_s;
-                self.compare(ours, |round| round.theirs(program, size)?.mb_s).map(maybe)
+                self.best(f64::max, ours, |round| round.theirs(program, size)?.mb_s).map(maybe)
             };
             let [writes, write_bw, first] = side("write_bw", "ib_write_bw");
             let [reads, read_bw, second] = side("read_bw", "ib_read_bw");
@@ -201,7 +201,7 @@ impl Between {
         for &size in self.sizes {
             let beside = |program| {
                 let trip = |round: &Round| Some(2.0 * round.theirs(program, size)?.p50_us?);
-                self.compare(|round| round.ours("rpc", size)?.p50_us, trip).map(maybe)
+                self.best(f64::min, |round| round.ours("rpc", size)?.p50_us, trip).map(maybe)
             };
             let [call, send, to_send] = beside("ib_send_lat");
             let [_, write, to_write] = beside("ib_write_lat");

@@ -5,6 +5,7 @@ mod between;
 mod simulated;
 mod waiting;
 
+use super::document;
 use super::host::Host;
 use super::lab::Lab;
 use super::native;
@@ -185,7 +186,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         text.push_str(&format!("\n{}\n{}\n", table.markdown(), figure.paper()));
     }
     if let Some((file, path)) = page {
-        std::fs::write(file.path(), text)?;
+        std::fs::write(file.path(), document::wrapped(&text))?;
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
