@@ -3,36 +3,7 @@
 //!
 //! Each breaks one safety argument of `docs/design/safety.md`, whose table lists them by name.
 
-/// Makes the enumeration, and the list of all with their names.
-macro_rules! bugs {
-    ($($(#[doc = $doc:literal])+ $bug:ident = $name:literal,)+) => {
-        /// A defect that can be planted.
-        #[cfg_attr(
-            not(all(feature = "testing", debug_assertions)),
-            expect(unreachable_pub, reason = "only `testing` re-exports it")
-        )]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Bug {
-            $($(#[doc = $doc])+ $bug,)+
-        }
-
-        #[cfg(all(feature = "testing", debug_assertions))]
-        impl Bug {
-            /// All bugs.
-            pub const ALL: &[Self] = &[$(Self::$bug,)+];
-
-            /// The name, as an operator types it.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$bug => $name,)+
-                }
-            }
-        }
-    };
-}
-
-bugs! {
+platform::bugs! {
     // ---- Calls ----
 
     /// A node that serves calls does not tell its callers that the ring has room again.
@@ -133,34 +104,4 @@ bugs! {
     LostSignal = "lost-signal",
     /// A signal of an event counts twice.
     SignalTwice = "signal-twice",
-}
-
-#[cfg(all(feature = "testing", debug_assertions))]
-mod here {
-    use super::Bug;
-    use core::sync::atomic::{AtomicU8, Ordering};
-
-    /// The value that stands for no bug.
-    const NONE: u8 = u8::MAX;
-
-    static PLANTED: AtomicU8 = AtomicU8::new(NONE);
-
-    /// Plants the bug in every node of this process.
-    pub fn plant(bug: Bug) {
-        PLANTED.store(bug as u8, Ordering::Relaxed);
-    }
-
-    pub(crate) fn planted(bug: Bug) -> bool {
-        PLANTED.load(Ordering::Relaxed) == bug as u8
-    }
-}
-
-#[cfg(all(feature = "testing", debug_assertions))]
-pub use here::plant;
-#[cfg(all(feature = "testing", debug_assertions))]
-pub(crate) use here::planted;
-
-#[cfg(not(all(feature = "testing", debug_assertions)))]
-pub(crate) const fn planted(_: Bug) -> bool {
-    false
 }

@@ -8,4 +8,7 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod key;
-pub mod planted;
+mod planted;
+
+#[cfg(all(feature = "testing", debug_assertions))]
+pub use planted::{Bug, plant};

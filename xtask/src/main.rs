@@ -105,3 +105,14 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_of_all_commands_fit_together() {
+        Cli::command().debug_assert();
+    }
+}

@@ -37,7 +37,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns a description with all arguments but those of every graph application.
+    /// Returns a description for users, without the arguments that all graph applications have.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
@@ -49,7 +49,8 @@ impl Algorithm {
         }
     }
 
-    /// Returns true if the algorithm sees an edge in both directions, whatever the arguments say.
+    /// Returns true if the algorithm always lets an edge lead in both directions, also without
+    /// `undirected=true`.
     fn is_undirected(self) -> bool {
         matches!(self, Self::Components | Self::Triangles)
     }
@@ -89,7 +90,7 @@ pub struct Args {
     pub vertices: Option<String>,
     /// The generated graph; `None` if the graph is read.
     pub generator: Option<Generator>,
-    /// The number of edges to a vertex from which on they are cut.
+    /// The least number of edges to a hub; `None` selects it by the size of the graph.
     pub hub: Option<u64>,
 }
 

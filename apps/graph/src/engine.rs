@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use runtime::{BoxFuture, JobError};
 
-/// The fraction of the slots up to which a superstep follows the edges from changed vertices, and not the
-/// edges to all vertices.
+/// A superstep follows only the edges from changed vertices if at most one in this number of slots has
+/// changed. Otherwise it follows the edges to all vertices.
 const SPARSE_PART: usize = 20;
 /// The number of edges after which a worker lets other tasks run.
 const TURN: usize = 1 << 16;
@@ -94,13 +94,13 @@ impl<P: Program> State<P> {
         Ok(Self { part, program, values, slots, changed, active, sparse: None })
     }
 
-    /// Returns the numbers of this node before the first superstep.
+    /// Returns this node's part of the sums that all nodes add up before the first superstep.
     fn first(&mut self) -> Global {
         let mut own = Global::default();
         for (at, value) in self.values.iter().enumerate() {
             let Some(vertex) = vertex(&self.part, at) else { continue };
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *value));
-            // A signal without effect need not be sent.
+            // A vertex whose signal has no effect counts as unchanged, so its signal is not sent.
             if !P::MONOTONE || self.program.scatter(&vertex, *value) != P::IDENTITY {
                 self.changed.push(at as u32);
             }
@@ -134,7 +134,7 @@ impl<P: Program> State<P> {
         Ok(partial)
     }
 
-    /// Returns true if a superstep in which that many slots have changed follows their edges.
+    /// Returns true if a superstep with `changed` changed slots follows only the edges from these.
     fn is_sparse(&self, changed: usize) -> bool {
         P::MONOTONE && changed * SPARSE_PART <= self.part.slots()
     }
@@ -209,7 +209,7 @@ impl<P: Program> State<P> {
         Ok((global, sums))
     }
 
-    /// Computes the new values. Returns the numbers of this node for the next superstep.
+    /// Computes the new values. Returns this node's part of the sums for the next superstep.
     async fn compute(
         &mut self,
         net: &mut dyn Net,
@@ -245,7 +245,7 @@ impl<P: Program> State<P> {
         Ok(self.replace(new))
     }
 
-    /// Replaces all values. Returns the numbers of this node.
+    /// Replaces all values. Returns this node's part of the sums for the next superstep.
     fn replace(&mut self, new: Vec<u64>) -> Global {
         let mut own = Global::default();
         self.changed.clear();
@@ -370,7 +370,7 @@ impl<P: Program> Work<P> {
     }
 }
 
-/// Returns an own vertex.
+/// Returns the own vertex of index `at`, as a program sees it.
 fn vertex(part: &Part, at: usize) -> Option<Vertex> {
     let (id, out_degree) = (*part.ids.get(at)?, *part.out_degrees.get(at)?);
     Some(Vertex { id, out_degree, vertices: part.vertices })
@@ -385,7 +385,8 @@ fn shares(part: &Part, count: usize) -> Vec<Range<usize>> {
     let mut begin = 0;
     let mut shares = Vec::new();
     for number in 1..=count.max(1) {
-        // The first vertex before which the workers so far have their share.
+        // A binary search for the end of this worker's range: the first vertex before which the cost is at
+        // least the share of this worker and of those before it.
         let (mut low, mut high) = (begin, own);
         while low < high {
             let middle = low.midpoint(high);

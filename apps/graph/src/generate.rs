@@ -11,7 +11,7 @@ pub(crate) const MAX_SCALE: u32 = 32;
 pub enum Model {
     /// R-MAT with the parameters of Graph500: A 0.57, B 0.19, C 0.19, D 0.05.
     Rmat,
-    /// Both ends of each edge are any vertices.
+    /// Each end of an edge is a random vertex, each vertex with the same probability.
     Uniform,
 }
 

@@ -97,7 +97,8 @@ fn vertices_file(start: &JobStart, name: &str) -> Option<usize> {
     start.inputs.iter().position(|file| is_it(&file.name))
 }
 
-/// A wrong line of the input, by its place.
+/// A wrong line of the input: the number of the file, the offset, and the reason for users. The order is
+/// that of the places.
 type FaultAt = (u32, u64, String);
 
 /// The counts of a report.
@@ -155,7 +156,7 @@ impl Node<'_> {
     async fn read(&self, net: &mut Collective) -> Result<Input, JobError> {
         let mut input = Input { weights: self.args.weights, hub: self.args.hub, ..Input::default() };
         if self.algorithm == Algorithm::Triangles {
-            // Each vertex needs all of its neighbours.
+            // The algorithm needs all neighbours of a vertex on one node, so there must be no hubs.
             input.hub = Some(u64::MAX);
         }
         let mut fault: Option<FaultAt> = None;
@@ -216,7 +217,8 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// Adds an edge as the algorithm sees it.
+    /// Adds an edge, and the reverse edge of an undirected graph. A loop only adds its vertex, except for
+    /// PageRank.
     fn add(&self, input: &mut Input, edge: Edge) -> Result<(), JobError> {
         if edge.to == edge.from && self.algorithm != Algorithm::PageRank {
             return push(&mut input.vertices, edge.to);
@@ -227,7 +229,7 @@ impl Node<'_> {
         input.edges.push(edge)
     }
 
-    /// Fails on all nodes if one has found a wrong line.
+    /// Fails on all nodes if a node has found a wrong line. The first wrong line of all nodes counts.
     async fn agree(&self, net: &mut Collective, fault: Option<FaultAt>) -> Result<(), JobError> {
         let mut bytes = Vec::new();
         if let Some((file, offset, reason)) = fault {
@@ -284,7 +286,8 @@ impl Node<'_> {
                 }
                 Ok((text, done.rounds))
             }
-            // Every vertex has a component, whose number may be any.
+            // Every vertex has a component, and every number can be that of a component, so no value stands
+            // for a vertex without a result.
             Algorithm::Components => search(net, part, Components, None, times).await,
             Algorithm::Bfs => search(net, part, Bfs { source }, Some(u64::MAX), times).await,
             Algorithm::Sssp => search(net, part, Sssp { source }, Some(u64::MAX), times).await,

@@ -214,7 +214,8 @@ fn own_ids(
     }
     ids.sort_unstable();
     ids.dedup();
-    // Sources repeat often: those that are targets too are not added again.
+    // The same source often stands in many edges. Leaving out sources that are targets too, and
+    // repetitions, keeps the list short.
     let mut sources = Vec::new();
     for edge in edges {
         if ids.binary_search(&edge.from).is_err() && sources.last() != Some(&edge.from) {

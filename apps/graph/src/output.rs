@@ -8,9 +8,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use runtime::JobError;
 
-/// The number of pairs by which a node describes its part of the ranks.
+/// The number of pairs of a rank and a vertex that each node sends as a sample of its ranks.
 const SAMPLE: usize = 256;
-/// The digits behind the point: with one less, different ranks could look alike.
+/// The number of digits behind the point. With fewer digits, different ranks could be printed alike.
 const DIGITS: usize = 19;
 
 /// Appends a decimal number.
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(rank(ONE), "1.0000000000000000000");
         assert_eq!(rank(ONE / 4), "0.2500000000000000000");
         assert_eq!(rank(0), "0.0000000000000000000");
-        // Neighbours differ.
+        // Two ranks that differ by the least possible amount are printed differently.
         assert_eq!((rank(1), rank(2)), ("0.0000000000000000002".into(), "0.0000000000000000004".into()));
         assert_ne!(rank(ONE / 3), rank(ONE / 3 + 1));
     }

@@ -8,13 +8,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use runtime::JobError;
 
-/// The number of vertices that a node knows by name when the ranges are chosen.
+/// The most vertices in the sample of a node, by which the ranges are chosen.
 const SAMPLE: usize = 8192;
-/// The number of vertices that a node suspects of being hubs.
+/// The number of vertices that a node reports as possible hubs.
 const SUSPECTS: usize = 256;
 /// The least number of edges to a hub, unless another number is given.
 const LEAST_HUB: u64 = 1024;
-/// The fraction of a node's share of the edges from which on a vertex is a hub.
+/// A vertex is a hub if the edges to it are at least this part (1/64) of a node's share of all edges.
 const HUB_PART: u64 = 64;
 /// The cost of a vertex and of an edge, in bytes.
 const COST: (u64, u64) = (8, 4);
@@ -191,7 +191,8 @@ impl Sample {
         let mut firsts = Vec::new();
         let mut before = 0;
         for (id, edges) in &self.edges {
-            // A vertex goes to the part in which its middle lies.
+            // The costs of the vertices follow one another. A vertex belongs to the part that contains the
+            // middle of its own cost.
             let middle = before + cost(*edges) / 2;
             while firsts.len() + 1 < parts && middle * parts as u128 >= total * (firsts.len() as u128 + 1) {
                 firsts.push(Some(*id));

@@ -81,7 +81,7 @@ pub trait Program: Send + Sync + 'static {
         value
     }
 
-    /// Returns the part of a sum that a signal makes behind an edge.
+    /// Returns the term that a signal adds to the sum of the vertex at the end of an edge.
     fn gather(&self, signal: u64, _weight: u32) -> u64 {
         signal
     }

@@ -11,11 +11,11 @@ use runtime::JobError;
 /// The length of the head: three numbers and the form.
 const HEAD: usize = 25;
 
-/// All words are there.
+/// The form of a message with all words.
 const ALL: u8 = 0;
-/// A bit for each word, then the words whose bits are set.
+/// The form of a message with a bit for each word, and then the words whose bits are set.
 const BITS: u8 = 1;
-/// Pairs of a word's number, in 4 bytes, and the word.
+/// The form of a message with pairs: the number of a word, in 4 bytes, and the word.
 const PAIRS: u8 = 2;
 
 /// Returns the length of the longest message of `words` words, in bytes.

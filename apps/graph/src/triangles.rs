@@ -24,7 +24,7 @@ pub struct Triangles {
 /// The order of a vertex: its number of neighbours, then its number in the whole graph.
 type Key = u64;
 
-/// The greater neighbours of own vertices.
+/// The neighbours of each own vertex that are greater than the vertex.
 struct Greater {
     offsets: Vec<usize>,
     /// The keys in ascending order, each with its slot.
@@ -40,8 +40,8 @@ impl Greater {
     }
 }
 
-/// Counts the triangles of a graph without loops, each edge of which is there in both directions, and none
-/// of whose vertices is cut. All nodes call this.
+/// Counts the triangles of a graph. The graph must have each edge in both directions, no loops, and no hubs.
+/// All nodes call this.
 ///
 /// # Errors
 /// Errors of the exchange, and [`JobError::OutOfMemory`].

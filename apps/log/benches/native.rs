@@ -2,9 +2,8 @@
 //! one thread over an RNIC that completes at once. The log lies on the third node; writers are on the others.
 //!
 //! `cargo bench -p litelog [-- --json FILE] [--quick]`; `cargo xtask bench log` calls it. The bare side
-//! writes
-//! as many bytes as a frame has, in LITE's one region, at the same stride. Both sides are measured in turn,
-//! many times; medians of each and of the ratios are printed. The clock of LITE is a counter.
+//! writes as many bytes as a frame has into one region of LITE, at the same stride. Both sides are measured
+//! in turn, many times; medians of each and of the ratios are printed. The clock of LITE is a counter.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may fail")]
 
 use lite::testing::Native;
@@ -100,8 +99,8 @@ impl Bench {
         Self { native, log, writers, bare }
     }
 
-    /// Goes on to the next segment if a round would come to the second half of the present one, where the
-    /// next one is made: the memory of this cluster is zeroed word by word, far slower than memory is.
+    /// Goes on to the next segment if a round would reach the second half of the present one. There the
+    /// writer makes the next segment, and this cluster zeroes its memory word by word, which is very slow.
     fn make_room(&self) {
         let (log, writer) = (self.log.clone(), self.writers[0].clone());
         self.native.run(async move {
@@ -147,7 +146,7 @@ impl Bench {
         })
     }
 
-    /// Judges that the log holds what was committed.
+    /// Checks that a last record can be read and that the log has been truncated.
     fn verify(&self) {
         let (log, writer) = (self.log.clone(), self.writers[1].clone());
         self.native.run(async move {

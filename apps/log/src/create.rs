@@ -17,7 +17,7 @@ pub struct Log {
 
 impl Log {
     /// Creates a log under a name. Its segments lie on `homes` in turn, and its directory and locks on the
-    /// first of them. What lies on a home ends when that home leaves or dies, and the log ends with its first
+    /// first of them. A segment ends when its home leaves or dies, and the whole log ends with its first
     /// home.
     ///
     /// # Errors
@@ -69,8 +69,8 @@ impl Log {
         Ok(Self { segments: Arc::new(Segments::new(directory)) })
     }
 
-    /// Registers a writer. A log has a limited number of writers at a time, on all nodes together; one writer
-    /// serves all tasks of a node.
+    /// Registers a writer. The number of writers at a time is limited for all nodes together, so one writer
+    /// should serve all tasks of a node.
     ///
     /// # Errors
     /// [`TooManyWriters`](LogError::TooManyWriters).
@@ -104,8 +104,8 @@ impl Log {
         self.segments.truncate(before).await
     }
 
-    /// Fills the holes of writers that have died or given up. Returns the position below which each one is
-    /// resolved: that of the oldest commit in progress, or the tail. Scans do this by themselves.
+    /// Fills the holes of writers that have died or given up. Returns the position below which all positions
+    /// are resolved: that of the oldest commit in progress, or the tail. Scans do this by themselves.
     ///
     /// # Errors
     /// `Deadline` if a writer neither answers nor has ended.
@@ -120,7 +120,7 @@ impl Log {
         let lock = directory.segment_lock().await?;
         let guard = lock.lock().await?;
         let bounds = directory.bounds().await?;
-        // The last one may have been published by a node that died before it entered the segment.
+        // A node may have published the segment `bounds.end` and died before it entered it in the directory.
         for number in bounds.first..=bounds.end {
             self.segments.free(number).await?;
         }

@@ -61,12 +61,13 @@ impl Directory {
         Ok(Bounds { head: Position::from_slot(head), first, end, resolved: Position::from_slot(resolved) })
     }
 
-    /// Sets a word other than the tail, which the holder of its lock may do.
+    /// Sets a word of the directory other than the tail. The caller holds the lock of that word.
     pub(crate) async fn set(&self, offset: u64, value: u64) -> Result<(), Error> {
         let mut tries = 0;
         loop {
             match self.region.write(offset, &value.to_ne_bytes()).await {
-                // The same value, so a late repetition does no harm.
+                // The first write may still happen after the second one. It writes the same value, and nobody
+                // else changes the word while the caller holds its lock.
                 Err(Error::Unknown | Error::Deadline) if tries < 2 => tries += 1,
                 other => return other,
             }
@@ -81,7 +82,7 @@ impl Directory {
         Ok(words.map(|word| word.try_into().map_or(0, u64::from_ne_bytes)).collect())
     }
 
-    /// Sets the packed contact of a writer, whose lock the caller holds.
+    /// Sets the packed contact of a writer. The caller holds the lock of that writer's entry.
     pub(crate) async fn set_writer(&self, number: usize, contact: u64) -> Result<(), Error> {
         self.set(WRITERS + (number * WRITER_LEN) as u64, contact).await
     }

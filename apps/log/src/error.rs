@@ -12,16 +12,17 @@ pub enum LogError {
     /// The options are out of range, for the reason that the text gives.
     #[error("{0}")]
     Options(&'static str),
-    /// The region of that name is no log, or one of another version.
+    /// The region of that name is not a log, or is a log of another version.
     #[error("the region of that name is no log")]
     NotALog,
-    /// As many writers as a log may have are open.
+    /// The log has its largest number of writers already.
     #[error("the log has {max} writers already")]
     TooManyWriters {
         /// The largest number of writers.
         max: usize,
     },
-    /// A segment is needed, and the capacity of the log or the memory of its home does not allow one more.
+    /// The log needs one more segment, for which its capacity or the memory of the segment's home is too
+    /// small.
     #[error("the log is full")]
     Full,
     /// The position has been truncated.
@@ -38,8 +39,8 @@ pub enum AppendError {
     /// The entries are not in the log and never will be.
     #[error("not appended: {0}")]
     NotAppended(Error),
-    /// The entries may be in the log, at this position and nowhere else, or may come there until the
-    /// position is resolved.
+    /// The entries may be in the log, at this position and nowhere else. If they are not, they may still
+    /// appear there until the position is resolved.
     #[error("the entries may or may not be at {0}")]
     Unknown(Position),
     /// The entries are longer than a commit may be. They are not in the log.

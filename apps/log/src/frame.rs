@@ -2,9 +2,9 @@
 //!
 //! A frame begins at a multiple of [`SLOT`] bytes with a header: check, position, length in bytes with the
 //! header, number of entries, kind, and 8 bytes of zeros. The lengths of the entries follow, 4 bytes each,
-//! and then the entries. The check is XXH3-64 of everything behind it, with the key of the log as the seed.
-//! It so covers the position: a torn frame, an old one, one of another log, and a copy of a frame inside of
-//! an entry are all invalid.
+//! and then the entries. The check is XXH3-64 of all bytes behind it, with the key of the log as the seed.
+//! The check also covers the position, so these are all invalid: a torn frame, an old frame, a frame of
+//! another log, and a copy of a frame inside of an entry.
 
 use crate::Position;
 use crate::planted::{Bug, planted};
@@ -26,13 +26,13 @@ pub(crate) const fn slots(bytes: usize) -> u64 {
     bytes.div_ceil(SLOT) as u64
 }
 
-/// Returns the check of a frame, whose first 8 bytes do not count.
+/// Returns the check of a frame. The check does not cover the first 8 bytes, its own place.
 fn check(frame: &[u8], key: u64) -> u64 {
     let from = if planted(Bug::CheckWithoutPosition) { 16 } else { 8 };
     XxHash3_64::oneshot_with_seed(key, frame.get(from..).unwrap_or_default())
 }
 
-/// Writes a frame with these entries to `into`, whose position is not set yet. Returns false, and leaves
+/// Writes a frame with these entries to `into`, without its position and check. Returns false, and leaves
 /// `into` empty, if the frame would be longer than `longest` bytes or have too many entries.
 pub(crate) fn encode(into: &mut Vec<u8>, entries: &[&[u8]], longest: usize) -> bool {
     into.clear();
@@ -91,7 +91,7 @@ pub(crate) enum Look {
     Entries(usize),
     /// A filler, which stands for one slot.
     Filler,
-    /// A frame may begin here, of this length, which is more than there are bytes.
+    /// A frame of this length may begin here; there are fewer bytes than that.
     Longer(usize),
     /// No whole frame begins here.
     Nothing,
@@ -101,7 +101,7 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// Returns what `bytes`, which were read at `at`, begin with.
+/// Returns the beginning of `bytes`, which were read at `at`, as a frame.
 pub(crate) fn look(bytes: &[u8], key: u64, at: Position, longest: usize) -> Look {
     try_look(bytes, key, at, longest).unwrap_or(Look::Nothing)
 }

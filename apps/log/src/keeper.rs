@@ -1,9 +1,10 @@
-//! The closing of holes: reserved places that no writer will write any more get fillers.
+//! The closing of holes: a hole is a reserved place to which no writer will write any more, and gets fillers.
 //!
 //! `docs/design/log.md` says why this is safe. In short: the keeper reads the tail, then the table of
-//! writers, then asks each writer for its low mark. It takes the lock of each writer that does not answer,
-//! which it gets only once nothing that the writer has sent can change memory any more. Below the least of
-//! these positions no place will be written, so what is not a frame there is a hole for ever.
+//! writers, then asks each writer for its low mark. It takes the lock of each writer that does not answer.
+//! LITE grants that lock only once no operation of the writer can change memory any more. No writer writes
+//! below the least of the tail and the low marks, so a place there without a frame stays without one: it is a
+//! hole.
 
 use crate::LogError;
 use crate::frame::{self, Look, SLOT};
@@ -43,7 +44,7 @@ impl Segments {
         Ok(resolved)
     }
 
-    /// Returns the low mark of a writer; for a writer that has ended, a position above all others.
+    /// Returns the low mark of a writer. The mark of a writer that has ended is above all positions.
     async fn mark(&self, number: usize, contact: Contact) -> Result<Position, LogError> {
         let directory = &self.directory;
         let known = (directory.fixed.key, number);
@@ -53,7 +54,7 @@ impl Segments {
             Err(Error::NodeDown(_)) if planted(Bug::FillUnsettled) => {
                 return Ok(Position::from_slot(u64::MAX));
             }
-            // The lock tells whether the writer has ended.
+            // The writer may have ended. Its lock is free if it has.
             Ok(None) | Err(_) => {}
         }
         let lock = directory.writer_lock(number).await?.with_deadline(PATIENCE);
@@ -63,7 +64,7 @@ impl Segments {
         Ok(Position::from_slot(u64::MAX))
     }
 
-    /// Fills all holes below `limit`, which no writer will write to.
+    /// Fills all holes below `limit`. No writer writes below `limit` any more.
     async fn fill(&self, limit: Position) -> Result<Position, LogError> {
         let directory = &self.directory;
         let (fixed, bounds) = (&directory.fixed, directory.bounds().await?);
@@ -76,18 +77,21 @@ impl Segments {
         while at < limit {
             let looked = match window.look(self, at).await {
                 Ok(looked) => looked,
-                // What was below the head is resolved.
+                // All positions of a truncated segment are resolved, so the search goes on with the next
+                // segment.
                 Err(LogError::Truncated) => {
                     hole = None;
                     at = fixed.start_of(fixed.segment_of(at) + 1);
                     continue;
                 }
-                // Tail and capacity do not fit, or nobody has made the segment yet.
+                // A writer has reserved positions in a segment that does not exist yet, or that the capacity
+                // of the log does not allow; then `ensure` fails.
                 Err(LogError::Lite(Error::NoSuchName)) => {
                     self.ensure(fixed.segment_of(at)).await?;
                     continue;
                 }
-                // The bytes of a segment whose home has died are lost.
+                // The bytes of a segment whose home has died are lost, so the search goes on with the next
+                // segment.
                 Err(LogError::Lite(Error::NodeDown(_))) => {
                     hole = None;
                     at = fixed.start_of(fixed.segment_of(at) + 1);
@@ -126,7 +130,8 @@ impl Segments {
         Ok(at)
     }
 
-    /// Writes fillers to a hole within one segment. A late repetition writes the same bytes.
+    /// Writes fillers to a hole within one segment. A write whose outcome is unknown may still happen
+    /// after a later keeper has filled the hole; it then writes the same bytes.
     async fn fill_hole(&self, from: Position, to: Position) -> Result<(), LogError> {
         let fixed = &self.directory.fixed;
         let mut fillers = Vec::new();

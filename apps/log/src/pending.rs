@@ -11,10 +11,10 @@ const FREE: u64 = u64::MAX;
 
 /// The entries of all commits in progress.
 ///
-/// An entry is set before its fetch-add is posted, to a position at or below the one that the fetch-add will
-/// return; it is then set to that position, and freed when the frame is written. A low mark that is taken
-/// later than some moment so is at or below each position that the writer has reserved before that moment
-/// and may still write.
+/// Before the fetch-add of a commit is posted, its entry is set to a position at or below the one that the
+/// fetch-add will return. Then the entry is set to the returned position, and it is freed when the frame is
+/// written. A low mark is therefore at or below each position that the writer has reserved before the mark
+/// was taken and may still write.
 pub(crate) struct Pending {
     entries: [AtomicU64; MOST],
     /// The number of entries that are given away.
@@ -37,17 +37,17 @@ impl Pending {
         given.ok().map(EntryId)
     }
 
-    /// Begins a commit whose position will be at or above `least`.
+    /// Begins a commit, whose position will be at or above `least`.
     #[inline]
     pub(crate) fn begin(&self, entry: &EntryId, least: Position) {
         let mark = if planted(Bug::MarkForgetsReservations) { FREE - 1 } else { least.slot() };
         if let Some(entry) = self.entries.get(entry.0) {
-            // Before the fetch-add is posted.
+            // The caller posts the fetch-add afterwards, so no mark misses this commit.
             entry.swap(mark, Ordering::SeqCst);
         }
     }
 
-    /// Sets the position that a commit has reserved. A mark that is taken before this is seen is lower.
+    /// Sets the position that a commit has reserved. A task that does not see it yet takes a lower mark.
     #[inline]
     pub(crate) fn reserved(&self, entry: &EntryId, at: Position) {
         if let Some(entry) = self.entries.get(entry.0) {
@@ -55,7 +55,7 @@ impl Pending {
         }
     }
 
-    /// Ends a commit, which will not write any more.
+    /// Ends a commit. It must not write any more.
     #[inline]
     pub(crate) fn end(&self, entry: &EntryId) {
         if let Some(entry) = self.entries.get(entry.0) {
@@ -63,7 +63,7 @@ impl Pending {
         }
     }
 
-    /// Returns the low mark: no commit in progress will write below it.
+    /// Returns the low mark, below which no commit in progress writes.
     pub(crate) fn low_mark(&self) -> Position {
         let marks = self.entries.iter().map(|entry| entry.load(Ordering::SeqCst));
         Position::from_slot(marks.min().unwrap_or(FREE))

@@ -53,7 +53,7 @@ impl Log {
     pub async fn read(&self, at: Position) -> Result<Record, ReadError> {
         let mut window = Window::default();
         let look = match window.look_again(&self.segments, at, FIRST_READ).await {
-            // Nothing can be below a segment that has not been made.
+            // The segment of the position does not exist, so nothing has been written there.
             Err(LogError::Lite(Error::NoSuchName)) => return Err(ReadError::NotYet),
             other => other?,
         };
@@ -70,8 +70,8 @@ impl Log {
         }
     }
 
-    /// Returns a scan of the log from a position, which must be that of a record, the next one of a record,
-    /// [`Position::START`] or a former tail.
+    /// Returns a scan of the log from a position, at which a frame must begin: the position of a record, the
+    /// first one after a record, [`Position::START`] or a former tail.
     #[must_use]
     pub fn scan(&self, from: Position) -> Scan<'_> {
         Scan { log: self, at: from, window: Window::default() }
@@ -97,12 +97,12 @@ impl Scan<'_> {
         self.at
     }
 
-    /// Returns the next record, or `None` at the tail. At a position below the tail that is not resolved, it
-    /// waits for the writer, and closes the hole if the writer has died or given up.
+    /// Returns the next record, or `None` at the tail. If the next position is below the tail and not
+    /// resolved, this waits for the writer, and closes the hole if the writer has died or given up.
     ///
     /// # Errors
-    /// [`NotYet`](ReadError::NotYet) if the position is not resolved for 30 s: its writer lives, and is slow.
-    /// The scan may go on after any error.
+    /// [`NotYet`](ReadError::NotYet) if the position is not resolved within 30 s because its writer lives and
+    /// is slow. The scan may go on after any error.
     pub async fn next(&mut self) -> Result<Option<Record>, ReadError> {
         let lite = &self.log.segments.directory.lite;
         let begun = lite.platform().now();
@@ -116,7 +116,8 @@ impl Scan<'_> {
             if self.at >= tail {
                 return Ok(None);
             }
-            // The record may have been written before the tail was read, but after the look.
+            // The record may have been written after the bytes of the window were read and before the tail
+            // was.
             self.window = Window::default();
             if let Some(found) = self.look().await? {
                 return Ok(Some(found));
@@ -125,8 +126,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the next record, and waits for it at the tail. It then reads the tail, with pauses of 50 us to
-    /// 20 ms.
+    /// Returns the next record. At the tail this waits for one, and reads the tail again and again, with
+    /// pauses of 50 us to 20 ms.
     pub async fn follow(&mut self) -> Result<Record, ReadError> {
         let mut pause = PAUSES.0;
         loop {
@@ -140,7 +141,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the next record if it is there, and passes fillers.
+    /// Returns the next record if it has been written. Skips fillers.
     async fn look(&mut self) -> Result<Option<Record>, ReadError> {
         loop {
             match self.window.look(&self.log.segments, self.at).await {
@@ -168,7 +169,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Waits for a moment, or closes the holes.
+    /// Sleeps before the next look at the position, or closes the holes if the time for that has come.
     async fn go_on(&mut self, scan: &mut Scan<'_>, pause: &mut Duration) -> Result<(), ReadError> {
         let segments = &scan.log.segments;
         let lite = &segments.directory.lite;
@@ -180,7 +181,7 @@ impl Waited {
         }
         match segments.close_holes().await {
             Ok(resolved) if scan.at < resolved => {
-                // The hole is filled now, or no record begins here.
+                // The position is resolved: a filler is there now, or no record begins there.
                 scan.window = Window::default();
                 let bounds = segments.directory.bounds().await?;
                 return match scan.window.look(segments, scan.at).await {
@@ -189,7 +190,7 @@ impl Waited {
                     _ => Ok(()),
                 };
             }
-            // A live writer has the position.
+            // A writer that lives has reserved the position and not written it yet.
             Ok(_) => {}
             Err(LogError::Lite(error @ (Error::LinkDown | Error::NodeDown(_)))) => return Err(error.into()),
             Err(error) => log::debug!("log: holes cannot be closed now: {error}"),

@@ -1,5 +1,5 @@
 //! Segments: the regions that hold the frames. They are made and freed under one lock, in the order of their
-//! numbers, and never used again.
+//! numbers. A freed segment is never used again.
 
 use crate::LogError;
 use crate::directory::{Directory, RIGHTS, segment_name};
@@ -19,7 +19,7 @@ const MAPPED: usize = 64;
 /// The segments of a log, as one handle knows them.
 pub(crate) struct Segments {
     pub(crate) directory: Directory,
-    /// The segments that are mapped, the last used ones at the end.
+    /// The mapped segments, with the most recently used one at the end.
     mapped: Mutex<Vec<(u64, Arc<Lmr>)>>,
     /// The number of the segment after the last one that is known to exist.
     end: AtomicU64,
@@ -27,7 +27,7 @@ pub(crate) struct Segments {
     making: AtomicBool,
 }
 
-/// A region that no name leads to yet. Dropping this frees the region.
+/// A region that becomes a segment. Dropping this frees the region.
 pub(crate) struct Forming(Option<(Lmr, Arc<dyn Platform>)>);
 
 impl Forming {
@@ -39,7 +39,7 @@ impl Forming {
         self.0.as_ref().map(|(region, _)| region).ok_or(Error::Freed)
     }
 
-    /// Returns the region, which others may use from now on.
+    /// Returns the region, which is not freed by dropping from now on.
     pub(crate) fn keep(mut self) -> Result<Lmr, Error> {
         self.0.take().map(|(region, _)| region).ok_or(Error::Freed)
     }
@@ -121,7 +121,7 @@ impl Segments {
         let directory = &self.directory;
         match directory.lite.map(&segment_name(&directory.name, number), RIGHTS).await {
             Ok(region) => Ok(self.cache(number, region)),
-            // Truncated in this moment, or ended with its home.
+            // The segment has been truncated since the bounds were read, or has ended with its home.
             Err(Error::NoSuchName | Error::Freed) => {
                 let first = directory.bounds().await?.first;
                 if number < first {
@@ -133,7 +133,7 @@ impl Segments {
         }
     }
 
-    /// Returns a segment, which is made if it does not exist, with all before it.
+    /// Returns a segment. If it does not exist, this makes it and all segments before it.
     pub(crate) async fn ensure(&self, number: u64) -> Result<Arc<Lmr>, LogError> {
         match self.get(number).await {
             Err(LogError::Lite(Error::NoSuchName)) => {}
@@ -150,7 +150,8 @@ impl Segments {
         }
         for next in bounds.end..=number {
             let region = self.make(next, bounds.first).await?;
-            // From here on the segment stays: its word may be written late, but before the lock passes on.
+            // The segment must not be freed from here on, even if this task ends in the write below: that
+            // write may still happen, but not after the lock has passed on.
             let region = region.keep()?;
             directory.set(END, next + 1).await?;
             self.adopt(next, region);
@@ -162,7 +163,7 @@ impl Segments {
         }
     }
 
-    /// Makes a segment and publishes it; `first` is the first one that exists. The caller holds the lock.
+    /// Makes a segment and publishes it. `first` is the first segment that exists. The caller holds the lock.
     pub(crate) async fn make(&self, number: u64, first: u64) -> Result<Forming, LogError> {
         let Directory { lite, name, fixed, .. } = &self.directory;
         let name = segment_name(name, number);
@@ -182,7 +183,7 @@ impl Segments {
         Ok(forming)
     }
 
-    /// Starts to make the segment after the last known one, unless that goes on already.
+    /// Starts a task that makes a segment, unless such a task of this handle runs already.
     pub(crate) fn make_ahead(this: &Arc<Self>, number: u64) {
         if number < this.end.load(Ordering::Relaxed) || this.making.swap(true, Ordering::AcqRel) {
             return;
@@ -227,11 +228,11 @@ impl Segments {
         self.forget(number);
         let mut region = lite.map(&name, RIGHTS).await;
         if region.as_ref().is_err_and(|error| *error == Error::Unknown) {
-            // The connection had broken, and this has found it out.
+            // The first attempt has found that the connection had broken, and the second one makes a new one.
             region = lite.map(&name, RIGHTS).await;
         }
         let freed = match region {
-            // LITE repeats a free whose answer was lost.
+            // LITE itself repeats a free whose answer was lost, so nothing is left to do.
             Ok(region) => region.free().await.or_else(|error| match error {
                 Error::Unknown => Ok(()),
                 error => Err(error),
@@ -239,20 +240,22 @@ impl Segments {
             Err(error) => Err(error),
         };
         match freed {
-            // A segment ends with its home.
+            // An error says that the segment does not exist any more: another node has freed it, or it has
+            // ended with its home.
             Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Makes a new region the home's own, so that it outlives this node, and publishes it.
+/// Hands a new region over to its home, so that it outlives this node, and publishes it.
 pub(crate) async fn publish(lite: &lite::Lite, region: &Lmr, home: NodeId, name: &str) -> Result<(), Error> {
     if home != lite.node_id() {
         region.hand_over(home).await?;
     }
     match region.publish(name).await {
-        // A region that a node has published and died before anybody could use it.
+        // A node has published a region under this name and died before it entered the region in the
+        // directory, so nobody uses that region. It makes room for this one.
         Err(Error::NameTaken) => {
             match lite.map(name, RIGHTS).await {
                 Ok(old) => match old.free().await {

@@ -10,12 +10,12 @@ use core::task::{Poll, Waker};
 use lite::{Error, FunctionId, Lite, RpcOptions, RpcServer};
 use spin::Mutex;
 
-/// The first of the numbers that the functions of writers have.
+/// The least function number of a writer.
 pub(crate) const FUNCTIONS: FunctionId = 0x4c47_0000;
 /// The length of a request: the key of the log, and the number of the writer.
 const REQUEST_LEN: usize = 16;
 
-/// The end of a service, for its task.
+/// The signal by which a writer stops the task of its service.
 #[derive(Default)]
 pub(crate) struct Stop {
     stopped: AtomicBool,
@@ -31,7 +31,7 @@ impl Stop {
         }
     }
 
-    /// Waits for `future`, or returns `None` once the service is stopped.
+    /// Returns the result of `future`, or `None` once the service is stopped.
     async fn or_stop<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|cx| {
@@ -73,11 +73,11 @@ pub(crate) async fn serve(
     (key, writer): (u64, usize),
 ) {
     while let Some(Ok(call)) = stop.or_stop(server.receive()).await {
-        // A request to a former writer, whose function had this number, gets no mark.
+        // The request may be for a former writer whose function had the same number. It gets an empty reply.
         let known = call.request() == request(key, writer);
         let mark = known.then(|| pending.low_mark().slot().to_le_bytes());
         let reply: &[u8] = mark.as_ref().map_or(&[], |mark| mark);
-        // The caller asks again if the reply is lost.
+        // A reply that gets lost does no harm, because the caller then asks again.
         drop(call.reply(reply).await);
     }
 }

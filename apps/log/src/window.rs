@@ -10,7 +10,7 @@ use lite::Error;
 /// The length of a read that goes through the log, in bytes.
 const CHUNK: u64 = 64 << 10;
 
-/// The bytes from one position on.
+/// The bytes of a segment from one position on.
 #[derive(Default)]
 pub(crate) struct Window {
     start: Position,
@@ -18,8 +18,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns what is at `at`, with the bytes that were read already, if there are any. Bytes that were
-    /// written meanwhile are not seen; see [`look_again`](Self::look_again).
+    /// Returns the frame at `at`. Uses bytes that were read earlier, if the window has any there, and then
+    /// misses frames that were written since; [`look_again`](Self::look_again) always reads.
     pub(crate) async fn look(&mut self, segments: &Segments, at: Position) -> Result<Look, LogError> {
         let slots = (self.bytes.len() / SLOT) as u64;
         if !(self.start.slot()..self.start.slot() + slots).contains(&at.slot()) {
@@ -31,7 +31,7 @@ impl Window {
         }
     }
 
-    /// Reads `len` bytes at `at`, and returns what is there.
+    /// Reads `len` bytes at `at`, or more if the frame there is longer. Returns the frame.
     pub(crate) async fn look_again(
         &mut self,
         segments: &Segments,
@@ -43,7 +43,7 @@ impl Window {
             Look::Longer(bytes) => {
                 self.read(segments, at, bytes as u64).await?;
                 Ok(match self.known(segments, at) {
-                    // It would cross the end of the segment.
+                    // Such a frame would cross the end of the segment, so these bytes are not a frame.
                     Look::Longer(_) => Look::Nothing,
                     other => other,
                 })
@@ -76,7 +76,7 @@ impl Window {
             self.bytes.clear();
             if matches!(error, Error::Freed | Error::NodeDown(_)) {
                 segments.forget(number);
-                // The next attempt tells why.
+                // The caller gets `error` unless the segment has been truncated.
                 if segments.directory.bounds().await?.first > number {
                     return Err(LogError::Truncated);
                 }

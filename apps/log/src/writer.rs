@@ -15,24 +15,24 @@ use core::time::Duration;
 use lite::{Error, Lmr, LockGuard};
 use spin::Mutex;
 
-/// The pause of a commit for which all entries are in use.
+/// The pause of a commit that waits because [`Pending`] has no free entry.
 const BUSY: Duration = Duration::from_micros(20);
 /// The pause between two attempts of a background task to write a frame.
 const AGAIN: Duration = Duration::from_millis(2);
-/// The attempts of a commit to write its frame before a background task goes on.
+/// The number of attempts of a commit to write its frame. A background task makes further attempts.
 const ATTEMPTS: u32 = 2;
 /// The bytes of fillers that one operation writes.
 const FILL: u64 = 64 << 10;
 
 /// A writer of a log. Commits of several tasks may be in progress at once; clones are the same writer.
 ///
-/// Dropping the last clone ends the writer once all its frames are written.
+/// After the last clone has been dropped, the writer ends as soon as all its frames are written.
 #[derive(Clone)]
 pub struct Writer {
     inner: Arc<Inner>,
 }
 
-/// The state of a writer. Everything that writes for it holds this, so that its lock is released last.
+/// The state of a writer. Each task that writes for it holds this, so its lock is released after all writes.
 struct Inner {
     segments: Arc<Segments>,
     pending: Arc<Pending>,
@@ -41,39 +41,39 @@ struct Inner {
     desks: Mutex<Vec<Desk>>,
     stop: Arc<Stop>,
     number: usize,
-    /// The lock of this writer's entry. Its release waits until nothing of this node that was given up while
-    /// it was held can happen any more.
+    /// The lock of this writer's entry. LITE releases a lock only when no operation that this node gave up
+    /// while it held the lock can happen any more.
     guard: Option<LockGuard>,
 }
 
-/// The means of one commit at a time, which later commits use again.
+/// The entry and the buffer of a commit in progress. Later commits use them again.
 struct Desk {
     entry: EntryId,
     /// A frame with zeros up to whole words, or fillers.
     bytes: Vec<u8>,
     /// The length of the frame.
     len: usize,
-    /// The segment that was written last.
+    /// The segment to which the last frame was written.
     segment: Option<(u64, Arc<Lmr>)>,
 }
 
 /// The outcome of the attempts to write a frame.
 enum Written {
     Done,
-    /// Nothing is written, and nothing will be.
+    /// The frame is not there and never will be.
     Never(Error),
-    /// The frame may be there, and nothing more can be done.
+    /// The frame may be there, and no further attempt can succeed.
     Unknown,
     /// The frame may be there, and another attempt may succeed.
     Again,
 }
 
-/// A commit in progress. Dropping it ends the commit. If its place is reserved, a background task then writes
-/// the bytes; before that nobody knows the place, so nothing is ever written there.
+/// A commit in progress. Dropping it ends the commit. If the fetch-add has returned, a background task then
+/// writes the frame to the reserved place. Otherwise the place is unknown, and nothing is ever written there.
 struct Commit<'a> {
     inner: &'a Arc<Inner>,
     desk: Option<Desk>,
-    /// The reserved place whose bytes are not written.
+    /// The reserved place, as long as the frame is not written there.
     at: Option<Position>,
 }
 
@@ -87,7 +87,7 @@ impl Drop for Commit<'_> {
         };
         let inner = inner.clone();
         let platform = inner.segments.directory.lite.platform().clone();
-        // If the task itself is dropped, the entry stays, and with it the low mark.
+        // If the platform drops this task, the entry stays in use, and the low mark never passes the place.
         let finish = async move {
             while let Written::Again = inner.write(at, &mut desk, true).await {
                 inner.segments.directory.lite.sleep(AGAIN).await;
@@ -104,7 +104,7 @@ impl Drop for Inner {
         self.stop.stop();
         let (segments, number, guard) = (self.segments.clone(), self.number, self.guard.take());
         let retire = async move {
-            // A keeper clears the entry otherwise, once it has the lock.
+            // If this fails, a keeper clears the entry when it has got the lock.
             if let Err(error) = segments.directory.set_writer(number, 0).await {
                 log::debug!("log: the entry of writer {number} stays: {error}");
             }
@@ -135,8 +135,8 @@ impl Writer {
         let word = contact.pack().ok_or(LogError::Options("the node's number is too large for a writer"))?;
         let serve = service::serve(server, stop, pending, (fixed.key, number));
         lite.platform().spawn("log-marks", Box::pin(serve));
-        // A keeper that does not see this entry has read the tail before: all reservations of this writer
-        // are above that tail.
+        // A keeper reads the tail before the table. If it does not see this entry, its tail is older than the
+        // entry, and all reservations of this writer are at or above that tail.
         directory.set_writer(number, word).await?;
         inner.seen.store(directory.tail().await?.slot(), Ordering::Relaxed);
         segments.get(fixed.segment_of(inner.tail_seen())).await.map(drop).or_else(|error| match error {
@@ -153,10 +153,10 @@ impl Writer {
 
     /// Appends entries as one record, all or none, and returns its position. Costs one fetch-add and one
     /// write for a frame of up to 64 KiB, and one more write for each further 64 KiB. If the frame would
-    /// cross the end of a segment, a filler goes to that place, and the frame to another one.
+    /// cross the end of a segment, fillers go to the reserved place, and the frame to another one.
     ///
     /// A commit that begins after another one has returned gets a larger position. If the future is dropped,
-    /// the record may still be appended, once.
+    /// the record may still be appended, but not more than once.
     ///
     /// # Errors
     /// After [`AppendError::Unknown`] the record may be in the log, at that position and nowhere else. After
@@ -190,7 +190,8 @@ impl Writer {
             if offset + slots * SLOT as u64 <= fixed.options.segment {
                 return commit.write(at).await;
             }
-            // Fillers go to the place, in two segments; the dropped commit writes them.
+            // The frame would cross the end of the segment. This commit keeps the place and gets fillers,
+            // which the background task writes when the commit is dropped. The frame passes to a new commit.
             let mut next = inner.begin().await;
             if let (Some(desk), Some(next)) = (&mut commit.desk, &mut next.desk) {
                 swap(&mut desk.bytes, &mut next.bytes);
@@ -216,7 +217,7 @@ impl Commit<'_> {
                 frame::seal(frame, fixed.key, at);
             }
             let number = fixed.segment_of(at);
-            // The usual case does without the search for the segment.
+            // The common case writes to the segment of the last frame, and does not look for the segment.
             let written = match &desk.segment {
                 Some((n, segment)) if *n == number && attempt == 1 => {
                     match segment.write(fixed.offset_of(at), &desk.bytes).await {
@@ -240,7 +241,7 @@ impl Commit<'_> {
                     attempt += 1;
                     continue;
                 }
-                // The background task goes on.
+                // `self.at` is still set, so dropping the commit starts the background task.
                 Written::Again => return Err(AppendError::Unknown(at)),
             };
             self.at = None;
@@ -254,7 +255,7 @@ impl Commit<'_> {
 async fn claim(segments: &Segments) -> Result<(usize, LockGuard), LogError> {
     let directory = &segments.directory;
     let writers = directory.writers().await?;
-    // The entry of a writer that has died is free as well, once its lock has passed on.
+    // Entries in use come last: their writers may have died, and then their locks can be had.
     let (free, others): (Vec<_>, Vec<_>) =
         writers.iter().enumerate().partition(|(_, contact)| **contact == 0);
     for (number, _) in free.into_iter().chain(others) {
@@ -270,7 +271,7 @@ impl Inner {
         Position::from_slot(self.seen.load(Ordering::Relaxed))
     }
 
-    /// Notes a tail. A smaller one than another task has seen does no harm.
+    /// Notes a tail. Two tasks may race here and leave the smaller tail, which is only less recent.
     #[inline]
     fn saw(&self, tail: Position) {
         if tail.slot() > self.seen.load(Ordering::Relaxed) {
@@ -278,7 +279,7 @@ impl Inner {
         }
     }
 
-    /// Begins a commit; waits while as many as there may be are in progress.
+    /// Begins a commit. Waits while the largest number of commits is in progress.
     async fn begin(self: &Arc<Self>) -> Commit<'_> {
         loop {
             let desk = self.desks.lock().pop();
@@ -293,20 +294,20 @@ impl Inner {
         }
     }
 
-    /// Makes the segment in which a frame would lie.
+    /// Makes the segment in which a frame at the tail would end.
     async fn find_room(&self, slots: u64) -> Result<(), AppendError> {
         let last = Position::from_slot(self.tail_seen().slot() + slots - 1);
         let number = self.segments.directory.fixed.segment_of(last);
         self.segments.ensure(number).await.map(drop).or_else(|error| match error {
             LogError::Full => Err(AppendError::Full),
-            // The tail that this writer has seen is old; the reservation brings a new one.
+            // The tail that this writer has seen is out of date. The fetch-add returns the present one.
             LogError::Truncated => Ok(()),
             LogError::Lite(error) => Err(AppendError::NotAppended(error)),
             _ => Err(AppendError::NotAppended(Error::Refused("the log is damaged".into()))),
         })
     }
 
-    /// Makes the next segment once half of one is used.
+    /// Starts to make the next segment if `at` is in the second half of its segment.
     fn look_ahead(&self, at: Position) {
         let fixed = &self.segments.directory.fixed;
         if fixed.offset_of(at) >= fixed.options.segment / 2 {
@@ -314,12 +315,12 @@ impl Inner {
         }
     }
 
-    /// Makes one attempt to write the bytes of a desk at `at`. `unsure`: an earlier attempt may have written
-    /// them.
+    /// Makes one attempt to write the bytes of a desk at `at`. `unsure` is true if an earlier attempt may
+    /// have written them.
     async fn write(&self, at: Position, desk: &mut Desk, unsure: bool) -> Written {
         let fixed = &self.segments.directory.fixed;
         let (mut at, mut rest) = (at, &desk.bytes[..]);
-        // Only fillers cross the end of a segment.
+        // More than one turn is needed only for fillers, which may cross the end of a segment.
         while !rest.is_empty() {
             let number = fixed.segment_of(at);
             let room = (fixed.options.segment - fixed.offset_of(at)).min(rest.len() as u64);
@@ -342,7 +343,7 @@ impl Inner {
     }
 }
 
-/// Returns the outcome of an attempt whose segment could not be had.
+/// Returns the outcome of an attempt that could not get the segment.
 fn refused(error: LogError, unsure: bool) -> Written {
     match error {
         LogError::Lite(error @ (Error::NodeDown(_) | Error::LinkDown)) if unsure => ended(error),
@@ -350,7 +351,8 @@ fn refused(error: LogError, unsure: bool) -> Written {
             log::debug!("log: a segment cannot be mapped: {error}");
             Written::Again
         }
-        // What was written has been truncated, or is out of the log's room.
+        // The segment has been truncated, or the capacity of the log does not allow it any more. An earlier
+        // attempt may have written the frame before that.
         LogError::Truncated | LogError::Full if unsure => Written::Unknown,
         LogError::Lite(error) => Written::Never(error),
         LogError::Full => Written::Never(Error::NoMemory { asked: FILL, free: 0 }),
@@ -361,13 +363,13 @@ fn refused(error: LogError, unsure: bool) -> Written {
 /// Returns the outcome of a first attempt that failed.
 fn first(error: Error) -> Written {
     match error {
-        // A write of several chunks may have been done in part.
+        // LITE writes a long frame in chunks, and some of them may have been written.
         Error::LinkDown | Error::NodeDown(_) => Written::Unknown,
         error => Written::Never(error),
     }
 }
 
-/// Returns the outcome of a later attempt that failed and is not repeated.
+/// Returns the outcome of an attempt that failed after an earlier attempt whose outcome is unknown.
 fn ended(error: Error) -> Written {
     match error {
         Error::Freed | Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::OutOfBounds => {

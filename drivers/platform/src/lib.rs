@@ -19,6 +19,7 @@ mod link;
 mod memory;
 mod network;
 mod pages;
+mod planted;
 #[cfg(feature = "arena")]
 pub mod runs;
 mod time;

@@ -43,6 +43,8 @@ struct State {
     vouchers: u64,
     /// The queue pairs at which members receive datagrams.
     datagrams: BTreeMap<NodeId, QpNum>,
+    /// The members' messages about jobs that nobody has taken yet.
+    jobs: VecDeque<(NodeId, ToManager)>,
 }
 
 impl State {
@@ -100,6 +102,20 @@ fn hang_up(inbox: &Mutex<Inbox>) {
     if let Some(waker) = waker {
         waker.wake();
     }
+}
+
+/// Returns true if a message is about a job.
+fn is_of_job(message: &ToManager) -> bool {
+    matches!(
+        message,
+        ToManager::JobAccepted { .. }
+            | ToManager::JobProgress { .. }
+            | ToManager::JobInputCredit { .. }
+            | ToManager::JobOutput { .. }
+            | ToManager::JobDone { .. }
+            | ToManager::JobFailed { .. }
+            | ToManager::JobOver { .. }
+    )
 }
 
 /// Returns the voucher for an attempt.
@@ -195,6 +211,18 @@ impl Hub {
         }
     }
 
+    /// Returns true if a member has sent a message about a job that has not been taken yet.
+    #[must_use]
+    pub fn has_job_message(&self) -> bool {
+        !self.0.lock().jobs.is_empty()
+    }
+
+    /// Takes the first of the members' messages about jobs. This manager does not act on them.
+    #[must_use]
+    pub fn take_job_message(&self) -> Option<(NodeId, ToManager)> {
+        self.0.lock().jobs.pop_front()
+    }
+
     fn handle(&self, from: NodeId, via: &Arc<Mutex<Inbox>>, message: ToManager) {
         let mut state = self.0.lock();
         // Messages of a former incarnation are ignored.
@@ -207,7 +235,7 @@ impl Hub {
             }
             return;
         }
-        let State { members, names, departures, free, last, vouchers, datagrams, .. } = &mut *state;
+        let State { members, names, departures, free, last, vouchers, datagrams, jobs, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {
@@ -261,6 +289,7 @@ impl Hub {
                 let settled = departures.seen(from, node, incarnation);
                 state.tell_settled(settled);
             }
+            message if is_of_job(&message) => jobs.push_back((from, message)),
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use lite::testing as lite_side;
 use litelog as log_side;
-use manager::planted as manager_side;
+use manager as manager_side;
 
 /// A bug of LITE, of the manager or of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

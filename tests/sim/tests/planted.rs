@@ -9,7 +9,7 @@
 
 use lite::testing::Bug::{self, *};
 use litelog::Bug as LogBug;
-use manager::planted::Bug::{self as ManagerBug, *};
+use manager::Bug::{self as ManagerBug, *};
 use sim::Nics;
 use sim::explore::{Scenario, explore, explore_log};
 use sim::planted::Bug as Planted;

@@ -1,17 +1,12 @@
 //! `cargo xtask bench connect`: measures the set-up of connections in a simulated cluster, over softroce.
 
+use super::program;
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use lab::{paths, tool};
 use serde::Deserialize;
-use std::process::Command;
-use std::time::Duration;
-use tempfile::NamedTempFile;
 
-/// The time limit, building included.
-const LIMIT: Duration = Duration::from_secs(1800);
 /// The most that a first operation takes beside a message to the manager and back, in operations to a
 /// connected peer.
 const MOST: f64 = 5.0;
@@ -55,14 +50,9 @@ impl Output {
 
 /// Runs the simulation and prints its figures.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let out = NamedTempFile::new().context("cannot make a file for the figures")?;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--release", "--package", "sim", "--example", "connect", "--"]);
-    cargo.args(["--peers".to_owned(), options.peers.to_string()]);
-    cargo.args(["--manager-us".to_owned(), options.manager_us.to_string()]);
-    cargo.arg("--json").arg(out.path());
-    tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("bench.log"), LIMIT)?;
-    let output: Output = serde_json::from_slice(&std::fs::read(out.path())?).context("the figures")?;
+    let sizes = [("--peers", u32::from(options.peers)), ("--manager-us", options.manager_us)];
+    let arguments = sizes.map(|(name, value)| [name.to_owned(), value.to_string()]);
+    let output: Output = program::simulate("sim", "connect", arguments.as_flattened())?;
     let mut table = Table::new(
         "The set-up of connections",
         "medians in virtual time, in which processors cost nothing; the last line is real time of one \

@@ -1,6 +1,7 @@
 //! `cargo xtask bench cx3`: compares two Linux guests on emulated ConnectX-3 cards with two on rdma_rxe, in
 //! turn.
 
+use super::destination::Destination;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::linux_pair::{self, Options, Sample};
@@ -8,14 +9,12 @@ use super::pairs::Line;
 use super::softroce::Rxe;
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Result, anyhow};
 use lab::cx3::lab::Wire;
 use lab::cx3::{Lab, Plan, Tools, image};
-use lab::{interrupt, ui};
+use lab::ui;
 use qemu::linux::Release;
 use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -42,9 +41,7 @@ struct Figures {
 
 /// Measures both sides in turn, each time in machines that are booted for it.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.destination.begin()?;
     let tools = Tools::to_measure()?.map_err(|why| anyhow!("{why}"))?;
     let image = ui::step("the image of the Linux guests", || image(Release::Host, &[]))?;
     let dir = TempDir::with_prefix("ferrolite-")?;
@@ -63,7 +60,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         ours.push(measured.unwrap_or_default());
         theirs.push(Rxe::measure(&tools.qemu, &image, options.iterations, &of, &mut gaps)?.better);
     }
-    report(options, host, tools.qemu.version, &ours, &theirs, gaps, json)
+    report(options, host, tools.qemu.version, &ours, &theirs, gaps, destination)
 }
 
 fn report(
@@ -73,7 +70,7 @@ fn report(
     ours: &[Sample],
     theirs: &[Sample],
     gaps: Gaps,
-    json: Option<(tempfile::NamedTempFile, PathBuf)>,
+    destination: Destination,
 ) -> Result<()> {
     let lines = linux_pair::compare(ours, theirs);
     let targets = linux_pair::targets(&lines, BOUNDS);
@@ -82,10 +79,7 @@ fn report(
     println!("{}", target::table(&targets, gaps.all()).text());
     let (runs, iterations) = (options.runs, options.iterations);
     let figures = Figures { host, qemu, runs, iterations, lines, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 fn table(lines: &[Line]) -> Table {

@@ -1,5 +1,6 @@
-//! Writes tables into a page.
+//! Writes tables and prose into a page.
 
+use crate::documents::WIDEST_LINE;
 use anyhow::{Context, Result, bail};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,9 +32,30 @@ impl Page {
     /// Replaces the section by `text`, which must end with a newline.
     pub(super) fn write(&self, text: &str) -> Result<()> {
         let Self { path, before, after } = self;
+        let text = wrapped(text);
         std::fs::write(path, format!("{before}{BEGIN}{text}{END}{after}"))
             .with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// Breaks the lines of prose that are wider than a page may be. Tables stay as they are.
+pub(super) fn wrapped(text: &str) -> String {
+    let mut page = String::new();
+    for line in text.lines() {
+        let mut width = 0;
+        for word in line.split_inclusive(' ') {
+            let len = word.trim_end().chars().count();
+            if width > 0 && width + len > WIDEST_LINE && !line.starts_with('|') {
+                page.truncate(page.trim_end().len());
+                page.push('\n');
+                width = 0;
+            }
+            page.push_str(word);
+            width += word.chars().count();
+        }
+        page.push('\n');
+    }
+    page
 }
 
 #[cfg(test)]
@@ -53,5 +75,14 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert!(Page::open(&path).is_err());
         assert!(Page::open(dir.path()).is_err());
+    }
+
+    #[test]
+    fn prose_is_broken_and_tables_are_not() {
+        let (word, row) = ("x".repeat(40), format!("| {} |", "y ".repeat(80)));
+        let text = format!("{word} {word} {word} a\n\n{row}\n");
+        assert_eq!(wrapped(&text), format!("{word} {word}\n{word} a\n\n{row}\n"));
+        let long = "z".repeat(WIDEST_LINE + 1);
+        assert_eq!(wrapped(&long), format!("{long}\n"));
     }
 }

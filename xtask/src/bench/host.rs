@@ -51,7 +51,7 @@ impl Host {
     }
 
     /// Returns a message if the machine is too busy for meaningful figures.
-    fn busy(&self) -> Option<String> {
+    pub(super) fn busy(&self) -> Option<String> {
         let allowed = BUSY * self.host_cpus as f64;
         (self.load[0] > allowed).then(|| {
             format!(
@@ -61,11 +61,16 @@ impl Host {
         })
     }
 
-    /// Returns a sentence with all properties, for the head of a report.
+    /// Returns a sentence with all properties, for the head of a report of several runs.
     pub(super) fn sentence(&self, runs: u32) -> String {
+        self.describe(&format!("medians of {runs} runs"))
+    }
+
+    /// Returns a sentence with all properties and the amount of measurements.
+    pub(super) fn describe(&self, amount: &str) -> String {
         let [one, five, fifteen] = self.load;
         format!(
-            "Commit {}, {} processors ({}), QEMU with {}, medians of {runs} runs, load at the start \
+            "Commit {}, {} processors ({}), QEMU with {}, {amount}, load at the start \
              {one:.2} {five:.2} {fifteen:.2}.",
             self.commit,
             self.host_cpus,

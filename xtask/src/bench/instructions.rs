@@ -5,13 +5,11 @@
 //! completion, and the loop and the wire of the benchmark. They depend on the compiler and on the C library's
 //! `memcpy`, but not on the speed of the machine. The processor must have carry-less multiplication.
 
-use super::callgrind;
+use super::callgrind::{self, Counted};
 use super::program;
 use super::table::{Table, number};
-use anyhow::{Result, bail};
-use end_to_end::runner::Outcome;
-use lab::{interrupt, tool, ui};
-use std::path::Path;
+use anyhow::{Result, anyhow};
+use lab::ui;
 
 /// The part by which a count may differ from the committed one.
 const TOLERANCE: f64 = 0.03;
@@ -78,16 +76,6 @@ const OPERATIONS: [Operation; 8] = [
 ];
 
 impl Operation {
-    /// Counts the instructions of one operation.
-    fn count(&self, program: &Path) -> Result<f64> {
-        let run = |count: u32| {
-            interrupt::check()?;
-            callgrind::count(program, &["--count", self.name, &count.to_string()])
-        };
-        let (once, twice) = (run(self.counted)?, run(2 * self.counted)?);
-        Ok((twice as f64 - once as f64) / f64::from(self.counted))
-    }
-
     /// Returns the complaint about a count that differs from the committed one.
     fn complaint(&self, counted: f64) -> Option<String> {
         let change = counted / self.committed - 1.0;
@@ -116,34 +104,19 @@ fn table(counts: &[f64]) -> Table {
     table
 }
 
-/// Counts all operations, passes the table to `show`, and fails if a count differs from the committed one.
-pub(crate) fn check(show: impl FnOnce(&str) -> Result<()>) -> Result<Outcome> {
-    if !tool::exists("valgrind") {
-        return Ok(Outcome::Skipped("there is no valgrind; install the package valgrind".into()));
-    }
+/// Counts all operations. A count that differs from the committed one is out of its bounds.
+pub(crate) fn count() -> Result<Counted> {
     let program =
         ui::step("the benchmark of the software RNIC", || program::build("softroce", "operations"))?;
-    let counts = ui::step("operations under callgrind", || {
-        OPERATIONS.iter().map(|operation| operation.count(&program)).collect::<Result<Vec<f64>>>()
-    })?;
-    show(&format!("\n{}", table(&counts).text()))?;
+    let each =
+        |operation: &Operation| callgrind::each(&program, &["--count", operation.name], operation.counted);
+    let counts =
+        ui::step("operations under callgrind", || OPERATIONS.iter().map(each).collect::<Result<Vec<f64>>>())?;
     let complaints =
         OPERATIONS.iter().zip(&counts).filter_map(|(operation, count)| operation.complaint(*count));
     let complaints: Vec<String> = complaints.collect();
-    if complaints.is_empty() { Ok(Outcome::Passed) } else { bail!(complaints.join("; ")) }
-}
-
-/// Counts all operations and prints the table.
-pub(super) fn bench() -> Result<()> {
-    interrupt::watch()?;
-    let outcome = check(|text| {
-        println!("{text}");
-        Ok(())
-    })?;
-    if let Outcome::Skipped(_) = outcome {
-        println!("{outcome}");
-    }
-    Ok(())
+    let verdict = if complaints.is_empty() { Ok(()) } else { Err(anyhow!(complaints.join("; "))) };
+    Ok(Counted { tables: table(&counts).text(), verdict })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Measures two Linux guests by perftest, with any RNIC, so that figures can be compared.
 
+use super::destination;
 use super::pairs::Line;
 use super::target::{Bound, Target};
 use anyhow::{Context, Result};
@@ -7,7 +8,6 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use lab::ui;
 use qemu::linux::perftest;
-use std::path::PathBuf;
 
 /// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
@@ -18,12 +18,8 @@ pub(super) struct Options {
     /// Operations of each latency measurement; throughput is measured over more
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<u32>::new().range(100..=100_000))]
     pub iterations: u32,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    pub strict: bool,
+    #[command(flatten)]
+    pub destination: destination::Options,
 }
 
 /// The figures in order: name and unit.

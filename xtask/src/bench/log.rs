@@ -1,29 +1,12 @@
 //! `cargo xtask bench log`: measures commits of LITE-Log as native code, beside a bare fetch-add and write.
 
+use super::gaps::Gaps;
 use super::host::Host;
-use super::program;
+use super::program::{self, Options};
 use super::table::Table;
 use super::target::{self, Bound, Target};
-use crate::output;
-use anyhow::{Context, Result};
-use clap::Args;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use std::process::Command;
-
-/// The amount of measurements, and the destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// Few repetitions: only shows that everything works
-    #[arg(long)]
-    quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// A line of the output of `cargo bench -p litelog`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -46,15 +29,8 @@ struct Figures {
 
 /// Runs the measurement and prints its figures.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("log", path)).transpose()?;
-    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
-    let file = dir.path().join("log.json");
-    let mut bench = Command::new(program::build("litelog", "native")?);
-    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
-    program::run(&mut bench)?;
-    let rows: Vec<Row> =
-        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the benchmark")?;
+    let (host, destination) = options.destination.begin()?;
+    let rows: Vec<Row> = program::figures(&program::build("litelog", "native")?, options.quick)?;
     let remark = "cargo bench -p litelog: nodes in one thread over an RNIC that completes at once; bare: a fetch-add and a \
                   write of as many bytes as the frame, at least 64, by the same tasks, in turn; medians. The paper has \
                   833 K commits/s of two nodes with single 16-byte entries (from memory)";
@@ -82,8 +58,5 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     ];
     println!("\n{}", target::table(&targets, &[]).text());
     let figures = Figures { host, rows, targets };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, &[])
+    destination.end(&figures, &figures.targets, &Gaps::default())
 }

@@ -3,9 +3,10 @@
 
 mod against;
 mod boot;
-mod callgrind;
+pub(crate) mod callgrind;
 mod connect;
 mod cx3;
+mod destination;
 mod document;
 pub(crate) mod figures;
 mod gaps;
@@ -25,6 +26,7 @@ pub(crate) mod path;
 mod post;
 mod program;
 mod qos;
+mod rounds;
 mod rxe;
 mod scaling;
 pub(crate) mod shares;
@@ -67,7 +69,7 @@ pub(crate) struct Bench {
 enum Separate {
     /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
     /// regions and memory
-    Lite(native::Options),
+    Lite(program::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone
     Softroce(linux_pair::Options),
@@ -92,17 +94,17 @@ enum Separate {
     /// in turn
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
-    Overhead(overhead::Options),
+    Overhead(rounds::Options),
     /// Measures commits of LITE-Log as native code, beside a bare fetch-add and write of the same tasks
-    Log(log::Options),
+    Log(program::Options),
     /// Measures the figures of LITE's paper, as far as machines without cards can show them
     Figures(figures::Options),
     /// Measures high priority between two appliances beside a flood of low priority, by each scheme of
     /// quality of service in turn
-    Qos(qos::Options),
+    Qos(rounds::Options),
     /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
     /// instructions in a Linux guest
-    Post(post::Options),
+    Post(destination::Options),
     /// Counts the instructions of RDMA operations between two software RNICs, by callgrind; fails if they
     /// differ from the committed counts by more than 3 %
     Instructions,
@@ -226,9 +228,9 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Qos(options)) => qos::bench(options),
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
-        Some(Separate::Instructions) => instructions::bench(),
-        Some(Separate::Path) => path::bench(),
-        Some(Separate::Shares) => shares::bench(),
+        Some(Separate::Instructions) => callgrind::bench(instructions::count),
+        Some(Separate::Path) => callgrind::bench(path::count),
+        Some(Separate::Shares) => callgrind::bench(shares::count),
         None => all(&bench.options),
     }
 }

@@ -3,31 +3,13 @@
 
 use super::gaps::Gaps;
 use super::host::Host;
-use super::program;
+use super::program::{self, Options};
 use super::shares::{self, Share};
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Context, Result};
-use clap::Args;
-use lab::interrupt;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// The amount of measurements, and the destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// Few repetitions: only shows that everything works
-    #[arg(long)]
-    quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
+use std::path::Path;
 
 /// The output of `cargo bench -p lite`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -99,29 +81,17 @@ pub(super) struct Call {
 
 /// Measures a call.
 pub(super) fn call(quick: bool) -> Result<Call> {
-    let native = run(&program::build("lite", "native")?, quick)?;
+    let native: Native = program::figures(&program::build("lite", "native")?, quick)?;
     let cost = native.cost.iter().find(|cost| cost.operation.starts_with("call"));
     let cost = cost.context("the native benchmark has no call")?;
     Ok(Call { all_ns: cost.all_ns, verbs_ns: cost.verbs_ns })
 }
 
-/// Runs the native benchmark.
-fn run(program: &Path, quick: bool) -> Result<Native> {
-    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
-    let file = dir.path().join("lite.json");
-    let mut bench = Command::new(program);
-    bench.args(quick.then_some("--quick")).arg("--json").arg(&file);
-    program::run(&mut bench)?;
-    serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")
-}
-
 /// Runs all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.destination.begin()?;
     let program = program::build("lite", "native")?;
-    let native = run(&program, options.quick)?;
+    let native: Native = program::figures(&program, options.quick)?;
     let mut gaps = Gaps::default();
     let instructions = gaps.attempt("instructions, by valgrind", || count(&program))?.unwrap_or_default();
     let shares =
@@ -134,10 +104,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     println!("\n{}", shares::table(&shares).text());
     println!("\n{}", target::table(&targets, gaps.all()).text());
     let figures = Figures { host, native, instructions, shares, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 /// Counts the instructions of an operation, for several numbers of regions.
@@ -145,7 +112,7 @@ fn count(program: &Path) -> Result<Vec<Instructions>> {
     [("write", 1), ("write", 1000), ("write", 10_000), ("read", 1), ("read", 1000)]
         .into_iter()
         .map(|(operation, regions)| {
-            let each = shares::count(program, operation, regions)?;
+            let each = shares::operation(program, operation, regions)?;
             Ok(Instructions { operation, regions, each })
         })
         .collect()

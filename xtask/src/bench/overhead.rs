@@ -1,24 +1,19 @@
 //! `cargo xtask bench overhead`: compares LITE with perftest on raw verbs. Both run between the same two
 //! appliances, in turn.
 
-use super::gaps::Gaps;
-use super::host::Host;
 use super::lab::Lab;
 use super::lite::{self, FETCH_ADD, PING_PONG, Row};
-use super::nic::{self, Nic};
+use super::nic::Nic;
 use super::pairs::Line;
+use super::rounds::{self, Compared, Options};
 use super::table::Table;
-use super::target::{self, Bound, Target};
-use crate::output;
+use super::target::{Bound, Target};
 use anyhow::{Context, Result};
-use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use lab::perftest::cell::{Cell, Direction};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::{Device, Plan};
 use lab::{interrupt, ui};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// The greatest accepted latency of LITE, relative to perftest's.
 const LATENCY: Bound = Bound::AtMost(1.25);
@@ -28,27 +23,6 @@ const BANDWIDTH: Bound = Bound::AtLeast(0.95);
 const CALL: Bound = Bound::AtMost(2.5);
 /// The length of a message when bandwidth is measured, in bytes.
 const LARGE: u32 = 65536;
-
-/// The RDMA devices, the number of rounds, and the destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// RDMA device of the appliances; repeatable [default: both; the card only if there is a QEMU for it]
-    #[arg(long, value_name = "NIC", value_enum)]
-    nic: Vec<Nic>,
-    /// Number of rounds, in which both sides are measured in turn; the medians of the rounds' ratios are
-    /// judged [default: 5, or 2 with --quick]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
-    runs: Option<u32>,
-    /// Few rounds and operations: only shows that everything works
-    #[arg(long)]
-    quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// The amount of measurements.
 #[derive(Clone, Copy)]
@@ -217,13 +191,13 @@ fn run_perftest(pair: &mut AppliancePair, nic: Nic, amount: Amount) -> Result<Ve
 
 /// The comparison on one RDMA device.
 #[derive(Serialize)]
-struct Compared {
+struct Figures {
     nic: Nic,
     lines: Vec<Line>,
     rounds: Vec<Round>,
 }
 
-impl Compared {
+impl Figures {
     fn new(nic: Nic, rounds: Vec<Round>) -> Self {
         let line = |comparison: &Comparison| {
             let Comparison { what, ours, theirs, column, .. } = *comparison;
@@ -233,11 +207,15 @@ impl Compared {
         };
         Self { nic, lines: COMPARISONS.iter().map(line).collect(), rounds }
     }
+}
 
-    fn targets(&self) -> impl Iterator<Item = Target> {
-        self.lines.iter().zip(&COMPARISONS).filter_map(|(line, comparison)| {
-            Some(Target::new(format!("{}: {}", self.nic, line.what), line.ratio, "", comparison.bound?))
-        })
+impl Compared for Figures {
+    fn targets(&self) -> Vec<Target> {
+        let target = |(line, comparison): (&Line, &Comparison)| {
+            let name = format!("{}: {}", self.nic, line.what);
+            Some(Target::new(name, line.ratio, "", comparison.bound?))
+        };
+        self.lines.iter().zip(&COMPARISONS).filter_map(target).collect()
     }
 
     fn table(&self) -> Table {
@@ -262,46 +240,16 @@ impl Compared {
     }
 }
 
-/// The results of the benchmark.
-#[derive(Serialize)]
-struct Figures {
-    #[serde(flatten)]
-    host: Host,
-    runs: u32,
-    samples: u32,
-    nics: Vec<Compared>,
-    targets: Vec<Target>,
-    /// Devices that could not be measured, with reasons.
-    gaps: Gaps,
-}
-
 /// Measures both sides on each device.
 pub(super) fn bench(options: &Options) -> Result<()> {
     let amount = Amount::new(options);
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
-    let mut gaps = Gaps::default();
-    let tools = nic::tools(&options.nic, &mut gaps)?;
-    let lab = Lab::new()?;
-    let mut nics = Vec::new();
-    for (nic, device) in nic::devices(&options.nic, tools.as_ref()) {
-        nics.push(Compared::new(nic, rounds(&lab, (nic, device), amount)?));
-    }
-
-    let targets: Vec<Target> = nics.iter().flat_map(Compared::targets).collect();
-    println!("\n{}\n", host.sentence(amount.runs));
-    nics.iter().for_each(|compared| println!("{}", compared.table().text()));
-    println!("{}", target::table(&targets, gaps.all()).text());
-    let figures = Figures { host, runs: amount.runs, samples: amount.samples, nics, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    rounds::bench(options, amount.runs, amount.samples, |lab, (nic, device)| {
+        Ok(Figures::new(nic, all_rounds(lab, (nic, device), amount)?))
+    })
 }
 
 /// Measures all rounds on one device. The sides alternate in coming first.
-fn rounds(lab: &Lab, (nic, device): (Nic, Device<'_>), amount: Amount) -> Result<Vec<Round>> {
+fn all_rounds(lab: &Lab, (nic, device): (Nic, Device<'_>), amount: Amount) -> Result<Vec<Round>> {
     let round = |n| {
         interrupt::check()?;
         let step = format!("LITE and perftest, {nic}: {n} of {}", amount.runs);
@@ -343,9 +291,9 @@ mod tests {
     }
 
     fn missed(rounds: Vec<Round>) -> Vec<String> {
-        let compared = Compared::new(Nic::Cx3, rounds);
+        let compared = Figures::new(Nic::Cx3, rounds);
         assert_eq!(compared.table().rows.len(), COMPARISONS.len());
-        let targets: Vec<Target> = compared.targets().collect();
+        let targets = compared.targets();
         let bounded = COMPARISONS.iter().filter(|comparison| comparison.bound.is_some());
         assert_eq!(targets.len(), bounded.count());
         targets.into_iter().filter(|target| !target.met).map(|target| target.name).collect()
@@ -380,7 +328,7 @@ mod tests {
         let good = || round(10.0, 20.0, 100.0);
         assert_eq!(missed(vec![good(), bad(), good()]), [""; 0]);
         assert_eq!(missed(vec![bad(), good(), bad()]).len(), 8);
-        let ratios = Compared::new(Nic::Softroce, vec![good(), bad()]).lines[0].spread();
+        let ratios = Figures::new(Nic::Softroce, vec![good(), bad()]).lines[0].spread();
         assert_eq!(ratios, "1.00 to 10.0");
     }
 

@@ -10,15 +10,13 @@
 //! function calls. A return to the file within one compiled function is not in the records, so this is the
 //! least number of passages.
 
-use super::callgrind;
+use super::callgrind::{self, Counted, Profile};
 use super::program;
 use super::table::{Table, number};
-use anyhow::{Context, Result, ensure};
-use end_to_end::runner::Outcome;
-use lab::{interrupt, paths, tool, ui};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use anyhow::{Result, ensure};
+use lab::{paths, ui};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
 /// The number of WRITEs of the shorter run. The longer run has twice as many; the difference is counted.
 const COUNTED: u32 = 1000;
@@ -84,20 +82,20 @@ fn repeated(rows: &[Row]) -> usize {
 
 /// The instructions and the calls of one or several runs.
 #[derive(Default)]
-struct Profile {
+struct Passed {
     /// Instructions, by file and function.
     costs: BTreeMap<(String, String), u64>,
     /// Numbers of calls, by caller and callee.
     calls: BTreeMap<(String, String), u64>,
 }
 
-impl Profile {
-    fn parse(text: &str) -> Self {
+impl Passed {
+    fn new(profile: Profile) -> Self {
         let mut calls = BTreeMap::new();
-        for call in callgrind::calls(text) {
+        for call in profile.calls {
             *calls.entry((call.caller.function, call.callee.function)).or_default() += call.count;
         }
-        Self { costs: costs(text), calls }
+        Self { costs: profile.costs, calls }
     }
 
     /// Returns the part of this profile by which it exceeds `other`.
@@ -143,57 +141,18 @@ impl Profile {
     }
 }
 
-/// Returns the instructions of a profile of callgrind by file and function, without those of called
-/// functions.
-fn costs(profile: &str) -> BTreeMap<(String, String), u64> {
-    let (mut files, mut functions) = (HashMap::new(), HashMap::new());
-    let mut here = (String::new(), String::new());
-    let (mut costs, mut is_of_call) = (BTreeMap::new(), false);
-    for line in profile.lines() {
-        let Some((key, value)) = line.split_once('=') else {
-            // A line of costs begins with a line number, or its distance from the one before. The line after
-            // `calls=` has the cost of the called function.
-            let is_cost = line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c));
-            let cost = line.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
-            if let Some(cost) = cost.filter(|_| is_cost && !is_of_call) {
-                *costs.entry(here.clone()).or_default() += cost;
-            }
-            is_of_call &= !is_cost;
-            continue;
-        };
-        match key {
-            "fl" | "fi" | "fe" => here.0 = callgrind::name(&mut files, value),
-            "fn" => here.1 = callgrind::name(&mut functions, value),
-            // They may define a name that is used elsewhere.
-            "cfi" | "cfl" => drop(callgrind::name(&mut files, value)),
-            "cfn" => drop(callgrind::name(&mut functions, value)),
-            "calls" => is_of_call = true,
-            _ => {}
-        }
-    }
-    costs
-}
-
 /// Counts the path: the task's half, then the poller's.
 fn measure() -> Result<Vec<Row>> {
     let program = ui::step("the benchmark of LITE", || program::build("lite", "native"))?;
-    let dir = tempfile::tempdir().context("cannot make a directory for the profiles")?;
-    let file = dir.path().join("callgrind");
-    let run = |count: u32, only: Option<&str>| {
-        interrupt::check()?;
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["--tool=callgrind", "--dump-instr=no"]);
-        valgrind.arg(format!("--callgrind-out-file={}", file.display()));
-        valgrind.args(only.map(|function| format!("--toggle-collect={function}")));
-        valgrind.arg(&program).args(["--count", "write", "1", &count.to_string()]);
-        program::run(&mut valgrind)?;
-        let text = std::fs::read_to_string(&file).context("valgrind has written no profile")?;
-        anyhow::Ok(Profile::parse(&text))
+    let only_poller = format!("--toggle-collect={POLLER}");
+    let run = |count: u32, options: &[&str]| {
+        let arguments = ["--count", "write", "1", &count.to_string()];
+        anyhow::Ok(Passed::new(callgrind::profile(options, &program, &arguments)?))
     };
-    let growth = |only| anyhow::Ok(run(2 * COUNTED, only)?.beyond(&run(COUNTED, only)?));
+    let growth = |options: &[&str]| anyhow::Ok(run(2 * COUNTED, options)?.beyond(&run(COUNTED, options)?));
     ui::step("WRITEs under callgrind", || {
-        let poller = growth(Some(POLLER))?;
-        let task = growth(None)?.beyond(&poller);
+        let poller = growth(&[&only_poller])?;
+        let task = growth(&[])?.beyond(&poller);
         let sources = paths::root().join(SOURCES);
         let [task, poller] = [(task, Half::Task), (poller, Half::Poller)]
             .map(|(profile, half)| profile.rows(half, &sources, COUNTED));
@@ -255,29 +214,11 @@ fn judge(rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the path, passes the tables to `show`, and fails if the path is longer than permitted.
-pub(crate) fn check(show: impl FnOnce(&str) -> Result<()>) -> Result<Outcome> {
-    if !tool::exists("valgrind") {
-        return Ok(Outcome::Skipped("there is no valgrind; install the package valgrind".into()));
-    }
+/// Counts the path. A path that is longer than permitted, or another than documented, is out of its bounds.
+pub(crate) fn count() -> Result<Counted> {
     let rows = measure()?;
     let [path, budgets] = tables(&rows).map(|table| table.text());
-    show(&format!("\n{path}\n{budgets}"))?;
-    judge(&rows)?;
-    Ok(Outcome::Passed)
-}
-
-/// Counts the path and prints it.
-pub(super) fn bench() -> Result<()> {
-    interrupt::watch()?;
-    let outcome = check(|text| {
-        println!("{text}");
-        Ok(())
-    })?;
-    if let Outcome::Skipped(_) = outcome {
-        println!("{outcome}");
-    }
-    Ok(())
+    Ok(Counted { tables: format!("{path}\n{budgets}"), verdict: judge(&rows) })
 }
 
 #[cfg(test)]
@@ -291,13 +232,17 @@ mod tests {
         fl=(3)\nfn=(2)\n40 4\n+1 6\n\nfl=(2)\nfn=(3)\n9 20\nfi=(4) /rust/core.rs\n1 30\n\n\
         fl=(5) /x/lite/src/testing/rnic.rs\nfn=(4) poll\n1 9\n\nfl=(3)\nfn=(5) drop\n50 8\n\ntotals: 97\n";
 
-    fn cost(profile: &Profile, file: &str, function: &str) -> Option<u64> {
+    fn parsed(text: &str) -> Passed {
+        Passed::new(Profile::parse(text))
+    }
+
+    fn cost(profile: &Passed, file: &str, function: &str) -> Option<u64> {
         profile.costs.get(&(file.to_owned(), function.to_owned())).copied()
     }
 
     #[test]
     fn costs_belong_to_the_file_that_they_were_inlined_from() {
-        let profile = Profile::parse(TEXT);
+        let profile = parsed(TEXT);
         assert_eq!(cost(&profile, "/x/lite/src/a.rs", "post"), Some(13));
         assert_eq!(cost(&profile, "/x/lite/src/b.rs", "post"), Some(7));
         assert_eq!(cost(&profile, "/x/lite/src/b.rs", "helper"), Some(20));
@@ -314,18 +259,18 @@ mod tests {
             instructions,
             passages,
         };
-        let rows = Profile::parse(TEXT).rows(Half::Task, Path::new("/x/lite/src"), 10);
+        let rows = parsed(TEXT).rows(Half::Task, Path::new("/x/lite/src"), 10);
         // `post` calls `helper`, so b.rs has one passage; nothing with code of c.rs calls `end` or `drop`.
         assert_eq!(rows, [row("b.rs", 2.7, 1), row("c.rs", 1.8, 2), row("a.rs", 1.3, 1)]);
         assert_eq!((files(&rows), repeated(&rows)), (3, 1));
         // A hundredth of an instruction is no growth.
-        assert_eq!(Profile::parse(TEXT).rows(Half::Task, Path::new("/x/lite/src"), 1800), []);
+        assert_eq!(parsed(TEXT).rows(Half::Task, Path::new("/x/lite/src"), 1800), []);
     }
 
     #[test]
     fn only_growth_is_left() {
         let twice = TEXT.replace("40 4\n", "40 24\n").replace("calls=2", "calls=3");
-        let growth = Profile::parse(&twice).beyond(&Profile::parse(TEXT));
+        let growth = parsed(&twice).beyond(&parsed(TEXT));
         assert_eq!(growth.costs.len(), 1);
         assert_eq!(cost(&growth, "/x/lite/src/c.rs", "end"), Some(20));
         assert_eq!(growth.calls, BTreeMap::from([(("post".to_owned(), "end".to_owned()), 1)]));

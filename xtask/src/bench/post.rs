@@ -1,34 +1,21 @@
 //! `cargo xtask bench post`: compares the cost of posting a request and polling a completion in our mlx4
 //! driver with rdma-core's.
 
-use super::callgrind::{self, Calls};
+use super::callgrind::{self, Calls, Profile};
+use super::destination::Options;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
-use anyhow::{Context, Result, anyhow, ensure};
-use clap::Args;
+use anyhow::{Result, anyhow, ensure};
 use lab::cx3::lab::address;
 use lab::cx3::{Lab, Plan, Tools};
-use lab::{interrupt, paths, ui};
+use lab::{paths, ui};
 use qemu::cx3::CardConfig;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// The destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// The time limit of a program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -58,10 +45,9 @@ struct Instructions {
 impl Instructions {
     /// Returns the instructions per WRITE of the calls with the names of the posting and of the polling
     /// function.
-    fn of(profile: &str, [post, poll]: [&str; 2], is: impl Fn(&Calls, &str) -> bool) -> Result<Self> {
-        let calls = callgrind::calls(profile);
+    fn of(profile: &Profile, [post, poll]: [&str; 2], is: impl Fn(&Calls, &str) -> bool) -> Result<Self> {
         let each = |name: &str| {
-            let those = calls.iter().filter(|calls| is(calls, name));
+            let those = profile.calls.iter().filter(|calls| is(calls, name));
             let (count, sum) = those.fold((0, 0), |(n, sum), c| (n + c.count, sum + c.instructions));
             ensure!(count > 0, "the profile tells of no {name}");
             Ok(sum as f64 / COUNTED as f64)
@@ -99,30 +85,19 @@ struct Figures {
 
 /// Runs and prints all measurements.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.begin()?;
     let program = ui::step("the benchmark of the driver", || program::build("cards", "post"))?;
-    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
-    let native = ui::step("our driver, native", || {
-        let file = dir.path().join("post.json");
-        let mut bench = Command::new(&program);
-        program::run(bench.arg("--json").arg(&file))?;
-        serde_json::from_slice::<Vec<Batch>>(&std::fs::read(&file)?).context("the figures of the benchmark")
-    })?;
+    let native: Vec<Batch> = ui::step("our driver, native", || program::figures(&program, false))?;
     let mut gaps = Gaps::default();
     let counted = |batch: u32| {
-        let file = dir.path().join(format!("callgrind-{batch}"));
-        let mut valgrind = Command::new("valgrind");
-        valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display()));
-        valgrind.arg(&program).args(["--count", &COUNTED.to_string(), &batch.to_string()]);
-        program::run(&mut valgrind)?;
+        let arguments = ["--count", &COUNTED.to_string(), &batch.to_string()];
+        let profile = callgrind::profile(&[], &program, &arguments)?;
         let is = |c: &Calls, name: &str| {
             c.callee.function.contains(name)
                 && c.callee.function.contains("mlx4")
                 && !c.caller.function.contains(name)
         };
-        Instructions::of(&std::fs::read_to_string(&file)?, ["post_send", "poll_cq"], is)
+        Instructions::of(&profile, ["post_send", "poll_cq"], is)
     };
     let counts = Counts {
         ours: gaps.attempt("our driver's instructions, by valgrind", || counted(1))?,
@@ -136,10 +111,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     }
     println!("\n{}", target::table(&targets, gaps.all()).text());
     let figures = Figures { host, native, counts, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 /// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs.
@@ -181,7 +153,8 @@ fn rdma_core() -> Result<Instructions> {
             && c.callee.object.contains("libmlx4")
             && !c.caller.object.contains("libmlx4")
     };
-    Instructions::of(&String::from_utf8_lossy(&output.stdout), ["post_send", "poll"], is)
+    let profile = Profile::parse(&String::from_utf8_lossy(&output.stdout));
+    Instructions::of(&profile, ["post_send", "poll"], is)
 }
 
 fn targets(native: &[Batch], counts: Counts) -> Vec<Target> {

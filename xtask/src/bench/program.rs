@@ -1,10 +1,14 @@
 //! Benchmarks that are programs of their own, built by `cargo bench`.
 
+use super::destination;
 use anyhow::{Context, Result};
+use clap::Args;
 use lab::{paths, tool};
-use std::path::PathBuf;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tempfile::NamedTempFile;
 
 /// The time limit of a benchmark, building included.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -20,6 +24,35 @@ pub(super) fn build(package: &str, bench: &str) -> Result<PathBuf> {
     cargo.args(["bench", "--quiet", "--package", package, "--bench", bench, "--no-run"]);
     cargo.args(["--message-format", "json"]);
     executable(&run(&mut cargo)?).context("cargo does not say where the benchmark is")
+}
+
+/// The amount of measurements of a benchmark, and the destination of its figures.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Few repetitions: only shows that everything works
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub destination: destination::Options,
+}
+
+/// Runs a benchmark. Returns the figures that it writes as JSON.
+pub(super) fn figures<T: DeserializeOwned>(program: &Path, quick: bool) -> Result<T> {
+    let file = NamedTempFile::new().context("cannot make a file for the figures")?;
+    let mut bench = Command::new(program);
+    bench.args(quick.then_some("--quick")).arg("--json").arg(file.path());
+    run(&mut bench)?;
+    serde_json::from_slice(&std::fs::read(file.path())?).context("the figures of the benchmark")
+}
+
+/// Builds a simulation, which is an example of a package, and runs it with these arguments. Returns the
+/// figures that it writes as JSON.
+pub(super) fn simulate<T: DeserializeOwned>(package: &str, example: &str, arguments: &[String]) -> Result<T> {
+    let file = NamedTempFile::new().context("cannot make a file for the figures")?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--release", "--package", package, "--example", example, "--"]);
+    run(cargo.args(arguments).arg("--json").arg(file.path()))?;
+    serde_json::from_slice(&std::fs::read(file.path())?).context("the figures of the simulation")
 }
 
 /// Runs a command in the repository, which must succeed. Returns its output.

@@ -1,24 +1,19 @@
 //! `cargo xtask bench qos`: measures operations of high priority between two appliances, alone and beside a
 //! flood of low priority, by each scheme of quality of service in turn.
 
-use super::gaps::Gaps;
-use super::host::Host;
 use super::lab::Lab;
 use super::lite::{self, Row};
-use super::nic::{self, Nic};
+use super::nic::Nic;
 use super::pairs::Line;
+use super::rounds::{self, Compared, Options};
 use super::stats::median;
 use super::table::{Table, maybe};
-use super::target::{self, Bound, Target};
-use crate::output;
+use super::target::{Bound, Target};
 use anyhow::Result;
-use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::{Device, Plan};
 use lab::{interrupt, ui};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// The greatest accepted latency of high priority beside the flood, relative to the latency without it.
 const WITH: Bound = Bound::AtMost(2.0);
@@ -32,27 +27,6 @@ const OPERATIONS: [(&str, &str, &str); 3] = [
 ];
 /// The length of a write of low priority, in bytes.
 const LARGE: u64 = 64 << 10;
-
-/// The RDMA devices, the number of rounds, and the destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// RDMA device of the appliances; repeatable [default: both; the card only if there is a QEMU for it]
-    #[arg(long, value_name = "NIC", value_enum)]
-    nic: Vec<Nic>,
-    /// Number of rounds, in which the schemes are measured in turn; the medians of the rounds' ratios are
-    /// judged [default: 5, or 1 with --quick]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
-    runs: Option<u32>,
-    /// One round, and few operations: only shows that everything works
-    #[arg(long)]
-    quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// The amount of measurements.
 #[derive(Clone, Copy)]
@@ -135,12 +109,12 @@ impl Measured {
 
 /// The figures on one RDMA device.
 #[derive(Serialize)]
-struct Compared {
+struct Figures {
     nic: Nic,
     schemes: Vec<Measured>,
 }
 
-impl Compared {
+impl Figures {
     /// Measures all rounds. Each round begins with another scheme.
     fn measure(lab: &Lab, (nic, device): (Nic, Device<'_>), amount: Amount) -> Result<Self> {
         let mut rounds = Scheme::ALL.map(|_| Vec::new());
@@ -160,14 +134,19 @@ impl Compared {
             Scheme::ALL.into_iter().zip(rounds).map(|(scheme, rounds)| Measured::new(scheme, rounds));
         Self { nic, schemes: schemes.collect() }
     }
+}
 
-    fn targets(&self) -> impl Iterator<Item = Target> {
-        self.schemes.iter().flat_map(|measured| {
-            measured.lines.iter().map(|line| {
-                let name = format!("{}: {}, {}", self.nic, measured.scheme.name(), line.what);
-                Target::new(name, line.ratio, "", measured.scheme.bound())
-            })
-        })
+impl Compared for Figures {
+    fn targets(&self) -> Vec<Target> {
+        let of_scheme = |measured: &Measured| {
+            let (scheme, nic) = (measured.scheme, self.nic);
+            let target = move |line: &Line| {
+                let name = format!("{nic}: {}, {}", scheme.name(), line.what);
+                Target::new(name, line.ratio, "", scheme.bound())
+            };
+            measured.lines.iter().map(target).collect::<Vec<_>>()
+        };
+        self.schemes.iter().flat_map(of_scheme).collect()
     }
 
     fn table(&self) -> Table {
@@ -202,7 +181,7 @@ impl Compared {
 /// Returns the table of `runs` rounds on SoftRoCE, with `samples` operations of each kind.
 pub(super) fn table(lab: &Lab, runs: u32, samples: u32) -> Result<Table> {
     let amount = Amount { runs, samples };
-    Ok(Compared::measure(lab, (Nic::Softroce, Device::SoftRoce), amount)?.table())
+    Ok(Figures::measure(lab, (Nic::Softroce, Device::SoftRoce), amount)?.table())
 }
 
 /// Measures one scheme on two appliances that are booted for it.
@@ -213,40 +192,8 @@ fn run(lab: &Lab, device: Device<'_>, scheme: Scheme, amount: Amount) -> Result<
     lite::rows(&String::from_utf8_lossy(&output))
 }
 
-/// The results of the benchmark.
-#[derive(Serialize)]
-struct Figures {
-    #[serde(flatten)]
-    host: Host,
-    runs: u32,
-    samples: u32,
-    nics: Vec<Compared>,
-    targets: Vec<Target>,
-    /// Devices that could not be measured, with reasons.
-    gaps: Gaps,
-}
-
 /// Measures all schemes on each device.
 pub(super) fn bench(options: &Options) -> Result<()> {
     let amount = Amount::new(options);
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
-    let mut gaps = Gaps::default();
-    let tools = nic::tools(&options.nic, &mut gaps)?;
-    let lab = Lab::new()?;
-    let mut nics = Vec::new();
-    for device in nic::devices(&options.nic, tools.as_ref()) {
-        nics.push(Compared::measure(&lab, device, amount)?);
-    }
-
-    let targets: Vec<Target> = nics.iter().flat_map(Compared::targets).collect();
-    println!("\n{}\n", host.sentence(amount.runs));
-    nics.iter().for_each(|compared| println!("{}", compared.table().text()));
-    println!("{}", target::table(&targets, gaps.all()).text());
-    let figures = Figures { host, runs: amount.runs, samples: amount.samples, nics, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    rounds::bench(options, amount.runs, amount.samples, |lab, device| Figures::measure(lab, device, amount))
 }

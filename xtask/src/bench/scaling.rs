@@ -2,22 +2,18 @@
 //! and memory grow, because a card's caches for its tables are small. One physical key does not slow down,
 //! nor does LITE over our driver.
 
+use super::program;
 use super::table::Table;
 use super::target::{self, Bound, Target};
 use crate::output;
 use anyhow::{Context, Result};
 use clap::Args;
-use lab::{interrupt, paths, tool, ui};
+use lab::{interrupt, paths, ui};
 use plotters::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
-use tempfile::NamedTempFile;
 
-/// The time limit of the simulation, building included.
-const LIMIT: Duration = Duration::from_secs(900);
 /// Lengths of a WRITE, in bytes.
 const SIZES: [u32; 2] = [64, 1024];
 
@@ -154,20 +150,14 @@ fn measure(options: &Options) -> Result<Output> {
 }
 
 fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2]) -> Result<T> {
-    let out = NamedTempFile::new().context("cannot make a file for the figures")?;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--release", "--package", package, "--example", example, "--"]);
-    cargo.arg("--json").arg(out.path()).arg("--writes").arg(options.writes.to_string());
     let given = [
+        ("--writes", Some(options.writes)),
         ("--regions-cached", options.regions_cached),
         ("--pages-cached", options.pages_cached),
         ("--miss-ns", options.miss_ns),
     ];
-    for (name, value) in given {
-        cargo.args(value.iter().flat_map(|value| [name.to_owned(), value.to_string()]));
-    }
-    tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("bench.log"), LIMIT)?;
-    serde_json::from_slice(&std::fs::read(out.path())?).context("the figures of the simulation")
+    let arguments = given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?.to_string()]));
+    program::simulate(package, example, &arguments.flatten().collect::<Vec<_>>())
 }
 
 impl Output {

@@ -2,21 +2,19 @@
 //! compares it with a budget.
 //!
 //! LITE's share is the instructions of an operation through LITE minus those of the same work by verbs alone:
-//! over the same RNIC, by a task of the same executor. Each number is the difference of two runs, so that
-//! set-up does not count. It does not depend on the speed of the machine, or on its load.
+//! over the same RNIC, by a task of the same executor.
 
-use super::callgrind;
+use super::callgrind::{self, Counted};
 use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::Result;
-use end_to_end::runner::Outcome;
-use lab::{interrupt, tool, ui};
+use lab::ui;
 use serde::Serialize;
 use std::path::Path;
 
-/// The number of operations of the longer run. The shorter run has half as many; the difference is counted.
-const COUNTED: u32 = 2000;
+/// The number of operations of the shorter run. The longer run has twice as many; the difference is counted.
+const COUNTED: u32 = 1000;
 
 /// An operation, and the most instructions that LITE's share may have.
 struct Budget {
@@ -52,21 +50,16 @@ pub(super) struct Share {
     before: f64,
 }
 
-/// Counts the instructions of an operation on `regions` regions, from the difference of two runs.
-pub(super) fn count(program: &Path, operation: &str, regions: u32) -> Result<f64> {
-    let run = |count: u32| {
-        interrupt::check()?;
-        callgrind::count(program, &["--count", operation, &regions.to_string(), &count.to_string()])
-    };
-    let [whole, half] = [COUNTED, COUNTED / 2].map(run);
-    Ok((whole? as f64 - half? as f64) / f64::from(COUNTED / 2))
+/// Counts the instructions of an operation on `regions` regions.
+pub(super) fn operation(program: &Path, operation: &str, regions: u32) -> Result<f64> {
+    callgrind::each(program, &["--count", operation, &regions.to_string()], COUNTED)
 }
 
 /// Counts LITE's share of each operation.
 pub(super) fn measure(program: &Path) -> Result<Vec<Share>> {
     let share = |budget: &Budget| {
         let Budget { operation, bare, most, before } = *budget;
-        let (all, verbs) = (count(program, operation, 1)?, count(program, bare, 1)?);
+        let (all, verbs) = (self::operation(program, operation, 1)?, self::operation(program, bare, 1)?);
         Ok(Share { operation, all, verbs, lite: all - verbs, most, before })
     };
     BUDGETS.iter().map(share).collect()
@@ -96,29 +89,12 @@ pub(super) fn targets(shares: &[Share]) -> Vec<Target> {
     BUDGETS.iter().map(target).collect()
 }
 
-/// Counts the shares, passes the table to `show`, and fails if one is above its budget.
-pub(crate) fn check(show: impl FnOnce(&str) -> Result<()>) -> Result<Outcome> {
-    if !tool::exists("valgrind") {
-        return Ok(Outcome::Skipped("there is no valgrind; install the package valgrind".into()));
-    }
+/// Counts the shares. A share above its budget is out of its bounds.
+pub(crate) fn count() -> Result<Counted> {
     let program = ui::step("the benchmark of LITE", || program::build("lite", "native"))?;
     let shares = ui::step("operations under callgrind", || measure(&program))?;
-    show(&format!("\n{}", table(&shares).text()))?;
-    target::judge(true, &targets(&shares), &[])?;
-    Ok(Outcome::Passed)
-}
-
-/// Counts the shares and prints them.
-pub(super) fn bench() -> Result<()> {
-    interrupt::watch()?;
-    let outcome = check(|text| {
-        println!("{text}");
-        Ok(())
-    })?;
-    if let Outcome::Skipped(_) = outcome {
-        println!("{outcome}");
-    }
-    Ok(())
+    let verdict = target::judge(true, &targets(&shares), &[]);
+    Ok(Counted { tables: table(&shares).text(), verdict })
 }
 
 #[cfg(test)]

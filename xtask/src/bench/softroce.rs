@@ -8,12 +8,11 @@ use super::linux_pair::{self, Options, RATE_FACTOR, Sample};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
 use anyhow::{Context, Result};
 use lab::perftest::cell::{Cell, Direction, Figure};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
-use lab::{interrupt, paths, tool, ui};
+use lab::{paths, tool, ui};
 use qemu::Qemu;
 use qemu::linux::Image;
 use qemu::linux::baseline::{RxePair, Wire};
@@ -186,9 +185,7 @@ struct Figures {
 
 /// Measures both sides in turn, then the transport alone.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
+    let (host, destination) = options.destination.begin()?;
     let lab = Lab::new()?;
     let image =
         ui::step("the image of the Linux guests", || Image::build(&paths::target().join("linux-guest")))?;
@@ -214,10 +211,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
 
     let (runs, iterations) = (options.runs, options.iterations);
     let figures = Figures { host, runs, iterations, lines, rxe_by_wire: by_wire, native, targets, gaps };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, figures.gaps.all())
+    destination.end(&figures, &figures.targets, &figures.gaps)
 }
 
 fn table(lines: &[Line]) -> Table {

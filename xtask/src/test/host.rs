@@ -1,6 +1,7 @@
 //! The tests of the host workspace's crates, run by cargo and counted one by one; and the simulation's fresh
 //! seeds.
 
+use crate::bench::callgrind::{self, Counted};
 use crate::bench::{instructions, path, shares};
 use anyhow::{Context, Result};
 use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
@@ -32,24 +33,20 @@ pub(super) fn cases() -> Vec<Case> {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
         .full_if(true),
-        Case::new("host::instructions-of-operations", |log| {
-            instructions::check(|text| std::fs::write(log, text).context("cannot write the log"))
-        })
-        .in_lane(Lane::Host)
-        .full_if(true),
-        Case::new("host::path-of-a-write", |log| {
-            path::check(|text| std::fs::write(log, text).context("cannot write the log"))
-        })
-        .in_lane(Lane::Host)
-        .full_if(true),
-        Case::new("host::instructions-of-lite", |log| {
-            shares::check(|text| std::fs::write(log, text).context("cannot write the log"))
-        })
-        .in_lane(Lane::Host)
-        .full_if(true),
+        counted("host::instructions-of-operations", instructions::count),
+        counted("host::path-of-a-write", path::count),
+        counted("host::instructions-of-lite", shares::count),
     ];
     cases.extend(CARDS.map(on_cards));
     cases
+}
+
+/// Returns the test of a benchmark that counts instructions.
+fn counted(name: &str, count: fn() -> Result<Counted>) -> Case {
+    let show = |tables: &str, log: &Path| std::fs::write(log, tables).context("cannot write the log");
+    Case::new(name, move |log| callgrind::check(count, |tables| show(tables, log)))
+        .in_lane(Lane::Host)
+        .full_if(true)
 }
 
 /// Runs the simulated cluster with new random seeds for some minutes. A failing seed is printed with a

@@ -9,9 +9,12 @@ mod tools;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use end_to_end::runner::{self, Case, Tally};
+use end_to_end::runner::{self, Case, RunLock, Tally};
 use lab::ui;
 use std::process::ExitCode;
+
+/// The reason for which a run is refused while another one goes on.
+const BUSY: &str = "other tests run in this clone, with the same logs and programs; wait for their end";
 
 /// The selection of tests.
 #[derive(Args, Clone, Debug)]
@@ -38,13 +41,10 @@ pub(crate) struct Options {
 }
 
 /// Runs the tests. The last printed line is `N passed, N failed`, with `, N skipped` if tests were skipped.
+/// If other tests run in this clone, the only line says so.
 pub(crate) fn test(options: &Options) -> ExitCode {
     match try_test(options) {
-        Ok(Some(tally)) => {
-            println!("{tally}");
-            if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(e) => {
             println!("error: {}", ui::one_line(&e));
             println!("{}", Tally { failed: 1, ..Tally::default() });
@@ -53,7 +53,7 @@ pub(crate) fn test(options: &Options) -> ExitCode {
     }
 }
 
-fn try_test(options: &Options) -> Result<Option<Tally>> {
+fn try_test(options: &Options) -> Result<ExitCode> {
     let mut cases = all(options.full);
     cases.retain(|case| {
         if options.cx3 {
@@ -71,16 +71,22 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     cases.retain(|case| options.filter.is_empty() || options.filter.iter().any(|f| matches(case, f)));
     if options.list {
         cases.iter().for_each(|case| println!("{}", case.name));
-        return Ok(None);
+        return Ok(ExitCode::SUCCESS);
     }
+    let Some(lock) = RunLock::take()? else {
+        println!("error: {BUSY}");
+        return Ok(ExitCode::FAILURE);
+    };
     if let Some(build) = end_to_end::programs(&cases) {
         cases.insert(0, build);
     }
-    let (tally, timings) = runner::run(cases, options.jobs.map(usize::from))?;
+    let (tally, timings) = runner::run(&lock, cases, options.jobs.map(usize::from))?;
     if options.timings {
         println!("{timings}");
     }
-    Ok(Some(tally))
+    println!("{tally}");
+    let passed = tally.failed == 0 && tally.passed > 0;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns all tests. Cheap tests, and those that find most bugs, come first.

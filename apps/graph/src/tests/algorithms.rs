@@ -100,7 +100,7 @@ fn triangles_are_exact() {
     }
 }
 
-/// A superstep with few changes takes the sparse way, on one node as on several.
+/// Checks supersteps that follow only the edges from changed vertices: a path has one of these at a time.
 #[test]
 fn a_long_path_is_followed_to_its_end() {
     let graph = shapes::path(600);
@@ -109,7 +109,7 @@ fn a_long_path_is_followed_to_its_end() {
     assert_eq!((outcome.rounds, outcome.exchanges), (600, 601));
 }
 
-/// The edges of a star are spread although they all lead to one vertex.
+/// Checks that several nodes hold the edges of a star, although all of them lead to one vertex.
 #[test]
 fn the_edges_to_a_hub_are_spread() {
     let graph = shapes::star(100_000);

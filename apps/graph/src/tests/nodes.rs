@@ -80,7 +80,7 @@ impl Given {
         Self { edges, vertices }
     }
 
-    /// Returns the part of the input that one node reads: one line in `spread.nodes`.
+    /// Returns the part of the input that one node reads: each `spread.nodes`th line.
     fn input(&self, rank: usize, spread: &Spread) -> Input {
         let mut edges = Edges::default();
         for (from, to, weight) in self.edges.iter().copied().skip(rank).step_by(spread.nodes) {
@@ -141,7 +141,7 @@ impl Given {
                 assert_eq!(values.insert(*id, *value), None, "two nodes own {id}");
             }
         }
-        // Ranges of one node come before those of the next.
+        // The range of each node ends before that of the next one begins.
         assert!(done.iter().flat_map(|(part, _)| &part.ids).is_sorted());
         (values, done.into_iter().next().unwrap().1)
     }

@@ -1,4 +1,4 @@
-//! Each operation, without faults.
+//! Tests of each operation without faults.
 
 use super::{LIMIT, SMALL, run};
 use lite::testing::Cluster;
@@ -60,7 +60,7 @@ fn a_log_has_a_name_options_and_limited_writers() {
     });
 }
 
-/// Publishes a region that has the name of a log and is none.
+/// Publishes a region under the name of a log. The region is not a log.
 async fn lite_region(lite: &Lite) -> lite::Lmr {
     let region = lite.alloc(NodeId(2), 1536, Permissions::all()).await.unwrap();
     region.publish("log/other").await.unwrap();
@@ -104,7 +104,7 @@ fn what_is_too_large_or_too_much_is_refused() {
                 Err(error) => break error,
             }
         };
-        // Eight segments of 16 KiB have room for four such frames each.
+        // The log may have eight segments of 16 KiB, each with room for four frames of such an entry.
         assert_eq!((refused, count), (AppendError::Full, 32));
         let tail = log.tail().await.unwrap();
         assert_eq!(writer.append(&entry).await, Err(AppendError::Full));
@@ -122,7 +122,7 @@ fn truncation_frees_memory() {
     let mut c = Cluster::new(1, 2, 64 << 20, &Config::default());
     let free = |c: &Cluster| platform::Memory::stats(&*c.nodes[1].0.arena()).free;
     let a = c.lite(1);
-    // The connection has memory of its own.
+    // The first use opens the connection, which keeps memory that is not the log's.
     c.world.run(LIMIT, async move {
         a.alloc(NodeId(2), 8, Permissions::all()).await.unwrap().free().await.unwrap();
     });
@@ -168,7 +168,7 @@ fn a_log_ends() {
         assert!(matches!(writer.append(b"x").await, Err(AppendError::NotAppended(_))));
         drop(writer);
         c[0].sleep(Duration::from_millis(10)).await;
-        // The name is free.
+        // The name of the destroyed log can be used again.
         let log = Log::create(&c[1], "t", &[NodeId(1)], SMALL).await.unwrap();
         assert_eq!(log.tail().await.unwrap(), Position::START);
     });
@@ -203,7 +203,7 @@ fn a_position_within_a_record_is_no_record() {
     run(1, |c: Vec<Lite>| async move {
         let log = Log::create(&c[0], "t", &[NodeId(1)], SMALL).await.unwrap();
         let writer = log.writer().await.unwrap();
-        // Images of frames lie at every slot of the record.
+        // The entry contains the image of a frame at each slot of the record.
         let mut entry = vec![0; 28];
         for slot in 1..20 {
             let image = litelog::frame_at(log.key(), Position::from_u64(1000 + slot), &[b"forged"]);
@@ -214,7 +214,8 @@ fn a_position_within_a_record_is_no_record() {
         writer.append(b"next").await.unwrap();
         for slot in 1..20 {
             let within = Position::from_u64(at.to_u64() + slot);
-            // No keeper has looked so far.
+            // The first position is unresolved because no keeper has run; the scan of the first turn runs
+            // one.
             let first = if slot == 1 { ReadError::NotYet } else { ReadError::NoRecord };
             assert_eq!(log.read(within).await, Err(first));
             assert_eq!(log.scan(within).next().await, Err(ReadError::NoRecord));

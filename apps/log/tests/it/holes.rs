@@ -1,4 +1,4 @@
-//! Holes of writers that died, gave up, or are slow.
+//! Tests of holes whose writers have died, have given up, or are slow.
 
 use super::{LIMIT, SMALL};
 use lite::testing::Cluster;
@@ -32,7 +32,7 @@ fn stage(seed: u64) -> (Cluster, Log, Writer) {
     (c, log, writer)
 }
 
-/// Appends an entry in a task, whose result it returns once there is one.
+/// Appends an entry in a task. The returned cell gets the result.
 fn begin(
     lite: &Lite,
     writer: &Writer,
@@ -69,7 +69,7 @@ fn a_hole_of_a_fetch_add_without_a_writer_is_filled() {
             assert_eq!(log.read(Position::from_u64(hole)).await, Err(ReadError::NotYet));
             writer.append(&[slots as u8]).await.unwrap();
         }
-        // This hole passes into a segment that does not exist.
+        // This hole ends in a segment that does not exist yet.
         directory.fetch_add(0, 600).await.unwrap();
         writer.append(&[4]).await.unwrap();
         assert_eq!(all(&log, from).await.unwrap(), [[1], [5], [30], [4]]);
@@ -89,7 +89,7 @@ fn a_slow_live_writer_is_waited_for() {
     let (from, at) = c.world.run(LIMIT, async move {
         let writer = Log::open(&quick, "t").await.unwrap().writer().await.unwrap();
         let at = writer.append(b"quick").await.unwrap();
-        // The keeper runs, and must not fill the place of a writer that lives.
+        // The slow writer lives, so the keeper must not fill its place.
         let from = reader.close_holes().await.unwrap();
         assert!(from < at);
         (from, at)
@@ -123,7 +123,7 @@ fn the_hole_of_a_dead_writer_is_filled_once_its_death_is_settled() {
         writer.append(b"quick").await.unwrap();
         reader.close_holes().await.unwrap()
     });
-    // The machine stops. Nobody knows yet that it is dead.
+    // The writer's machine stops. The manager has not declared it dead yet.
     c.nodes[1].0.pause(true);
     let reader = log.clone();
     c.world.run(LIMIT, async move {
@@ -131,7 +131,7 @@ fn the_hole_of_a_dead_writer_is_filled_once_its_death_is_settled() {
         assert!(matches!(closed, Err(LogError::Lite(lite::Error::Deadline))), "{closed:?}");
         assert_eq!(reader.read(from).await, Err(ReadError::NotYet));
     });
-    // The node of the segment does not hear of the death for a while.
+    // The manager declares the writer dead. The home of the segment does not get that message yet.
     c.nodes[2].0.hold("lite-control-in", true);
     c.hub.declare_dead(NodeId(2));
     let reader = log.clone();
@@ -145,7 +145,8 @@ fn the_hole_of_a_dead_writer_is_filled_once_its_death_is_settled() {
         assert_eq!(all(&reader, from).await.unwrap(), [b"quick"]);
         assert_eq!(reader.read(from).await, Err(ReadError::NoRecord));
     });
-    // What the dead node has sent arrives now, and is refused.
+    // The write that the dead writer had posted arrives only now. The home of the segment refuses it, so the
+    // records stay as they are.
     c.nodes[1].0.pause(false);
     c.fabric.hold_between(gid(2), gid(3), false);
     c.world.run_for(100 * MILLI);
@@ -168,7 +169,7 @@ fn a_write_of_unknown_outcome_is_repeated() {
     assert!(matches!(ended, Some(Err(AppendError::Unknown(at))) if at == from), "{ended:?}");
     let reader = log.clone();
     c.world.run(LIMIT, async move {
-        // The background task still has the place.
+        // The background task of the writer may still write the frame, so the keeper does not fill its place.
         assert_eq!(reader.close_holes().await.unwrap(), from);
     });
     c.fabric.delay_between(gid(2), gid(3), false);
@@ -216,7 +217,7 @@ fn a_writers_death_loses_no_acknowledged_record() {
         let log = log.clone();
         async move {
             let from = log.tail().await.unwrap();
-            // The writer makes segments as well, which must outlive it.
+            // The frames fill several segments. The writer makes these, and they must outlive it.
             for n in 0..40u8 {
                 writer.append(&[n; 1200]).await.unwrap();
             }
@@ -230,7 +231,7 @@ fn a_writers_death_loses_no_acknowledged_record() {
     c.world.run(LIMIT, async move {
         let found = all(&log, from).await.unwrap();
         assert_eq!(found, (0..40u8).map(|n| vec![n; 1200]).collect::<Vec<_>>());
-        // Its place among the writers is free again.
+        // The log has at most four writers. The entry of the dead one can be used again, so four more fit.
         let log = Log::open(&third, "t").await.unwrap();
         let mut writers = Vec::new();
         for _ in 0..4 {

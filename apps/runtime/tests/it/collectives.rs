@@ -1,50 +1,13 @@
 //! Tests of collective operations, and of output from all nodes.
 
-use lite::testing::{Fabric, Host, Hub, Poller, World};
-use lite::{Config, Lite};
-use platform::{ControlLink, Instant, IoAddr, LinkDown, Platform};
-use proto::{AppManifest, CutRule, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use proto::{AppManifest, CutRule, JobReport};
+use runtime::testing::{JobCluster, Outcome};
 use runtime::{App, BoxFuture, JobContext, JobError, Reduce};
-use spin::Mutex;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
-use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 /// The most bytes that fit a message.
 const INLINE: usize = 4000;
 /// The room for messages in the test.
 const ROOM: usize = 20_000;
-
-/// The messages of the nodes about jobs.
-type Seen = Arc<Mutex<Vec<(NodeId, ToManager)>>>;
-
-/// A control connection that hands the nodes' output and ends of jobs to the test.
-struct Tap {
-    inner: Arc<dyn ControlLink>,
-    node: NodeId,
-    seen: Seen,
-}
-
-impl ControlLink for Tap {
-    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        match proto::decode::<ToManager>(message).unwrap() {
-            message @ (ToManager::JobOutput { .. }
-            | ToManager::JobDone { .. }
-            | ToManager::JobFailed { .. }) => self.seen.lock().push((self.node, message)),
-            _ => return self.inner.poll_send(cx, message),
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
-        self.inner.poll_recv(cx)
-    }
-
-    fn lease_until(&self) -> Instant {
-        self.inner.lease_until()
-    }
-}
 
 /// An application that runs `test` on every node.
 struct Test<F>(F);
@@ -62,89 +25,36 @@ where
     }
 }
 
-/// Nodes that serve one job each.
-struct Nodes {
-    world: World,
-    hub: Arc<Hub>,
-    nodes: Vec<(Arc<Host>, Lite)>,
-    seen: Seen,
-}
+/// Nodes that run one application.
+struct Nodes(JobCluster);
 
 impl Nodes {
     fn new<F>(count: u8, test: F) -> Self
     where
         F: Fn(JobContext) -> BoxFuture<'static, Result<(), JobError>> + Clone + Send + Sync + 'static,
     {
-        let (mut world, fabric, hub, seen) = (World::new(1), Fabric::new(), Hub::new(), Seen::default());
-        let mut nodes = Vec::new();
-        for i in 1..=count {
-            let host = world.host(IoAddr(u64::from(i) << 32), 16 << 20);
-            let gid = Gid::from_ipv4([10, 0, 0, i]);
-            let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
-            let rnic: Arc<dyn Rnic> = fabric.rnic(port, host.clone());
-            let (inner, welcome) = hub.join(&*rnic);
-            let link = Arc::new(Tap { inner, node: welcome.node, seen: seen.clone() });
-            let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
-            world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-            let (served, apps) = (lite.clone(), vec![Box::new(Test(test.clone())) as Box<dyn App>]);
-            host.spawn("serve", Box::pin(async move { _ = runtime::serve(served, apps).await }));
-            nodes.push((host, lite));
-        }
-        world.run_for(Duration::from_millis(10));
-        Self { world, hub, nodes, seen }
+        let apps = || vec![Box::new(Test(test.clone())) as Box<dyn App>];
+        Self(JobCluster::new(1, 16 << 20, &vec![1; count.into()], apps))
     }
 
     /// Runs a job with one input file, cut into pieces. Returns its output.
-    fn run(&mut self, number: u64, file: &[u8]) -> Vec<u8> {
-        let job = JobId(number);
-        let nodes: Vec<NodeId> = self.nodes.iter().map(|(_, lite)| lite.node_id()).collect();
-        let inputs = vec![InputFile { name: "file".into(), len: file.len() as u64 }];
-        let (app, args) = ("test".into(), Vec::new());
-        let start = JobStart {
-            job,
-            app,
-            args,
-            nodes: nodes.clone(),
-            inputs,
-            datasets: vec![],
-            share: 0,
-            keep: false,
-        };
-        nodes.iter().for_each(|node| self.hub.send(*node, &ToNode::JobStart(start.clone())));
-        for (number, piece) in file.chunks(1000).enumerate() {
-            let (offset, bytes) = (number as u64 * 1000, piece.to_vec());
-            let input = ToNode::JobInput { job, file: 0, offset, bytes, end_of_split: true };
-            self.hub.send(nodes[number % nodes.len()], &input);
+    fn run(&mut self, file: &[u8]) -> Vec<u8> {
+        let files = [("file", file)];
+        let job = self.0.start("test", &[], &files, 0).unwrap();
+        self.0.load(job, &files, &CutRule::Anywhere, |_| 1000);
+        match self.0.finish(job) {
+            Outcome::Done { output, .. } => output,
+            other => panic!("{other:?}"),
         }
-        nodes.iter().for_each(|node| self.hub.send(*node, &ToNode::JobInputEnd { job }));
-        let (mut output, mut ended) = (Vec::new(), 0);
-        while ended < nodes.len() {
-            let seen = self.seen.clone();
-            let end = self.world.now() + Duration::from_secs(60);
-            self.world.run_until(end, || !seen.lock().is_empty());
-            let (node, message) = self.seen.lock().remove(0);
-            match message {
-                ToManager::JobOutput { bytes, .. } => {
-                    assert_eq!(node, nodes[0]);
-                    let taken = bytes.len() as u64;
-                    output.extend(bytes);
-                    self.hub.send(node, &ToNode::JobOutputAck { job, bytes: taken });
-                }
-                ToManager::JobDone { .. } => ended += 1,
-                other => panic!("{other:?}"),
-            }
-        }
-        output
     }
 
     /// Checks that nothing of a job is left, and returns the free memory.
     fn free(&mut self) -> Vec<u64> {
-        self.world.run_for(Duration::from_secs(5));
-        let free = |(_, lite): &(_, Lite)| {
+        let free = self.0.free();
+        for (_, lite) in &self.0.nodes {
             assert_eq!(lite.audit(), []);
-            lite.platform().memory().stats().free
-        };
-        self.nodes.iter().map(free).collect()
+        }
+        free
     }
 }
 
@@ -181,11 +91,11 @@ async fn exchange(job: JobContext) -> Result<(), JobError> {
 fn every_node_gets_what_is_sent_to_it() {
     for count in 1..=5 {
         let mut nodes = Nodes::new(count, |job| Box::pin(exchange(job)));
-        nodes.run(1, b"");
+        nodes.run(b"");
         // The first job has opened the connections, which keep memory.
         let free = nodes.free();
-        for number in 2..4 {
-            nodes.run(number, b"");
+        for _ in 2..4 {
+            nodes.run(b"");
             assert_eq!(nodes.free(), free);
         }
     }
@@ -202,7 +112,7 @@ async fn whole_file(job: JobContext) -> Result<(), JobError> {
 #[test]
 fn a_file_can_be_had_by_every_node() {
     for count in 1..=4 {
-        Nodes::new(count, |job| Box::pin(whole_file(job))).run(1, &data(1, 2, 54_321));
+        Nodes::new(count, |job| Box::pin(whole_file(job))).run(&data(1, 2, 54_321));
     }
 }
 
@@ -217,9 +127,9 @@ fn output_is_in_the_order_of_ranks() {
         let mut nodes =
             Nodes::new(count, |job| Box::pin(async move { job.output_in_order(part(job.rank())).await }));
         let expected: Vec<u8> = (0..usize::from(count)).flat_map(part).collect();
-        assert!(nodes.run(1, b"") == expected, "{count} nodes");
+        assert!(nodes.run(b"") == expected, "{count} nodes");
         let free = nodes.free();
-        assert!(nodes.run(2, b"") == expected, "{count} nodes");
+        assert!(nodes.run(b"") == expected, "{count} nodes");
         assert_eq!(nodes.free(), free);
     }
 }

@@ -2,243 +2,62 @@
 //! time. The RNIC completes work at once, and the test plays the manager.
 
 use grep::Grep;
-use lite::testing::{Fabric, Host, Hub, Poller, World};
-use lite::{Config, Lite};
 use mapreduce::{Job, MapReduce, Split, run_local};
-use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
-use proto::{CutRule, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use proto::{CutRule, JobId, JobReport, NodeId, ToManager, ToNode};
+use runtime::testing::{JobCluster, Outcome};
 use runtime::{App, End};
-use spin::Mutex;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
-use verbs::{Gid, MacAddr, PortAddress, Rnic};
 use wordcount::WordCount;
 
 /// Bytes of LITE memory per node.
 const MEMORY: u64 = 48 << 20;
 
-type Seen = Arc<Mutex<VecDeque<(NodeId, ToManager)>>>;
-/// The largest input credit that each node has announced for each job, and the number of announcements.
-type Credits = Arc<Mutex<BTreeMap<(NodeId, JobId), (u64, usize)>>>;
+/// Nodes that serve word count and grep. Input files are called `f0`, `f1` and so on.
+struct Cluster(JobCluster);
 
-/// A control connection that hands the nodes' messages about jobs to the test.
-struct Tap {
-    inner: Arc<dyn ControlLink>,
-    node: NodeId,
-    seen: Seen,
-    credits: Credits,
-}
-
-impl ControlLink for Tap {
-    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        match proto::decode::<ToManager>(message).unwrap() {
-            ToManager::JobProgress { done, total, .. } => assert!(done <= total),
-            ToManager::JobInputCredit { job, bytes } => {
-                let mut credits = self.credits.lock();
-                let (credit, count) = credits.entry((self.node, job)).or_default();
-                assert!(*credit < bytes, "a credit that is no news");
-                (*credit, *count) = (bytes, *count + 1);
-            }
-            message @ (ToManager::JobAccepted { .. }
-            | ToManager::JobOutput { .. }
-            | ToManager::JobDone { .. }
-            | ToManager::JobFailed { .. }
-            | ToManager::JobOver { .. }) => self.seen.lock().push_back((self.node, message)),
-            _ => return self.inner.poll_send(cx, message),
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
-        self.inner.poll_recv(cx)
-    }
-
-    fn lease_until(&self) -> Instant {
-        self.inner.lease_until()
+impl Deref for Cluster {
+    type Target = JobCluster;
+    fn deref(&self) -> &JobCluster {
+        &self.0
     }
 }
 
-/// A host that reports a configurable number of processors.
-struct Processors {
-    host: Arc<Host>,
-    cpus: usize,
-}
-
-impl Platform for Processors {
-    fn now(&self) -> Instant {
-        self.host.now()
-    }
-    fn fill_random(&self, buf: &mut [u8]) {
-        self.host.fill_random(buf);
-    }
-    fn cpus(&self) -> usize {
-        self.cpus
-    }
-    fn spawn(&self, name: &'static str, task: Task) {
-        self.host.spawn(name, task);
-    }
-    fn memory(&self) -> &dyn Memory {
-        self.host.memory()
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut JobCluster {
+        &mut self.0
     }
 }
 
-struct Cluster {
-    world: World,
-    fabric: Arc<Fabric>,
-    hub: Arc<Hub>,
-    nodes: Vec<(Arc<Host>, Lite)>,
-    seen: Seen,
-    credits: Credits,
-    ends: Arc<Mutex<Vec<(NodeId, End)>>>,
-    next_job: u64,
+fn apps() -> Vec<Box<dyn App>> {
+    vec![Box::new(Job::<WordCount>::default()), Box::new(Job::<Grep>::default())]
 }
 
-/// The result of a job.
-#[derive(Debug)]
-enum Outcome {
-    Done(Vec<u8>, Vec<JobReport>),
-    Failed(NodeId, String),
-    /// The listed nodes have ended, and the other nodes are silent.
-    Silent(Vec<NodeId>),
+const NAMES: [&str; 3] = ["f0", "f1", "f2"];
+
+fn named<'a>(files: &[&'a [u8]]) -> Vec<(&'static str, &'a [u8])> {
+    assert!(files.len() <= NAMES.len());
+    NAMES.into_iter().zip(files.iter().copied()).collect()
 }
 
 impl Cluster {
     fn new(seed: u64, count: u8) -> Self {
-        Self::with_cpus(seed, count, |_| 1)
+        Self::with_cpus(seed, &vec![1; count.into()])
     }
 
-    /// Starts a cluster whose node i, from 1 on, has `cpus(i)` processors.
-    fn with_cpus(seed: u64, count: u8, cpus: impl Fn(u8) -> usize) -> Self {
-        let mut cluster = Self {
-            world: World::new(seed),
-            fabric: Fabric::new(),
-            hub: Hub::new(),
-            nodes: Vec::new(),
-            seen: Seen::default(),
-            credits: Credits::default(),
-            ends: Arc::default(),
-            next_job: 1,
-        };
-        for i in 1..=count {
-            cluster.join(i, cpus(i));
-        }
-        cluster.world.run_for(Duration::from_millis(10));
-        cluster
+    /// Starts a cluster whose nodes have these numbers of processors.
+    fn with_cpus(seed: u64, cpus: &[usize]) -> Self {
+        Self(JobCluster::new(seed, MEMORY, cpus, apps))
     }
 
-    fn join(&mut self, i: u8, cpus: usize) {
-        let host = self.world.host(IoAddr(u64::from(i) << 32), MEMORY);
-        let gid = Gid::from_ipv4([10, 0, 0, i]);
-        let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
-        let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
-        let (inner, welcome) = self.hub.join(&*rnic);
-        let (node, seen, credits) = (welcome.node, self.seen.clone(), self.credits.clone());
-        let link = Arc::new(Tap { inner, node, seen, credits });
-        let platform = Arc::new(Processors { host: host.clone(), cpus });
-        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
-        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        let apps: Vec<Box<dyn App>> =
-            vec![Box::new(Job::<WordCount>::default()), Box::new(Job::<Grep>::default())];
-        let (ends, served) = (self.ends.clone(), lite.clone());
-        host.spawn(
-            "serve",
-            Box::pin(async move {
-                let node = served.node_id();
-                let end = runtime::serve(served, apps).await;
-                ends.lock().push((node, end));
-            }),
-        );
-        self.nodes.push((host, lite));
-    }
-
-    fn ids(&self) -> Vec<NodeId> {
-        self.nodes.iter().map(|(_, lite)| lite.node_id()).collect()
-    }
-
-    fn tell_all(&self, message: &ToNode) {
-        for id in self.ids() {
-            self.hub.send(id, message);
-        }
-    }
-
-    /// Returns the next message of a node about a job, or `None` if none arrives for a long time.
-    fn next(&mut self) -> Option<(NodeId, ToManager)> {
-        let seen = self.seen.clone();
-        let end = self.world.now() + Duration::from_secs(30);
-        self.world.run_until(end, || !seen.lock().is_empty());
-        self.seen.lock().pop_front()
-    }
-
-    /// Starts a job. The error is the first refusal.
+    /// Starts a job. The error is a refusal.
     fn start(&mut self, app: &str, args: &[&str], files: &[&[u8]], share: u64) -> Result<JobId, String> {
-        let job = JobId(self.next_job);
-        self.next_job += 1;
-        let inputs =
-            (0..).zip(files).map(|(i, f): (u32, _)| InputFile { name: format!("f{i}"), len: f.len() as u64 });
-        self.tell_all(&ToNode::JobStart(JobStart {
-            job,
-            app: app.into(),
-            args: args.iter().map(|&arg| arg.into()).collect(),
-            nodes: self.ids(),
-            inputs: inputs.collect(),
-            datasets: Vec::new(),
-            share,
-            keep: false,
-        }));
-        let mut refusal = None;
-        for _ in 0..self.nodes.len() {
-            match self.next().unwrap().1 {
-                ToManager::JobAccepted { .. } => {}
-                ToManager::JobFailed { reason, .. } => refusal = Some(reason),
-                other => panic!("{other:?}"),
-            }
-        }
-        refusal.map_or(Ok(job), Err)
+        self.0.start(app, args, &named(files), share)
     }
 
-    /// Sends the input, cut at the first allowed byte behind every `size` bytes.
+    /// Sends the input, cut at the first permitted byte behind every `size` bytes.
     fn load(&self, job: JobId, files: &[&[u8]], rule: &CutRule, size: usize) {
-        let ids = self.ids();
-        let mut turns = ids.iter().cycle();
-        for (file, bytes) in (0..).zip(files) {
-            for (offset, split) in cut(bytes, rule, size) {
-                let node = *turns.next().unwrap();
-                let count = split.len().div_ceil(48 << 10);
-                for (number, piece) in split.chunks(48 << 10).enumerate() {
-                    let offset = (offset + number * (48 << 10)) as u64;
-                    let end_of_split = number + 1 == count;
-                    let bytes = piece.to_vec();
-                    self.hub.send(node, &ToNode::JobInput { job, file, offset, bytes, end_of_split });
-                }
-            }
-        }
-        self.tell_all(&ToNode::JobInputEnd { job });
-    }
-
-    /// Handles output and reports until the job has ended on all nodes or failed on one.
-    fn finish(&mut self, job: JobId) -> Outcome {
-        let mut output = Vec::new();
-        let mut reports = BTreeMap::new();
-        while reports.len() < self.nodes.len() {
-            let Some(message) = self.next() else { return Outcome::Silent(reports.into_keys().collect()) };
-            match message {
-                (node, ToManager::JobOutput { job: of, bytes }) => {
-                    assert_eq!((node, of), (self.ids()[0], job), "rank 0 gives the output");
-                    assert!(bytes.len() <= 64 << 10);
-                    let bytes_taken = bytes.len() as u64;
-                    output.extend(bytes);
-                    self.hub.send(node, &ToNode::JobOutputAck { job, bytes: bytes_taken });
-                }
-                (node, ToManager::JobDone { report, .. }) => {
-                    assert!(reports.insert(node, report).is_none());
-                }
-                (node, ToManager::JobFailed { reason, .. }) => return Outcome::Failed(node, reason),
-                (_, other) => panic!("{other:?}"),
-            }
-        }
-        Outcome::Done(output, reports.into_values().collect())
+        self.0.load(job, &named(files), rule, |_| size);
     }
 
     fn run<M: MapReduce>(
@@ -250,33 +69,10 @@ impl Cluster {
         let job = self.start(M::NAME, args, files, 1000).unwrap();
         self.load(job, files, &M::cut(), size);
         match self.finish(job) {
-            Outcome::Done(output, reports) => (output, reports),
+            Outcome::Done { output, reports } => (output, reports),
             other => panic!("{other:?}"),
         }
     }
-
-    /// Returns the free LITE memory of all nodes.
-    fn free(&mut self) -> Vec<u64> {
-        self.world.run_for(Duration::from_secs(5));
-        self.nodes
-            .iter()
-            .filter(|(host, _)| !host.is_dead())
-            .map(|(host, _)| host.memory().stats().free)
-            .collect()
-    }
-}
-
-/// Returns offsets and bytes of splits.
-fn cut<'a>(bytes: &'a [u8], rule: &CutRule, size: usize) -> Vec<(usize, &'a [u8])> {
-    let mut splits = Vec::new();
-    let mut start = 0;
-    while start < bytes.len() {
-        let rest = bytes.get(start + size - 1..).unwrap_or_default();
-        let end = rest.iter().position(|&b| rule.allows(b)).map_or(bytes.len(), |more| start + size + more);
-        splits.push((start, &bytes[start..end]));
-        start = end;
-    }
-    splits
 }
 
 /// Returns the word counts of a text as one processor computes them.
@@ -325,7 +121,7 @@ fn nodes_may_have_different_numbers_of_processors() {
     let text = text(30_000);
     let expected = counts(&text);
     for (nodes, cpus) in [(1, [2, 0, 0]), (1, [20, 0, 0]), (3, [1, 3, 8]), (3, [16, 1, 5])] {
-        let mut cluster = Cluster::with_cpus(7, nodes, |i| cpus[usize::from(i) - 1]);
+        let mut cluster = Cluster::with_cpus(7, &cpus[..nodes]);
         let (output, reports) = cluster.run::<WordCount>(&[], &[&text], 10_000);
         assert!(output == expected, "{nodes} {cpus:?}");
         assert_eq!(sum(&reports, "words"), 30_000);
@@ -405,7 +201,7 @@ fn the_death_of_a_node_fails_the_job_and_names_it() {
             cluster.world.run_for(Duration::from_millis(5));
             cluster.hub.declare_dead(lite.node_id());
             match cluster.finish(job) {
-                Outcome::Failed(by, reason) => {
+                Outcome::Failed { node: by, reason, .. } => {
                     assert_ne!(by, lite.node_id());
                     assert!(reason.contains(&format!("{} is down", lite.node_id())), "{step}: {reason}");
                     cluster.tell_all(&ToNode::JobCancel { job, reason });
@@ -418,7 +214,7 @@ fn the_death_of_a_node_fails_the_job_and_names_it() {
                     assert!(!done.contains(&lite.node_id()));
                 }
                 // The node died after all nodes had reported.
-                Outcome::Done(result, _) => {
+                Outcome::Done { output: result, .. } => {
                     assert!(step > 15, "{step}");
                     assert!(result == expected, "{step}");
                 }
@@ -448,7 +244,7 @@ fn output_waits_for_the_manager_and_a_cancelled_job_leaves_nothing() {
     let job = cluster.start("wordcount", &[], &[&text], 1000).unwrap();
     cluster.load(job, &[&text], &WordCount::cut(), 100_000);
     let mut output = Vec::new();
-    while let Some((_, message)) = cluster.next() {
+    while let Some((_, message)) = cluster.next_message() {
         match message {
             ToManager::JobOutput { bytes, .. } => output.extend(bytes),
             other => panic!("{other:?}"),
@@ -457,14 +253,14 @@ fn output_waits_for_the_manager_and_a_cancelled_job_leaves_nothing() {
     assert!(output.len() <= ToManager::OUTPUT_WINDOW && output.len() > ToManager::OUTPUT_WINDOW - (64 << 10));
     assert!(expected.starts_with(&output));
     cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
-    let mut ended: Vec<_> = (0..2).map(|_| cluster.next().unwrap()).collect();
+    let mut ended: Vec<_> = (0..2).map(|_| cluster.next_message().unwrap()).collect();
     ended.sort_by_key(|(node, _)| *node);
     let over = ToManager::JobOver { job };
     assert_eq!(ended, cluster.ids().into_iter().map(|node| (node, over.clone())).collect::<Vec<_>>());
     assert_eq!(cluster.free(), free, "nothing is left when the nodes have said so");
     // A node that is told a second time answers a second time.
     cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
-    assert!((0..2).all(|_| cluster.next().unwrap().1 == over));
+    assert!((0..2).all(|_| cluster.next_message().unwrap().1 == over));
     // The nodes then accept the next job.
     assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
 }
@@ -476,7 +272,7 @@ fn a_node_is_ready_for_a_window_beyond_what_it_has_taken() {
     let job = cluster.start("wordcount", &[], &[&text], 3_000_000).unwrap();
     let node = NodeId(1);
     cluster.world.run_for(Duration::from_millis(10));
-    assert_eq!(cluster.credits.lock().get(&(node, job)), Some(&(ToNode::INPUT_WINDOW, 1)));
+    assert_eq!(cluster.credit(node, job), Some((ToNode::INPUT_WINDOW, 1)));
     let piece = 48u64 << 10;
     let mut taken = 0;
     for (number, bytes) in (0..).zip(text.chunks(48 << 10).take(40)) {
@@ -485,10 +281,10 @@ fn a_node_is_ready_for_a_window_beyond_what_it_has_taken() {
         cluster.hub.send(node, &message);
         taken += piece;
         cluster.world.run_for(Duration::from_millis(1));
-        let (credit, _) = cluster.credits.lock()[&(node, job)];
+        let (credit, _) = cluster.credit(node, job).unwrap();
         assert!(credit <= taken + ToNode::INPUT_WINDOW && credit >= taken + ToNode::INPUT_WINDOW * 3 / 4);
     }
-    assert!(cluster.credits.lock()[&(node, job)].1 <= 10, "not a message for each piece");
+    assert!(cluster.credit(node, job).unwrap().1 <= 10, "not a message for each piece");
 }
 
 #[test]
@@ -497,9 +293,5 @@ fn serving_ends_with_the_membership() {
     cluster.hub.send(NodeId(1), &ToNode::Shutdown);
     cluster.hub.cut(NodeId(2));
     cluster.world.run_for(Duration::from_secs(1));
-    let mut ends = cluster.ends.lock().clone();
-    ends.sort_by_key(|(node, _)| *node);
-    assert_eq!(ends.len(), 2);
-    assert_eq!(ends[0], (NodeId(1), End::Shutdown));
-    assert_eq!(ends[1], (NodeId(2), End::Lost));
+    assert_eq!(cluster.ends(), [(NodeId(1), End::Shutdown), (NodeId(2), End::Lost)]);
 }

@@ -52,6 +52,14 @@ pub(crate) fn cases() -> Vec<Case> {
         ensure!(done.output.lines().next().is_some_and(|line| line.starts_with(says)), "{}", done.output);
         Ok(Outcome::Passed)
     }));
+    cases.push(Case::new("misuse::tests-beside-tests", |log| {
+        // This run has the lock of the clone.
+        let done = tool::run(xtask().args(["test", "lint::cycles"]), log, Duration::from_secs(60))?;
+        ensure!(!done.status.success(), "it succeeded");
+        ensure!(done.output.lines().count() == 1, "{}", done.output);
+        one_error(&done.output, "other tests run in this clone")?;
+        Ok(Outcome::Passed)
+    }));
     cases.push(Case::new("misuse::busy-port", |log| {
         let taken = TcpListener::bind("127.0.0.1:0")?;
         let port = taken.local_addr()?.port().to_string();

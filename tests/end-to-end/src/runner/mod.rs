@@ -2,10 +2,12 @@
 
 pub mod cargo_test;
 mod case;
+mod lock;
 mod schedule;
 mod timings;
 
 pub use case::{Case, Check, Lane, Outcome, Tally};
+pub use lock::RunLock;
 pub use timings::Timings;
 
 use crate::job::inputs;
@@ -14,7 +16,7 @@ use lab::{interrupt, paths, setup};
 use std::path::PathBuf;
 
 /// Prepares the machine, and runs the tests, `jobs` at once [default: one for each processor, up to a limit].
-pub fn run(cases: Vec<Case>, jobs: Option<usize>) -> Result<(Tally, Timings)> {
+pub fn run(_lock: &RunLock, cases: Vec<Case>, jobs: Option<usize>) -> Result<(Tally, Timings)> {
     interrupt::watch()?;
     setup::qemu()?;
     setup::components()?;

@@ -8,7 +8,7 @@
 mod seed;
 
 use hostile_manager::drive;
-use manager::planted::{Bug, plant};
+use manager::{Bug, plant};
 use std::hash::{BuildHasher, RandomState};
 use std::panic;
 

@@ -9,13 +9,15 @@ use anyhow::{Context, Result};
 use lab::perftest::cell::{Cell, Direction};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
-use lab::ui;
+use lab::{interrupt, ui};
 
 /// Payload bytes; those of `apps/bench`.
 const SIZES: [u32; 6] = [8, 64, 512, 4096, 16384, 65536];
-/// The explanation of all tables here.
-const MACHINES: &str =
-    "two appliances, q35 with 1 processor each, SoftRoCE, path MTU 4096, both sides between the same two";
+/// The programs of perftest whose figure is a latency, and those whose figure is a throughput.
+const LATENCIES: [&str; 3] = ["ib_write_lat", "ib_read_lat", "ib_send_lat"];
+const THROUGHPUTS: [&str; 2] = ["ib_write_bw", "ib_read_bw"];
+/// From this size on, fewer messages are enough for a throughput of perftest.
+const LARGE: u32 = 16384;
 
 /// A figure of perftest.
 struct Raw {
@@ -25,38 +27,13 @@ struct Raw {
     mb_s: Option<f64>,
 }
 
-/// The figures of both sides.
-pub(super) struct Between {
+/// The figures of both sides in one round.
+struct Round {
     lite: Vec<Row>,
     perftest: Vec<Raw>,
-    sizes: &'static [u32],
 }
 
-impl Between {
-    pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Self> {
-        let sizes = if quick { &SIZES[..1] } else { &SIZES[..] };
-        let samples = if quick { "20" } else { "500" }.to_owned();
-        let mut pair =
-            ui::step("two appliances", || AppliancePair::boot(lab.programs.clone(), &Plan::default()))?;
-        // The first measurement does not count, because QEMU translates the code during it.
-        let mut lite = pair.job("bench", &["20".to_owned()])?;
-        if !quick {
-            lite = ui::step("LITE by size", || pair.job("bench", &[samples]))?;
-        }
-        let lite = lite::parse(&String::from_utf8_lossy(&lite))?;
-        let mut perftest = Vec::new();
-        for program in ["ib_write_lat", "ib_read_lat", "ib_send_lat", "ib_write_bw", "ib_read_bw"] {
-            for &size in sizes {
-                let mtu = Nic::Softroce.mtu();
-                let cell = Cell::new(program, Direction::ApplianceAppliance, size, mtu, 0.0, quick);
-                let figure = pair.run(&cell).with_context(|| cell.to_string())?;
-                let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
-                perftest.push(Raw { program, size, p50_us: figure.p50_us(), mb_s });
-            }
-        }
-        Ok(Self { lite, perftest, sizes })
-    }
-
+impl Round {
     fn ours(&self, what: &str, size: u32) -> Option<&Row> {
         lite::find(&self.lite, what, size.into())
     }
@@ -64,19 +41,114 @@ impl Between {
     fn theirs(&self, program: &str, size: u32) -> Option<&Raw> {
         self.perftest.iter().find(|raw| (raw.program, raw.size) == (program, size))
     }
+}
 
-    /// Returns LITE's latency and its ratio to perftest's.
-    fn latencies(&self, what: &str, program: &str, size: u32) -> [Option<f64>; 3] {
-        let ours = self.ours(what, size).and_then(|row| row.p50_us);
-        let theirs = self.theirs(program, size).and_then(|raw| raw.p50_us);
+/// The number of operations of each measurement.
+#[derive(Clone, Copy)]
+struct Effort {
+    sizes: &'static [u32],
+    samples: u32,
+    /// Messages of a throughput of perftest: small ones, and large ones.
+    messages: [u32; 2],
+}
+
+impl Effort {
+    /// Returns perftest's cells.
+    fn cells(self) -> impl Iterator<Item = Cell> {
+        let cell = |program, size, iterations| Cell {
+            program,
+            direction: Direction::ApplianceAppliance,
+            size,
+            mtu: Nic::Softroce.mtu(),
+            loss: 0.0,
+            iterations,
+        };
+        self.sizes.iter().flat_map(move |&size| {
+            let messages = self.messages[usize::from(size >= LARGE)];
+            let latencies = LATENCIES.map(|program| cell(program, size, self.samples));
+            latencies.into_iter().chain(THROUGHPUTS.map(|program| cell(program, size, messages)))
+        })
+    }
+}
+
+/// The figures of both sides in all rounds.
+pub(super) struct Between {
+    rounds: Vec<Round>,
+    sizes: &'static [u32],
+}
+
+impl Between {
+    /// Measures both sides in turn. The sides alternate in coming first.
+    pub(super) fn measure(lab: &Lab, quick: bool) -> Result<Self> {
+        let (rounds, effort) = if quick {
+            (1, Effort { sizes: &SIZES[..1], samples: 20, messages: [20, 20] })
+        } else {
+            (5, Effort { sizes: &SIZES, samples: 500, messages: [2000, 400] })
+        };
+        let mut pair =
+            ui::step("two appliances", || AppliancePair::boot(lab.programs.clone(), &Plan::default()))?;
+        // The first measurement of each side does not count, because QEMU translates the code during it.
+        if !quick {
+            ui::step("warming up", || {
+                run_lite(&mut pair, effort)?;
+                run_perftest(&mut pair, effort)
+            })?;
+        }
+        let round = |n| {
+            interrupt::check()?;
+            ui::step(&format!("LITE and perftest by size: {n} of {rounds}"), || {
+                // Fields are evaluated in the order of the expression.
+                if n % 2 == 0 {
+                    Ok(Round {
+                        lite: run_lite(&mut pair, effort)?,
+                        perftest: run_perftest(&mut pair, effort)?,
+                    })
+                } else {
+                    Ok(Round {
+                        perftest: run_perftest(&mut pair, effort)?,
+                        lite: run_lite(&mut pair, effort)?,
+                    })
+                }
+            })
+        };
+        let rounds = (1..=rounds).map(round).collect::<Result<_>>()?;
+        Ok(Self { rounds, sizes: effort.sizes })
+    }
+
+    /// Returns the best figure of all rounds, as `better` chooses it, of LITE and of perftest, and their
+    /// ratio. Other work on the machine only makes a figure worse, so the best one is the least disturbed.
+    fn best(
+        &self,
+        better: fn(f64, f64) -> f64,
+        ours: impl Fn(&Round) -> Option<f64>,
+        theirs: impl Fn(&Round) -> Option<f64>,
+    ) -> [Option<f64>; 3] {
+        let ours = self.rounds.iter().filter_map(ours).reduce(better);
+        let theirs = self.rounds.iter().filter_map(theirs).reduce(better);
         [ours, theirs, ours.zip(theirs).map(|(ours, theirs)| ours / theirs)]
+    }
+
+    /// Returns the explanation of all tables here.
+    fn machines(&self) -> String {
+        format!(
+            "two appliances, q35 with 1 processor each, SoftRoCE, path MTU 4096, both sides between the same two, in turn, \
+             the best of {} rounds of each side",
+            self.rounds.len()
+        )
+    }
+
+    /// Returns LITE's latency, perftest's, and their ratio.
+    fn latencies(&self, what: &str, program: &str, size: u32) -> [Option<f64>; 3] {
+        let ours = |round: &Round| round.ours(what, size)?.p50_us;
+        self.best(f64::min, ours, |round| round.theirs(program, size)?.p50_us)
     }
 
     pub(super) fn latency(&self) -> Table {
         let mut table = Table::new(
             "Latency by size",
             format!(
-                "{MACHINES}; p50 in us; a write of LITE until its completion, ib_write_lat half a round trip"
+                "{}; p50 in us; a write of LITE until its completion, ib_write_lat half a round trip",
+                self.machines()
             ),
             &["bytes", "LITE read", "ib_read_lat", "ratio", "LITE write", "ib_write_lat"],
         );
@@ -93,14 +165,16 @@ impl Between {
     pub(super) fn throughput(&self) -> Table {
         let mut table = Table::new(
             "Throughput by size",
-            format!("{MACHINES}; MB/s; LITE with 16 operations in flight, perftest with its default depth"),
+            format!(
+                "{}; MB/s; LITE with 16 operations in flight, perftest with its default depth",
+                self.machines()
+            ),
             &["bytes", "LITE writes", "ib_write_bw", "ratio", "LITE reads", "ib_read_bw", "ratio"],
         );
         for &size in self.sizes {
             let side = |what, program| {
-                let ours = self.ours(what, size).and_then(|row| row.mb_s);
-                let theirs = self.theirs(program, size).and_then(|raw| raw.mb_s);
-                [ours, theirs, ours.zip(theirs).map(|(ours, theirs)| ours / theirs)].map(maybe)
+                let ours = |round: &Round| round.ours(what, size)?.mb_s;
+                self.best(f64::max, ours, |round| round.theirs(program, size)?.mb_s).map(maybe)
             };
             let [writes, write_bw, first] = side("write_bw", "ib_write_bw");
             let [reads, read_bw, second] = side("read_bw", "ib_read_bw");
@@ -114,23 +188,39 @@ impl Between {
         let mut table = Table::new(
             "Calls beside round trips of verbs",
             format!(
-                "{MACHINES}; p50 in us; a call sends and returns as many bytes; a round trip of SENDs (twice \
+                "{}; p50 in us; a call sends and returns as many bytes; a round trip of SENDs (twice \
                  ib_send_lat) is the least of RPC by SEND, one of WRITEs (twice ib_write_lat) the least of RPC whose \
                  ends poll memory; in one process and without a network, a call of 64 B takes {:.0} ns, of which two \
                  WRITEs with immediate by verbs alone take {:.0} ns",
-                in_process.all_ns, in_process.verbs_ns
+                self.machines(),
+                in_process.all_ns,
+                in_process.verbs_ns
             ),
             &["bytes", "LITE call", "by SEND", "ratio", "by WRITE", "ratio"],
         );
         for &size in self.sizes {
-            let call = self.ours("rpc", size).and_then(|row| row.p50_us);
-            let trip = |program| self.theirs(program, size).and_then(|raw| raw.p50_us).map(|half| 2.0 * half);
-            let (send, write) = (trip("ib_send_lat"), trip("ib_write_lat"));
-            let ratio = |trip: Option<f64>| call.zip(trip).map(|(call, trip)| call / trip);
-            let cells = [call, send, ratio(send), write, ratio(write)].map(maybe);
-            let [call, send, to_send, write, to_write] = cells;
+            let beside = |program| {
+                let trip = |round: &Round| Some(2.0 * round.theirs(program, size)?.p50_us?);
+                self.best(f64::min, |round| round.ours("rpc", size)?.p50_us, trip).map(maybe)
+            };
+            let [call, send, to_send] = beside("ib_send_lat");
+            let [_, write, to_write] = beside("ib_write_lat");
             table.row([size.to_string(), call, send, to_send, write, to_write]);
         }
         table
     }
+}
+
+fn run_lite(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Row>> {
+    let output = pair.job("bench", &[effort.samples.to_string()])?;
+    lite::parse(&String::from_utf8_lossy(&output))
+}
+
+fn run_perftest(pair: &mut AppliancePair, effort: Effort) -> Result<Vec<Raw>> {
+    let run = |cell: Cell| {
+        let figure = pair.run(&cell).with_context(|| cell.to_string())?;
+        let mb_s = figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20) / 1e6);
+        Ok(Raw { program: cell.program, size: cell.size, p50_us: figure.p50_us(), mb_s })
+    };
+    effort.cells().map(run).collect()
 }

@@ -2,19 +2,20 @@
 //! show them, each beside what is known of the paper's.
 
 mod between;
+mod simulated;
 mod waiting;
 
+use super::document;
 use super::host::Host;
 use super::lab::Lab;
 use super::native;
 use super::table::Table;
-use super::{nodes, qos, scaling};
+use super::{qos, scaling};
 use crate::output;
 use anyhow::{Context, Result};
 use between::Between;
 use clap::{Args, ValueEnum};
-use lab::{interrupt, paths, ui};
-use serde_json::Value;
+use lab::{interrupt, paths};
 
 /// The page that `--write` replaces.
 const PAGE: &str = "docs/performance/figures.md";
@@ -28,14 +29,24 @@ times of a card: what runs between two appliances is translated by TCG, and what
 is measured](README.md#how-it-is-measured) applies.
 ";
 
+/// The amount of measurements, for the head of the page.
+const AMOUNT: &str = "as many rounds as each figure says";
+
+/// The warning for readers if the machine was busy.
+const BUSY: &str = "\
+\n**Other work ran on the machine meanwhile.** What runs between appliances is rough, in absolute figures and in
+ratios; what is simulated is exact.
+";
+
 /// The names of all figures, each with the least number of its rows with `--quick`.
-pub(crate) const NAMES: [(&str, usize); 8] = [
+pub(crate) const NAMES: [(&str, usize); 9] = [
     ("latency", 1),
     ("throughput", 1),
     ("memory", 5),
     ("regions", 5),
     ("rpc", 1),
     ("waiting", 1),
+    ("threads", 7),
     ("nodes", 2),
     ("qos", 12),
 ];
@@ -69,6 +80,8 @@ enum Figure {
     Rpc,
     /// Processor time of waiting between calls
     Waiting,
+    /// Writes and calls of a growing number of threads (simulated)
+    Threads,
     /// Calls of a growing number of nodes (simulated)
     Nodes,
     /// High priority beside a flood of low priority
@@ -95,11 +108,12 @@ impl Figure {
                  LITE's own work."
             }
             Self::Waiting => {
-                "The authors' source: a waiting caller spins for a nominal 10 us and then sleeps; one thread per node \
-                 polls for all. The numbers of the paper's figure are not known here."
+                "Paper: the numbers of this figure are not known here. In the authors' source a waiting caller spins for a \
+                 nominal 10 us and then sleeps, and one thread per node polls for all."
             }
+            Self::Threads => "Paper: the numbers of this figure are not known here.",
             Self::Nodes => {
-                "The authors' source admits 15 nodes. The numbers of the paper's figure are not known here."
+                "Paper: the numbers of this figure are not known here. The authors' source admits 15 nodes."
             }
             Self::Qos => "Paper: the numbers of this figure are not known here.",
         }
@@ -143,7 +157,8 @@ impl Shared<'_> {
                 Ok(self.between()?.calls(in_process))
             }
             Figure::Waiting => waiting::table(lab, quick),
-            Figure::Nodes => cluster(quick),
+            Figure::Threads => simulated::threads(quick),
+            Figure::Nodes => simulated::nodes(quick),
             Figure::Qos => qos::table(lab, if quick { 1 } else { 5 }, if quick { 20 } else { 300 }),
         }
     }
@@ -157,7 +172,10 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let lab = Lab::new()?;
     let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None };
-    let mut text = format!("{HEAD}\n{}\n", host.sentence(if options.quick { 1 } else { 5 }));
+    let mut text = format!("{HEAD}\n{}\n", host.describe(AMOUNT));
+    if host.busy().is_some() {
+        text.push_str(BUSY);
+    }
     for figure in Figure::value_variants().iter().copied() {
         if !options.figure.is_empty() && !options.figure.contains(&figure) {
             continue;
@@ -168,39 +186,10 @@ pub(super) fn bench(options: &Options) -> Result<()> {
         text.push_str(&format!("\n{}\n{}\n", table.markdown(), figure.paper()));
     }
     if let Some((file, path)) = page {
-        std::fs::write(file.path(), text)?;
+        std::fs::write(file.path(), document::wrapped(&text))?;
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Simulates clusters of growing size, each node of which calls random others.
-fn cluster(quick: bool) -> Result<Table> {
-    let mut table = Table::new(
-        "Calls of a growing number of nodes (simulated)",
-        "one process under virtual time; each node makes 10 calls of 64 B to random others and connects on demand; all \
-         times are the simulation's, and the heap is of the process",
-        &["nodes", "calls, virtual ms", "calls per virtual s", "connected peers", "heap per peer, B"],
-    );
-    const CALLS: u64 = 10;
-    for nodes in if quick { &[2, 4][..] } else { &[2, 8, 32, 128, 512] } {
-        let file = tempfile::NamedTempFile::new()?;
-        ui::step(&format!("{nodes} nodes"), || nodes::simulate([*nodes, CALLS, 1], Some(file.path())))?;
-        let figures: Value = serde_json::from_slice(&std::fs::read(file.path())?)?;
-        let figure = |name: &str| {
-            let value = figures.get(name).and_then(Value::as_f64);
-            value.with_context(|| format!("the simulation does not say `{name}`"))
-        };
-        let ms = figure("calls, connecting on demand: virtual time (ms)")?;
-        table.row([
-            nodes.to_string(),
-            format!("{ms:.2}"),
-            format!("{:.0}", (nodes * CALLS) as f64 / ms * 1e3),
-            format!("{:.1}", figure("connected peers of a node ()")?),
-            format!("{:.0}", figure("connected peer: heap (B)")?),
-        ]);
-    }
-    Ok(table)
 }
 
 #[cfg(test)]
