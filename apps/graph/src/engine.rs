@@ -4,8 +4,8 @@ use crate::edge::{filled, with_room};
 use crate::net::Net;
 use crate::part::Part;
 use crate::program::{Global, Program, Vertex};
-use crate::signals;
-use crate::sparse::Sparse;
+use crate::signals::{self, Heard};
+use crate::sparse::{Sparse, push_cuts};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -69,18 +69,30 @@ pub async fn run<P: Program>(net: &mut dyn Net, part: Arc<Part>, program: P) -> 
     Ok(Outcome { values, rounds, exchanges })
 }
 
+/// The number of signals that are added up independently of each other.
+const LANES: usize = 4;
+
 /// Adds up the signals that lead to a target.
 fn fold<P: Program>(part: &Part, program: &P, slots: &[u64], target: usize) -> u64 {
     let signal = |slot: u32| slots.get(slot as usize).copied().unwrap_or(P::IDENTITY);
-    if part.incoming.weights.is_empty() {
-        let sources = part.incoming.of(target).iter();
-        sources.fold(P::IDENTITY, |sum, slot| program.combine(sum, program.gather(signal(*slot), 1)))
-    } else {
+    if !part.incoming.weights.is_empty() {
         let sources = part.incoming.weighted(target);
-        sources.fold(P::IDENTITY, |sum, (slot, weight)| {
+        return sources.fold(P::IDENTITY, |sum, (slot, weight)| {
             program.combine(sum, program.gather(signal(slot), weight))
-        })
+        });
     }
+    let (blocks, rest) = part.incoming.of(target).as_chunks::<LANES>();
+    let mut lanes = [P::IDENTITY; LANES];
+    for block in blocks {
+        for (sum, slot) in lanes.iter_mut().zip(block) {
+            *sum = program.combine(*sum, program.gather(signal(*slot), 1));
+        }
+        if lanes.iter().any(|sum| program.is_enough(*sum)) {
+            break;
+        }
+    }
+    let sums = rest.iter().map(|slot| program.gather(signal(*slot), 1));
+    lanes.into_iter().chain(sums).fold(P::IDENTITY, |sum, part| program.combine(sum, part))
 }
 
 impl<P: Program> State<P> {
@@ -120,30 +132,29 @@ impl<P: Program> State<P> {
             }
         }
         let cuts = self.part.len()..self.part.incoming.len();
-        if !self.is_sparse(self.changed.len()) {
+        if !self.is_sparse(&self.changed) {
             return Ok(cuts.map(|target| fold(&self.part, &*self.program, &self.slots, target)).collect());
         }
-        let sparse = match &mut self.sparse {
-            Some(sparse) => sparse,
-            none => none.insert(Sparse::new::<P>(&self.part)?),
-        };
         let mut partial = vec![P::IDENTITY; cuts.len()];
         for slot in &self.changed {
-            sparse.push_cuts(&*self.program, &self.slots, *slot, (cuts.start, &mut partial));
+            push_cuts(&*self.program, &self.part, &self.slots, *slot, &mut partial);
         }
         Ok(partial)
     }
 
-    /// Returns true if a superstep in which that many slots have changed follows their edges.
-    fn is_sparse(&self, changed: usize) -> bool {
-        P::MONOTONE && changed * SPARSE_PART <= self.part.slots()
+    /// Returns true if a superstep in which these slots have changed follows their edges.
+    fn is_sparse(&self, changed: &[u32]) -> bool {
+        let part = &self.part;
+        P::MONOTONE
+            && part.outgoing.len() == part.slots()
+            && part.outgoing.edges_of(changed) * SPARSE_PART <= part.held_edges()
     }
 
     /// Returns the messages to all nodes, by rank.
     fn messages(&self, own: &Global, partial: &[u64], me: usize) -> Vec<Vec<u8>> {
         let part = &*self.part;
         let mut is_changed = Vec::new();
-        if P::MONOTONE {
+        if P::MONOTONE && part.lent.len() > 1 {
             is_changed.resize(part.len(), false);
             for at in &self.changed {
                 if let Some(flag) = is_changed.get_mut(*at as usize) {
@@ -155,20 +166,8 @@ impl<P: Program> State<P> {
             let unchanged = P::MONOTONE && !is_changed.get(at as usize).copied().unwrap_or(false);
             if unchanged { None } else { self.slots.get(at as usize).copied() }
         };
-        let sum = |target: usize| {
-            let sum = partial.get(target - part.len()).copied();
-            sum.filter(|sum| !P::MONOTONE || *sum != P::IDENTITY)
-        };
-        let mut messages = Vec::new();
-        for (rank, (lent, cuts)) in part.lent.iter().zip(&part.cuts).enumerate() {
-            if rank == me {
-                messages.push(Vec::new());
-                continue;
-            }
-            let words = Words { lent, cuts: cuts.clone(), at: 0, signal: &signal, sum: &sum };
-            messages.push(signals::emit(own, P::IDENTITY, words));
-        }
-        messages
+        let sum = |cut: usize| partial.get(cut).copied().filter(|sum| !P::MONOTONE || *sum != P::IDENTITY);
+        signals::to_all(part, me, own, P::IDENTITY, signal, sum)
     }
 
     /// Stores what the other nodes have sent. Returns the sums over all nodes, and the partial sums for own
@@ -185,26 +184,24 @@ impl<P: Program> State<P> {
         if P::MONOTONE {
             self.active.extend_from_slice(&self.changed);
         }
-        for (rank, message) in received.iter().enumerate().filter(|(rank, _)| *rank != me) {
-            let malformed = JobError::Malformed { rank };
-            let ghosts = self.part.ghosts.get(rank).cloned().ok_or(malformed.clone())?;
-            let hubs = self.part.hubs.get(rank).ok_or(malformed)?;
-            let active = &mut self.active;
-            let parsed = signals::parse(rank, message, ghosts.len() + hubs.len(), |number, word| {
-                if P::MONOTONE && word == P::IDENTITY {
-                    return;
-                }
-                if let Some(hub) = number.checked_sub(ghosts.len()) {
-                    sums.extend(hubs.get(hub).map(|hub| (*hub, word)));
-                } else if let Some(slot) = slots.get_mut(ghosts.start + number) {
-                    *slot = word;
+        let active = &mut self.active;
+        let others = signals::from_all(&self.part, me, received, |to, word| {
+            if P::MONOTONE && word == P::IDENTITY {
+                return;
+            }
+            match to {
+                Heard::Hub(hub) => sums.push((hub, word)),
+                Heard::Slot(slot) => {
+                    if let Some(into) = slots.get_mut(slot as usize) {
+                        *into = word;
+                    }
                     if P::MONOTONE {
-                        active.push((ghosts.start + number) as u32);
+                        active.push(slot);
                     }
                 }
-            });
-            global.add(parsed?);
-        }
+            }
+        });
+        global.add(others?);
         sums.sort_unstable();
         Ok((global, sums))
     }
@@ -216,10 +213,10 @@ impl<P: Program> State<P> {
         global: Global,
         sums: Vec<(u32, u64)>,
     ) -> Result<Global, JobError> {
-        if self.is_sparse(self.active.len()) {
+        if self.is_sparse(&self.active) {
             return self.compute_sparse(&global, &sums);
         }
-        let sums = Arc::new(sums);
+        let (sums, common) = (Arc::new(sums), self.program.common(self.part.vertices, &global));
         let ranges = shares(&self.part, net.cpus());
         let workers: Vec<_> = ranges
             .into_iter()
@@ -230,7 +227,7 @@ impl<P: Program> State<P> {
                     values: self.values.clone(),
                     slots: self.slots.clone(),
                     sums: sums.clone(),
-                    global,
+                    common,
                 };
                 net.start(Box::pin(work.compute(range)) as BoxFuture<'static, Vec<u64>>)
             })
@@ -270,12 +267,13 @@ impl<P: Program> State<P> {
             none => none.insert(Sparse::new::<P>(&self.part)?),
         };
         for slot in &self.active {
-            sparse.push(program, &self.slots, *slot, self.part.len());
+            sparse.push(program, &self.part, &self.slots, *slot);
         }
         for (hub, sum) in sums {
             sparse.add(program, *hub, *sum);
         }
         let values = Arc::make_mut(&mut self.values);
+        let common = program.common(self.part.vertices, global);
         let (mut own, changed) = (Global::default(), &mut self.changed);
         changed.clear();
         sparse.take::<P>(|at, sum| {
@@ -283,7 +281,7 @@ impl<P: Program> State<P> {
             else {
                 return;
             };
-            let new = program.apply(&vertex, *value, sum, global);
+            let new = program.apply(&vertex, *value, sum, common);
             if new != *value {
                 own.delta = own.delta.wrapping_add(program.delta(*value, new));
                 *value = new;
@@ -296,44 +294,6 @@ impl<P: Program> State<P> {
     }
 }
 
-/// The words of a message: signals of lent vertices, then partial sums.
-struct Words<'a, S, T> {
-    lent: &'a [u32],
-    cuts: Range<usize>,
-    at: usize,
-    signal: &'a S,
-    sum: &'a T,
-}
-
-impl<S, T> Clone for Words<'_, S, T> {
-    fn clone(&self) -> Self {
-        Self { lent: self.lent, cuts: self.cuts.clone(), at: self.at, signal: self.signal, sum: self.sum }
-    }
-}
-
-impl<S: Fn(u32) -> Option<u64>, T: Fn(usize) -> Option<u64>> Iterator for Words<'_, S, T> {
-    type Item = Option<u64>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let at = self.at;
-        self.at += 1;
-        match self.lent.get(at) {
-            Some(vertex) => Some((self.signal)(*vertex)),
-            None => {
-                let target = self.cuts.start + at - self.lent.len();
-                (target < self.cuts.end).then(|| (self.sum)(target))
-            }
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.lent.len() + self.cuts.len()).saturating_sub(self.at);
-        (left, Some(left))
-    }
-}
-
-impl<S: Fn(u32) -> Option<u64>, T: Fn(usize) -> Option<u64>> ExactSizeIterator for Words<'_, S, T> {}
-
 /// A worker's view of a superstep.
 struct Work<P> {
     part: Arc<Part>,
@@ -341,7 +301,8 @@ struct Work<P> {
     values: Arc<Vec<u64>>,
     slots: Arc<Vec<u64>>,
     sums: Arc<Vec<(u32, u64)>>,
-    global: Global,
+    /// The result of [`Program::common`].
+    common: u64,
 }
 
 impl<P: Program> Work<P> {
@@ -351,15 +312,21 @@ impl<P: Program> Work<P> {
         let mut sums = self.sums.get(self.sums.partition_point(|(hub, _)| (*hub as usize) < range.start)..);
         let mut edges = 0;
         for at in range {
+            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { break };
+            if self.program.is_final(*value) {
+                new.push(*value);
+                continue;
+            }
             let mut sum = fold(&self.part, &*self.program, &self.slots, at);
             while let Some(((hub, partial), rest)) = sums.and_then(<[_]>::split_first)
-                && *hub as usize == at
+                && *hub as usize <= at
             {
-                sum = self.program.combine(sum, *partial);
+                if *hub as usize == at {
+                    sum = self.program.combine(sum, *partial);
+                }
                 sums = Some(rest);
             }
-            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { break };
-            new.push(self.program.apply(&vertex, *value, sum, &self.global));
+            new.push(self.program.apply(&vertex, *value, sum, self.common));
             edges += self.part.incoming.of(at).len() + 1;
             if edges >= TURN {
                 edges = 0;

@@ -4,8 +4,10 @@
 //! not changed are left out if that is shorter.
 
 use crate::bytes::Reader;
+use crate::part::Part;
 use crate::program::Global;
 use alloc::vec::Vec;
+use core::ops::Range;
 use runtime::JobError;
 
 /// The length of the head: three numbers and the form.
@@ -21,6 +23,63 @@ const PAIRS: u8 = 2;
 /// Returns the length of the longest message of `words` words, in bytes.
 pub(crate) fn longest(words: usize) -> usize {
     HEAD + 8 * words
+}
+
+/// The receiver of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The slot of a ghost.
+    Slot(u32),
+    /// An own hub, which gets a partial sum.
+    Hub(u32),
+}
+
+/// Returns the messages to all nodes, by rank. `signal` returns the signal of an own vertex, `sum` the
+/// partial sum for a hub of another node, counted from 0; both return `None` for what has not changed.
+pub(crate) fn to_all(
+    part: &Part,
+    me: usize,
+    own: &Global,
+    unchanged: u64,
+    signal: impl Fn(u32) -> Option<u64>,
+    sum: impl Fn(usize) -> Option<u64>,
+) -> Vec<Vec<u8>> {
+    let first = part.len();
+    let to = |(rank, (lent, cuts)): (usize, (&Vec<u32>, &Range<usize>))| {
+        if rank == me {
+            return Vec::new();
+        }
+        let word = |number: usize| match lent.get(number) {
+            Some(vertex) => signal(*vertex),
+            None => sum(cuts.start + number - lent.len() - first),
+        };
+        emit(own, unchanged, (0..lent.len() + cuts.len()).map(word))
+    };
+    part.lent.iter().zip(&part.cuts).enumerate().map(to).collect()
+}
+
+/// Calls `each` for each word of the messages of all nodes, which are by rank. Returns the sums of the
+/// numbers to add up.
+pub(crate) fn from_all(
+    part: &Part,
+    me: usize,
+    messages: &[Vec<u8>],
+    mut each: impl FnMut(Heard, u64),
+) -> Result<Global, JobError> {
+    let mut all = Global::default();
+    for (rank, message) in messages.iter().enumerate().filter(|(rank, _)| *rank != me) {
+        let malformed = JobError::Malformed { rank };
+        let ghosts = part.ghosts.get(rank).cloned().ok_or(malformed.clone())?;
+        let hubs = part.hubs.get(rank).ok_or(malformed)?;
+        let parsed = parse(rank, message, ghosts.len() + hubs.len(), |number, word| {
+            match number.checked_sub(ghosts.len()) {
+                None => each(Heard::Slot((ghosts.start + number) as u32), word),
+                Some(hub) => hubs.get(hub).map_or((), |hub| each(Heard::Hub(*hub), word)),
+            }
+        });
+        all.add(parsed?);
+    }
+    Ok(all)
 }
 
 /// Returns a message of `words`: `None` for a word that has not changed. If most words have changed,
