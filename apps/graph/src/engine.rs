@@ -1,6 +1,6 @@
 //! Supersteps: the execution of a vertex program.
 
-use crate::edge::{filled, with_room};
+use crate::edge::{filled, reserve, with_room};
 use crate::net::Net;
 use crate::part::Part;
 use crate::program::{Global, Program, Vertex};
@@ -72,27 +72,35 @@ pub async fn run<P: Program>(net: &mut dyn Net, part: Arc<Part>, program: P) -> 
 /// The number of signals that are added up independently of each other.
 const LANES: usize = 4;
 
-/// Adds up the signals that lead to a target.
-fn fold<P: Program>(part: &Part, program: &P, slots: &[u64], target: usize) -> u64 {
-    let signal = |slot: u32| slots.get(slot as usize).copied().unwrap_or(P::IDENTITY);
+/// Adds up the signals that lead to a target, whose sources are `sources`.
+#[inline(always)]
+fn fold<P: Program>(part: &Part, program: &P, slots: &[u64], target: usize, sources: &[u32]) -> u64 {
     if !part.incoming.weights.is_empty() {
+        let signal = |slot: u32| slots.get(slot as usize).copied().unwrap_or(P::IDENTITY);
         let sources = part.incoming.weighted(target);
         return sources.fold(P::IDENTITY, |sum, (slot, weight)| {
             program.combine(sum, program.gather(signal(slot), weight))
         });
     }
-    let (blocks, rest) = part.incoming.of(target).as_chunks::<LANES>();
+    let (blocks, rest) = sources.as_chunks::<LANES>();
     let mut lanes = [P::IDENTITY; LANES];
     for block in blocks {
-        for (sum, slot) in lanes.iter_mut().zip(block) {
-            *sum = program.combine(*sum, program.gather(signal(*slot), 1));
+        let signals = block.map(|slot| slots.get(slot as usize));
+        for (sum, signal) in lanes.iter_mut().zip(signals) {
+            // Every edge comes from a slot. A branch costs less here than a value that stands in.
+            let Some(signal) = signal else { return P::IDENTITY };
+            *sum = program.combine(*sum, program.gather(*signal, 1));
         }
         if lanes.iter().any(|sum| program.is_enough(*sum)) {
             break;
         }
     }
-    let sums = rest.iter().map(|slot| program.gather(signal(*slot), 1));
-    lanes.into_iter().chain(sums).fold(P::IDENTITY, |sum, part| program.combine(sum, part))
+    let mut sum = lanes.into_iter().fold(P::IDENTITY, |sum, part| program.combine(sum, part));
+    for slot in rest {
+        let Some(signal) = slots.get(*slot as usize) else { return P::IDENTITY };
+        sum = program.combine(sum, program.gather(*signal, 1));
+    }
+    sum
 }
 
 impl<P: Program> State<P> {
@@ -109,31 +117,40 @@ impl<P: Program> State<P> {
     /// Returns the numbers of this node before the first superstep.
     fn first(&mut self) -> Global {
         let mut own = Global::default();
-        for (at, value) in self.values.iter().enumerate() {
-            let Some(vertex) = vertex(&self.part, at) else { continue };
+        for ((at, vertex), value) in (0..).zip(vertices(&self.part)).zip(&*self.values) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *value));
             // A signal without effect need not be sent.
-            if !P::MONOTONE || self.program.scatter(&vertex, *value) != P::IDENTITY {
-                self.changed.push(at as u32);
+            if P::MONOTONE && self.program.scatter(&vertex, *value) != P::IDENTITY {
+                self.changed.push(at);
             }
         }
-        own.changed = self.changed.len() as u64;
+        own.changed = if P::MONOTONE { self.changed.len() } else { self.values.len() } as u64;
         own
     }
 
     /// Sets the signals of changed vertices. Returns the partial sums for hubs of other nodes, by target.
     fn scatter(&mut self) -> Result<Vec<u64>, JobError> {
         let slots = Arc::make_mut(&mut self.slots);
-        for at in &self.changed {
-            let at = *at as usize;
-            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { continue };
-            if let Some(slot) = slots.get_mut(at) {
+        if P::MONOTONE {
+            for at in &self.changed {
+                let at = *at as usize;
+                let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else {
+                    continue;
+                };
+                if let Some(slot) = slots.get_mut(at) {
+                    *slot = self.program.scatter(&vertex, *value);
+                }
+            }
+        } else {
+            for ((slot, vertex), value) in slots.iter_mut().zip(vertices(&self.part)).zip(&*self.values) {
                 *slot = self.program.scatter(&vertex, *value);
             }
         }
         let cuts = self.part.len()..self.part.incoming.len();
         if !self.is_sparse(&self.changed) {
-            return Ok(cuts.map(|target| fold(&self.part, &*self.program, &self.slots, target)).collect());
+            let (part, program) = (&*self.part, &*self.program);
+            let sum = |target| fold(part, program, &self.slots, target, part.incoming.of(target));
+            return Ok(cuts.map(sum).collect());
         }
         let mut partial = vec![P::IDENTITY; cuts.len()];
         for slot in &self.changed {
@@ -232,9 +249,15 @@ impl<P: Program> State<P> {
                 net.start(Box::pin(work.compute(range)) as BoxFuture<'static, Vec<u64>>)
             })
             .collect();
-        let mut new = with_room(self.part.len())?;
+        let mut new = Vec::new();
         for worker in workers {
-            new.append(&mut worker.await?);
+            let mut more = worker.await?;
+            if new.is_empty() {
+                new = more;
+            } else {
+                reserve(&mut new, more.len())?;
+                new.append(&mut more);
+            }
         }
         if new.len() != self.part.len() {
             return Err(JobError::OutOfMemory { wanted: 8 * self.part.len() as u64, has: 0 });
@@ -246,15 +269,15 @@ impl<P: Program> State<P> {
     fn replace(&mut self, new: Vec<u64>) -> Global {
         let mut own = Global::default();
         self.changed.clear();
-        for (at, (old, new)) in self.values.iter().zip(&new).enumerate() {
-            let Some(vertex) = vertex(&self.part, at) else { continue };
+        let pairs = self.values.iter().zip(&new);
+        for ((at, vertex), (old, new)) in (0..).zip(vertices(&self.part)).zip(pairs) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *new));
-            if old != new {
-                own.delta = own.delta.wrapping_add(self.program.delta(*old, *new));
-                self.changed.push(at as u32);
+            own.changed += u64::from(old != new);
+            own.delta = own.delta.wrapping_add(self.program.delta(*old, *new));
+            if P::MONOTONE && old != new {
+                self.changed.push(at);
             }
         }
-        own.changed = self.changed.len() as u64;
         self.values = Arc::new(new);
         own
     }
@@ -310,31 +333,48 @@ impl<P: Program> Work<P> {
     async fn compute(self, range: Range<usize>) -> Vec<u64> {
         let Ok(mut new) = with_room(range.len()) else { return Vec::new() };
         let mut sums = self.sums.get(self.sums.partition_point(|(hub, _)| (*hub as usize) < range.start)..);
-        let mut edges = 0;
-        for at in range {
-            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { break };
-            if self.program.is_final(*value) {
+        let (part, program, incoming) = (&*self.part, &*self.program, &self.part.incoming);
+        let (begin, len) = (range.start, range.len());
+        let mut done = incoming.range(begin).start;
+        let mut rest = incoming.neighbours.get(done..).unwrap_or_default();
+        let ends = incoming.offsets.iter().skip(begin + 1);
+        let each =
+            range.zip(vertices(part).skip(begin)).zip(self.values.iter().skip(begin)).zip(ends).take(len);
+        let mut turn = done + begin + TURN;
+        for (((at, vertex), value), end) in each {
+            let Some((sources, more)) = rest.split_at_checked(*end as usize - done) else { break };
+            (rest, done) = (more, *end as usize);
+            if program.is_final(*value) {
                 new.push(*value);
                 continue;
             }
-            let mut sum = fold(&self.part, &*self.program, &self.slots, at);
-            while let Some(((hub, partial), rest)) = sums.and_then(<[_]>::split_first)
+            let mut sum = fold(part, program, &self.slots, at, sources);
+            while let Some(((hub, partial), others)) = sums.and_then(<[_]>::split_first)
                 && *hub as usize <= at
             {
                 if *hub as usize == at {
-                    sum = self.program.combine(sum, *partial);
+                    sum = program.combine(sum, *partial);
                 }
-                sums = Some(rest);
+                sums = Some(others);
             }
-            new.push(self.program.apply(&vertex, *value, sum, self.common));
-            edges += self.part.incoming.of(at).len() + 1;
-            if edges >= TURN {
-                edges = 0;
+            new.push(program.apply(&vertex, *value, sum, self.common));
+            if done + at >= turn {
+                turn = done + at + TURN;
                 platform::yield_now().await;
             }
         }
         new
     }
+}
+
+/// Returns all own vertices.
+fn vertices(part: &Part) -> impl Iterator<Item = Vertex> {
+    let vertices = part.vertices;
+    part.ids.iter().zip(&part.out_degrees).map(move |(id, degree)| Vertex {
+        id: *id,
+        out_degree: *degree,
+        vertices,
+    })
 }
 
 /// Returns an own vertex.

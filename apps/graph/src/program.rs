@@ -113,7 +113,7 @@ pub trait Program: Send + Sync + 'static {
         0
     }
 
-    /// Returns the part of a vertex in [`Global::delta`] when its value changes.
+    /// Returns the part of a vertex in [`Global::delta`]: 0 if its value has not changed.
     fn delta(&self, _old: u64, _new: u64) -> u64 {
         0
     }
