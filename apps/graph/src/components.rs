@@ -99,7 +99,7 @@ pub async fn components(net: &mut dyn Net, part: &Part) -> Result<Outcome, JobEr
             labels.get(root).copied().filter(|label| changed && *label != NONE)
         };
         let hub = |number: usize| label((part.slots() + number) as u32);
-        let received = net.exchange(signals::to_all(part, me, &own, NONE, label, hub)).await?;
+        let received = net.exchange(signals::to_all(part, me, &own, NONE, false, label, hub)).await?;
         exchanges += 1;
         is_changed.fill(false);
         let mut changed = 0;

@@ -184,7 +184,7 @@ impl<P: Program> State<P> {
             if unchanged { None } else { self.slots.get(at as usize).copied() }
         };
         let sum = |cut: usize| partial.get(cut).copied().filter(|sum| !P::MONOTONE || *sum != P::IDENTITY);
-        signals::to_all(part, me, own, P::IDENTITY, signal, sum)
+        signals::to_all(part, me, own, P::IDENTITY, !P::MONOTONE, signal, sum)
     }
 
     /// Stores what the other nodes have sent. Returns the sums over all nodes, and the partial sums for own

@@ -52,7 +52,7 @@ pub async fn shortest_paths(net: &mut dyn Net, part: &Part, source: u64) -> Resu
             length.filter(|_| search.changed.get(at).copied().unwrap_or(false))
         };
         let hub = |number: usize| changed(part.slots() + number);
-        let messages = signals::to_all(part, me, &own, NONE, |at| changed(at as usize), hub);
+        let messages = signals::to_all(part, me, &own, NONE, false, |at| changed(at as usize), hub);
         let received = net.exchange(messages).await?;
         exchanges += 1;
         search.changed.fill(false);

@@ -35,12 +35,14 @@ pub(crate) enum Heard {
 }
 
 /// Returns the messages to all nodes, by rank. `signal` returns the signal of an own vertex, `sum` the
-/// partial sum for a hub of another node, counted from 0; both return `None` for what has not changed.
+/// partial sum for a hub of another node, counted from 0; both return `None` for what has not changed, which
+/// is nothing if `is_whole`.
 pub(crate) fn to_all(
     part: &Part,
     me: usize,
     own: &Global,
     unchanged: u64,
+    is_whole: bool,
     signal: impl Fn(u32) -> Option<u64>,
     sum: impl Fn(usize) -> Option<u64>,
 ) -> Vec<Vec<u8>> {
@@ -53,7 +55,7 @@ pub(crate) fn to_all(
             Some(vertex) => signal(*vertex),
             None => sum(cuts.start + number - lent.len() - first),
         };
-        emit(own, unchanged, (0..lent.len() + cuts.len()).map(word))
+        emit(own, unchanged, is_whole, (0..lent.len() + cuts.len()).map(word))
     };
     part.lent.iter().zip(&part.cuts).enumerate().map(to).collect()
 }
@@ -83,14 +85,15 @@ pub(crate) fn from_all(
 }
 
 /// Returns a message of `words`: `None` for a word that has not changed. If most words have changed,
-/// `unchanged` is sent for the others.
+/// `unchanged` is sent for the others. With `is_whole` no word is `None`.
 pub(crate) fn emit(
     global: &Global,
     unchanged: u64,
+    is_whole: bool,
     words: impl ExactSizeIterator<Item = Option<u64>> + Clone,
 ) -> Vec<u8> {
     let count = words.len();
-    let changed = words.clone().flatten().count();
+    let changed = if is_whole { count } else { words.clone().flatten().count() };
     let lens = [(8 * count, ALL), (count.div_ceil(8) + 8 * changed, BITS), (12 * changed, PAIRS)];
     let (len, form) = lens.into_iter().min().unwrap_or((8 * count, ALL));
     let mut out = Vec::with_capacity(HEAD + len);
@@ -99,7 +102,11 @@ pub(crate) fn emit(
     }
     out.push(form);
     match form {
-        ALL => words.for_each(|word| out.extend_from_slice(&word.unwrap_or(unchanged).to_le_bytes())),
+        ALL => {
+            out.resize(HEAD + 8 * count, 0);
+            let (into, _) = out.get_mut(HEAD..).unwrap_or_default().as_chunks_mut();
+            into.iter_mut().zip(words).for_each(|(to, word)| *to = word.unwrap_or(unchanged).to_le_bytes());
+        }
         BITS => {
             let bits = out.len();
             out.resize(bits + count.div_ceil(8), 0);
@@ -133,9 +140,8 @@ pub(crate) fn parse(
     let global = Global { changed: reader.u64()?, mass: reader.u64()?, delta: reader.u64()? };
     match reader.u8()? {
         ALL => {
-            for number in 0..count {
-                each(number, reader.u64()?);
-            }
+            let (words, _) = reader.slice(8 * count)?.as_chunks();
+            words.iter().enumerate().for_each(|(number, word)| each(number, u64::from_le_bytes(*word)));
         }
         BITS => {
             let bits = reader.slice(count.div_ceil(8))?;
@@ -171,7 +177,7 @@ mod tests {
             [(0, 1, ALL), (100, 1, ALL), (100, 3, BITS), (1000, 100, PAIRS), (100, 1000, PAIRS)]
         {
             let words = (0..count).map(|n: usize| (n % every == every - 1).then_some(n as u64 * 7));
-            let message = emit(&global, u64::MAX, words.clone());
+            let message = emit(&global, u64::MAX, false, words.clone());
             assert_eq!(message[HEAD - 1], form, "{count} {every}");
             assert!(message.len() <= longest(count));
             let mut got = std::vec![None; count];
@@ -184,14 +190,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let global = Global::default();
-        let message = emit(&global, 0, [Some(5), None, None, None].into_iter());
+        let message = emit(&global, 0, false, [Some(5), None, None, None].into_iter());
         let parse = |message: &[u8], count| parse(3, message, count, |_, _| {});
         assert_eq!(parse(&message, 4), Ok(global));
         let malformed = Err(JobError::Malformed { rank: 3 });
         assert_eq!(parse(&message[..message.len() - 1], 4), malformed);
         assert_eq!(parse(&[&message[..], &[0]].concat(), 4), malformed);
         assert_eq!(parse(&[], 4), malformed);
-        let mut pairs = emit(&global, 0, (0..1000).map(|n| (n == 999).then_some(1)));
+        let mut pairs = emit(&global, 0, false, (0..1000).map(|n| (n == 999).then_some(1)));
         assert_eq!(parse(&pairs, 999), malformed);
         pairs[HEAD - 1] = 3;
         assert_eq!(parse(&pairs, 1000), malformed);

@@ -10,6 +10,7 @@ use runtime::App;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use verbs::{Gid, MacAddr, PortAddress};
 
@@ -42,19 +43,21 @@ impl ControlLink for Watch {
 /// Nodes that have been given one job, which obeys orders.
 pub(crate) struct Cluster {
     desks: Vec<Arc<Desk>>,
+    /// True while the job obeys an order.
+    busy: Arc<AtomicBool>,
 }
 
 impl Cluster {
     pub(crate) fn start(nodes: u8, graph: Vec<Pair>, source: u64) -> Self {
         let (fabric, hub, graph) = (DirectFabric::new(), Hub::new(), Arc::new(graph));
-        let mut desks = Vec::new();
+        let (mut desks, busy) = (Vec::new(), Arc::<AtomicBool>::default());
         for number in 1..=nodes {
             let memory = Words::new(IoAddr(u64::from(number) << 40), MEMORY);
             let gid = Gid::from_ipv4([10, 0, 0, number]);
             let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, number]), gid, lid: 0 };
             let rnic = fabric.rnic(port, Arc::new(memory.clone()));
             let (link, welcome) = hub.join(&*rnic);
-            let lite = node::start(number.into(), memory, rnic, Arc::new(Watch(link)), welcome);
+            let lite = node::start(busy.clone(), number.into(), memory, rnic, Arc::new(Watch(link)), welcome);
             let desk = Arc::new(Desk::default());
             let bench = Bench { graph: graph.clone(), source, desk: desk.clone() };
             let served = lite.clone();
@@ -79,15 +82,17 @@ impl Cluster {
             hub.send(*node, &ToNode::JobStart(start));
             hub.send(*node, &ToNode::JobInputEnd { job: JobId(1) });
         }
-        Self { desks }
+        Self { desks, busy }
     }
 
     /// Runs an algorithm on all nodes. Returns the seconds from the first start to the last end.
     pub(crate) fn run(&mut self, algorithm: &str) -> f64 {
+        self.busy.store(true, Ordering::Relaxed);
         for desk in &self.desks {
             desk.order(Order::Run(algorithm.into()));
         }
         let ended: Vec<_> = self.desks.iter().map(|desk| desk.ended()).collect();
+        self.busy.store(false, Ordering::Relaxed);
         let begin = ended.iter().map(|run| run.begin).min().unwrap();
         let end = ended.iter().map(|run| run.end).max().unwrap();
         (end - begin).as_secs_f64()

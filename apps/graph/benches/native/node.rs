@@ -11,9 +11,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// The turns without work after which the thread sleeps.
-const IDLE: u32 = 20_000;
-/// The length of a sleep.
+/// The length of a sleep while nothing is measured.
 const NAP: Duration = Duration::from_micros(100);
 
 /// The tasks of a node that are ready.
@@ -86,8 +84,9 @@ impl Platform for Machine {
     }
 }
 
-/// Starts a node with a thread of its own.
+/// Starts a node with a thread of its own, which sleeps between two looks while `busy` is false.
 pub(crate) fn start(
+    busy: Arc<AtomicBool>,
     number: u64,
     memory: Words,
     rnic: Arc<DirectRnic>,
@@ -99,14 +98,12 @@ pub(crate) fn start(
     let lite = Lite::start(machine.clone(), rnic, link, welcome, Config::default()).unwrap();
     let polled = lite.clone();
     thread::spawn(move || {
-        let mut idle = 0;
         loop {
             let worked = queue.run() | polled.poll(machine.now());
-            idle = if worked { 0 } else { idle + 1 };
-            if idle > IDLE {
-                thread::sleep(NAP);
-            } else if !worked {
+            if worked || busy.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
+            } else {
+                thread::sleep(NAP);
             }
         }
     });
