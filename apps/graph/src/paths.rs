@@ -16,7 +16,7 @@ use runtime::JobError;
 
 /// The length of a path that there is not.
 const NONE: u64 = u64::MAX;
-/// The part of the mean weight that is the width of a bucket.
+/// The part of the mean weight that is about the width of a bucket.
 const BUCKETS: u64 = 4;
 /// The number of edges after which other tasks run.
 const TURN: usize = 1 << 16;
@@ -28,7 +28,8 @@ struct Search<'a> {
     lengths: Vec<u64>,
     /// The slots by bucket, each with its length when it was added.
     buckets: BTreeMap<u64, Vec<(u64, u32)>>,
-    width: u64,
+    /// The binary logarithm of the width of a bucket.
+    bits: u32,
     /// The vertices and hubs whose lengths have changed since the last exchange.
     changed: Vec<bool>,
 }
@@ -82,7 +83,7 @@ impl<'a> Search<'a> {
             part,
             lengths: filled(NONE, part.slots() + hubs)?,
             buckets: BTreeMap::new(),
-            width: (mean / BUCKETS).max(1),
+            bits: (mean / BUCKETS).max(1).ilog2(),
             changed: filled(false, part.slots() + hubs)?,
         })
     }
@@ -99,7 +100,7 @@ impl<'a> Search<'a> {
         }
         *known = length;
         *changed = true;
-        push(self.buckets.entry(length / self.width).or_default(), (length, slot))
+        push(self.buckets.entry(length >> self.bits).or_default(), (length, slot))
     }
 
     /// Follows paths until none becomes shorter. Returns the number of paths that have been followed.
