@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod doctor;
 mod documents;
+mod effort;
 mod findings;
 mod image;
 mod language;
@@ -59,6 +60,8 @@ enum Command {
     Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Prints the lines of code of each application, and those that call LITE, beside the paper's
+    Effort,
     /// Makes the files of a release: images, manager, library, licences, checksums
     Release(release::Options),
     /// Runs simulated clusters under random work and faults, and checks their behaviour against models
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Lint(options) => language::lint(&options),
+        Command::Effort => effort::effort(),
         Command::Release(options) => release::release(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),

@@ -1,11 +1,11 @@
 //! Supersteps: the execution of a vertex program.
 
-use crate::edge::{filled, with_room};
+use crate::edge::{filled, reserve, with_room};
 use crate::net::Net;
 use crate::part::Part;
 use crate::program::{Global, Program, Vertex};
-use crate::signals;
-use crate::sparse::Sparse;
+use crate::signals::{self, Heard};
+use crate::sparse::{Sparse, push_cuts};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -69,18 +69,38 @@ pub async fn run<P: Program>(net: &mut dyn Net, part: Arc<Part>, program: P) -> 
     Ok(Outcome { values, rounds, exchanges })
 }
 
-/// Adds up the signals that lead to a target.
-fn fold<P: Program>(part: &Part, program: &P, slots: &[u64], target: usize) -> u64 {
-    let signal = |slot: u32| slots.get(slot as usize).copied().unwrap_or(P::IDENTITY);
-    if part.incoming.weights.is_empty() {
-        let sources = part.incoming.of(target).iter();
-        sources.fold(P::IDENTITY, |sum, slot| program.combine(sum, program.gather(signal(*slot), 1)))
-    } else {
+/// The number of signals that are added up independently of each other.
+const LANES: usize = 4;
+
+/// Adds up the signals that lead to a target, whose sources are `sources`.
+#[inline(always)]
+fn fold<P: Program>(part: &Part, program: &P, slots: &[u64], target: usize, sources: &[u32]) -> u64 {
+    if !part.incoming.weights.is_empty() {
+        let signal = |slot: u32| slots.get(slot as usize).copied().unwrap_or(P::IDENTITY);
         let sources = part.incoming.weighted(target);
-        sources.fold(P::IDENTITY, |sum, (slot, weight)| {
+        return sources.fold(P::IDENTITY, |sum, (slot, weight)| {
             program.combine(sum, program.gather(signal(slot), weight))
-        })
+        });
     }
+    let (blocks, rest) = sources.as_chunks::<LANES>();
+    let mut lanes = [P::IDENTITY; LANES];
+    for block in blocks {
+        let signals = block.map(|slot| slots.get(slot as usize));
+        for (sum, signal) in lanes.iter_mut().zip(signals) {
+            // Every edge comes from a slot. A branch costs less here than a value that stands in.
+            let Some(signal) = signal else { return P::IDENTITY };
+            *sum = program.combine(*sum, program.gather(*signal, 1));
+        }
+        if lanes.iter().any(|sum| program.is_enough(*sum)) {
+            break;
+        }
+    }
+    let mut sum = lanes.into_iter().fold(P::IDENTITY, |sum, part| program.combine(sum, part));
+    for slot in rest {
+        let Some(signal) = slots.get(*slot as usize) else { return P::IDENTITY };
+        sum = program.combine(sum, program.gather(*signal, 1));
+    }
+    sum
 }
 
 impl<P: Program> State<P> {
@@ -97,53 +117,61 @@ impl<P: Program> State<P> {
     /// Returns this node's part of the sums that all nodes add up before the first superstep.
     fn first(&mut self) -> Global {
         let mut own = Global::default();
-        for (at, value) in self.values.iter().enumerate() {
-            let Some(vertex) = vertex(&self.part, at) else { continue };
+        for ((at, vertex), value) in (0..).zip(vertices(&self.part)).zip(&*self.values) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *value));
             // A vertex whose signal has no effect counts as unchanged, so its signal is not sent.
-            if !P::MONOTONE || self.program.scatter(&vertex, *value) != P::IDENTITY {
-                self.changed.push(at as u32);
+            if P::MONOTONE && self.program.scatter(&vertex, *value) != P::IDENTITY {
+                self.changed.push(at);
             }
         }
-        own.changed = self.changed.len() as u64;
+        own.changed = if P::MONOTONE { self.changed.len() } else { self.values.len() } as u64;
         own
     }
 
     /// Sets the signals of changed vertices. Returns the partial sums for hubs of other nodes, by target.
     fn scatter(&mut self) -> Result<Vec<u64>, JobError> {
         let slots = Arc::make_mut(&mut self.slots);
-        for at in &self.changed {
-            let at = *at as usize;
-            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { continue };
-            if let Some(slot) = slots.get_mut(at) {
+        if P::MONOTONE {
+            for at in &self.changed {
+                let at = *at as usize;
+                let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else {
+                    continue;
+                };
+                if let Some(slot) = slots.get_mut(at) {
+                    *slot = self.program.scatter(&vertex, *value);
+                }
+            }
+        } else {
+            for ((slot, vertex), value) in slots.iter_mut().zip(vertices(&self.part)).zip(&*self.values) {
                 *slot = self.program.scatter(&vertex, *value);
             }
         }
         let cuts = self.part.len()..self.part.incoming.len();
-        if !self.is_sparse(self.changed.len()) {
-            return Ok(cuts.map(|target| fold(&self.part, &*self.program, &self.slots, target)).collect());
+        if !self.is_sparse(&self.changed) {
+            let (part, program) = (&*self.part, &*self.program);
+            let sum = |target| fold(part, program, &self.slots, target, part.incoming.of(target));
+            return Ok(cuts.map(sum).collect());
         }
-        let sparse = match &mut self.sparse {
-            Some(sparse) => sparse,
-            none => none.insert(Sparse::new::<P>(&self.part)?),
-        };
         let mut partial = vec![P::IDENTITY; cuts.len()];
         for slot in &self.changed {
-            sparse.push_cuts(&*self.program, &self.slots, *slot, (cuts.start, &mut partial));
+            push_cuts(&*self.program, &self.part, &self.slots, *slot, &mut partial);
         }
         Ok(partial)
     }
 
-    /// Returns true if a superstep with `changed` changed slots follows only the edges from these.
-    fn is_sparse(&self, changed: usize) -> bool {
-        P::MONOTONE && changed * SPARSE_PART <= self.part.slots()
+    /// Returns true if a superstep in which these slots have changed follows their edges.
+    fn is_sparse(&self, changed: &[u32]) -> bool {
+        let part = &self.part;
+        P::MONOTONE
+            && part.outgoing.len() == part.slots()
+            && part.outgoing.edges_of(changed) * SPARSE_PART <= part.held_edges()
     }
 
     /// Returns the messages to all nodes, by rank.
     fn messages(&self, own: &Global, partial: &[u64], me: usize) -> Vec<Vec<u8>> {
         let part = &*self.part;
         let mut is_changed = Vec::new();
-        if P::MONOTONE {
+        if P::MONOTONE && part.lent.len() > 1 {
             is_changed.resize(part.len(), false);
             for at in &self.changed {
                 if let Some(flag) = is_changed.get_mut(*at as usize) {
@@ -155,20 +183,8 @@ impl<P: Program> State<P> {
             let unchanged = P::MONOTONE && !is_changed.get(at as usize).copied().unwrap_or(false);
             if unchanged { None } else { self.slots.get(at as usize).copied() }
         };
-        let sum = |target: usize| {
-            let sum = partial.get(target - part.len()).copied();
-            sum.filter(|sum| !P::MONOTONE || *sum != P::IDENTITY)
-        };
-        let mut messages = Vec::new();
-        for (rank, (lent, cuts)) in part.lent.iter().zip(&part.cuts).enumerate() {
-            if rank == me {
-                messages.push(Vec::new());
-                continue;
-            }
-            let words = Words { lent, cuts: cuts.clone(), at: 0, signal: &signal, sum: &sum };
-            messages.push(signals::emit(own, P::IDENTITY, words));
-        }
-        messages
+        let sum = |cut: usize| partial.get(cut).copied().filter(|sum| !P::MONOTONE || *sum != P::IDENTITY);
+        signals::to_all(part, me, own, P::IDENTITY, !P::MONOTONE, signal, sum)
     }
 
     /// Stores what the other nodes have sent. Returns the sums over all nodes, and the partial sums for own
@@ -185,26 +201,24 @@ impl<P: Program> State<P> {
         if P::MONOTONE {
             self.active.extend_from_slice(&self.changed);
         }
-        for (rank, message) in received.iter().enumerate().filter(|(rank, _)| *rank != me) {
-            let malformed = JobError::Malformed { rank };
-            let ghosts = self.part.ghosts.get(rank).cloned().ok_or(malformed.clone())?;
-            let hubs = self.part.hubs.get(rank).ok_or(malformed)?;
-            let active = &mut self.active;
-            let parsed = signals::parse(rank, message, ghosts.len() + hubs.len(), |number, word| {
-                if P::MONOTONE && word == P::IDENTITY {
-                    return;
-                }
-                if let Some(hub) = number.checked_sub(ghosts.len()) {
-                    sums.extend(hubs.get(hub).map(|hub| (*hub, word)));
-                } else if let Some(slot) = slots.get_mut(ghosts.start + number) {
-                    *slot = word;
+        let active = &mut self.active;
+        let others = signals::from_all(&self.part, me, received, |to, word| {
+            if P::MONOTONE && word == P::IDENTITY {
+                return;
+            }
+            match to {
+                Heard::Hub(hub) => sums.push((hub, word)),
+                Heard::Slot(slot) => {
+                    if let Some(into) = slots.get_mut(slot as usize) {
+                        *into = word;
+                    }
                     if P::MONOTONE {
-                        active.push((ghosts.start + number) as u32);
+                        active.push(slot);
                     }
                 }
-            });
-            global.add(parsed?);
-        }
+            }
+        });
+        global.add(others?);
         sums.sort_unstable();
         Ok((global, sums))
     }
@@ -216,10 +230,10 @@ impl<P: Program> State<P> {
         global: Global,
         sums: Vec<(u32, u64)>,
     ) -> Result<Global, JobError> {
-        if self.is_sparse(self.active.len()) {
+        if self.is_sparse(&self.active) {
             return self.compute_sparse(&global, &sums);
         }
-        let sums = Arc::new(sums);
+        let (sums, common) = (Arc::new(sums), self.program.common(self.part.vertices, &global));
         let ranges = shares(&self.part, net.cpus());
         let workers: Vec<_> = ranges
             .into_iter()
@@ -230,14 +244,20 @@ impl<P: Program> State<P> {
                     values: self.values.clone(),
                     slots: self.slots.clone(),
                     sums: sums.clone(),
-                    global,
+                    common,
                 };
                 net.start(Box::pin(work.compute(range)) as BoxFuture<'static, Vec<u64>>)
             })
             .collect();
-        let mut new = with_room(self.part.len())?;
+        let mut new = Vec::new();
         for worker in workers {
-            new.append(&mut worker.await?);
+            let mut more = worker.await?;
+            if new.is_empty() {
+                new = more;
+            } else {
+                reserve(&mut new, more.len())?;
+                new.append(&mut more);
+            }
         }
         if new.len() != self.part.len() {
             return Err(JobError::OutOfMemory { wanted: 8 * self.part.len() as u64, has: 0 });
@@ -249,15 +269,15 @@ impl<P: Program> State<P> {
     fn replace(&mut self, new: Vec<u64>) -> Global {
         let mut own = Global::default();
         self.changed.clear();
-        for (at, (old, new)) in self.values.iter().zip(&new).enumerate() {
-            let Some(vertex) = vertex(&self.part, at) else { continue };
+        let pairs = self.values.iter().zip(&new);
+        for ((at, vertex), (old, new)) in (0..).zip(vertices(&self.part)).zip(pairs) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *new));
-            if old != new {
-                own.delta = own.delta.wrapping_add(self.program.delta(*old, *new));
-                self.changed.push(at as u32);
+            own.changed += u64::from(old != new);
+            own.delta = own.delta.wrapping_add(self.program.delta(*old, *new));
+            if P::MONOTONE && old != new {
+                self.changed.push(at);
             }
         }
-        own.changed = self.changed.len() as u64;
         self.values = Arc::new(new);
         own
     }
@@ -270,12 +290,13 @@ impl<P: Program> State<P> {
             none => none.insert(Sparse::new::<P>(&self.part)?),
         };
         for slot in &self.active {
-            sparse.push(program, &self.slots, *slot, self.part.len());
+            sparse.push(program, &self.part, &self.slots, *slot);
         }
         for (hub, sum) in sums {
             sparse.add(program, *hub, *sum);
         }
         let values = Arc::make_mut(&mut self.values);
+        let common = program.common(self.part.vertices, global);
         let (mut own, changed) = (Global::default(), &mut self.changed);
         changed.clear();
         sparse.take::<P>(|at, sum| {
@@ -283,7 +304,7 @@ impl<P: Program> State<P> {
             else {
                 return;
             };
-            let new = program.apply(&vertex, *value, sum, global);
+            let new = program.apply(&vertex, *value, sum, common);
             if new != *value {
                 own.delta = own.delta.wrapping_add(program.delta(*value, new));
                 *value = new;
@@ -296,44 +317,6 @@ impl<P: Program> State<P> {
     }
 }
 
-/// The words of a message: signals of lent vertices, then partial sums.
-struct Words<'a, S, T> {
-    lent: &'a [u32],
-    cuts: Range<usize>,
-    at: usize,
-    signal: &'a S,
-    sum: &'a T,
-}
-
-impl<S, T> Clone for Words<'_, S, T> {
-    fn clone(&self) -> Self {
-        Self { lent: self.lent, cuts: self.cuts.clone(), at: self.at, signal: self.signal, sum: self.sum }
-    }
-}
-
-impl<S: Fn(u32) -> Option<u64>, T: Fn(usize) -> Option<u64>> Iterator for Words<'_, S, T> {
-    type Item = Option<u64>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let at = self.at;
-        self.at += 1;
-        match self.lent.get(at) {
-            Some(vertex) => Some((self.signal)(*vertex)),
-            None => {
-                let target = self.cuts.start + at - self.lent.len();
-                (target < self.cuts.end).then(|| (self.sum)(target))
-            }
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.lent.len() + self.cuts.len()).saturating_sub(self.at);
-        (left, Some(left))
-    }
-}
-
-impl<S: Fn(u32) -> Option<u64>, T: Fn(usize) -> Option<u64>> ExactSizeIterator for Words<'_, S, T> {}
-
 /// A worker's view of a superstep.
 struct Work<P> {
     part: Arc<Part>,
@@ -341,7 +324,8 @@ struct Work<P> {
     values: Arc<Vec<u64>>,
     slots: Arc<Vec<u64>>,
     sums: Arc<Vec<(u32, u64)>>,
-    global: Global,
+    /// The result of [`Program::common`].
+    common: u64,
 }
 
 impl<P: Program> Work<P> {
@@ -349,25 +333,48 @@ impl<P: Program> Work<P> {
     async fn compute(self, range: Range<usize>) -> Vec<u64> {
         let Ok(mut new) = with_room(range.len()) else { return Vec::new() };
         let mut sums = self.sums.get(self.sums.partition_point(|(hub, _)| (*hub as usize) < range.start)..);
-        let mut edges = 0;
-        for at in range {
-            let mut sum = fold(&self.part, &*self.program, &self.slots, at);
-            while let Some(((hub, partial), rest)) = sums.and_then(<[_]>::split_first)
-                && *hub as usize == at
-            {
-                sum = self.program.combine(sum, *partial);
-                sums = Some(rest);
+        let (part, program, incoming) = (&*self.part, &*self.program, &self.part.incoming);
+        let (begin, len) = (range.start, range.len());
+        let mut done = incoming.range(begin).start;
+        let mut rest = incoming.neighbours.get(done..).unwrap_or_default();
+        let ends = incoming.offsets.iter().skip(begin + 1);
+        let each =
+            range.zip(vertices(part).skip(begin)).zip(self.values.iter().skip(begin)).zip(ends).take(len);
+        let mut turn = done + begin + TURN;
+        for (((at, vertex), value), end) in each {
+            let Some((sources, more)) = rest.split_at_checked(*end as usize - done) else { break };
+            (rest, done) = (more, *end as usize);
+            if program.is_final(*value) {
+                new.push(*value);
+                continue;
             }
-            let (Some(vertex), Some(value)) = (vertex(&self.part, at), self.values.get(at)) else { break };
-            new.push(self.program.apply(&vertex, *value, sum, &self.global));
-            edges += self.part.incoming.of(at).len() + 1;
-            if edges >= TURN {
-                edges = 0;
+            let mut sum = fold(part, program, &self.slots, at, sources);
+            while let Some(((hub, partial), others)) = sums.and_then(<[_]>::split_first)
+                && *hub as usize <= at
+            {
+                if *hub as usize == at {
+                    sum = program.combine(sum, *partial);
+                }
+                sums = Some(others);
+            }
+            new.push(program.apply(&vertex, *value, sum, self.common));
+            if done + at >= turn {
+                turn = done + at + TURN;
                 platform::yield_now().await;
             }
         }
         new
     }
+}
+
+/// Returns all own vertices.
+fn vertices(part: &Part) -> impl Iterator<Item = Vertex> {
+    let vertices = part.vertices;
+    part.ids.iter().zip(&part.out_degrees).map(move |(id, degree)| Vertex {
+        id: *id,
+        out_degree: *degree,
+        vertices,
+    })
 }
 
 /// Returns the own vertex of index `at`, as a program sees it.

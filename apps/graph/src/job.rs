@@ -1,14 +1,15 @@
 //! The applications: from the input of a job to its output.
 
 use crate::args::{Algorithm, Args};
+use crate::components::components;
 use crate::edge::{Edge, push, with_room};
-use crate::engine::run;
+use crate::engine::{Outcome, run};
 use crate::generate::Generator;
 use crate::load::{Input, load};
 use crate::output::{in_order, push_decimal, push_line, push_rank_line};
 use crate::part::Part;
-use crate::program::Program;
-use crate::programs::{Bfs, Components, PageRank, Sssp};
+use crate::paths::shortest_paths;
+use crate::programs::{Bfs, PageRank};
 use crate::snap::{Fault, Format, parse_edges, parse_vertices};
 use crate::triangles::triangles;
 use alloc::boxed::Box;
@@ -154,7 +155,9 @@ impl Node<'_> {
 
     /// Reads or generates this node's part of the edges. Fails on all nodes with the first wrong line.
     async fn read(&self, net: &mut Collective) -> Result<Input, JobError> {
-        let mut input = Input { weights: self.args.weights, hub: self.args.hub, ..Input::default() };
+        let outgoing = matches!(self.algorithm, Algorithm::Bfs | Algorithm::Sssp | Algorithm::Triangles);
+        let mut input =
+            Input { weights: self.args.weights, outgoing, hub: self.args.hub, ..Input::default() };
         if self.algorithm == Algorithm::Triangles {
             // The algorithm needs all neighbours of a vertex on one node, so there must be no hubs.
             input.hub = Some(u64::MAX);
@@ -259,7 +262,7 @@ impl Node<'_> {
             return Ok(());
         }
         let source = self.args.source;
-        let [found] = crate::net::sums(net, [part.ids.binary_search(&source).is_ok().into()]).await?;
+        let [found] = crate::net::sums(net, [part.find(source).is_some().into()]).await?;
         if found > 0 {
             return Ok(());
         }
@@ -288,16 +291,25 @@ impl Node<'_> {
             }
             // Every vertex has a component, and every number can be that of a component, so no value stands
             // for a vertex without a result.
-            Algorithm::Components => search(net, part, Components, None, times).await,
-            Algorithm::Bfs => search(net, part, Bfs { source }, Some(u64::MAX), times).await,
-            Algorithm::Sssp => search(net, part, Sssp { source }, Some(u64::MAX), times).await,
+            Algorithm::Components => {
+                let done = components(net, &part).await?;
+                self.print(&part, done, None, times)
+            }
+            Algorithm::Bfs => {
+                let done = run(net, part.clone(), Bfs { source }).await?;
+                self.print(&part, done, Some(u64::MAX), times)
+            }
+            Algorithm::Sssp => {
+                let done = shortest_paths(net, &part, source).await?;
+                self.print(&part, done, Some(u64::MAX), times)
+            }
             Algorithm::Triangles => {
                 let found = triangles(net, &part).await?;
                 times.tick(self.job, "compute");
                 let mut text = Vec::new();
                 if self.args.each {
-                    for (id, count) in part.ids.iter().zip(found.each) {
-                        push_line(*id, count, &mut text)?;
+                    for (id, at) in part.in_order() {
+                        push_line(id, found.each.get(at).copied().unwrap_or(0), &mut text)?;
                     }
                 } else if self.job.rank() == 0 {
                     push_decimal(found.total, &mut text);
@@ -307,23 +319,24 @@ impl Node<'_> {
             }
         }
     }
-}
 
-/// Runs a program whose result is a number for each vertex whose value is not `none`.
-async fn search<P: Program>(
-    net: &mut Collective,
-    part: Arc<Part>,
-    program: P,
-    none: Option<u64>,
-    times: &mut Times,
-) -> Result<(Vec<u8>, u32), JobError> {
-    let done = run(net, part.clone(), program).await?;
-    times.tick(net.job(), "compute");
-    let mut text = Vec::new();
-    for (id, value) in part.ids.iter().zip(done.values) {
-        if Some(value) != none {
-            push_line(*id, value, &mut text)?;
+    /// Returns the values of all own vertices but those whose value is `none`, as text, and the number of
+    /// supersteps.
+    fn print(
+        &self,
+        part: &Part,
+        done: Outcome,
+        none: Option<u64>,
+        times: &mut Times,
+    ) -> Result<(Vec<u8>, u32), JobError> {
+        times.tick(self.job, "compute");
+        let mut text = Vec::new();
+        for (id, at) in part.in_order() {
+            let value = done.values.get(at).copied();
+            if let Some(value) = value.filter(|_| value != none) {
+                push_line(id, value, &mut text)?;
+            }
         }
+        Ok((text, done.rounds))
     }
-    Ok((text, done.rounds))
 }

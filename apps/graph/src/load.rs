@@ -3,7 +3,7 @@
 use crate::bytes::Reader;
 use crate::edge::{Edge, Edges, filled, push, reserve};
 use crate::net::{BLOCK, Net, stream, sums};
-use crate::part::Part;
+use crate::part::{Numbers, Part};
 use crate::plan::Plan;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,6 +19,9 @@ pub struct Input {
     pub vertices: Vec<u64>,
     /// True if weights matter.
     pub weights: bool,
+    /// True if the edges are kept by source too, for searches and triangles: a superstep with few changes
+    /// follows the edges from the changed vertices then.
+    pub outgoing: bool,
     /// The number of edges to a vertex from which on they stay with the owners of their sources. `None`
     /// selects it by the size of the graph.
     pub hub: Option<u64>,
@@ -30,13 +33,15 @@ pub struct Input {
 /// Errors of the exchange, [`JobError::OutOfMemory`], and [`JobError::Refused`] for a graph with too many
 /// vertices or edges.
 pub async fn load(net: &mut dyn Net, input: Input) -> Result<Part, JobError> {
-    let Input { edges, mut vertices, weights, hub } = input;
+    let Input { edges, mut vertices, weights, outgoing, hub } = input;
     let plan = Plan::choose(net, &edges, &vertices, hub).await?;
     let me = net.rank();
     let edges = route(net, &plan, edges, weights).await?.into_set()?;
     vertices = announce(net, &plan, vertices).await?;
     let (ghosts, counts) = ghosts(&edges, &plan, me)?;
-    let requests = request(net, &plan, &ghosts, &counts).await?;
+    let ghosts = Numbers::new(ghosts, &counts, |id| plan.owner(id))?;
+    let slots = ghosts.placed(&ghosts.ids)?;
+    let requests = request(net, &plan, &slots, &ghosts.placed(&counts)?).await?;
     let away = plan.hubs().iter().copied().filter(|id| plan.owner(*id) != me && holds(&edges, *id));
     let away: Vec<u64> = away.collect();
     let helped = helpers(net, &plan, &away).await?;
@@ -54,33 +59,47 @@ pub async fn load(net: &mut dyn Net, input: Input) -> Result<Part, JobError> {
     for edge in edges.iter().filter(|edge| plan.owner(edge.from) == me) {
         add(index(me, edge.from)?, 1);
     }
-    let (mut lent, mut hubs) = (Vec::new(), Vec::new());
-    for (rank, requested) in requests.iter().enumerate() {
-        let places: Vec<u32> =
-            requested.iter().map(|(id, _)| index(rank, *id)).collect::<Result<_, JobError>>()?;
+    let mut lent = places(&requests, |(id, _)| *id, index)?;
+    for (places, requested) in lent.iter().zip(&requests) {
         places.iter().zip(requested).for_each(|(at, (_, count))| add(*at, *count));
-        lent.push(places);
     }
-    for (rank, helped) in helped.iter().enumerate() {
-        hubs.push(helped.iter().map(|id| index(rank, *id)).collect::<Result<_, JobError>>()?);
-    }
+    let mut hubs = places(&helped, |id| *id, index)?;
     let [vertices, all_edges] = sums(net, [ids.len() as u64, edges.len() as u64]).await?;
     if vertices > u64::from(u32::MAX) {
         return Err(JobError::Refused("the graph has more than 4294967295 vertices".into()));
     }
+    let own = Numbers::new(ids, &out_degrees, |_| me)?;
+    let number = |at: &mut u32| *at = own.numbers.get(*at as usize).copied().unwrap_or(0);
+    lent.iter_mut().chain(&mut hubs).flatten().for_each(number);
+    let len = own.ids.len();
     let mut part = Part {
-        out_degrees,
+        ids: own.placed(&own.ids)?,
+        out_degrees: own.placed(&out_degrees)?,
         vertices,
         edges: all_edges,
-        ghosts: by_owner(&plan, &ghosts, net.nodes(), ids.len()),
+        ghosts: by_owner(&plan, &slots, net.nodes(), len),
         lent,
-        cuts: by_owner(&plan, &away, net.nodes(), ids.len()),
+        cuts: by_owner(&plan, &away, net.nodes(), len),
         hubs,
-        ids,
         ..Part::default()
     };
-    part.connect(&edges, &ghosts, &away, weights)?;
+    part.connect(&edges, &own, &ghosts, &away, weights)?;
+    drop(edges);
+    part.order = own.numbers;
+    if outgoing {
+        part.outgoing = part.incoming.reversed(part.slots())?;
+    }
     Ok(part)
+}
+
+/// Returns the position of each identifier of the lists, which are by rank.
+fn places<T>(
+    lists: &[Vec<T>],
+    id: impl Fn(&T) -> u64,
+    index: impl Fn(usize, u64) -> Result<u32, JobError>,
+) -> Result<Vec<Vec<u32>>, JobError> {
+    let list = |(rank, list): (usize, &Vec<T>)| list.iter().map(|entry| index(rank, id(entry))).collect();
+    lists.iter().enumerate().map(list).collect()
 }
 
 /// Sends each edge to the node that holds it: the owner of its target, or of its source if the target is a
@@ -233,7 +252,7 @@ fn own_ids(
     Ok(ids)
 }
 
-/// Returns the range of each owner in a list that ascends, by rank, counted from `first`.
+/// Returns the range of each owner in a list that is sorted by owner, counted from `first`.
 fn by_owner(plan: &Plan, ids: &[u64], nodes: usize, first: usize) -> Vec<Range<usize>> {
     let begin = |rank: usize| first + ids.partition_point(|id| plan.owner(*id) < rank);
     (0..nodes).map(|rank| begin(rank)..begin(rank + 1)).collect()

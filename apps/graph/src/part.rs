@@ -2,20 +2,23 @@
 
 use crate::edge::{Edge, filled, with_room};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::ops::Range;
 use runtime::JobError;
 
 /// One node's part of a graph: its vertices, the edges to them, and the lists by which signals are
 /// exchanged.
 ///
-/// A *slot* is the number of a vertex whose signal this node knows: own vertices in ascending order of
-/// their identifiers come first, then ghosts, by owner and identifier. A *target* is the number of a vertex
-/// for which this node adds up signals: own vertices come first, then hubs of other nodes, by owner and
-/// identifier.
+/// A *slot* is the number of a vertex whose signal this node knows: own vertices come first, then ghosts by
+/// owner. Among these the vertices with most edges come first, so that the signals that are read most often
+/// share few lines of the cache. A *target* is the number of a vertex for which this node adds up signals:
+/// own vertices come first, with the same numbers, then hubs of other nodes, by owner and identifier.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
-    /// The identifiers of the own vertices, ascending.
+    /// The identifier of each own vertex.
     pub ids: Vec<u64>,
+    /// The own vertices in ascending order of their identifiers.
+    pub order: Vec<u32>,
     /// The number of edges from each own vertex, in the whole graph.
     pub out_degrees: Vec<u32>,
     /// The number of vertices of the whole graph.
@@ -24,14 +27,58 @@ pub struct Part {
     pub edges: u64,
     /// The slots of ghosts, by the owner's rank.
     pub(crate) ghosts: Vec<Range<usize>>,
-    /// The own vertices that are ghosts on another node, by its rank, ascending.
+    /// The own vertices that are ghosts on another node, by its rank, in the order of their slots there.
     pub(crate) lent: Vec<Vec<u32>>,
     /// The targets that are hubs of another node, by its rank.
     pub(crate) cuts: Vec<Range<usize>>,
-    /// The own hubs for which another node adds up signals, by its rank, ascending.
+    /// The own hubs for which another node adds up signals, by its rank, in the order of their targets there.
     pub(crate) hubs: Vec<Vec<u32>>,
     /// The edges by target.
     pub(crate) incoming: Adjacency,
+    /// The edges by slot, if [`Input::outgoing`](crate::Input::outgoing) asks for them.
+    pub(crate) outgoing: Adjacency,
+}
+
+/// The numbers of vertices whose identifiers are known.
+pub(crate) struct Numbers {
+    /// The identifiers, ascending.
+    pub(crate) ids: Vec<u64>,
+    /// The number of each, counted from 0.
+    pub(crate) numbers: Vec<u32>,
+}
+
+impl Numbers {
+    /// Numbers vertices, which ascend: by rank of the owner, then by descending number of edges.
+    pub(crate) fn new(ids: Vec<u64>, edges: &[u32], owner: impl Fn(u64) -> usize) -> Result<Self, JobError> {
+        let mut sorted = with_room(ids.len())?;
+        sorted.extend(
+            ids.iter().zip(edges).zip(0u32..).map(|((id, edges), at)| (owner(*id), Reverse(*edges), at)),
+        );
+        sorted.sort_unstable();
+        let mut numbers = filled(0, ids.len())?;
+        for ((_, _, at), number) in sorted.into_iter().zip(0..) {
+            if let Some(into) = numbers.get_mut(at as usize) {
+                *into = number;
+            }
+        }
+        Ok(Self { ids, numbers })
+    }
+
+    /// Returns the number of a vertex. Searches from position `from` on, which moves to the vertex.
+    fn seek(&self, from: &mut usize, id: u64) -> Option<u32> {
+        self.numbers.get(seek(&self.ids, from, id)?).copied()
+    }
+
+    /// Returns a list of the same length, each element of which is at the place of its vertex.
+    pub(crate) fn placed<T: Copy + Default>(&self, list: &[T]) -> Result<Vec<T>, JobError> {
+        let mut placed = filled(T::default(), list.len())?;
+        for (element, number) in list.iter().zip(&self.numbers) {
+            if let Some(into) = placed.get_mut(*number as usize) {
+                *into = *element;
+            }
+        }
+        Ok(placed)
+    }
 }
 
 /// Lists of neighbours, one after the other.
@@ -69,6 +116,11 @@ impl Adjacency {
         let weights = self.weights.get(range.clone()).unwrap_or_default();
         let neighbours = self.neighbours.get(range).unwrap_or_default();
         neighbours.iter().enumerate().map(|(at, n)| (*n, weights.get(at).copied().unwrap_or(1)))
+    }
+
+    /// Returns the number of edges in some lists.
+    pub(crate) fn edges_of(&self, lists: &[u32]) -> usize {
+        lists.iter().map(|list| self.range(*list as usize).len()).sum()
     }
 
     /// Returns the lists the other way round: for each of `slots` neighbours the lists that it is in,
@@ -136,52 +188,72 @@ impl Part {
         words.map(crate::signals::longest).collect()
     }
 
+    /// Returns the own vertices with their identifiers, which ascend.
+    pub fn in_order(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.order.iter().filter_map(|at| Some((*self.ids.get(*at as usize)?, *at as usize)))
+    }
+
+    /// Returns the number of an own vertex.
+    #[must_use]
+    pub fn find(&self, id: u64) -> Option<usize> {
+        let of = |at: &u32| self.ids.get(*at as usize).copied();
+        let place = self.order.binary_search_by_key(&Some(id), of).ok()?;
+        self.order.get(place).map(|at| *at as usize)
+    }
+
     /// Makes the lists of edges. `edges` are those to own vertices and to hubs of other nodes, in order;
-    /// `ghosts` the identifiers of the ghosts by slot, `hubs` those of the other nodes' hubs by target.
+    /// `ghosts` are numbered without the own vertices; `hubs` are the identifiers of the other nodes' hubs by
+    /// target.
     pub(crate) fn connect(
         &mut self,
         edges: &[Edge],
-        ghosts: &[u64],
+        own: &Numbers,
+        ghosts: &Numbers,
         hubs: &[u64],
         weights: bool,
     ) -> Result<(), JobError> {
-        let slots = self.ids.len() + ghosts.len();
+        let slots = own.ids.len() + ghosts.ids.len();
         if slots.max(edges.len()) >= u32::MAX as usize {
             return Err(JobError::Refused("a node's part of the graph has 2^32 vertices or edges".into()));
         }
-        // The hubs of other nodes lie below and above the own vertices.
-        let own_first = self.ids.first().copied().unwrap_or(u64::MAX);
-        let below = edges.partition_point(|edge| edge.to < own_first);
-        let end = match self.ids.last() {
-            Some(last) => edges.partition_point(|edge| edge.to <= *last),
-            None => below,
-        };
-        let parts =
-            [below..end, 0..below, end..edges.len()].map(|range| edges.get(range).unwrap_or_default());
-        let targets = self.ids.iter().chain(hubs);
+        let targets = own.ids.len() + hubs.len();
+        let mut lists = with_room(targets)?;
+        let mut at = 0;
+        for list in edges.chunk_by(|a, b| a.to == b.to) {
+            let Some(to) = list.first().map(|edge| edge.to) else { continue };
+            let target = match own.seek(&mut at, to) {
+                Some(target) => target as usize,
+                None => own.ids.len() + hubs.partition_point(|hub| *hub < to),
+            };
+            lists.push((target, list));
+        }
+        lists.sort_unstable_by_key(|(target, _)| *target);
         let incoming = &mut self.incoming;
-        incoming.offsets = with_room(self.ids.len() + hubs.len() + 1)?;
+        incoming.offsets = with_room(targets + 1)?;
         incoming.neighbours = with_room(edges.len())?;
         if weights {
             incoming.weights = with_room(edges.len())?;
         }
-        incoming.offsets.push(0);
-        let mut rest = parts.into_iter().flatten().peekable();
-        for target in targets {
+        let mut sources = Vec::new();
+        for (target, list) in lists {
+            let begin = incoming.neighbours.len() as u32;
+            // Targets without edges before this one have empty lists.
+            incoming.offsets.resize(target + 1, begin);
             // The sources of a target ascend, so each search begins behind the last found.
-            let (mut own, mut other) = (0, 0);
-            while let Some(edge) = rest.next_if(|edge| edge.to == *target) {
-                let slot = match seek(&self.ids, &mut own, edge.from) {
-                    Some(slot) => slot,
-                    None => self.ids.len() + seek(ghosts, &mut other, edge.from).unwrap_or(0),
-                };
-                incoming.neighbours.push(slot as u32);
-                if weights {
-                    incoming.weights.push(edge.weight);
-                }
+            let (mut near, mut far) = (0, 0);
+            sources.clear();
+            sources.extend(list.iter().filter_map(|edge| {
+                let ghost = |far| Some(ghosts.seek(far, edge.from)? + own.ids.len() as u32);
+                let slot = own.seek(&mut near, edge.from).or_else(|| ghost(&mut far))?;
+                Some((slot, edge.weight))
+            }));
+            sources.sort_unstable();
+            incoming.neighbours.extend(sources.iter().map(|(slot, _)| *slot));
+            if weights {
+                incoming.weights.extend(sources.iter().map(|(_, weight)| *weight));
             }
-            incoming.offsets.push(incoming.neighbours.len() as u32);
         }
+        incoming.offsets.resize(targets + 1, incoming.neighbours.len() as u32);
         Ok(())
     }
 }

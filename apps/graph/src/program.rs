@@ -58,7 +58,7 @@ impl Global {
 ///         a.max(b)
 ///     }
 ///
-///     fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
+///     fn apply(&self, _: &Vertex, value: u64, sum: u64, _: u64) -> u64 {
 ///         value.max(sum)
 ///     }
 /// }
@@ -89,15 +89,31 @@ pub trait Program: Send + Sync + 'static {
     /// Returns the sum of two parts.
     fn combine(&self, a: u64, b: u64) -> u64;
 
-    /// Returns the new value of a vertex.
-    fn apply(&self, vertex: &Vertex, value: u64, sum: u64, global: &Global) -> u64;
+    /// Returns the part of a superstep's new values that is the same for all vertices, of which there are
+    /// `vertices`.
+    fn common(&self, _vertices: u64, _global: &Global) -> u64 {
+        0
+    }
+
+    /// Returns the new value of a vertex; `common` is that of [`common`](Self::common).
+    fn apply(&self, vertex: &Vertex, value: u64, sum: u64, common: u64) -> u64;
+
+    /// Returns true if no signal can change a value any more.
+    fn is_final(&self, _value: u64) -> bool {
+        false
+    }
+
+    /// Returns true if no further signal can change a sum for a vertex that is not final.
+    fn is_enough(&self, _sum: u64) -> bool {
+        false
+    }
 
     /// Returns the part of a vertex in [`Global::mass`].
     fn mass(&self, _vertex: &Vertex, _value: u64) -> u64 {
         0
     }
 
-    /// Returns the part of a vertex in [`Global::delta`] when its value changes.
+    /// Returns the part of a vertex in [`Global::delta`]: 0 if its value has not changed.
     fn delta(&self, _old: u64, _new: u64) -> u64 {
         0
     }

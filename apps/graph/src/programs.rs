@@ -50,9 +50,13 @@ impl Program for PageRank {
         a.wrapping_add(b)
     }
 
-    fn apply(&self, vertex: &Vertex, _: u64, sum: u64, global: &Global) -> u64 {
-        let all = vertex.vertices.max(1);
-        ONE / 20 * 3 / all + damped(global.mass) / all + damped(sum)
+    fn common(&self, vertices: u64, global: &Global) -> u64 {
+        let all = vertices.max(1);
+        ONE / 20 * 3 / all + damped(global.mass) / all
+    }
+
+    fn apply(&self, _: &Vertex, _: u64, sum: u64, common: u64) -> u64 {
+        common + damped(sum)
     }
 
     fn mass(&self, vertex: &Vertex, value: u64) -> u64 {
@@ -75,27 +79,6 @@ impl Program for PageRank {
             ))),
             _ => Ok(false),
         }
-    }
-}
-
-/// Connected components of a graph whose edges lead in both directions: the least identifier of each.
-#[derive(Clone, Copy, Debug)]
-pub struct Components;
-
-impl Program for Components {
-    const IDENTITY: u64 = u64::MAX;
-    const MONOTONE: bool = true;
-
-    fn init(&self, vertex: &Vertex) -> u64 {
-        vertex.id
-    }
-
-    fn combine(&self, a: u64, b: u64) -> u64 {
-        a.min(b)
-    }
-
-    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
-        value.min(sum)
     }
 }
 
@@ -123,35 +106,16 @@ impl Program for Bfs {
         a.min(b)
     }
 
-    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
+    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: u64) -> u64 {
         value.min(sum)
     }
-}
 
-/// Shortest paths: the least sum of weights on a path from the source; `u64::MAX` where there is none.
-#[derive(Clone, Copy, Debug)]
-pub struct Sssp {
-    /// The identifier of the source.
-    pub source: u64,
-}
-
-impl Program for Sssp {
-    const IDENTITY: u64 = u64::MAX;
-    const MONOTONE: bool = true;
-
-    fn init(&self, vertex: &Vertex) -> u64 {
-        if vertex.id == self.source { 0 } else { u64::MAX }
+    fn is_final(&self, value: u64) -> bool {
+        value != u64::MAX
     }
 
-    fn gather(&self, signal: u64, weight: u32) -> u64 {
-        signal.saturating_add(u64::from(weight))
-    }
-
-    fn combine(&self, a: u64, b: u64) -> u64 {
-        a.min(b)
-    }
-
-    fn apply(&self, _: &Vertex, value: u64, sum: u64, _: &Global) -> u64 {
-        value.min(sum)
+    /// All neighbours that an unvisited vertex hears from have been visited in the same superstep.
+    fn is_enough(&self, sum: u64) -> bool {
+        sum != u64::MAX
     }
 }

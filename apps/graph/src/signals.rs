@@ -4,8 +4,10 @@
 //! not changed are left out if that is shorter.
 
 use crate::bytes::Reader;
+use crate::part::Part;
 use crate::program::Global;
 use alloc::vec::Vec;
+use core::ops::Range;
 use runtime::JobError;
 
 /// The length of the head: three numbers and the form.
@@ -23,15 +25,75 @@ pub(crate) fn longest(words: usize) -> usize {
     HEAD + 8 * words
 }
 
+/// The receiver of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The slot of a ghost.
+    Slot(u32),
+    /// An own hub, which gets a partial sum.
+    Hub(u32),
+}
+
+/// Returns the messages to all nodes, by rank. `signal` returns the signal of an own vertex, `sum` the
+/// partial sum for a hub of another node, counted from 0; both return `None` for what has not changed, which
+/// is nothing if `is_whole`.
+pub(crate) fn to_all(
+    part: &Part,
+    me: usize,
+    own: &Global,
+    unchanged: u64,
+    is_whole: bool,
+    signal: impl Fn(u32) -> Option<u64>,
+    sum: impl Fn(usize) -> Option<u64>,
+) -> Vec<Vec<u8>> {
+    let first = part.len();
+    let to = |(rank, (lent, cuts)): (usize, (&Vec<u32>, &Range<usize>))| {
+        if rank == me {
+            return Vec::new();
+        }
+        let word = |number: usize| match lent.get(number) {
+            Some(vertex) => signal(*vertex),
+            None => sum(cuts.start + number - lent.len() - first),
+        };
+        emit(own, unchanged, is_whole, (0..lent.len() + cuts.len()).map(word))
+    };
+    part.lent.iter().zip(&part.cuts).enumerate().map(to).collect()
+}
+
+/// Calls `each` for each word of the messages of all nodes, which are by rank. Returns the sums of the
+/// numbers to add up.
+pub(crate) fn from_all(
+    part: &Part,
+    me: usize,
+    messages: &[Vec<u8>],
+    mut each: impl FnMut(Heard, u64),
+) -> Result<Global, JobError> {
+    let mut all = Global::default();
+    for (rank, message) in messages.iter().enumerate().filter(|(rank, _)| *rank != me) {
+        let malformed = JobError::Malformed { rank };
+        let ghosts = part.ghosts.get(rank).cloned().ok_or(malformed.clone())?;
+        let hubs = part.hubs.get(rank).ok_or(malformed)?;
+        let parsed = parse(rank, message, ghosts.len() + hubs.len(), |number, word| {
+            match number.checked_sub(ghosts.len()) {
+                None => each(Heard::Slot((ghosts.start + number) as u32), word),
+                Some(hub) => hubs.get(hub).map_or((), |hub| each(Heard::Hub(*hub), word)),
+            }
+        });
+        all.add(parsed?);
+    }
+    Ok(all)
+}
+
 /// Returns a message of `words`: `None` for a word that has not changed. If most words have changed,
-/// `unchanged` is sent for the others.
+/// `unchanged` is sent for the others. With `is_whole` no word is `None`.
 pub(crate) fn emit(
     global: &Global,
     unchanged: u64,
+    is_whole: bool,
     words: impl ExactSizeIterator<Item = Option<u64>> + Clone,
 ) -> Vec<u8> {
     let count = words.len();
-    let changed = words.clone().flatten().count();
+    let changed = if is_whole { count } else { words.clone().flatten().count() };
     let lens = [(8 * count, ALL), (count.div_ceil(8) + 8 * changed, BITS), (12 * changed, PAIRS)];
     let (len, form) = lens.into_iter().min().unwrap_or((8 * count, ALL));
     let mut out = Vec::with_capacity(HEAD + len);
@@ -40,7 +102,11 @@ pub(crate) fn emit(
     }
     out.push(form);
     match form {
-        ALL => words.for_each(|word| out.extend_from_slice(&word.unwrap_or(unchanged).to_le_bytes())),
+        ALL => {
+            out.resize(HEAD + 8 * count, 0);
+            let (into, _) = out.get_mut(HEAD..).unwrap_or_default().as_chunks_mut();
+            into.iter_mut().zip(words).for_each(|(to, word)| *to = word.unwrap_or(unchanged).to_le_bytes());
+        }
         BITS => {
             let bits = out.len();
             out.resize(bits + count.div_ceil(8), 0);
@@ -74,9 +140,8 @@ pub(crate) fn parse(
     let global = Global { changed: reader.u64()?, mass: reader.u64()?, delta: reader.u64()? };
     match reader.u8()? {
         ALL => {
-            for number in 0..count {
-                each(number, reader.u64()?);
-            }
+            let (words, _) = reader.slice(8 * count)?.as_chunks();
+            words.iter().enumerate().for_each(|(number, word)| each(number, u64::from_le_bytes(*word)));
         }
         BITS => {
             let bits = reader.slice(count.div_ceil(8))?;
@@ -112,7 +177,7 @@ mod tests {
             [(0, 1, ALL), (100, 1, ALL), (100, 3, BITS), (1000, 100, PAIRS), (100, 1000, PAIRS)]
         {
             let words = (0..count).map(|n: usize| (n % every == every - 1).then_some(n as u64 * 7));
-            let message = emit(&global, u64::MAX, words.clone());
+            let message = emit(&global, u64::MAX, false, words.clone());
             assert_eq!(message[HEAD - 1], form, "{count} {every}");
             assert!(message.len() <= longest(count));
             let mut got = std::vec![None; count];
@@ -125,14 +190,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let global = Global::default();
-        let message = emit(&global, 0, [Some(5), None, None, None].into_iter());
+        let message = emit(&global, 0, false, [Some(5), None, None, None].into_iter());
         let parse = |message: &[u8], count| parse(3, message, count, |_, _| {});
         assert_eq!(parse(&message, 4), Ok(global));
         let malformed = Err(JobError::Malformed { rank: 3 });
         assert_eq!(parse(&message[..message.len() - 1], 4), malformed);
         assert_eq!(parse(&[&message[..], &[0]].concat(), 4), malformed);
         assert_eq!(parse(&[], 4), malformed);
-        let mut pairs = emit(&global, 0, (0..1000).map(|n| (n == 999).then_some(1)));
+        let mut pairs = emit(&global, 0, false, (0..1000).map(|n| (n == 999).then_some(1)));
         assert_eq!(parse(&pairs, 999), malformed);
         pairs[HEAD - 1] = 3;
         assert_eq!(parse(&pairs, 1000), malformed);

@@ -1,15 +1,13 @@
 //! Supersteps in which few vertices have changed: signals follow the edges from these vertices.
 
 use crate::edge::filled;
-use crate::part::{Adjacency, Part};
+use crate::part::Part;
 use crate::program::Program;
 use alloc::vec::Vec;
 use runtime::JobError;
 
-/// The edges by source, and the sums of the own vertices that signals have reached.
+/// The sums of the own vertices that signals have reached.
 pub(crate) struct Sparse {
-    /// The targets of each slot, ascending.
-    outgoing: Adjacency,
     sums: Vec<u64>,
     /// The own vertices with a sum.
     reached: Vec<u32>,
@@ -17,37 +15,18 @@ pub(crate) struct Sparse {
 
 impl Sparse {
     pub(crate) fn new<P: Program>(part: &Part) -> Result<Self, JobError> {
-        let outgoing = part.incoming.reversed(part.slots())?;
-        Ok(Self { outgoing, sums: filled(P::IDENTITY, part.len())?, reached: Vec::new() })
+        Ok(Self { sums: filled(P::IDENTITY, part.len())?, reached: Vec::new() })
     }
 
-    /// Adds the signal of a slot to the sums of own vertices, of which there are `own`.
-    pub(crate) fn push<P: Program>(&mut self, program: &P, slots: &[u64], slot: u32, own: usize) {
+    /// Adds the signal of a slot to the sums of own vertices.
+    pub(crate) fn push<P: Program>(&mut self, program: &P, part: &Part, slots: &[u64], slot: u32) {
         let Some(signal) = slots.get(slot as usize) else { return };
         let (sums, reached) = (&mut self.sums, &mut self.reached);
-        for (target, weight) in self.outgoing.weighted(slot as usize) {
-            if target as usize >= own {
+        for (target, weight) in part.outgoing.weighted(slot as usize) {
+            if target as usize >= part.len() {
                 break;
             }
             add(program, sums, reached, target, program.gather(*signal, weight));
-        }
-    }
-
-    /// Adds the signal of a slot to the partial sums of other nodes' hubs; the first of them is target
-    /// `first`.
-    pub(crate) fn push_cuts<P: Program>(
-        &self,
-        program: &P,
-        slots: &[u64],
-        slot: u32,
-        (first, partial): (usize, &mut [u64]),
-    ) {
-        let Some(signal) = slots.get(slot as usize) else { return };
-        let begin = self.outgoing.of(slot as usize).partition_point(|target| (*target as usize) < first);
-        for (target, weight) in self.outgoing.weighted(slot as usize).skip(begin) {
-            if let Some(sum) = partial.get_mut(target as usize - first) {
-                *sum = program.combine(*sum, program.gather(*signal, weight));
-            }
         }
     }
 
@@ -62,6 +41,17 @@ impl Sparse {
             if let Some(sum) = self.sums.get_mut(vertex as usize) {
                 each(vertex, core::mem::replace(sum, P::IDENTITY));
             }
+        }
+    }
+}
+
+/// Adds the signal of a slot to the partial sums for other nodes' hubs.
+pub(crate) fn push_cuts<P: Program>(program: &P, part: &Part, slots: &[u64], slot: u32, partial: &mut [u64]) {
+    let (Some(signal), first) = (slots.get(slot as usize), part.len()) else { return };
+    let begin = part.outgoing.of(slot as usize).partition_point(|target| (*target as usize) < first);
+    for (target, weight) in part.outgoing.weighted(slot as usize).skip(begin) {
+        if let Some(sum) = partial.get_mut(target as usize - first) {
+            *sum = program.combine(*sum, program.gather(*signal, weight));
         }
     }
 }

@@ -41,7 +41,7 @@ impl Greater {
 }
 
 /// Counts the triangles of a graph. The graph must have each edge in both directions, no loops, and no hubs.
-/// All nodes call this.
+/// All nodes call this, with parts that have the outgoing edges.
 ///
 /// # Errors
 /// Errors of the exchange, and [`JobError::OutOfMemory`].
@@ -51,7 +51,6 @@ pub async fn triangles(net: &mut dyn Net, part: &Part) -> Result<Triangles, JobE
     let mut slots: Vec<(Key, u32)> = with_room(keys.len())?;
     slots.extend(keys.iter().copied().zip(0..));
     slots.sort_unstable();
-    let beside = part.incoming.reversed(part.slots())?;
     let mut counts = filled(0u64, keys.len())?;
     let mut next = 0;
     let fill = |blocks: &mut [Vec<u8>]| {
@@ -81,7 +80,7 @@ pub async fn triangles(net: &mut dyn Net, part: &Part) -> Result<Triangles, JobE
             let (list, _) = reader.slice(len.ok_or(JobError::Malformed { rank })?)?.as_chunks::<8>();
             let Ok(at) = slots.binary_search_by_key(&key, |(key, _)| *key) else { continue };
             let Some((_, slot)) = slots.get(at) else { continue };
-            for own in beside.of(*slot as usize) {
+            for own in part.outgoing.of(*slot as usize) {
                 if keys.get(*own as usize).is_some_and(|own| *own < key) {
                     common(greater.of(*own as usize), list, |third| {
                         for at in [*own, *slot, third] {

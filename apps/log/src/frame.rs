@@ -32,6 +32,17 @@ fn check(frame: &[u8], key: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(key, frame.get(from..).unwrap_or_default())
 }
 
+/// Returns a header without check and position.
+fn header(bytes: u32, count: u16, kind: u16) -> [u8; HEADER] {
+    let word = u64::from(bytes) | u64::from(count) << 32 | u64::from(kind) << 48;
+    let mut header = [0; HEADER];
+    let (words, _) = header.as_chunks_mut();
+    if let Some(place) = words.get_mut(2) {
+        *place = word.to_le_bytes();
+    }
+    header
+}
+
 /// Writes a frame with these entries to `into`, without its position and check. Returns false, and leaves
 /// `into` empty, if the frame would be longer than `longest` bytes or have too many entries.
 pub(crate) fn encode(into: &mut Vec<u8>, entries: &[&[u8]], longest: usize) -> bool {
@@ -43,11 +54,7 @@ pub(crate) fn encode(into: &mut Vec<u8>, entries: &[&[u8]], longest: usize) -> b
         return false;
     };
     into.reserve(bytes);
-    into.extend_from_slice(&[0; 16]);
-    into.extend_from_slice(&(bytes as u32).to_le_bytes());
-    into.extend_from_slice(&count.to_le_bytes());
-    into.extend_from_slice(&KIND_ENTRIES.to_le_bytes());
-    into.extend_from_slice(&[0; 8]);
+    into.extend_from_slice(&header(bytes as u32, count, KIND_ENTRIES));
     for entry in entries {
         into.extend_from_slice(&(entry.len() as u32).to_le_bytes());
     }
@@ -72,11 +79,7 @@ pub(crate) fn seal(frame: &mut [u8], key: u64, at: Position) {
 pub(crate) fn encode_fillers(into: &mut Vec<u8>, key: u64, from: Position, count: u64) {
     for slot in from.slot()..from.slot() + count {
         let start = into.len();
-        into.extend_from_slice(&[0; 16]);
-        into.extend_from_slice(&(FILLER_LEN as u32).to_le_bytes());
-        into.extend_from_slice(&0u16.to_le_bytes());
-        into.extend_from_slice(&KIND_FILLER.to_le_bytes());
-        into.extend_from_slice(&[0; 8]);
+        into.extend_from_slice(&header(FILLER_LEN as u32, 0, KIND_FILLER));
         if let Some(frame) = into.get_mut(start..) {
             seal(frame, key, Position::from_slot(slot));
         }

@@ -38,7 +38,8 @@ struct Inner {
     pending: Arc<Pending>,
     /// The largest tail that this writer has seen.
     seen: AtomicU64,
-    desks: Mutex<Vec<Desk>>,
+    #[allow(clippy::vec_box, reason = "a commit takes a desk out and puts it back, and a desk is large")]
+    desks: Mutex<Vec<Box<Desk>>>,
     stop: Arc<Stop>,
     number: usize,
     /// The lock of this writer's entry. LITE releases a lock only when no operation that this node gave up
@@ -72,7 +73,8 @@ enum Written {
 /// writes the frame to the reserved place. Otherwise the place is unknown, and nothing is ever written there.
 struct Commit<'a> {
     inner: &'a Arc<Inner>,
-    desk: Option<Desk>,
+    /// Boxed, because it moves often.
+    desk: Option<Box<Desk>>,
     /// The reserved place, as long as the frame is not written there.
     at: Option<Position>,
 }
@@ -285,7 +287,7 @@ impl Inner {
             let desk = self.desks.lock().pop();
             let new = || {
                 let entry = self.pending.entry()?;
-                Some(Desk { entry, bytes: Vec::new(), len: 0, segment: None })
+                Some(Box::new(Desk { entry, bytes: Vec::new(), len: 0, segment: None }))
             };
             if let Some(desk) = desk.or_else(new) {
                 return Commit { inner: self, desk: Some(desk), at: None };

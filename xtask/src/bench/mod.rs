@@ -2,6 +2,7 @@
 //! measured in the same run.
 
 mod against;
+mod apps;
 mod boot;
 pub(crate) mod callgrind;
 mod connect;
@@ -95,6 +96,8 @@ enum Separate {
     Against(against::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(rounds::Options),
+    /// Compares the graph applications as native code with GAP, the crate graph of crates.io and networkit
+    Apps(apps::Options),
     /// Measures commits of LITE-Log as native code, beside a bare fetch-add and write of the same tasks
     Log(program::Options),
     /// Measures the figures of LITE's paper, as far as machines without cards can show them
@@ -223,6 +226,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
+        Some(Separate::Apps(options)) => apps::bench(options),
         Some(Separate::Log(options)) => log::bench(options),
         Some(Separate::Figures(options)) => figures::bench(options),
         Some(Separate::Qos(options)) => qos::bench(options),

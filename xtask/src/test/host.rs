@@ -3,14 +3,17 @@
 
 use crate::bench::callgrind::{self, Counted};
 use crate::bench::{instructions, path, shares};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
 use end_to_end::runner::{Case, Lane, Outcome};
 use lab::cargo::{self, LIBIBVERBS};
 use lab::{paths, tool};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+/// The longest silence, while programs are built for measurements.
+const BUILD: Duration = Duration::from_secs(1800);
 /// Arguments that select all crates, also those that need a library of the host.
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", LIBIBVERBS];
 
@@ -36,6 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
         counted("host::instructions-of-operations", instructions::count),
         counted("host::path-of-a-write", path::count),
         counted("host::instructions-of-lite", shares::count),
+        Case::new("host::graphs-beside-others", graphs_beside_others).in_lane(Lane::Host).full_if(true),
     ];
     cases.extend(CARDS.map(on_cards));
     cases
@@ -55,6 +59,23 @@ fn fresh_seeds(nics: &str, minutes: &str, log: &Path) -> Result<Outcome> {
     let mut command = Command::new(cargo::built_for_tests("examples/explore")?);
     command.args(["--nic", nics, "--minutes", minutes]);
     tool::run_ok(command.current_dir(paths::root()), log, SILENCE)?;
+    Ok(Outcome::Passed)
+}
+
+/// Compares the graph applications with the crate `graph` on a small graph: the results must agree. It builds
+/// for measurements, which takes minutes.
+fn graphs_beside_others(log: &Path) -> Result<Outcome> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["bench", "apps", "--quick"]);
+    let output = tool::run_ok(&mut command, log, BUILD)?;
+    ensure!(output.contains("SHA-256") && output.contains("pagerank, two nodes"), "no figures: {output}");
+    if output.contains("not measured: crate graph") {
+        return Ok(Outcome::Skipped("crates.io cannot be had".into()));
+    }
+    for algorithm in ["pagerank", "cc", "sssp", "tc"] {
+        let is_row = |line: &str| line.contains(algorithm) && line.contains("crate graph  ");
+        ensure!(output.lines().any(is_row), "no row of {algorithm}: {output}");
+    }
     Ok(Outcome::Passed)
 }
 

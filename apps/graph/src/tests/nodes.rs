@@ -1,6 +1,7 @@
 //! Nodes in one thread that exchange messages through memory.
 
-use crate::{Edge, Edges, Input, Net, Outcome, Part, Program, Triangles, load, run, triangles};
+use crate::{Bfs, Edge, Edges, Input, Net, Outcome, PageRank, Part, Triangles};
+use crate::{components, load, run, shortest_paths, triangles};
 use runtime::{BoxFuture, JobError};
 use std::boxed::Box;
 use std::collections::BTreeMap;
@@ -55,6 +56,15 @@ impl Net for Node {
     }
 }
 
+/// An algorithm that computes a number for each vertex.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    PageRank(PageRank),
+    Components,
+    Bfs { source: u64 },
+    Sssp { source: u64 },
+}
+
 /// A graph and the way in which it is distributed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
@@ -87,7 +97,7 @@ impl Given {
             edges.push(Edge { to, from, weight }).unwrap();
         }
         let vertices = self.vertices.iter().copied().skip(rank).step_by(spread.nodes).collect();
-        Input { edges, vertices, weights: true, hub: spread.hub }
+        Input { edges, vertices, weights: true, outgoing: true, hub: spread.hub }
     }
 
     /// Runs `each` on every node with the node's part of the graph. Returns the results by rank.
@@ -120,19 +130,17 @@ impl Given {
         tasks.into_iter().filter_map(|(_, result)| result).collect()
     }
 
-    /// Runs a program. Returns the value of each vertex, and the outcome of rank 0.
-    pub(super) fn run<P: Program + Clone>(
-        &self,
-        spread: &Spread,
-        program: &P,
-    ) -> (BTreeMap<u64, u64>, Outcome) {
-        let done = self.on_nodes(spread, |mut net, part| {
-            let program = program.clone();
-            async move {
-                let part = Arc::new(part);
-                let outcome = run(&mut *net, part.clone(), program).await?;
-                Ok((part, outcome))
-            }
+    /// Runs an algorithm. Returns the value of each vertex, and the outcome of rank 0.
+    pub(super) fn run(&self, spread: &Spread, task: Task) -> (BTreeMap<u64, u64>, Outcome) {
+        let done = self.on_nodes(spread, |mut net, part| async move {
+            let (part, net) = (Arc::new(part), &mut *net);
+            let outcome = match task {
+                Task::PageRank(program) => run(net, part.clone(), program).await?,
+                Task::Components => components(net, &part).await?,
+                Task::Bfs { source } => run(net, part.clone(), Bfs { source }).await?,
+                Task::Sssp { source } => shortest_paths(net, &part, source).await?,
+            };
+            Ok((part, outcome))
         });
         let mut values = BTreeMap::new();
         for (part, outcome) in &done {
@@ -142,7 +150,7 @@ impl Given {
             }
         }
         // The range of each node ends before that of the next one begins.
-        assert!(done.iter().flat_map(|(part, _)| &part.ids).is_sorted());
+        assert!(done.iter().flat_map(|(part, _)| part.in_order().map(|(id, _)| id)).is_sorted());
         (values, done.into_iter().next().unwrap().1)
     }
 
