@@ -3,12 +3,15 @@
 use super::qos::Scheme;
 use alloc::string::String;
 use core::time::Duration;
+use platform::Platform;
 
 /// The call slots reserved for LITE's internal calls. Those overtake calls of applications whose handlers
 /// take long, and may be what such a handler waits for.
 pub(crate) const OWN_SLOTS: u32 = 8;
-/// The most operations in flight: the number of slots that fit the bits of an operation's number.
-pub(crate) const MOST_SLOTS: u32 = 1 << 20;
+/// The most operations in flight on one core: the number of slots that fit the bits of an operation's number.
+pub(crate) const MOST_SLOTS: u32 = 1 << 16;
+/// The most cores with queue pairs of their own.
+pub(crate) const MOST_CORES: usize = 16;
 
 /// The sizes and times of one node's LITE. The nodes of a cluster need not agree on them.
 #[derive(Clone, Debug)]
@@ -17,12 +20,16 @@ pub struct Config {
     pub name: String,
     /// The time after which an operation ends, unless its handle has another deadline.
     pub deadline: Duration,
-    /// The number of reliable connections that this node opens to each peer, 1 to 4. The first carries RPC;
-    /// one-sided operations share the others, if there are any.
+    /// The number of cores that have a completion queue, a table of operations, bounce buffers, and queue
+    /// pairs of each connection of their own, 1 to 16, and at most as many as the platform has. Cores beyond
+    /// that number share these with another core.
+    pub cores: usize,
+    /// The number of queue pairs of each connection for each core, 1 to 4. The first carries RPC; one-sided
+    /// operations share the others, if there are any.
     pub queue_pairs: usize,
     /// The number of send work requests that may be outstanding on one queue pair, at least 8.
     pub send_depth: u32,
-    /// The number of one-sided operations and RPC messages that may be outstanding on this node.
+    /// The number of one-sided operations and RPC messages that may be outstanding on one core.
     pub operations: u32,
     /// The number of peers that may be connected at once, at least 2, because a node that serves a request
     /// may have to call another node. When one more peer is wanted, the connection that has been unused for
@@ -32,8 +39,8 @@ pub struct Config {
     /// The time for which a connection may be unused at both ends before it is closed. `None`: it stays
     /// until its permit is wanted for another peer.
     pub idle: Option<Duration>,
-    /// The bounce buffers as (size in bytes, count), ascending by size. The largest size is the chunk of
-    /// large transfers.
+    /// The bounce buffers of each core as (size in bytes, count), ascending by size. The largest size is the
+    /// chunk of large transfers.
     pub bounce: [(u32, u32); 3],
     /// The number of chunks of one large transfer that may be in flight at once, 1 to 8.
     pub window: usize,
@@ -77,6 +84,7 @@ impl Default for Config {
         Self {
             name: String::new(),
             deadline: Duration::from_secs(10),
+            cores: 8,
             queue_pairs: 2,
             send_depth: 128,
             operations: 1024,
@@ -102,6 +110,7 @@ impl Default for Config {
 impl Config {
     /// Returns the nearest configuration that works.
     pub(crate) fn checked(mut self) -> Self {
+        self.cores = self.cores.clamp(1, MOST_CORES);
         self.queue_pairs = self.queue_pairs.clamp(1, 4);
         self.send_depth = self.send_depth.max(8);
         self.peers = self.peers.max(2);
@@ -124,12 +133,17 @@ impl Config {
         self
     }
 
-    /// Returns the number of bytes of the node's memory that each connected peer uses: the ring for its
-    /// requests and the slots for its replies.
+    /// Returns the number of bytes of the node's memory that each connected peer uses for each core: the ring
+    /// for its requests and the slots for its replies.
     #[must_use]
     pub fn peer_memory(&self) -> u64 {
         let config = self.clone().checked();
         u64::from(config.ring) + u64::from(config.slots()) * u64::from(config.reply_slot)
+    }
+
+    /// Returns the number of cores that have queue pairs of their own on a platform.
+    pub(crate) fn shards(&self, platform: &dyn Platform) -> usize {
+        self.cores.min(platform.cpus()).max(1)
     }
 
     /// Returns the number of slots for one peer's replies.

@@ -1,6 +1,10 @@
 //! Counters of the operations of this node's LITE.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::base::writers::{AtomicU64, Ordering};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ops::Deref;
+use platform::Platform;
 use verbs::Counter;
 
 /// A counter of operations.
@@ -15,22 +19,51 @@ impl Count {
 
 macro_rules! counters {
     ($($name:ident: $doc:literal),* $(,)?) => {
-        /// All counters of a node.
+        /// The counters of one core.
         #[derive(Default)]
+        #[repr(align(128))]
         pub(crate) struct Counters {
             $(#[doc = $doc] pub(crate) $name: Count,)*
         }
 
-        impl Counters {
+        impl CoreCounters {
             /// Calls `each` for each counter; `more` returns the part of a count that is kept elsewhere.
             pub(crate) fn each(&self, more: impl Fn(&str) -> u64, each: &mut dyn FnMut(Counter)) {
                 $(
-                    let extra = more(stringify!($name));
-                    each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + extra));
+                    let cores = self.others.iter().chain([&self.first]);
+                    let sum: u64 = cores.map(|counters| counters.$name.0.load(Ordering::Relaxed)).sum();
+                    each((concat!("lite_", stringify!($name)), sum + more(stringify!($name))));
                 )*
             }
         }
     };
+}
+
+/// All counters of a node. They dereference to those of the present core.
+pub(crate) struct CoreCounters {
+    platform: Arc<dyn Platform>,
+    first: Counters,
+    others: Box<[Counters]>,
+}
+
+impl CoreCounters {
+    /// Returns counters for `cores` cores.
+    pub(crate) fn new(platform: Arc<dyn Platform>, cores: usize) -> Self {
+        let others = (1..cores).map(|_| Counters::default()).collect();
+        Self { platform, first: Counters::default(), others }
+    }
+}
+
+impl Deref for CoreCounters {
+    type Target = Counters;
+
+    fn deref(&self) -> &Counters {
+        if self.others.is_empty() {
+            return &self.first;
+        }
+        let core = self.platform.cpu() % (1 + self.others.len());
+        self.others.get(core.wrapping_sub(1)).unwrap_or(&self.first)
+    }
 }
 
 impl Counters {

@@ -1,7 +1,7 @@
 //! [`Config`] by name and text, as operators write it on the command line of an appliance or of a Linux
 //! node.
 
-use super::config::MOST_SLOTS;
+use super::config::{MOST_CORES, MOST_SLOTS};
 use super::qos::Scheme;
 use crate::Config;
 use Form::{Bytes, Number, Pools, Schemes, Time, TimeOrNever};
@@ -70,7 +70,12 @@ pub const SETTINGS: &[Setting] = &[
         "the time limit of an operation whose handle sets none",
         Time(MICROSECOND..=LONGEST, |c, v| c.deadline = v),
     ),
-    setting("queue-pairs", "reliable connections per peer", Number(1..=4, |c, v| c.queue_pairs = v as usize)),
+    setting(
+        "cores",
+        "cores with queue pairs of their own",
+        Number(1..=MOST_CORES as u64, |c, v| c.cores = v as usize),
+    ),
+    setting("queue-pairs", "queue pairs per peer and core", Number(1..=4, |c, v| c.queue_pairs = v as usize)),
     setting(
         "send-depth",
         "send work requests outstanding on one queue pair",
@@ -78,7 +83,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting(
         "operations",
-        "one-sided operations and RPC messages outstanding on the node",
+        "one-sided operations and RPC messages outstanding on a core",
         Number(16..=MOST_SLOTS as u64, |c, v| c.operations = v as u32),
     ),
     setting("peers", "peers that may be connected at once", Number(2..=4095, |c, v| c.peers = v as u32)),
@@ -273,6 +278,7 @@ mod tests {
         };
         let cases = [
             ("deadline", "30s", changed(|c| c.deadline = Duration::from_secs(30))),
+            ("cores", "3", changed(|c| c.cores = 3)),
             ("queue-pairs", "4", changed(|c| c.queue_pairs = 4)),
             ("send-depth", "256", changed(|c| c.send_depth = 256)),
             ("operations", "2000", changed(|c| c.operations = 2000)),
@@ -307,6 +313,7 @@ mod tests {
     #[test]
     fn nothing_that_is_accepted_is_corrected() {
         let given = [
+            ("cores", "1"),
             ("queue-pairs", "1"),
             ("send-depth", "8"),
             ("operations", "16"),

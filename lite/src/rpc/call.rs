@@ -4,6 +4,7 @@ use super::Rpc;
 use super::local::LocalReply;
 use super::service::Service;
 use crate::Error;
+use crate::base::near::Near;
 use crate::channel::slots::Channel;
 use crate::channel::wire::{Piece, ReplyHeader, ReplyStatus};
 use crate::transport::conn::Conn;
@@ -38,13 +39,14 @@ pub(crate) struct Record {
 
 /// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) conn: Near<Conn>,
+    pub(crate) shard: usize,
     pub(crate) bytes: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some(rpc) = &self.conn.rpc {
+        if let Some(rpc) = self.conn.channel(self.shard) {
             rpc.discharge(self.bytes);
         }
     }
@@ -58,8 +60,10 @@ pub(crate) enum ReplyTo {
 
 /// A caller on another node.
 pub(crate) struct RemoteReply {
-    pub(crate) node: Arc<Rpc>,
-    pub(crate) conn: Arc<Conn>,
+    pub(crate) node: Near<Rpc>,
+    pub(crate) conn: Near<Conn>,
+    /// The shard whose queue pair has brought the call, and takes the reply.
+    pub(crate) shard: usize,
     pub(crate) slot: u32,
     pub(crate) call: u64,
     pub(crate) max: u64,
@@ -202,7 +206,7 @@ impl Call {
         for piece in pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
-            to.node.transfer_lent(&to.conn, piece.addr, data).await?;
+            to.node.transfer_lent((&to.conn, to.shard), piece.addr, data).await?;
             into = rest;
         }
         if let Some(record) = &mut self.record {
@@ -244,7 +248,7 @@ impl Call {
                 // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
                 // everything on the wire.
                 let data = Data::Write(now);
-                to.node.transfer_lent(&to.conn, piece.addr, data).await?;
+                to.node.transfer_lent((&to.conn, to.shard), piece.addr, data).await?;
                 left = rest;
             }
             let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
@@ -320,12 +324,12 @@ impl ReplyTo {
 
 impl RemoteReply {
     fn area(&self) -> Result<&crate::channel::RpcArea, Error> {
-        self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
+        self.conn.channel(self.shard).map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 
     #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
-        self.node.send_reply(&self.conn, self.slot, &header, data)
+        self.node.send_reply((&self.conn, self.shard), self.slot, &header, data)
     }
 }

@@ -3,6 +3,7 @@
 use super::Rpc;
 use super::call::{Call, Charge, RemoteReply, ReplyTo};
 use crate::Error;
+use crate::base::near::Near;
 use crate::channel::ring::Violation;
 use crate::channel::slots::{Channel, Out};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
@@ -35,13 +36,17 @@ fn read_pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violat
 impl Rpc {
     /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
     /// then.
-    pub(crate) fn deliver(self: &Arc<Self>, conn: &Arc<Conn>, imm: u32) -> Result<(), Violation> {
-        let rpc = conn.rpc.as_ref().ok_or(Violation)?;
+    pub(crate) fn deliver(
+        node: &Near<Self>,
+        conn: &Near<Conn>,
+        rpc: &Channel,
+        imm: u32,
+    ) -> Result<(), Violation> {
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
                 let at = Channel::slot_offset(&rpc.local, slot).ok_or(Violation)?;
                 let mut header = [0; ReplyHeader::LEN];
-                let (_, slots) = conn.group().memory.as_ref().ok_or(Violation)?;
+                let (_, slots) = conn.group().memory(rpc.shard).ok_or(Violation)?;
                 slots.read(at, &mut header).map_err(|_| Violation)?;
                 rpc.replied(slot, ReplyHeader::parse(&header).ok_or(Violation)?)
             }
@@ -52,11 +57,11 @@ impl Rpc {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let credit = self.take_record(conn, rpc, offset)?;
+                let credit = Self::take_record(node, conn, rpc, offset)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
-                    self.send_out(conn, Out::Credit(credit));
+                    node.send_out(conn, rpc, Out::Credit(credit));
                 }
                 Ok(())
             }
@@ -67,12 +72,12 @@ impl Rpc {
     /// Returns the credit that is due then.
     #[inline(always)]
     fn take_record(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
+        node: &Near<Self>,
+        conn: &Near<Conn>,
         rpc: &Channel,
         offset: u32,
     ) -> Result<Option<u32>, Violation> {
-        let (ring, _) = conn.group().memory.as_ref().ok_or(Violation)?;
+        let (ring, _) = conn.group().memory(rpc.shard).ok_or(Violation)?;
         let mut header = [0; RequestHeader::LEN];
         let at = u64::from(offset);
         ring.read(at, &mut header).map_err(|_| Violation)?;
@@ -90,8 +95,9 @@ impl Rpc {
             return Err(Violation);
         }
         let to = RemoteReply {
-            node: self.clone(),
+            node: node.clone(),
             conn: conn.clone(),
+            shard: rpc.shard,
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
@@ -101,7 +107,7 @@ impl Rpc {
             ReplyTo::There(to).answer(status, len);
             Ok(credit)
         };
-        let service = self.services.get(header.function).filter(|s| s.takes(header.one_way));
+        let service = node.services.get(rpc.shard, header.function).filter(|s| s.takes(header.one_way));
         let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
             return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
@@ -111,8 +117,8 @@ impl Rpc {
         let charge = if header.function >= super::internal::INTERNAL {
             None
         } else {
-            match rpc.charge(here + header.pieces_len(), self.local.config.backlog as usize) {
-                Some(bytes) => Some(Charge { conn: conn.clone(), bytes }),
+            match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
+                Some(bytes) => Some(Charge { conn: conn.clone(), shard: rpc.shard, bytes }),
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
         };
@@ -132,12 +138,12 @@ impl Rpc {
     /// Sends a reply, now or when the queue pair has room.
     pub(crate) fn send_reply(
         &self,
-        conn: &Arc<Conn>,
+        (conn, shard): (&Arc<Conn>, usize),
         slot: u32,
         header: &ReplyHeader,
         data: &[u8],
     ) -> Result<(), Error> {
-        let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
+        let Some(rpc) = conn.channel(shard).filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
         // The handler may have been stopped for longer than the lease, which does not end before something is
         // due.
         let now = self.local.platform.now();
@@ -154,7 +160,7 @@ impl Rpc {
                 }
             }
         }
-        self.send_out(conn, Out::Reply(slot, *header, data.to_vec()));
+        self.send_out(conn, rpc, Out::Reply(slot, *header, data.to_vec()));
         Ok(())
     }
 
@@ -168,19 +174,18 @@ impl Rpc {
         data: &[u8],
     ) -> Result<(), NotPosted> {
         let addr = Channel::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
-        self.transport.post_message(conn, (&header.emit(), data), addr, Imm::Reply(slot).emit())
+        self.transport.post_message((conn, rpc.shard), (&header.emit(), data), addr, Imm::Reply(slot).emit())
     }
 
     /// Sends a message after those that wait already.
-    fn send_out(&self, conn: &Arc<Conn>, out: Out) {
-        let Some(rpc) = &conn.rpc else { return };
+    fn send_out(&self, conn: &Arc<Conn>, rpc: &Channel, out: Out) {
         let mut outbox = rpc.outbox.lock();
         let was_empty = outbox.is_empty();
         outbox.push_back(out);
         if was_empty && !self.flush(conn, rpc, &mut outbox) {
             sometimes!("a reply or a credit waited for room");
             drop(outbox);
-            self.local.defer(&self.stalled, conn.clone());
+            self.local.defer(&self.stalled, (conn.clone(), rpc.shard));
         }
     }
 
@@ -188,15 +193,15 @@ impl Rpc {
     pub(crate) fn flush_stalled(&self) -> bool {
         let stalled = self.stalled.take();
         let mut any = false;
-        for conn in stalled {
-            let Some(rpc) = &conn.rpc else { continue };
+        for (conn, shard) in stalled {
+            let Some(rpc) = conn.channel(shard) else { continue };
             let mut outbox = rpc.outbox.lock();
             let before = outbox.len();
             let all = self.flush(&conn, rpc, &mut outbox);
             any |= outbox.len() != before;
             drop(outbox);
             if !all {
-                self.local.defer(&self.stalled, conn);
+                self.local.defer(&self.stalled, (conn, shard));
             }
         }
         any
@@ -208,7 +213,7 @@ impl Rpc {
             let posted = match out {
                 Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
                 Out::Credit(grains) => self.transport.post_message(
-                    conn,
+                    (conn, rpc.shard),
                     (&[], &[]),
                     rpc.remote.ring,
                     Imm::Credit(*grains).emit(),

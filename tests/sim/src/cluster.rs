@@ -25,6 +25,8 @@ pub struct Options {
     pub nics: Nics,
     /// The memory of each node, in bytes.
     pub memory: u64,
+    /// The most cores of a node. The machines have 1 to that many cores in turn.
+    pub cores: usize,
     /// The time after which a member without a heartbeat loses its membership.
     pub lease: Duration,
     /// The faults of the wire.
@@ -51,6 +53,7 @@ impl Default for Options {
             nodes: 4,
             nics: Nics::default(),
             memory: 8 << 20,
+            cores: 1,
             lease,
             faults,
             control: ControlLinks::INSTANT,
@@ -168,6 +171,7 @@ impl Cluster {
         // card addresses 1 TiB of a region, which is enough for 255 machines.
         let apart = self.options.memory.next_power_of_two().max(4 << 30);
         let host = self.world.host(IoAddr(u64::from(serial) * apart), self.options.memory);
+        host.set_cores(1 + usize::from(serial) % self.options.cores.max(1));
         if self.options.drift > 0 {
             let spread = 2 * self.options.drift as u64 + 1;
             host.drift((self.world.random() % spread) as i32 - self.options.drift);

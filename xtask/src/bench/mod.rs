@@ -5,6 +5,7 @@ mod against;
 mod boot;
 mod callgrind;
 mod connect;
+mod cores;
 mod cx3;
 mod document;
 pub(crate) mod figures;
@@ -68,6 +69,9 @@ enum Separate {
     /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
     /// regions and memory
     Lite(native::Options),
+    /// Compares two cores of LITE with one, as native code: operations per second of processor time and of
+    /// time on the wall
+    Cores(cores::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone
     Softroce(linux_pair::Options),
@@ -213,6 +217,7 @@ struct Figures {
 pub(crate) fn bench(bench: &Bench) -> Result<()> {
     match &bench.separate {
         Some(Separate::Lite(options)) => native::bench(options),
+        Some(Separate::Cores(options)) => cores::bench(options),
         Some(Separate::Softroce(options)) => softroce::bench(options),
         Some(Separate::Cx3(options)) => cx3::bench(options),
         Some(Separate::Scaling(options)) => scaling::bench(options),

@@ -102,7 +102,7 @@ impl Connections {
         let prepared = self
             .common_link(member)
             .ok_or(Unprepared::For(Error::NoSharedLink(node)))
-            .and_then(|link| Ok((link, self.prepare(self.config.queue_pairs)?)));
+            .and_then(|link| Ok((link, self.prepare(self.shards.count(), self.config.queue_pairs)?)));
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return Err(Error::NoSuchNode) };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
@@ -336,10 +336,10 @@ impl Connections {
         if !self.attributes.links.contains(&end.link) {
             return Err(refused(alloc::format!("this node does not support {:?}", end.link)));
         }
-        if !(1..=4).contains(&end.queue_pairs.len()) {
-            return Err(refused("a connection has 1 to 4 queue pairs".into()));
-        }
-        let group = self.prepare(end.queue_pairs.len())?;
+        let Some(each) = end.each() else {
+            return Err(refused("a connection has 1 to 4 queue pairs for each of 1 to 16 cores".into()));
+        };
+        let group = self.prepare(end.rpc.cores().min(self.shards.count()), each)?;
         let own = self.end(end.link, &group);
         Ok((self.connect(member, attempt, group, end).map_err(refused)?, own))
     }
@@ -412,20 +412,26 @@ impl Connections {
         self: &Arc<Self>,
         member: &Member,
         attempt: u64,
-        group: QpGroup,
+        mut group: QpGroup,
         end: &End,
     ) -> Result<Arc<Conn>, String> {
+        if end.each() != Some(group.lanes.each()) {
+            return Err("the ends have different queue pairs".into());
+        }
+        // Both ends use as many cores as the one with fewer has.
+        group.truncate(end.rpc.cores()).map_err(|e| e.to_string())?;
         let mtu = end.mtu.min(self.attributes.max_mtu);
         let common = self.qp_connect(end.link, port_of(member), mtu, end.rd_atomic);
         let level = self.qos.level(&self.config);
         group.connect(&end.queue_pairs, common, level).map_err(|e| e.to_string())?;
-        let area = self.area(&group);
-        let rpc = Channel::new(area, end.rpc).ok_or("unusable RPC area")?;
+        let areas = self.areas(&group).into_iter().zip(end.rpc.iter()).enumerate();
+        let channel = |(shard, (area, remote))| Channel::new(shard, area, remote);
+        let channels = areas.map(channel).collect::<Option<_>>().ok_or("unusable RPC area")?;
         let key = member.rnic.key;
-        let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, Some(rpc)));
+        let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, channels));
         conn.touch(self.platform.now());
         self.plan_sweep(self.platform.now());
-        self.by_receive.lock().insert(conn.group().receive_id, conn.clone());
+        self.by_receive.lock().insert(conn.group().receives, conn.clone());
         self.counters.connections.add(1);
         self.trace(|| Event::Connected { peer: member.node });
         Ok(conn)

@@ -1,5 +1,10 @@
-//! The table of operations in flight, with all that an operation needs: a slot, a buffer, an entry of the
+//! The tables of operations in flight, with all that an operation needs: a slot, a buffer, an entry of the
 //! send queue. One lock covers them. A buffer is a bounce buffer, or memory of the application.
+//!
+//! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core
+//! posts to its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores
+//! whose tasks have nothing in common write no line of memory that another one writes. A core with a higher
+//! number than there are shards uses the shard of its number modulo the number of shards.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
 //! the issuing task has seen it or has dropped the operation. Until then the buffer is in quarantine.
@@ -25,17 +30,19 @@ use super::status::{OpId, OpStage, OpStatuses};
 use super::unfinished::Unfinished;
 use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
-use crate::base::bounce::{Bounce, BouncePool, BufferOffset};
+use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
+use crate::base::lock::Mutex;
 use crate::base::own::Hold;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
-use crate::planted::{Bug, planted};
+use crate::base::wait::Waiters;
 use crate::transport::conn::{Conn, Link, QueuePair};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::Waker;
-use platform::Instant;
-use verbs::{QpNum, RemoteKey, Status};
+use platform::{Instant, Platform};
+use verbs::{CqId, QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
 pub(crate) enum WaitMode {
@@ -189,7 +196,12 @@ fn reserve<'a>(
 /// must be dropped outside of the table's lock.
 #[inline(always)]
 #[must_use]
-fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) -> Option<Hold> {
+pub(super) fn release(
+    slot: &mut Slot,
+    ends: &OpStatuses,
+    free: &mut Vec<u32>,
+    pool: &mut BouncePool,
+) -> Option<Hold> {
     let own = give_back(slot, pool);
     free_slot(slot, ends, free);
     own
@@ -197,7 +209,7 @@ fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut B
 
 /// Takes the buffer from a slot. Returns it if it is memory of an application.
 #[inline(always)]
-fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
+pub(super) fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
     match slot.buffer.take() {
         Some(Buffer::Bounce(bounce)) => {
             pool.give(bounce);
@@ -279,8 +291,10 @@ impl FastPathCounts {
     }
 }
 
-/// All slots of a node, and the bounce buffers.
+/// All slots of a shard, and the bounce buffers.
 pub(crate) struct OpTable {
+    /// The number of the shard.
+    pub(super) shard: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) ends: OpStatuses,
     pub(super) free: Vec<u32>,
@@ -288,7 +302,8 @@ pub(crate) struct OpTable {
     pub(crate) links: Links,
     pub(super) valid: ValidStamps,
     pub(crate) fast_path: FastPathCounts,
-    pub(crate) unfinished: Unfinished,
+    /// The node's unfinished operations. Their lock may be taken under that of a table.
+    pub(super) unfinished: Arc<Mutex<Unfinished>>,
     /// A time that is not later than the earliest deadline of a waiting operation.
     pub(super) earliest: Instant,
     /// True if this table has refused a task something that an operation's end may change. The next end
@@ -297,9 +312,15 @@ pub(crate) struct OpTable {
 }
 
 impl OpTable {
-    pub(crate) fn new(count: u32, bounce: BouncePool) -> Self {
+    /// Makes the table of a shard with `count` slots.
+    pub(super) fn new(
+        shard: usize,
+        count: u32,
+        bounce: BouncePool,
+        unfinished: &Arc<Mutex<Unfinished>>,
+    ) -> Self {
         let slot = |index| Slot {
-            id: OpId::first(index),
+            id: OpId::first(shard, index),
             state: SlotState::Free,
             status: Status::Success,
             waker: None,
@@ -311,14 +332,15 @@ impl OpTable {
             buffer: None,
         };
         Self {
+            shard,
             slots: (0..count).map(slot).collect(),
-            ends: OpStatuses::new(count),
+            ends: OpStatuses::new(shard, count),
             free: (0..count).rev().collect(),
             bounce,
-            links: Links::default(),
+            links: Links::new(shard),
             valid: ValidStamps::default(),
             fast_path: FastPathCounts::default(),
-            unfinished: Unfinished::default(),
+            unfinished: unfinished.clone(),
             earliest: Instant::MAX,
             wanted: false,
         }
@@ -373,18 +395,21 @@ impl OpTable {
         if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
             return None;
         }
-        let conn = self.links.routes.get(member.0 as usize)?.as_ref()?;
-        let lanes = &conn.group.lanes;
+        let route = self.links.routes.get(member.0 as usize)?.as_ref()?;
+        let lanes = &route.conn.group.lanes;
         if lanes.is_ending() {
             return None;
         }
-        let qp_index = lanes.pick(share);
+        let qp_index = match (share, route.usual) {
+            (Share::All | Share::Low, Some(usual)) => usual as usize,
+            _ => route.pick(share)?,
+        };
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
+        slot.begin((route.link, qp_index), touch, WaitMode::Until(waker, deadline));
         let offset = slot.offset();
-        let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
+        let (qp, key) = (queue_pair.number, route.conn.remote_key.rkey);
         Some(Taken { id: slot.id, offset, qp, key })
     }
 
@@ -441,40 +466,6 @@ impl OpTable {
         Some((task, core::mem::take(&mut self.wanted)))
     }
 
-    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
-    /// completion that came twice.
-    ///
-    /// An operation that has succeeded and has no buffer frees its slot here. Its task reads the
-    /// success from the slot's next use.
-    #[inline(never)]
-    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
-        const NOBODY: Wakes = Wakes { task: None, others: false, unused: None };
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
-        let abandoned = match slot.state {
-            SlotState::OnWire => false,
-            SlotState::Abandoned => true,
-            SlotState::Posting => self.ends.is_filled(id),
-            SlotState::Free | SlotState::Ended => return NOBODY,
-        };
-        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
-        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end(slot.retires);
-        }
-        let task = slot.waker.take();
-        let is_plain = status == Status::Success && !abandoned;
-        if !is_plain && slot.touch.changes {
-            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
-        }
-        let unused = if abandoned || (is_plain && slot.buffer.is_none()) {
-            release(slot, &self.ends, &mut self.free, &mut self.bounce)
-        } else {
-            (slot.state, slot.status) = (SlotState::Ended, status);
-            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
-            None
-        };
-        Wakes { task, others: self.take_wanted(&unused), unused }
-    }
-
     /// Releases an operation that has succeeded and that has a buffer.
     #[inline(always)]
     pub(crate) fn release_done(&mut self, id: OpId) -> Released {
@@ -489,31 +480,8 @@ impl OpTable {
     /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have
     /// looked at the memory before that, so it is woken in any case.
     #[inline(always)]
-    fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
+    pub(super) fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
         core::mem::take(&mut self.wanted) | own.is_some()
-    }
-
-    /// Ends the interest in an operation: no task waits for it or needs its result any more.
-    #[inline]
-    pub(crate) fn let_go(&mut self, id: OpId) -> Released {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else {
-            return Released { wanted: false, own: None };
-        };
-        let own = match slot.state {
-            SlotState::Free | SlotState::Posting | SlotState::Abandoned => None,
-            SlotState::OnWire if planted(Bug::FlightLeaks) => None,
-            SlotState::OnWire => {
-                if slot.touch.changes {
-                    self.unfinished.abandoned(id, slot.touch.stamp);
-                }
-                slot.state = SlotState::Abandoned;
-                slot.waker = None;
-                slot.until = Instant::MAX;
-                if planted(Bug::BounceReused) { give_back(slot, &mut self.bounce) } else { None }
-            }
-            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
-        };
-        Released { wanted: self.take_wanted(&own), own }
     }
 
     /// Takes a slot as [`take`](Self::take) does, for an operation of a task on memory of the application,
@@ -544,5 +512,68 @@ impl OpTable {
         for slot in &mut self.slots {
             core::mem::forget(slot.buffer.take());
         }
+    }
+}
+
+/// The operations of one core.
+// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+pub(crate) struct Shard {
+    /// The number of the shard.
+    pub(crate) index: usize,
+    /// The completion queue of this shard's queue pairs.
+    pub(crate) cq: CqId,
+    /// The memory of the operations' bounce buffers.
+    pub(crate) buffers: Buffers,
+    pub(crate) ops: Mutex<OpTable>,
+    /// The published state of the operations.
+    pub(crate) ends: OpStatuses,
+    /// The tasks of all cores that wait for the end of operations, and for a resource.
+    pub(super) waiters: [Arc<Waiters>; 2],
+}
+
+/// The shards of a node, of which there is at least one.
+pub(crate) struct Shards {
+    first: Shard,
+    others: Box<[Shard]>,
+}
+
+impl Shards {
+    /// Makes the shards out of the first one and the others, in the order of their numbers.
+    pub(super) fn new(first: Shard, others: Box<[Shard]>) -> Self {
+        Self { first, others }
+    }
+
+    /// Returns the number of shards.
+    pub(crate) fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Returns all shards, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Returns the shard with that number, or the first one if there is none.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: usize) -> &Shard {
+        self.others.get(index.wrapping_sub(1)).unwrap_or(&self.first)
+    }
+
+    /// Returns the shard of an operation.
+    #[inline(always)]
+    pub(crate) fn of(&self, id: OpId) -> &Shard {
+        self.get(id.shard())
+    }
+
+    /// Returns the number of the shard of that core.
+    pub(crate) fn index_of_core(&self, core: usize) -> usize {
+        core % self.count()
+    }
+
+    /// Returns the shard of the present core.
+    #[inline(always)]
+    pub(crate) fn here(&self, platform: &dyn Platform) -> &Shard {
+        if self.others.is_empty() { &self.first } else { self.get(self.index_of_core(platform.cpu())) }
     }
 }

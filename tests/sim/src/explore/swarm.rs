@@ -66,6 +66,8 @@ const KINDS: &[(Kind, usize)] = &[
 
 /// The least memory of a node, in bytes.
 const MEMORY: u64 = 6 << 20;
+/// The most cores of a node.
+const MOST_CORES: usize = 3;
 
 /// The faults of a run.
 #[derive(Clone, Debug)]
@@ -125,11 +127,14 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
         ControlLinks { latency: millis(3), rate: 100_000 },
         ControlLinks { latency: millis(40), rate: 10_000 },
     ];
+    // The machines of every second scenario have different numbers of cores.
+    let cores = if scenario.seed.is_multiple_of(2) { MOST_CORES } else { 1 };
     Options {
         seed: scenario.seed,
         nodes: scenario.nodes,
         nics: scenario.nics.clone(),
-        memory: MEMORY.max(u64::from(scenario.nodes) << 19),
+        memory: MEMORY.max(u64::from(scenario.nodes) << 19) * cores as u64,
+        cores,
         lease: LEASE,
         faults: Faults::parse(random.pick(&wires)).expect("well formed"),
         control: random.pick(&control),
