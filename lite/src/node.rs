@@ -3,6 +3,7 @@
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
 use crate::base::near::Near;
+use crate::base::per_shard::PerShard;
 use crate::base::trace::Event;
 use crate::base::writers::Ordering;
 use crate::channel::Channel;
@@ -15,7 +16,6 @@ use crate::transport::conn::{Conn, ReceiveId};
 use crate::transport::connect::{Arrivals, Connections};
 use crate::transport::op::{BATCH, OpId, Shard, Transport, receive_of};
 use crate::{Config, Error};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -43,7 +43,7 @@ pub(crate) struct Node {
     conns: Arc<Connections>,
     pub(crate) rpc: Arc<Rpc>,
     /// The pollers, by shard.
-    pub(crate) pollers: Box<[Mutex<Poller>]>,
+    pub(crate) pollers: PerShard<Mutex<Poller>>,
     /// Held by the core that does the rare work of the poller.
     rare_work: Mutex<()>,
 }
@@ -62,13 +62,16 @@ impl Deref for Node {
 #[repr(align(128))]
 pub(crate) struct Poller {
     pub(crate) batch: [Completion; BATCH],
-    pub(crate) known: Known,
-    pub(crate) rpc: Near<Rpc>,
+    pub(crate) inbox: Inbox,
 }
 
-/// The connections that messages have come from recently, by identifier of their receives; others
-/// are looked up in [`Connections::by_receive`].
-pub(crate) type Known = [Option<(ReceiveId, Near<Conn>)>; KNOWN];
+/// The state that a poller needs for messages.
+pub(crate) struct Inbox {
+    /// The connections that messages have come from recently, by identifier of their receives; others are
+    /// looked up in [`Connections::by_receive`].
+    known: [Option<(ReceiveId, Near<Conn>)>; KNOWN],
+    rpc: Near<Rpc>,
+}
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -88,10 +91,10 @@ impl Node {
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
         let poller = |_| {
-            let (batch, known) = ([Completion::BLANK; BATCH], [const { None }; KNOWN]);
-            Mutex::new(Poller { batch, known, rpc: Near::new(rpc.clone()) })
+            let inbox = Inbox { known: [const { None }; KNOWN], rpc: Near::new(rpc.clone()) };
+            Mutex::new(Poller { batch: [Completion::BLANK; BATCH], inbox })
         };
-        let pollers = transport.shards.iter().map(poller).collect();
+        let pollers = PerShard::new(transport.shards.count(), poller);
         Ok(Self {
             membership: Arc::new(Membership::new(regions, sync)),
             local,
@@ -146,9 +149,8 @@ impl Node {
     fn take_completions(self: &Arc<Self>, shard: &Shard) -> bool {
         let poller = self.pollers.get(shard.index).and_then(Mutex::try_lock);
         let Some(mut poller) = poller else { return false };
-        let Poller { batch, known, rpc } = &mut *poller;
-        let other = |other: &_| self.other_completion((known, rpc), other);
-        self.transport.take_completions(shard, batch, BATCHES, other)
+        let Poller { batch, inbox } = &mut *poller;
+        self.transport.take_completions(shard, batch, BATCHES, |other| self.other_completion(inbox, other))
     }
 
     /// Does the work that may follow completions. Returns true if there was some.
@@ -178,12 +180,12 @@ impl Node {
     /// operations never complete.
     fn end_connections(self: &Arc<Self>) {
         let closing = self.conns.closing.take();
-        for (shard, poller) in self.transport.shards.iter().zip(&self.pollers) {
+        for (shard, poller) in self.transport.shards.iter().zip(self.pollers.iter()) {
             // A core that takes completions waits for nothing meanwhile.
-            let Poller { batch, known, rpc } = &mut *poller.lock();
-            let other = |other: &_| self.other_completion((known, rpc), other);
+            let Poller { batch, inbox } = &mut *poller.lock();
+            let other = |other: &_| self.other_completion(inbox, other);
             self.transport.take_completions(shard, batch, usize::MAX, other);
-            *known = [const { None }; KNOWN];
+            inbox.known = [const { None }; KNOWN];
         }
         for conn in closing {
             for shard in self.transport.shards.iter() {
@@ -201,12 +203,12 @@ impl Node {
 
     /// Handles a completion that is not the success of an operation.
     #[inline(always)]
-    pub(crate) fn other_completion(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
+    pub(crate) fn other_completion(&self, inbox: &mut Inbox, completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
-            self.received((known, rpc), completion);
+            self.received(inbox, completion);
         } else if let Some(receive) = receive_of(completion.id) {
             let (receives, _) = ReceiveId::split(receive);
-            if let Some(conn) = self.known(known, receives).filter(|conn| !conn.is_shut()) {
+            if let Some(conn) = self.known(&mut inbox.known, receives).filter(|conn| !conn.is_shut()) {
                 log::warn!("lite: connection to {} failed: {:?}", conn.peer, completion.status);
                 self.conns.fail(conn);
             }
@@ -244,14 +246,18 @@ impl Node {
     fn expire_calls(&self, now: Instant) {
         self.rpc.forget_deadlines();
         let conns: Vec<_> = self.conns.by_receive.lock().values().cloned().collect();
-        let earliest = conns.iter().flat_map(|c| &c.channels).map(|rpc| rpc.expire(now)).min();
+        let earliest = conns.iter().flat_map(|c| c.channels()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
             self.rpc.note_deadline(earliest);
         }
     }
 
     /// Returns the connection of a receive, unless it is closed.
-    fn known<'k>(&self, known: &'k mut Known, receive: ReceiveId) -> Option<&'k Near<Conn>> {
+    fn known<'k>(
+        &self,
+        known: &'k mut [Option<(ReceiveId, Near<Conn>)>; KNOWN],
+        receive: ReceiveId,
+    ) -> Option<&'k Near<Conn>> {
         let place = known.get_mut(receive.0 as usize % KNOWN)?;
         if !place.as_ref().is_some_and(|(id, conn)| *id == receive && !conn.is_shut()) {
             *place =
@@ -260,7 +266,7 @@ impl Node {
         place.as_ref().map(|(_, conn)| conn)
     }
 
-    fn received(&self, (known, rpc): (&mut Known, &Near<Rpc>), completion: &Completion) {
+    fn received(&self, Inbox { known, rpc }: &mut Inbox, completion: &Completion) {
         let (receives, shard) = ReceiveId::split(completion.id);
         let Some(conn) = self.known(known, receives) else {
             return self.datagram(completion);
@@ -300,7 +306,7 @@ impl Node {
     /// Returns the time by which the poller of a core beyond the first must run. The first one serves the
     /// deadlines of the node; what a poller has deferred concerns all.
     pub(crate) fn next_deadline_of(&self, shard: usize) -> Option<Instant> {
-        let at = self.transport.shards.get(shard).ops.lock().earliest();
+        let at = self.transport.shards.at(shard).ops.lock().earliest();
         [(at != Instant::MAX).then_some(at), self.deferred()].into_iter().flatten().min()
     }
 

@@ -1,7 +1,7 @@
 //! Counters of the operations of this node's LITE.
 
+use crate::base::per_shard::PerShard;
 use crate::base::writers::{AtomicU64, Ordering};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Deref;
 use platform::Platform;
@@ -19,7 +19,7 @@ impl Count {
 
 macro_rules! counters {
     ($($name:ident: $doc:literal),* $(,)?) => {
-        /// The counters of one core.
+        /// The counters of one shard.
         #[derive(Default)]
         #[repr(align(128))]
         pub(crate) struct Counters {
@@ -30,8 +30,7 @@ macro_rules! counters {
             /// Calls `each` for each counter; `more` returns the part of a count that is kept elsewhere.
             pub(crate) fn each(&self, more: impl Fn(&str) -> u64, each: &mut dyn FnMut(Counter)) {
                 $(
-                    let cores = self.others.iter().chain([&self.first]);
-                    let sum: u64 = cores.map(|counters| counters.$name.0.load(Ordering::Relaxed)).sum();
+                    let sum: u64 = self.shards.iter().map(|s| s.$name.0.load(Ordering::Relaxed)).sum();
                     each((concat!("lite_", stringify!($name)), sum + more(stringify!($name))));
                 )*
             }
@@ -39,30 +38,25 @@ macro_rules! counters {
     };
 }
 
-/// All counters of a node. They dereference to those of the present core.
+/// All counters of a node. They dereference to those of the present core's shard.
 pub(crate) struct CoreCounters {
     platform: Arc<dyn Platform>,
-    first: Counters,
-    others: Box<[Counters]>,
+    shards: PerShard<Counters>,
 }
 
 impl CoreCounters {
-    /// Returns counters for `cores` cores.
-    pub(crate) fn new(platform: Arc<dyn Platform>, cores: usize) -> Self {
-        let others = (1..cores).map(|_| Counters::default()).collect();
-        Self { platform, first: Counters::default(), others }
+    /// Returns counters for that number of shards.
+    pub(crate) fn new(platform: Arc<dyn Platform>, shards: usize) -> Self {
+        Self { platform, shards: PerShard::new(shards, |_| Counters::default()) }
     }
 }
 
 impl Deref for CoreCounters {
     type Target = Counters;
 
+    #[inline(always)]
     fn deref(&self) -> &Counters {
-        if self.others.is_empty() {
-            return &self.first;
-        }
-        let core = self.platform.cpu() % (1 + self.others.len());
-        self.others.get(core.wrapping_sub(1)).unwrap_or(&self.first)
+        self.shards.here(&*self.platform)
     }
 }
 

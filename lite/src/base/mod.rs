@@ -14,6 +14,7 @@ pub(crate) mod member;
 pub(crate) mod names;
 pub(crate) mod near;
 pub(crate) mod own;
+pub(crate) mod per_shard;
 pub(crate) mod permissions;
 pub(crate) mod qos;
 pub(crate) mod scope;

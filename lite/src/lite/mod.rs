@@ -55,25 +55,36 @@ impl Lite {
     /// context after the RNIC's `progress`, and again before the calling core halts, if no core but that one
     /// polls.
     pub fn poll(&self, now: Instant) -> bool {
-        let count = self.node.transport.shards.count();
-        let first = self.poll_core(0, now);
-        (1..count).fold(first, |any, core| self.poll_core(core, now) | any)
+        let any = self.poll_shard(0, now);
+        if self.pollers() == 1 { any } else { self.poll_others(now) | any }
+    }
+
+    /// Runs the pollers of all cores but the first once.
+    #[cold]
+    fn poll_others(&self, now: Instant) -> bool {
+        (1..self.pollers()).fold(false, |any, core| self.poll_core(core, now) | any)
     }
 
     /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context
     /// on that core, or on another one while that core sleeps, after the RNIC's `progress`, and again before
-    /// the core halts. Cores beyond [`pollers`](Self::pollers) need not call it.
+    /// the core halts. Cores beyond [`pollers`](Self::pollers) have none.
     pub fn poll_core(&self, core: usize, now: Instant) -> bool {
-        let (node, transport) = (&self.node, &*self.node.transport);
-        let shard = transport.shards.get(core);
+        self.poll_shard(core, now)
+    }
+
+    /// Runs the poller of a shard once.
+    #[inline(always)]
+    fn poll_shard(&self, index: usize, now: Instant) -> bool {
+        let (node, transport) = (&*self.node, &*self.node.transport);
+        let Some(shard) = transport.shards.get(index) else { return false };
         // Most turns only compare one time, and take completions.
         if transport.standing.is_due(now) {
-            return node.full_turn(shard, now);
+            return self.node.full_turn(shard, now);
         }
-        let poller = node.pollers.get(shard.index).and_then(Mutex::try_lock);
+        let poller = node.pollers.get(index).and_then(Mutex::try_lock);
         let Some(mut poller) = poller else { return false };
-        let Poller { batch, known, rpc } = &mut *poller;
-        transport.take_completions(shard, batch, BATCHES, |other| node.other_completion((known, rpc), other))
+        let Poller { batch, inbox } = &mut *poller;
+        transport.take_completions(shard, batch, BATCHES, |other| node.other_completion(inbox, other))
     }
 
     /// Returns the number of pollers: one for each core that has queue pairs of its own.

@@ -69,11 +69,11 @@ impl Membership {
         let conns: Vec<_> = self.by_receive.lock().values().cloned().collect();
         // The last replies have arrived when a signalled message after them has completed.
         let flushed = conns.iter().filter(|conn| !conn.is_shut()).all(|conn| {
-            let mut channels = conn.channels.iter();
+            let mut channels = conn.channels();
             channels.all(|channel| self.post_flush(conn, channel) != Err(NotPosted::Busy))
         });
         flushed
-            && conns.iter().flat_map(|c| &c.channels).all(Channel::is_quiet)
+            && conns.iter().flat_map(|c| c.channels()).all(Channel::is_quiet)
             && self.has_nothing_in_flight()
     }
 }

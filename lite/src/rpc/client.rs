@@ -149,11 +149,11 @@ impl Rpc {
     /// are all on the first one, because they arrive in the order in which they are sent.
     #[inline(always)]
     fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
-        let mut shard = 0;
-        if function < super::internal::INTERNAL && conn.channels.len() > 1 {
-            shard = conn.shard_for(self.transport.shards.here(&*self.local.platform).index);
+        let channels = conn.channels.as_ref()?;
+        if function < super::internal::INTERNAL && channels.count() > 1 {
+            return channels.get(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
         }
-        conn.channel(shard)
+        Some(channels.first())
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.

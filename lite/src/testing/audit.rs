@@ -13,7 +13,7 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
     let node = &lite.node;
     let (objects, barriers) = node.sync.objects.lock().len();
     let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_receive.lock().len());
-    let calls = node.by_receive.lock().values().flat_map(|c| &c.channels).map(Channel::in_use).sum();
+    let calls = node.by_receive.lock().values().flat_map(|c| c.channels()).map(Channel::in_use).sum();
     // Nothing of an ended incarnation is left once all members have seen its end.
     let ended = |member| !node.is_live(member);
     let departed = node.sync.objects.lock().places_of(&ended)

@@ -10,6 +10,7 @@ pub(crate) use permits::{PeerPermit, PeerPermits};
 pub(crate) use qp_group::{Gone, PeerResources, QpGroup, ReceiveId};
 
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::writers::{AtomicBool, AtomicU32, Ordering};
 use crate::channel::Channel;
 use alloc::boxed::Box;
@@ -81,7 +82,7 @@ pub(crate) struct Conn {
     /// True if this node has found the connection broken.
     failed: AtomicBool,
     /// The RPC state of the connection, by shard; none on the loop-back connection.
-    pub(crate) channels: Box<[Channel]>,
+    pub(crate) channels: Option<PerShard<Channel>>,
 }
 
 impl Conn {
@@ -91,7 +92,7 @@ impl Conn {
         remote_key: MemoryKey,
         id: u64,
         group: QpGroup,
-        channels: Box<[Channel]>,
+        channels: Option<PerShard<Channel>>,
     ) -> Self {
         let links = (0..group.lanes.shards()).map(|_| AtomicU32::new(Link::NONE.bits())).collect();
         Self {
@@ -128,7 +129,12 @@ impl Conn {
     /// Returns the RPC state of a shard.
     #[inline(always)]
     pub(crate) fn channel(&self, shard: usize) -> Option<&Channel> {
-        self.channels.get(shard)
+        self.channels.as_ref()?.get(shard)
+    }
+
+    /// Returns the RPC states of all shards.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &Channel> {
+        self.channels.iter().flat_map(PerShard::iter)
     }
 
     pub(crate) fn queue_pair(&self, qp_index: usize) -> Option<&QueuePair> {

@@ -5,6 +5,7 @@ use super::permits::PeerPermit;
 use crate::base::bounce::Run;
 use crate::base::config::MOST_CORES;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::writers::Ordering;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,7 +33,7 @@ pub(crate) struct QpGroup {
     /// call returns after that.
     gone: Mutex<bool>,
     /// The ring for the peer's requests, and the slots for its replies, by shard; none on loop-back.
-    memory: Vec<(Run, Run)>,
+    memory: Option<PerShard<(Run, Run)>>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
     permit: Mutex<Option<PeerPermit>>,
     /// The identifier of the group's receives, which no other group of the node has: an RNIC may use the
@@ -61,7 +62,7 @@ impl ReceiveId {
 /// The resources of a connection to a peer, which a loop-back connection does not have.
 pub(crate) struct PeerResources {
     /// The ring for the peer's requests, and the slots for its replies, by shard.
-    pub(crate) memory: Vec<(Run, Run)>,
+    pub(crate) memory: PerShard<(Run, Run)>,
     pub(crate) permit: PeerPermit,
     /// See [`QpGroup::receives`].
     pub(crate) receives: ReceiveId,
@@ -79,7 +80,7 @@ impl QpGroup {
     ) -> Result<Self, VerbsError> {
         let receives = peer.as_ref().map_or(ReceiveId(0), |peer| peer.receives);
         let (memory, permit) = peer.map(|peer| (peer.memory, peer.permit)).unzip();
-        let (rnic, permit, memory) = (rnic.clone(), Mutex::new(permit), memory.unwrap_or_default());
+        let (rnic, permit, memory) = (rnic.clone(), Mutex::new(permit), memory);
         let (lanes, gone) = (Lanes::with_capacity(options.len(), each), Mutex::new(false));
         let mut made = Self { rnic, lanes, gone, memory, permit, receives };
         for (shard, options) in options.iter().enumerate() {
@@ -90,7 +91,7 @@ impl QpGroup {
                 platform.fill_random(&mut psn);
                 let psn = Psn::new(u32::from_le_bytes(psn));
                 made.lanes.queue_pairs.push(QueuePair::new(number, psn));
-                if nth == 0 && !made.memory.is_empty() {
+                if nth == 0 && made.memory.is_some() {
                     made.post_receives(shard, options.recv_depth)?;
                 }
             }
@@ -101,7 +102,7 @@ impl QpGroup {
     /// Returns the memory of a shard: the ring for the peer's requests, and the slots for its replies.
     #[inline(always)]
     pub(crate) fn memory(&self, shard: usize) -> Option<&(Run, Run)> {
-        self.memory.get(shard)
+        self.memory.as_ref()?.get(shard)
     }
 
     /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has
@@ -117,7 +118,9 @@ impl QpGroup {
             }
             self.lanes.queue_pairs.pop();
         }
-        self.memory.truncate(shards);
+        if let Some(memory) = &mut self.memory {
+            memory.truncate(shards);
+        }
         Ok(())
     }
 
@@ -208,7 +211,7 @@ impl Drop for QpGroup {
     fn drop(&mut self) {
         if let Gone::NotYet { .. } = self.destroy() {
             log::error!("lite: the RNIC cannot destroy queue pairs: their memory is lost");
-            core::mem::forget(core::mem::take(&mut self.memory));
+            core::mem::forget(self.memory.take());
         }
     }
 }

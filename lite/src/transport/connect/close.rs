@@ -60,7 +60,7 @@ impl Connections {
         if !self.transport.seal(conn) {
             return false;
         }
-        let quiet = conn.channels.iter().all(|channel| channel.is_closable(for_room));
+        let quiet = conn.channels().all(|channel| channel.is_closable(for_room));
         if !quiet {
             self.unseal(conn);
         }
@@ -217,7 +217,7 @@ impl Connections {
                 self.defer(&self.served, conn.clone());
                 // Tasks that wait for room use another connection; tasks that wait for an end wait until it
                 // comes.
-                conn.channels.iter().for_each(|channel| channel.room.wake_all());
+                conn.channels().for_each(|channel| channel.room.wake_all());
                 self.resources.wake_all();
             }
         }
@@ -239,7 +239,7 @@ impl Connections {
         self.trace(|| crate::base::trace::Event::Disconnected { peer: conn.peer });
         self.by_receive.lock().remove(&conn.group().receives);
         self.defer(&self.closing, conn.clone());
-        conn.channels.iter().for_each(Channel::lose_all);
+        conn.channels().for_each(Channel::lose_all);
         self.tell_closed(conn);
         self.resources.wake_all();
         self.peer_change.wake_all();

@@ -7,13 +7,13 @@ use super::wire::{End, RpcAreas};
 use crate::Error;
 use crate::base::bounce::Run;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::wait::DeferredList;
 use crate::base::writers::{AtomicBool, AtomicU64, Ordering};
 use crate::channel::RpcArea;
 use crate::transport::conn::{Conn, PeerResources, QpGroup, ReceiveId};
 use crate::transport::conn::{PeerPermit, PeerPermits};
 use crate::transport::op::{Shard, Transport};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use proto::{Member, Welcome};
@@ -44,7 +44,7 @@ impl Connections {
     /// Returns no connections of a node that joined with `welcome`.
     pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Self {
         // Datagrams are rare: the first core takes them all.
-        let cq = transport.shards.get(0).cq;
+        let cq = transport.shards.first().cq;
         Self {
             attributes: transport.rnic.attributes(),
             gid: welcome.gid,
@@ -83,7 +83,7 @@ impl Connections {
         let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
         let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
         group.connect(&group.ends(), common, 0).map_err(refused)?;
-        let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, Box::default());
+        let conn = Conn::new(self.me, self.incarnation, self.key, 0, group, None);
         Ok(loopback.insert(Arc::new(conn)).clone())
     }
 
@@ -128,7 +128,7 @@ impl Connections {
             self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
         let both = |_| Ok((run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?));
-        let memory = (0..shards).map(both).collect::<Result<_, _>>()?;
+        let memory = PerShard::try_new(shards, both)?;
         let receives = ReceiveId(self.next_receive_id.fetch_add(1, Ordering::Relaxed));
         let peer = PeerResources { memory, permit, receives };
         let options = self.qp_options(shards);

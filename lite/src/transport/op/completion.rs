@@ -53,7 +53,7 @@ impl Transport {
         other: &mut impl FnMut(&Completion),
     ) -> usize {
         let n = self.rnic.poll_cq(shard.cq, batch);
-        for completion in batch.get(..n).unwrap_or_default() {
+        for completion in batch.get(..n.min(BATCH)).unwrap_or_default() {
             let received = matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
             match OpId::from_wr_id(completion.id) {
                 Some(id) if !received && completion.status == Status::Success => {

@@ -89,7 +89,7 @@ impl Transport {
         let qos = &self.local.qos;
         let may_begin = self.local.lease.may_begin() && (admitted || !class.is_rated(qos));
         // A peer with fewer cores has no queue pairs for some shards.
-        let shard = here.ops.lock().links.shard_to(member).map_or(here, |used| self.shards.get(used));
+        let shard = here.ops.lock().links.shard_to(member).map_or(here, |used| self.shards.at(used));
         may_begin.then(|| (shard, class.share(qos), self.standing.is_traced()))
     }
 

@@ -39,7 +39,7 @@ impl Transport {
         }
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
-        let shard = self.shards.get(shard);
+        let shard = self.shards.at(shard);
         // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
         if bytes.is_none() && is_plain && shard.ops.lock().take_unsignaled(conn, qp, depth)? {
             let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
@@ -101,7 +101,7 @@ impl Transport {
     pub(crate) fn post_flush(&self, conn: &Arc<Conn>, channel: &Channel) -> Result<(), NotPosted> {
         let qp_index = conn.group.lanes.rpc(channel.shard);
         let Some(qp) = conn.queue_pair(qp_index).filter(|qp| qp.has_unsignaled()) else { return Ok(()) };
-        let (lane, shard) = ((conn, qp_index), self.shards.get(channel.shard));
+        let (lane, shard) = ((conn, qp_index), self.shards.at(channel.shard));
         let taken = shard.ops.lock().take(lane, Effect::NOTHING, None, self.send_depth, WaitMode::Nobody);
         let (id, _) = taken?;
         let verb = Verb::Write { head: &[], tail: &[], imm: None };
@@ -123,7 +123,7 @@ impl Transport {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
-        let shard = self.shards.get(conn.group.lanes.shard_of(qp_index));
+        let shard = self.shards.at(conn.group.lanes.shard_of(qp_index));
         let (id, offset) = {
             let mut ops = shard.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
@@ -150,7 +150,7 @@ impl Transport {
         }
         let changes = right == Permissions::WRITE;
         let touch = pass.map_or(Effect::NOTHING, |p| Effect { stamp: p.stamp, changes });
-        let shard = self.shards.get(conn.group.lanes.shard_of(qp_index));
+        let shard = self.shards.at(conn.group.lanes.shard_of(qp_index));
         let id = {
             let mut ops = shard.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;

@@ -33,15 +33,16 @@ use super::work::{Effect, NotPosted, Verb};
 use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
 use crate::base::lock::Mutex;
 use crate::base::own::Hold;
+use crate::base::per_shard::PerShard;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
 use crate::base::wait::Waiters;
 use crate::transport::conn::{Conn, Link, QueuePair};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::task::Waker;
-use platform::{Instant, Platform};
+use platform::Instant;
 use verbs::{CqId, QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
@@ -532,48 +533,32 @@ pub(crate) struct Shard {
     pub(super) waiters: [Arc<Waiters>; 2],
 }
 
-/// The shards of a node, of which there is at least one.
-pub(crate) struct Shards {
-    first: Shard,
-    others: Box<[Shard]>,
+/// The shards of a node.
+pub(crate) struct Shards(PerShard<Shard>);
+
+impl Deref for Shards {
+    type Target = PerShard<Shard>;
+
+    #[inline(always)]
+    fn deref(&self) -> &PerShard<Shard> {
+        &self.0
+    }
 }
 
 impl Shards {
-    /// Makes the shards out of the first one and the others, in the order of their numbers.
-    pub(super) fn new(first: Shard, others: Box<[Shard]>) -> Self {
-        Self { first, others }
+    pub(super) fn new(shards: PerShard<Shard>) -> Self {
+        Self(shards)
     }
 
-    /// Returns the number of shards.
-    pub(crate) fn count(&self) -> usize {
-        1 + self.others.len()
-    }
-
-    /// Returns all shards, in the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard> {
-        core::iter::once(&self.first).chain(&self.others)
-    }
-
-    /// Returns the shard with that number, or the first one if there is none.
+    /// Returns the shard with that number, which must exist.
     #[inline(always)]
-    pub(crate) fn get(&self, index: usize) -> &Shard {
-        self.others.get(index.wrapping_sub(1)).unwrap_or(&self.first)
+    pub(crate) fn at(&self, index: usize) -> &Shard {
+        self.0.get(index).unwrap_or(self.0.first())
     }
 
     /// Returns the shard of an operation.
     #[inline(always)]
     pub(crate) fn of(&self, id: OpId) -> &Shard {
-        self.get(id.shard())
-    }
-
-    /// Returns the number of the shard of that core.
-    pub(crate) fn index_of_core(&self, core: usize) -> usize {
-        core % self.count()
-    }
-
-    /// Returns the shard of the present core.
-    #[inline(always)]
-    pub(crate) fn here(&self, platform: &dyn Platform) -> &Shard {
-        if self.others.is_empty() { &self.first } else { self.get(self.index_of_core(platform.cpu())) }
+        self.at(id.shard())
     }
 }

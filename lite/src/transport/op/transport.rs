@@ -12,6 +12,7 @@ use crate::base::local::Local;
 use crate::base::lock::Mutex;
 use crate::base::member::MemberId;
 use crate::base::near::Near;
+use crate::base::per_shard::PerShard;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
 use crate::base::wait::Waiters;
@@ -83,8 +84,7 @@ impl Transport {
             let (ends, waiters) = (ops.ends(), [drains.clone(), resources.clone()]);
             Ok(Shard { index, cq, buffers, ends, ops: Mutex::new(ops), waiters })
         };
-        let count = config.shards(&*peers.platform);
-        let shards = Shards::new(shard(0)?, (1..count).map(shard).collect::<Result<_, Error>>()?);
+        let shards = Shards::new(PerShard::try_new(config.shards(&*peers.platform), shard)?);
         let max_inline = (rnic.attributes().max_inline as usize).min(MAX_INLINE);
         let max_sge = (rnic.attributes().max_sge as usize).max(1);
         Ok(Self {
@@ -190,7 +190,7 @@ impl Transport {
             drop(ops);
         }
         if count > 0 {
-            conn.channels.iter().for_each(|channel| channel.room.wake_all());
+            conn.channels().for_each(|channel| channel.room.wake_all());
             self.resources.wake_all();
         }
     }
@@ -213,7 +213,7 @@ impl Transport {
         let here = self.shards.here(&*self.platform);
         let ops = here.ops.lock();
         let (conn, shard) = ops.links.conn(member)?;
-        Some((conn.clone(), self.shards.get(shard)))
+        Some((conn.clone(), self.shards.at(shard)))
     }
 
     /// Returns the connection to a node, if there is one, for calls of the present core.
@@ -247,6 +247,6 @@ impl Transport {
             self.standing.mix();
             here.ops.lock().links.redirect(conn, index, used);
         }
-        self.shards.get(used).ops.lock().links.remember(conn, index);
+        self.shards.at(used).ops.lock().links.remember(conn, index);
     }
 }
