@@ -2,17 +2,16 @@
 
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
-use crate::base::near::Near;
 use crate::base::per_shard::PerShard;
 use crate::base::trace::Event;
 use crate::base::writers::Ordering;
 use crate::channel::Channel;
 use crate::membership::Membership;
 use crate::region::{Mappings, RegionMemory, RegionOwner};
-use crate::rpc::Rpc;
+use crate::rpc::{Caller, Rpc};
 use crate::sync::SyncHome;
+use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
-use crate::transport::conn::{Conn, ReceiveId};
 use crate::transport::connect::{Arrivals, Connections};
 use crate::transport::op::{BATCH, OpId, Shard, Transport, receive_of};
 use crate::{Config, Error};
@@ -22,7 +21,7 @@ use core::ops::Deref;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::Welcome;
-use verbs::{Completion, Rnic, Status, WorkKind};
+use verbs::{Completion, Rnic, Status, WorkKind, WrId};
 
 /// The most batches of completions that one turn of the poller takes, unless a connection is being closed.
 pub(crate) const BATCHES: usize = 16;
@@ -67,11 +66,15 @@ pub(crate) struct Poller {
 
 /// The state that a poller needs for messages.
 pub(crate) struct Inbox {
-    /// The connections that messages have come from recently, by identifier of their receives; others are
-    /// looked up in [`Connections::by_receive`].
-    known: [Option<(ReceiveId, Near<Conn>)>; KNOWN],
-    rpc: Near<Rpc>,
+    /// The peers that messages have come from recently, by identifier of their connections' receives; others
+    /// are looked up in [`Connections::by_receive`].
+    known: Known,
+    rpc: Arc<Rpc>,
+    /// The shard, all of whose messages come to this poller.
+    shard: usize,
 }
+
+type Known = [Option<(WrId, Arc<Caller>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -90,8 +93,8 @@ impl Node {
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
-        let poller = |_| {
-            let inbox = Inbox { known: [const { None }; KNOWN], rpc: Near::new(rpc.clone()) };
+        let poller = |shard| {
+            let inbox = Inbox { known: [const { None }; KNOWN], rpc: rpc.clone(), shard };
             Mutex::new(Poller { batch: [Completion::BLANK; BATCH], inbox })
         };
         let pollers = PerShard::new(transport.shards.count(), poller);
@@ -207,10 +210,9 @@ impl Node {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received(inbox, completion);
         } else if let Some(receive) = receive_of(completion.id) {
-            let (receives, _) = ReceiveId::split(receive);
-            if let Some(conn) = self.known(&mut inbox.known, receives).filter(|conn| !conn.is_shut()) {
-                log::warn!("lite: connection to {} failed: {:?}", conn.peer, completion.status);
-                self.conns.fail(conn);
+            if let Some(caller) = self.known(inbox, receive).filter(|caller| !caller.conn.is_shut()) {
+                log::warn!("lite: connection to {} failed: {:?}", caller.conn.peer, completion.status);
+                self.conns.fail(&caller.conn);
             }
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
@@ -252,36 +254,31 @@ impl Node {
         }
     }
 
-    /// Returns the connection of a receive, unless it is closed.
-    fn known<'k>(
-        &self,
-        known: &'k mut [Option<(ReceiveId, Near<Conn>)>; KNOWN],
-        receive: ReceiveId,
-    ) -> Option<&'k Near<Conn>> {
-        let place = known.get_mut(receive.0 as usize % KNOWN)?;
-        if !place.as_ref().is_some_and(|(id, conn)| *id == receive && !conn.is_shut()) {
-            *place =
-                self.conns.by_receive.lock().get(&receive).cloned().map(|conn| (receive, Near::new(conn)));
+    /// Returns the peer whose connection has that identifier of receives, unless it is closed.
+    fn known<'k>(&self, inbox: &'k mut Inbox, receive: WrId) -> Option<&'k Arc<Caller>> {
+        let place = inbox.known.get_mut(receive.0 as usize % KNOWN)?;
+        if !place.as_ref().is_some_and(|(id, caller)| *id == receive && !caller.conn.is_shut()) {
+            let conn = self.conns.by_receive.lock().get(&receive).cloned();
+            let caller = conn.and_then(|conn| Caller::new(&inbox.rpc, conn, inbox.shard));
+            *place = caller.map(|caller| (receive, Arc::new(caller)));
         }
-        place.as_ref().map(|(_, conn)| conn)
+        place.as_ref().map(|(_, caller)| caller)
     }
 
-    fn received(&self, Inbox { known, rpc }: &mut Inbox, completion: &Completion) {
-        let (receives, shard) = ReceiveId::split(completion.id);
-        let Some(conn) = self.known(known, receives) else {
+    fn received(&self, inbox: &mut Inbox, completion: &Completion) {
+        let Some(caller) = self.known(inbox, completion.id) else {
             return self.datagram(completion);
         };
-        // The queue pairs of shards that the peer does not have are destroyed before their first use.
-        let Some(channel) = conn.channel(shard) else { return };
+        let conn = &caller.conn;
         self.local.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                if Rpc::deliver(rpc, conn, channel, imm).is_err() {
+                if caller.deliver(imm).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
                     self.conns.fail(conn);
                 }
-                self.repost(conn, channel);
+                self.repost(conn, &caller.channel);
             }
             None => self.conns.fail(conn),
         }

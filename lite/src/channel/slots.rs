@@ -1,6 +1,7 @@
 //! The RPC state of one connection: both rings, the calls in flight, and messages that wait for room.
 
 use super::area::RpcArea;
+use super::area::RpcMemory;
 use super::lent::Lent;
 use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
@@ -26,6 +27,7 @@ pub(crate) struct Channel {
     pub(crate) shard: usize,
     /// The memory in which this node receives messages.
     pub(crate) local: RpcArea,
+    pub(crate) memory: RpcMemory,
     /// The memory in which the peer receives messages.
     pub(crate) remote: RpcArea,
     pub(crate) tx: Mutex<RingTx>,
@@ -105,7 +107,7 @@ pub(crate) enum CallEnd {
 
 impl Channel {
     /// Returns `None` if RPC cannot work with the peer's memory.
-    pub(crate) fn new(shard: usize, local: RpcArea, remote: RpcArea) -> Option<Self> {
+    pub(crate) fn new(shard: usize, (local, memory): (RpcArea, RpcMemory), remote: RpcArea) -> Option<Self> {
         let sane = remote.ring_len.is_power_of_two()
             && (16 << 10..=1 << 24).contains(&remote.ring_len)
             && (256..=LONGEST).contains(&remote.slot_len)
@@ -123,6 +125,7 @@ impl Channel {
         Some(Self {
             shard,
             local,
+            memory,
             remote,
             tx: Mutex::new(RingTx::new(remote.ring_len)),
             rx: Mutex::new(RingRx::new(local.ring_len)),

@@ -1,13 +1,12 @@
 //! A request at the server, from its arrival to its reply.
 
 use super::Rpc;
+use super::caller::Caller;
 use super::local::LocalReply;
 use super::service::Service;
 use crate::Error;
-use crate::base::near::Near;
 use crate::channel::slots::Channel;
 use crate::channel::wire::{Piece, ReplyHeader, ReplyStatus};
-use crate::transport::conn::Conn;
 use crate::transport::transfer::Data;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -39,16 +38,13 @@ pub(crate) struct Record {
 
 /// A request's charge on the backlog of its connection, which lasts until a task receives the request.
 pub(crate) struct Charge {
-    pub(crate) conn: Near<Conn>,
-    pub(crate) shard: usize,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) bytes: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some(rpc) = self.conn.channel(self.shard) {
-            rpc.discharge(self.bytes);
-        }
+        self.caller.channel.discharge(self.bytes);
     }
 }
 
@@ -60,10 +56,7 @@ pub(crate) enum ReplyTo {
 
 /// A caller on another node.
 pub(crate) struct RemoteReply {
-    pub(crate) node: Near<Rpc>,
-    pub(crate) conn: Near<Conn>,
-    /// The shard whose queue pair has brought the call, and takes the reply.
-    pub(crate) shard: usize,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) slot: u32,
     pub(crate) call: u64,
     pub(crate) max: u64,
@@ -101,7 +94,7 @@ impl Call {
         one_way: bool,
         charge: Option<Charge>,
     ) -> Self {
-        record.from = Some((to.conn.peer, to.conn.incarnation));
+        record.from = Some((to.caller.conn.peer, to.caller.conn.incarnation));
         record.to = Some(ReplyTo::There(to));
         record.pieces = pieces;
         record.one_way = one_way;
@@ -206,7 +199,7 @@ impl Call {
         for piece in pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
-            to.node.transfer_lent((&to.conn, to.shard), piece.addr, data).await?;
+            to.caller.transfer(piece.addr, data).await?;
             into = rest;
         }
         if let Some(record) = &mut self.record {
@@ -237,7 +230,7 @@ impl Call {
             return Err(Error::TooLarge { max });
         }
         if let Some(ReplyTo::There(to)) = self.to()
-            && data.len() > Channel::longest_in_slot(to.area()?)
+            && data.len() > Channel::longest_in_slot(&to.caller.channel.remote)
         {
             if to.pieces.is_empty() {
                 return Err(Error::TooLarge { max });
@@ -248,7 +241,7 @@ impl Call {
                 // If this is dropped midway, dropping `self` tells the caller that there is no reply, after
                 // everything on the wire.
                 let data = Data::Write(now);
-                to.node.transfer_lent((&to.conn, to.shard), piece.addr, data).await?;
+                to.caller.transfer(piece.addr, data).await?;
                 left = rest;
             }
             let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
@@ -323,13 +316,9 @@ impl ReplyTo {
 }
 
 impl RemoteReply {
-    fn area(&self) -> Result<&crate::channel::RpcArea, Error> {
-        self.conn.channel(self.shard).map(|rpc| &rpc.remote).ok_or(Error::Unknown)
-    }
-
     #[inline(always)]
     fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
-        self.node.send_reply((&self.conn, self.shard), self.slot, &header, data)
+        self.caller.send_reply(self.slot, &header, data)
     }
 }

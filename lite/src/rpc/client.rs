@@ -151,9 +151,9 @@ impl Rpc {
     fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
         let channels = conn.channels.as_ref()?;
         if function < super::internal::INTERNAL && channels.count() > 1 {
-            return channels.get(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
+            return conn.channel(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
         }
-        Some(channels.first())
+        Some(&**channels.first())
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.
@@ -215,7 +215,7 @@ impl Rpc {
             return Err(error);
         }
         let long_reply = buffers.as_ref().map(|lent| &lent.1);
-        self.collect((conn, slot.channel()), slot, &reply, long_reply, target).map(Attempt::Reply)
+        Self::collect(slot, &reply, long_reply, target).map(Attempt::Reply)
     }
 
     /// Does the work of [`call`](Self::call) on the slow path. `busy`: the server's queue was full a moment
@@ -351,14 +351,13 @@ impl Rpc {
     /// Copies the reply from the slot or the buffer.
     #[inline(always)]
     fn collect(
-        &self,
-        (conn, rpc): (&Conn, &Channel),
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
         long_reply: Option<&Lent>,
         target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         let nonsense = || Error::Refused("the server's reply is malformed".into());
+        let rpc = slot.channel();
         if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
             return Err(nonsense());
         }
@@ -371,8 +370,7 @@ impl Rpc {
             }
             ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
                 let from = Channel::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
-                let (_, slots) = conn.group().memory(rpc.shard).ok_or_else(nonsense)?;
-                slots.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
+                rpc.memory.1.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
             }
             _ => return Err(nonsense()),
         }

@@ -2,8 +2,8 @@
 
 use super::Rpc;
 use super::call::{Call, Charge, RemoteReply, ReplyTo};
+use super::caller::Caller;
 use crate::Error;
-use crate::base::near::Near;
 use crate::channel::ring::Violation;
 use crate::channel::slots::{Channel, Out};
 use crate::channel::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
@@ -11,10 +11,11 @@ use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
 use crate::transport::op::NotPosted;
+use crate::transport::transfer::Data;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::Lent;
+use platform::{IoAddr, Lent};
 
 /// Returns the pieces that a record in the ring lists. Most records list none.
 #[inline(always)]
@@ -33,21 +34,16 @@ fn read_pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violat
     Ok(pieces)
 }
 
-impl Rpc {
-    /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
+impl Caller {
+    /// Handles a message of the peer. Returns `Err` if the peer breaks the protocol; the connection must end
     /// then.
-    pub(crate) fn deliver(
-        node: &Near<Self>,
-        conn: &Near<Conn>,
-        rpc: &Channel,
-        imm: u32,
-    ) -> Result<(), Violation> {
+    pub(crate) fn deliver(self: &Arc<Self>, imm: u32) -> Result<(), Violation> {
+        let rpc = &*self.channel;
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
                 let at = Channel::slot_offset(&rpc.local, slot).ok_or(Violation)?;
                 let mut header = [0; ReplyHeader::LEN];
-                let (_, slots) = conn.group().memory(rpc.shard).ok_or(Violation)?;
-                slots.read(at, &mut header).map_err(|_| Violation)?;
+                rpc.memory.1.read(at, &mut header).map_err(|_| Violation)?;
                 rpc.replied(slot, ReplyHeader::parse(&header).ok_or(Violation)?)
             }
             Imm::Credit(grains) => {
@@ -57,11 +53,11 @@ impl Rpc {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let credit = Self::take_record(node, conn, rpc, offset)?;
+                let credit = self.take_record(offset)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
-                    node.send_out(conn, rpc, Out::Credit(credit));
+                    self.node.send_out(&self.conn, rpc, Out::Credit(credit));
                 }
                 Ok(())
             }
@@ -71,13 +67,9 @@ impl Rpc {
     /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
     /// Returns the credit that is due then.
     #[inline(always)]
-    fn take_record(
-        node: &Near<Self>,
-        conn: &Near<Conn>,
-        rpc: &Channel,
-        offset: u32,
-    ) -> Result<Option<u32>, Violation> {
-        let (ring, _) = conn.group().memory(rpc.shard).ok_or(Violation)?;
+    fn take_record(self: &Arc<Self>, offset: u32) -> Result<Option<u32>, Violation> {
+        let (node, rpc) = (&*self.node, &*self.channel);
+        let (ring, _) = &*rpc.memory;
         let mut header = [0; RequestHeader::LEN];
         let at = u64::from(offset);
         ring.read(at, &mut header).map_err(|_| Violation)?;
@@ -95,9 +87,7 @@ impl Rpc {
             return Err(Violation);
         }
         let to = RemoteReply {
-            node: node.clone(),
-            conn: conn.clone(),
-            shard: rpc.shard,
+            caller: self.clone(),
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
@@ -118,7 +108,7 @@ impl Rpc {
             None
         } else {
             match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
-                Some(bytes) => Some(Charge { conn: conn.clone(), shard: rpc.shard, bytes }),
+                Some(bytes) => Some(Charge { caller: self.clone(), bytes }),
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
         };
@@ -136,34 +126,38 @@ impl Rpc {
     }
 
     /// Sends a reply, now or when the queue pair has room.
-    pub(crate) fn send_reply(
-        &self,
-        (conn, shard): (&Arc<Conn>, usize),
-        slot: u32,
-        header: &ReplyHeader,
-        data: &[u8],
-    ) -> Result<(), Error> {
-        let Some(rpc) = conn.channel(shard).filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
+    pub(crate) fn send_reply(&self, slot: u32, header: &ReplyHeader, data: &[u8]) -> Result<(), Error> {
+        let Self { node, conn, channel } = self;
+        if conn.is_shut() {
+            return Err(Error::Unknown);
+        }
         // The handler may have been stopped for longer than the lease, which does not end before something is
         // due.
-        let now = self.local.platform.now();
-        if self.local.standing.is_due(now) {
-            self.local.look_at_lease(now);
+        let now = node.local.platform.now();
+        if node.local.standing.is_due(now) {
+            node.local.look_at_lease(now);
         }
         {
-            let outbox = rpc.outbox.lock();
+            let outbox = channel.outbox.lock();
             if outbox.is_empty() {
-                match self.post_reply(conn, rpc, slot, header, data) {
+                match node.post_reply(conn, channel, slot, header, data) {
                     Ok(()) => return Ok(()),
                     Err(NotPosted::Busy) => {}
                     Err(_) => return Err(Error::Unknown),
                 }
             }
         }
-        self.send_out(conn, rpc, Out::Reply(slot, *header, data.to_vec()));
+        node.send_out(conn, channel, Out::Reply(slot, *header, data.to_vec()));
         Ok(())
     }
 
+    /// Moves data between this node and memory that the peer lends for a call, before the reply.
+    pub(crate) async fn transfer(&self, remote: IoAddr, data: Data<'_>) -> Result<(), Error> {
+        self.node.transfer_lent((&self.conn, self.channel.shard), remote, data).await
+    }
+}
+
+impl Rpc {
     #[inline(always)]
     fn post_reply(
         &self,

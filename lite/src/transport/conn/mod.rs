@@ -7,13 +7,14 @@ mod qp_group;
 
 pub(crate) use lanes::QueuePair;
 pub(crate) use permits::{PeerPermit, PeerPermits};
-pub(crate) use qp_group::{Gone, PeerResources, QpGroup, ReceiveId};
+pub(crate) use qp_group::{Gone, PeerResources, QpGroup};
 
 use crate::base::lock::Mutex;
 use crate::base::per_shard::PerShard;
 use crate::base::writers::{AtomicBool, AtomicU32, Ordering};
 use crate::channel::Channel;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
@@ -82,7 +83,7 @@ pub(crate) struct Conn {
     /// True if this node has found the connection broken.
     failed: AtomicBool,
     /// The RPC state of the connection, by shard; none on the loop-back connection.
-    pub(crate) channels: Option<PerShard<Channel>>,
+    pub(crate) channels: Option<PerShard<Arc<Channel>>>,
 }
 
 impl Conn {
@@ -92,7 +93,7 @@ impl Conn {
         remote_key: MemoryKey,
         id: u64,
         group: QpGroup,
-        channels: Option<PerShard<Channel>>,
+        channels: Option<PerShard<Arc<Channel>>>,
     ) -> Self {
         let links = (0..group.lanes.shards()).map(|_| AtomicU32::new(Link::NONE.bits())).collect();
         Self {
@@ -129,12 +130,12 @@ impl Conn {
     /// Returns the RPC state of a shard.
     #[inline(always)]
     pub(crate) fn channel(&self, shard: usize) -> Option<&Channel> {
-        self.channels.as_ref()?.get(shard)
+        self.channels.as_ref()?.get(shard).map(|channel| &**channel)
     }
 
     /// Returns the RPC states of all shards.
     pub(crate) fn channels(&self) -> impl Iterator<Item = &Channel> {
-        self.channels.iter().flat_map(PerShard::iter)
+        self.channels.iter().flat_map(PerShard::iter).map(|channel| &**channel)
     }
 
     pub(crate) fn queue_pair(&self, qp_index: usize) -> Option<&QueuePair> {

@@ -2,11 +2,10 @@
 
 use super::lanes::{Lanes, QueuePair};
 use super::permits::PeerPermit;
-use crate::base::bounce::Run;
-use crate::base::config::MOST_CORES;
 use crate::base::lock::Mutex;
 use crate::base::per_shard::PerShard;
 use crate::base::writers::Ordering;
+use crate::channel::RpcMemory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::Platform;
@@ -33,39 +32,22 @@ pub(crate) struct QpGroup {
     /// call returns after that.
     gone: Mutex<bool>,
     /// The ring for the peer's requests, and the slots for its replies, by shard; none on loop-back.
-    memory: Option<PerShard<(Run, Run)>>,
+    memory: Option<PerShard<RpcMemory>>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
     permit: Mutex<Option<PeerPermit>>,
-    /// The identifier of the group's receives, which no other group of the node has: an RNIC may use the
-    /// number of a destroyed queue pair again while completions of that queue pair wait to be taken. Zero on
-    /// loop-back, which receives nothing.
-    pub(crate) receives: ReceiveId,
-}
-
-/// The identifier of all receives of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct ReceiveId(pub(crate) u64);
-
-impl ReceiveId {
-    /// Returns the identifier of a receive of a shard.
-    pub(crate) fn of_shard(self, shard: usize) -> WrId {
-        WrId(self.0 * MOST_CORES as u64 + shard as u64)
-    }
-
-    /// Returns the identifier of the connection and the shard of a receive.
-    #[inline]
-    pub(crate) fn split(id: WrId) -> (Self, usize) {
-        (Self(id.0 / MOST_CORES as u64), (id.0 % MOST_CORES as u64) as usize)
-    }
+    /// The identifier of every receive of this group, which no other group of the node has: an RNIC may use
+    /// the number of a destroyed queue pair again while completions of that queue pair wait to be taken.
+    /// Zero on loop-back, which receives nothing.
+    pub(crate) receive_id: WrId,
 }
 
 /// The resources of a connection to a peer, which a loop-back connection does not have.
 pub(crate) struct PeerResources {
     /// The ring for the peer's requests, and the slots for its replies, by shard.
-    pub(crate) memory: PerShard<(Run, Run)>,
+    pub(crate) memory: PerShard<RpcMemory>,
     pub(crate) permit: PeerPermit,
-    /// See [`QpGroup::receives`].
-    pub(crate) receives: ReceiveId,
+    /// See [`QpGroup::receive_id`].
+    pub(crate) receive_id: WrId,
 }
 
 impl QpGroup {
@@ -78,11 +60,11 @@ impl QpGroup {
         each: usize,
         peer: Option<PeerResources>,
     ) -> Result<Self, VerbsError> {
-        let receives = peer.as_ref().map_or(ReceiveId(0), |peer| peer.receives);
+        let receive_id = peer.as_ref().map_or(WrId(0), |peer| peer.receive_id);
         let (memory, permit) = peer.map(|peer| (peer.memory, peer.permit)).unzip();
         let (rnic, permit, memory) = (rnic.clone(), Mutex::new(permit), memory);
         let (lanes, gone) = (Lanes::with_capacity(options.len(), each), Mutex::new(false));
-        let mut made = Self { rnic, lanes, gone, memory, permit, receives };
+        let mut made = Self { rnic, lanes, gone, memory, permit, receive_id };
         for (shard, options) in options.iter().enumerate() {
             for nth in 0..each {
                 let recv_depth = if nth == 0 { options.recv_depth } else { 1 };
@@ -99,10 +81,9 @@ impl QpGroup {
         Ok(made)
     }
 
-    /// Returns the memory of a shard: the ring for the peer's requests, and the slots for its replies.
-    #[inline(always)]
-    pub(crate) fn memory(&self, shard: usize) -> Option<&(Run, Run)> {
-        self.memory.as_ref()?.get(shard)
+    /// Returns the memory for RPC, by shard; none on loop-back.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &RpcMemory> {
+        self.memory.iter().flat_map(PerShard::iter)
     }
 
     /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has
@@ -127,7 +108,7 @@ impl QpGroup {
     /// Posts `count` receives for immediates on the queue pair of RPC of a shard.
     pub(crate) fn post_receives(&self, shard: usize, count: u32) -> Result<(), VerbsError> {
         const BATCH: usize = 32;
-        let empty = [RecvWr { id: self.receives.of_shard(shard), scatter: &[] }; BATCH];
+        let empty = [RecvWr { id: self.receive_id, scatter: &[] }; BATCH];
         let Some(qp_index) = self.lanes.queue_pairs.get(self.lanes.rpc(shard)) else {
             return Err(VerbsError::NotFound);
         };

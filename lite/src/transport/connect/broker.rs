@@ -426,15 +426,15 @@ impl Connections {
         let common = self.qp_connect(end.link, port_of(member), mtu, end.rd_atomic);
         let level = self.qos.level(&self.config);
         group.connect(&end.queue_pairs, common, level).map_err(|e| e.to_string())?;
-        let areas = self.areas(&group).into_iter().zip(end.rpc.iter()).enumerate();
-        let channel = |(shard, (area, remote))| Channel::new(shard, area, remote);
-        let channels = areas.map(channel).collect::<Option<Vec<_>>>().and_then(PerShard::collect);
+        let areas = self.areas(&group).into_iter().zip(group.memories().cloned()).zip(end.rpc.iter());
+        let channel = |(shard, (local, remote))| Channel::new(shard, local, remote).map(Arc::new);
+        let channels = areas.enumerate().map(channel).collect::<Option<Vec<_>>>().and_then(PerShard::collect);
         let channels = Some(channels.ok_or("unusable RPC area")?);
         let key = member.rnic.key;
         let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, channels));
         conn.touch(self.platform.now());
         self.plan_sweep(self.platform.now());
-        self.by_receive.lock().insert(conn.group().receives, conn.clone());
+        self.by_receive.lock().insert(conn.group().receive_id, conn.clone());
         self.counters.connections.add(1);
         self.trace(|| Event::Connected { peer: member.node });
         Ok(conn)

@@ -237,7 +237,7 @@ impl Connections {
     /// Removes a connection whose queue pairs are destroyed.
     fn bury(&self, conn: &Arc<Conn>) {
         self.trace(|| crate::base::trace::Event::Disconnected { peer: conn.peer });
-        self.by_receive.lock().remove(&conn.group().receives);
+        self.by_receive.lock().remove(&conn.group().receive_id);
         self.defer(&self.closing, conn.clone());
         conn.channels().for_each(Channel::lose_all);
         self.tell_closed(conn);

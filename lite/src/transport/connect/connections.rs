@@ -7,7 +7,7 @@ use crate::base::lock::Mutex;
 use crate::base::member::MemberId;
 use crate::base::wait::DeferredList;
 use crate::base::writers::{AtomicBool, AtomicU64};
-use crate::transport::conn::{Conn, Gone, PeerPermits, ReceiveId};
+use crate::transport::conn::{Conn, Gone, PeerPermits};
 use crate::transport::op::Transport;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 #[cfg(feature = "testing")]
 use proto::Attempt;
-use verbs::{Attributes, Gid, MemoryKey};
+use verbs::{Attributes, Gid, MemoryKey, WrId};
 
 /// The connections of a node. It extends [`Transport`].
 pub(crate) struct Connections {
@@ -25,7 +25,7 @@ pub(crate) struct Connections {
     pub(crate) gid: Gid,
     pub(crate) key: MemoryKey,
     /// The connections to peers by the identifier of their receives, until their queue pairs are destroyed.
-    pub(crate) by_receive: Mutex<BTreeMap<ReceiveId, Arc<Conn>>>,
+    pub(crate) by_receive: Mutex<BTreeMap<WrId, Arc<Conn>>>,
     /// The identifier of the next connection's receives.
     pub(super) next_receive_id: AtomicU64,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,

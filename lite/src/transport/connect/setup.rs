@@ -5,19 +5,21 @@ use super::endpoint::Endpoint;
 use super::vouching::Vouching;
 use super::wire::{End, RpcAreas};
 use crate::Error;
-use crate::base::bounce::Run;
 use crate::base::lock::Mutex;
 use crate::base::per_shard::PerShard;
 use crate::base::wait::DeferredList;
 use crate::base::writers::{AtomicBool, AtomicU64, Ordering};
 use crate::channel::RpcArea;
-use crate::transport::conn::{Conn, PeerResources, QpGroup, ReceiveId};
+use crate::channel::RpcMemory;
+use crate::transport::conn::{Conn, PeerResources, QpGroup};
 use crate::transport::conn::{PeerPermit, PeerPermits};
 use crate::transport::op::{Shard, Transport};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use proto::{Member, Welcome};
-use verbs::{AddressVector, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError};
+use verbs::{
+    AddressVector, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError, WrId,
+};
 
 /// The IP time to live of RDMA packets.
 const HOP_LIMIT: u8 = 64;
@@ -127,10 +129,11 @@ impl Connections {
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
             self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
-        let both = |_| Ok((run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?));
+        let slots = self.config.reply_slot * self.config.slots();
+        let both = |_| Ok(Arc::new((run(self.config.ring)?, run(slots)?)));
         let memory = PerShard::try_new(shards, both)?;
-        let receives = ReceiveId(self.next_receive_id.fetch_add(1, Ordering::Relaxed));
-        let peer = PeerResources { memory, permit, receives };
+        let receive_id = WrId(self.next_receive_id.fetch_add(1, Ordering::Relaxed));
+        let peer = PeerResources { memory, permit, receive_id };
         let options = self.qp_options(shards);
         let group = QpGroup::create(&self.rnic, &*self.platform, &options, each, Some(peer));
         group.map_err(|error| match error {
@@ -142,14 +145,14 @@ impl Connections {
 
     /// Returns the memory of a connection for RPC, by shard.
     pub(super) fn areas(&self, group: &QpGroup) -> Vec<RpcArea> {
-        let area = |(ring, slots): &(Run, Run)| RpcArea {
-            ring: ring.addr(),
+        let area = |memory: &RpcMemory| RpcArea {
+            ring: memory.0.addr(),
             ring_len: self.config.ring,
-            slots: slots.addr(),
+            slots: memory.1.addr(),
             slot_len: self.config.reply_slot,
             slot_count: self.config.slots(),
         };
-        (0..group.lanes.shards()).filter_map(|shard| group.memory(shard)).map(area).collect()
+        group.memories().map(area).collect()
     }
 
     pub(super) fn end(&self, link: LinkKind, group: &QpGroup) -> End {

@@ -75,7 +75,7 @@ impl Transport {
             &mut long
         };
         let bytes = if tail.is_empty() { Some(&head[..]) } else { join(buffer, head, tail) };
-        let id = unsignaled_id(conn.group.receives.of_shard(shard.index));
+        let id = unsignaled_id(conn.group.receive_id);
         let op = |data| SendOp::Write { data: Payload::Inline(data), remote, imm: Some(imm) };
         let work = |data| SendWr { id, op: op(data), signaled: false, solicited: true, fence: false };
         let posted = match bytes {
