@@ -55,14 +55,12 @@ impl Lite {
     /// context after the RNIC's `progress`, and again before the calling core halts, if no core but that one
     /// polls.
     pub fn poll(&self, now: Instant) -> bool {
-        let any = self.poll_shard(0, now);
-        if self.pollers() == 1 { any } else { self.poll_others(now) | any }
+        if self.pollers() == 1 { self.poll_shard(0, now) } else { self.poll_all(now) }
     }
 
-    /// Runs the pollers of all cores but the first once.
     #[cold]
-    fn poll_others(&self, now: Instant) -> bool {
-        (1..self.pollers()).fold(false, |any, core| self.poll_core(core, now) | any)
+    fn poll_all(&self, now: Instant) -> bool {
+        (0..self.pollers()).fold(false, |any, core| self.poll_core(core, now) | any)
     }
 
     /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context

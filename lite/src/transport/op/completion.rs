@@ -53,7 +53,9 @@ impl Transport {
         other: &mut impl FnMut(&Completion),
     ) -> usize {
         let n = self.rnic.poll_cq(shard.cq, batch);
-        for completion in batch.get(..n.min(BATCH)).unwrap_or_default() {
+        // The RNIC takes no more than there is room for.
+        let Some(taken) = batch.get(..n) else { return 0 };
+        for completion in taken {
             let received = matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
             match OpId::from_wr_id(completion.id) {
                 Some(id) if !received && completion.status == Status::Success => {

@@ -41,24 +41,22 @@ pub(crate) fn receive_of(id: WrId) -> Option<WrId> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpId(NonZeroU64);
 
-/// The first use of a slot.
-const FIRST: u64 = 1 << INDEX_BITS;
+/// The bit that all identifiers have, so that none is zero.
+const OPERATION: NonZeroU64 = NonZeroU64::MIN.saturating_add((1 << 62) - 1);
+/// The difference of two uses of a slot that follow each other.
+const USE: u64 = 1 << INDEX_BITS;
 
 impl OpId {
     /// Returns the first use of a slot of a shard.
     pub(crate) fn first(shard: usize, index: u32) -> Self {
         let place = (shard as u64) << SLOT_BITS | u64::from(index);
-        Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(place & INDEX)
+        Self(OPERATION | place & INDEX)
     }
 
-    /// Returns the next use of the slot. Uses repeat after 2^43, which takes one slot weeks.
+    /// Returns the next use of the slot. Uses repeat after 2^42, which takes one slot weeks.
     #[inline]
     pub(crate) fn next(self) -> Self {
-        NonZeroU64::new((self.0.get() + FIRST) & !UNSIGNALED).map_or(Self::first(0, 0), Self)
-    }
-
-    fn with(self, index: u64) -> Self {
-        Self(self.0 | index)
+        Self(OPERATION | (self.0.get() + USE) & !UNSIGNALED)
     }
 
     /// Returns the index of the slot within its shard.
@@ -211,10 +209,9 @@ mod tests {
         ends.set(id.next(), OpStage::OnWire);
         assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
         assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(OpStage::OnWire)));
-        // After the last use they begin again, and no value is zero.
+        // After the last use they begin again.
         let last = OpId(id.0 | !INDEX & !UNSIGNALED);
-        assert_eq!((last.next().0.get(), last.next().next()), (2, id));
-        assert_eq!(OpId(OpId::first(0, 0).0 | !INDEX & !UNSIGNALED).next(), OpId::first(0, 0));
+        assert_eq!(last.next(), id);
         assert_eq!(receive_of(last.wr_id()), None);
         assert_eq!(receive_of(unsignaled_id(WrId(7))), Some(WrId(7)));
     }

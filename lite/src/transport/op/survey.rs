@@ -21,7 +21,7 @@ impl OpTable {
     /// Returns the number of slots in use.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.iter().filter(|slot| slot.state != SlotState::Free).count()
     }
 
     /// Makes the next end of an operation wake the tasks that wait for resources or for ends. Must be called

@@ -78,9 +78,14 @@ impl SlotState {
     }
 }
 
+/// The index of no slot.
+const NO_SLOT: u32 = u32::MAX;
+
 pub(super) struct Slot {
     /// The present use, or the next one.
     pub(super) id: OpId,
+    /// The index of the next free slot, if this one is free; [`NO_SLOT`] for the last.
+    next_free: u32,
     pub(super) state: SlotState,
     /// The status of the present use, once the state is [`SlotState::Ended`].
     pub(super) status: Status,
@@ -168,7 +173,7 @@ impl Slot {
 #[inline(always)]
 fn reserve<'a>(
     slots: &'a mut [Slot],
-    free: &mut Vec<u32>,
+    free: &mut u32,
     ends: &OpStatuses,
     pool: &mut BouncePool,
     queue_pair: &QueuePair,
@@ -178,17 +183,14 @@ fn reserve<'a>(
     if queue_pair.is_full(depth) {
         return Err(NotPosted::Busy);
     }
-    let index = free.pop().ok_or(NotPosted::Busy)?;
-    let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
+    let slot = slots.get_mut(*free as usize).ok_or(NotPosted::Busy)?;
     if let Some(bytes) = bytes {
-        let Some(bounce) = pool.take(bytes) else {
-            free.push(index);
-            return Err(NotPosted::Busy);
-        };
+        let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
         ends.set_offset(slot.id, bounce.offset);
         // A free slot has no buffer that could be dropped here.
         core::mem::forget(slot.buffer.replace(Buffer::Bounce(bounce)));
     }
+    *free = slot.next_free;
     queue_pair.begin();
     Ok(slot)
 }
@@ -200,7 +202,7 @@ fn reserve<'a>(
 pub(super) fn release(
     slot: &mut Slot,
     ends: &OpStatuses,
-    free: &mut Vec<u32>,
+    free: &mut u32,
     pool: &mut BouncePool,
 ) -> Option<Hold> {
     let own = give_back(slot, pool);
@@ -223,12 +225,11 @@ pub(super) fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> 
 
 /// Releases the slot of an operation that has ended and has no buffer.
 #[inline(always)]
-fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
-    let index = slot.id.index();
+fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut u32) {
     slot.state = SlotState::Free;
+    slot.next_free = core::mem::replace(free, slot.id.index() as u32);
     slot.id = slot.id.next();
     ends.set(slot.id, OpStage::OnWire);
-    free.push(index as u32);
 }
 
 /// The counts of operations that were posted on the fast path; the slow path counts the others.
@@ -298,7 +299,8 @@ pub(crate) struct OpTable {
     pub(super) shard: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) ends: OpStatuses,
-    pub(super) free: Vec<u32>,
+    /// The index of the first free slot; [`NO_SLOT`] without one.
+    pub(super) free: u32,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
     pub(super) valid: ValidStamps,
@@ -322,6 +324,7 @@ impl OpTable {
     ) -> Self {
         let slot = |index| Slot {
             id: OpId::first(shard, index),
+            next_free: if index + 1 < count { index + 1 } else { NO_SLOT },
             state: SlotState::Free,
             status: Status::Success,
             waker: None,
@@ -336,7 +339,7 @@ impl OpTable {
             shard,
             slots: (0..count).map(slot).collect(),
             ends: OpStatuses::new(shard, count),
-            free: (0..count).rev().collect(),
+            free: if count > 0 { 0 } else { NO_SLOT },
             bounce,
             links: Links::new(shard),
             valid: ValidStamps::default(),
