@@ -59,12 +59,8 @@ pub struct Config {
     pub reply_slot: u32,
     /// The time after which the set-up of a connection starts again.
     pub connect_timeout: Duration,
-    /// The time that a queue pair waits for an acknowledgement before it retransmits.
-    pub ack_timeout: Duration,
-    /// The number of retransmissions before a queue pair fails, at most 7.
-    pub retries: u8,
-    /// The time for which a peer waits before it tries again when no receive is posted (RNR timer).
-    pub rnr_delay: Duration,
+    /// The repetition of packets by queue pairs.
+    pub retransmission: Retransmission,
     /// The time beyond the lease for which the manager may be silent before this node gives up its
     /// membership; `None`: no limit. Meanwhile the node is suspended: it keeps all that it has and posts
     /// nothing.
@@ -77,6 +73,23 @@ pub struct Config {
     /// RoCE the level is the priority of a VLAN tag, if there is one, and selects the DSCP, which is eight
     /// times the level (the class selectors of RFC 2474).
     pub service_level: u8,
+}
+
+/// The repetition of packets by queue pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct Retransmission {
+    /// The time that a queue pair waits for an acknowledgement before it retransmits.
+    pub ack_timeout: Duration,
+    /// The number of retransmissions before a queue pair fails, at most 7.
+    pub retries: u8,
+    /// The time for which a peer waits before it tries again when no receive is posted (RNR timer).
+    pub rnr_delay: Duration,
+}
+
+impl Default for Retransmission {
+    fn default() -> Self {
+        Self { ack_timeout: Duration::from_millis(30), retries: 7, rnr_delay: Duration::from_millis(1) }
+    }
 }
 
 impl Default for Config {
@@ -97,9 +110,7 @@ impl Default for Config {
             backlog: 1 << 20,
             reply_slot: 4096,
             connect_timeout: Duration::from_secs(2),
-            ack_timeout: Duration::from_millis(30),
-            retries: 7,
-            rnr_delay: Duration::from_millis(1),
+            retransmission: Retransmission::default(),
             silence: Some(Duration::from_secs(600)),
             scheme: Scheme::None,
             service_level: 4,
@@ -128,7 +139,7 @@ impl Config {
         let least = (self.ring / 4).max(self.reply_slot);
         let largest = &mut self.bounce[2].0;
         *largest = (*largest).max(least);
-        self.retries = self.retries.min(7);
+        self.retransmission.retries = self.retransmission.retries.min(7);
         self.service_level = self.service_level.min(7);
         self
     }

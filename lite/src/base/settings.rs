@@ -122,17 +122,17 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "ack-timeout",
         "the time that a queue pair waits for an acknowledgement before it retransmits",
-        Time(Duration::from_micros(10)..=Duration::from_secs(60), |c, v| c.ack_timeout = v),
+        Time(Duration::from_micros(10)..=Duration::from_secs(60), |c, v| c.retransmission.ack_timeout = v),
     ),
     setting(
         "retries",
         "retransmissions before a queue pair fails",
-        Number(0..=7, |c, v| c.retries = v as u8),
+        Number(0..=7, |c, v| c.retransmission.retries = v as u8),
     ),
     setting(
         "rnr-delay",
         "the time for which a peer waits when no receive is posted",
-        Time(Duration::from_micros(10)..=Duration::from_millis(655), |c, v| c.rnr_delay = v),
+        Time(Duration::from_micros(10)..=Duration::from_millis(655), |c, v| c.retransmission.rnr_delay = v),
     ),
     setting(
         "silence",
@@ -291,9 +291,9 @@ mod tests {
             ("backlog", "64K", changed(|c| c.backlog = 64 << 10)),
             ("reply-slot", "300", changed(|c| c.reply_slot = 300)),
             ("connect-timeout", "1h", changed(|c| c.connect_timeout = Duration::from_secs(3600))),
-            ("ack-timeout", "500us", changed(|c| c.ack_timeout = Duration::from_micros(500))),
-            ("retries", "0", changed(|c| c.retries = 0)),
-            ("rnr-delay", "10ms", changed(|c| c.rnr_delay = Duration::from_millis(10))),
+            ("ack-timeout", "500us", changed(|c| c.retransmission.ack_timeout = Duration::from_micros(500))),
+            ("retries", "0", changed(|c| c.retransmission.retries = 0)),
+            ("rnr-delay", "10ms", changed(|c| c.retransmission.rnr_delay = Duration::from_millis(10))),
             ("silence", "90s", changed(|c| c.silence = Some(Duration::from_secs(90)))),
             ("scheme", "sw-pri", changed(|c| c.scheme = Scheme::SW_PRI)),
             ("service-level", "1", changed(|c| c.service_level = 1)),

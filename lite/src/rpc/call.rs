@@ -1,12 +1,12 @@
 //! A request at the server, from its arrival to its reply.
 
 use super::Rpc;
-use super::caller::Caller;
 use super::local::LocalReply;
 use super::service::Service;
 use crate::Error;
 use crate::channel::slots::Channel;
 use crate::channel::wire::{Piece, ReplyHeader, ReplyStatus};
+use crate::transport::conn::Conn;
 use crate::transport::transfer::Data;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -52,6 +52,22 @@ impl Drop for Charge {
 pub(crate) enum ReplyTo {
     Here { reply: Arc<LocalReply>, max: usize },
     There(RemoteReply),
+}
+
+/// A peer that calls functions of this node over one shard. The poller of the shard makes it and clones only
+/// that: the references that a call keeps are counted by no other core.
+pub(crate) struct Caller {
+    pub(crate) node: Arc<Rpc>,
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) channel: Arc<Channel>,
+}
+
+impl Caller {
+    /// Returns the peer of a connection as a shard sees it; `None` if the connection has no channel for it.
+    pub(crate) fn new(node: &Arc<Rpc>, conn: Arc<Conn>, shard: usize) -> Option<Self> {
+        let channel = conn.channels.as_ref()?.get(shard)?.clone();
+        Some(Self { node: node.clone(), conn, channel })
+    }
 }
 
 /// A caller on another node.

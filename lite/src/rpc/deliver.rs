@@ -1,8 +1,7 @@
 //! Arriving messages, and messages that waited for room on the queue pair. Runs in the poller.
 
 use super::Rpc;
-use super::call::{Call, Charge, RemoteReply, ReplyTo};
-use super::caller::Caller;
+use super::call::{Call, Caller, Charge, RemoteReply, ReplyTo};
 use crate::Error;
 use crate::channel::ring::Violation;
 use crate::channel::slots::{Channel, Out};

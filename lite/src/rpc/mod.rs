@@ -10,7 +10,6 @@
 //! anything. Long requests and replies stay in the caller's memory.
 
 mod call;
-mod caller;
 mod client;
 mod deliver;
 mod internal;
@@ -21,7 +20,7 @@ mod service;
 mod state;
 
 pub use call::Call;
-pub(crate) use caller::Caller;
+pub(crate) use call::Caller;
 pub(crate) use client::{RawRequest, ReplyTarget, Whom};
 pub(crate) use internal::{INTERNAL, InternalRequest, InternalService, answer};
 pub(crate) use retry::Rollback;

@@ -114,10 +114,10 @@ impl Connections {
             recv_psn: Psn::new(0),
             mtu,
             max_rd_atomic: rd_atomic.min(self.attributes.max_rd_atomic).max(1),
-            ack_timeout: self.config.ack_timeout,
-            retries: self.config.retries,
+            ack_timeout: self.config.retransmission.ack_timeout,
+            retries: self.config.retransmission.retries,
             rnr_retries: 7,
-            min_rnr_delay: self.config.rnr_delay,
+            min_rnr_delay: self.config.retransmission.rnr_delay,
         }
     }
 
