@@ -7,8 +7,8 @@ use platform::Platform;
 /// A value for each shard, of which there is at least one. The first one is in place: a node with one core
 /// finds it at once.
 pub(crate) struct PerShard<T> {
-    first: T,
-    others: Box<[T]>,
+    pub(crate) first: T,
+    pub(crate) others: Box<[T]>,
 }
 
 impl<T> PerShard<T> {
@@ -37,12 +37,6 @@ impl<T> PerShard<T> {
     /// Returns the values in the order of the shards' numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         core::iter::once(&self.first).chain(&self.others)
-    }
-
-    /// Returns the value of the first shard.
-    #[inline(always)]
-    pub(crate) fn first(&self) -> &T {
-        &self.first
     }
 
     /// Returns the value of a shard.

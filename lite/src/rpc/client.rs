@@ -153,7 +153,7 @@ impl Rpc {
         if function < super::internal::INTERNAL && channels.count() > 1 {
             return conn.channel(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
         }
-        Some(&**channels.first())
+        Some(&*channels.first)
     }
 
     /// Posts a call that needs nothing but a slot, if it can be posted now.

@@ -281,11 +281,11 @@ impl ServiceTable {
 
     /// Adds a function; returns `false` if the number is in use.
     pub(crate) fn add(&self, function: FunctionId, service: Arc<Service>) -> bool {
-        let mut table = self.0.first().0.lock();
+        let mut table = self.0.first.0.lock();
         if table.contains_key(&function) {
             return false;
         }
-        for copy in self.0.iter().skip(1) {
+        for copy in &self.0.others {
             copy.0.lock().insert(function, service.clone());
         }
         table.insert(function, service);
@@ -294,10 +294,10 @@ impl ServiceTable {
 
     /// Removes `service`, if it still serves `function`.
     pub(crate) fn remove(&self, function: FunctionId, service: &Arc<Service>) {
-        let mut table = self.0.first().0.lock();
+        let mut table = self.0.first.0.lock();
         if table.get(&function).is_some_and(|s| Arc::ptr_eq(s, service)) {
             table.remove(&function);
-            for copy in self.0.iter().skip(1) {
+            for copy in &self.0.others {
                 copy.0.lock().remove(&function);
             }
         }
@@ -312,7 +312,7 @@ impl ServiceTable {
 
     /// Returns the functions with numbers up to `last`.
     fn all(&self, last: FunctionId) -> Vec<Arc<Service>> {
-        self.0.first().0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
+        self.0.first.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
     /// Ends the functions of applications, and waits until no task holds one of their calls.

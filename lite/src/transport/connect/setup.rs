@@ -46,7 +46,7 @@ impl Connections {
     /// Returns no connections of a node that joined with `welcome`.
     pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Self {
         // Datagrams are rare: the first core takes them all.
-        let cq = transport.shards.first().cq;
+        let cq = transport.shards.first.cq;
         Self {
             attributes: transport.rnic.attributes(),
             gid: welcome.gid,

@@ -42,7 +42,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::task::Waker;
-use platform::Instant;
+use platform::{Instant, Platform};
 use verbs::{CqId, QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
@@ -556,7 +556,13 @@ impl Shards {
     /// Returns the shard with that number, which must exist.
     #[inline(always)]
     pub(crate) fn at(&self, index: usize) -> &Shard {
-        self.0.get(index).unwrap_or(self.0.first())
+        self.0.get(index).unwrap_or(&self.0.first)
+    }
+
+    /// Returns the shard of the present core.
+    #[inline(always)]
+    pub(crate) fn here(&self, platform: &dyn Platform) -> &Shard {
+        if self.0.others.is_empty() { &self.0.first } else { self.0.here(platform) }
     }
 
     /// Returns the shard of an operation.
