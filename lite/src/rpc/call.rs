@@ -56,6 +56,8 @@ pub(crate) enum ReplyTo {
 
 /// A peer that calls functions of this node over one shard. The poller of the shard makes it and clones only
 /// that: the references that a call keeps are counted by no other core.
+// Two cache lines: the count of a core's references is beside no other core's.
+#[repr(align(128))]
 pub(crate) struct Caller {
     pub(crate) node: Arc<Rpc>,
     pub(crate) conn: Arc<Conn>,
