@@ -205,7 +205,7 @@ impl Node {
     }
 
     /// Handles a completion that is not the success of an operation.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn other_completion(&self, inbox: &mut Inbox, completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
             self.received(inbox, completion);
@@ -231,8 +231,9 @@ impl Node {
     /// Ends an operation that has failed, and its connection.
     #[cold]
     fn failed(&self, id: OpId, status: Status) {
+        let shard = self.transport.shards.of(id);
         let (failed, wakes) = {
-            let mut ops = self.transport.shards.of(id).ops.lock();
+            let mut ops = shard.ops.lock();
             (ops.conn_of(id), ops.complete(id, status))
         };
         self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: false });
@@ -240,7 +241,7 @@ impl Node {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
             self.conns.fail(&conn);
         }
-        self.transport.wake(wakes);
+        shard.wake(wakes);
     }
 
     /// Wakes the tasks whose calls are late.

@@ -119,6 +119,37 @@ fn a_name_that_is_being_unbound_is_free_for_the_same_node() {
     drop(kept);
 }
 
+/// A region waits for the name of another one that is just giving it up, and is freed meanwhile. The name
+/// leads to no region then, and is free.
+#[test]
+fn a_region_that_is_freed_while_it_waits_for_a_name_leaves_the_name_free() {
+    let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
+    let (lite, first) = (c.lite(1), c.lite(1));
+    let [kept, next] = c.world.run(LIMIT, async move {
+        let regions =
+            [first.alloc(HOME, 8, SHARED).await.unwrap(), first.alloc(HOME, 8, SHARED).await.unwrap()];
+        regions[0].publish("name").await.unwrap();
+        regions
+    });
+    let unbinding = c.lite(1);
+    while_the_manager_waits(&mut c, async move {
+        let spawn = |name, task| platform::Platform::spawn(&**lite.platform(), name, task);
+        spawn("unbind", Box::pin(async move { unbinding.unpublish("name").await.unwrap() }));
+        lite.sleep(Duration::from_millis(10)).await;
+        let ending = next.clone();
+        spawn("free", Box::pin(async move { ending.free().await.unwrap() }));
+        assert_eq!(next.publish("name").await, Err(Error::Freed));
+    });
+    let find = c.lite(3);
+    let found = c.world.run(LIMIT, async move { find.map("name", Permissions::READ).await.map(drop) });
+    assert_eq!(found, Err(Error::NoSuchName));
+    let again = c.lite(1);
+    c.world.run(LIMIT, async move {
+        again.alloc(HOME, 8, SHARED).await.unwrap().publish("name").await.unwrap();
+    });
+    drop(kept);
+}
+
 /// The maker of a counter does not wait any more when the counter's name is bound. Nobody holds the counter,
 /// so it ends, and so does its name.
 #[test]

@@ -3,6 +3,7 @@
 use super::status::OpId;
 use super::table::{Shard, Wakes};
 use super::transport::Transport;
+use crate::base::own::Hold;
 use crate::base::trace::Event;
 use platform::Instant;
 use verbs::{Completion, Status, WorkKind};
@@ -79,7 +80,7 @@ impl Transport {
             task.wake();
         }
         if others {
-            self.wake_waiters();
+            shard.wake_waiters();
         }
     }
 
@@ -90,30 +91,12 @@ impl Transport {
         if self.standing.is_traced() {
             self.record_success(id);
         }
-        self.wake(wakes);
+        shard.wake(wakes);
     }
 
     #[cold]
     fn record_success(&self, id: OpId) {
         self.local.record(Event::Ended { id: id.wr_id().0, ok: true });
-    }
-
-    /// Wakes the tasks that wait for what has changed in the table.
-    pub(crate) fn wake(&self, wakes: Wakes) {
-        drop(wakes.unused);
-        if let Some(task) = wakes.task {
-            task.wake();
-        }
-        if wakes.others {
-            self.wake_waiters();
-        }
-    }
-
-    /// Wakes all tasks that wait for a resource, or for the end of operations.
-    #[cold]
-    pub(crate) fn wake_waiters(&self) {
-        self.drains.wake_all();
-        self.resources.wake_all();
     }
 
     /// Wakes the tasks whose operations on the fast path are late; returns true if there were any.
@@ -141,6 +124,27 @@ impl Transport {
 }
 
 impl Shard {
+    /// Wakes the tasks that wait for what has changed in the table.
+    pub(crate) fn wake(&self, wakes: Wakes) {
+        if let Some(task) = wakes.task {
+            task.wake();
+        }
+        if wakes.others {
+            self.wake_waiters();
+        }
+        if let Some(own) = wakes.unused {
+            self.give_back(own);
+        }
+    }
+
+    /// Drops the memory of an application that an operation has used, and then wakes all tasks that wait: one
+    /// may have found the memory in use after the operation's end.
+    #[cold]
+    pub(super) fn give_back(&self, own: Hold) {
+        drop(own);
+        self.wake_waiters();
+    }
+
     /// Wakes all tasks that wait for a resource, or for the end of operations.
     #[cold]
     pub(super) fn wake_waiters(&self) {

@@ -219,12 +219,14 @@ impl Shard {
         self.released(released);
     }
 
-    /// Drops the memory of an application that is no longer used, and then wakes the tasks that wait.
+    /// Wakes the tasks that wait for what an operation has released.
     #[inline(always)]
     fn released(&self, Released { wanted, own }: Released) {
-        drop(own);
         if wanted {
             self.wake_waiters();
+        }
+        if let Some(own) = own {
+            self.give_back(own);
         }
     }
 

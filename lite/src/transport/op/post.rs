@@ -207,8 +207,9 @@ impl Transport {
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.
     #[cold]
     pub(crate) fn cancel(&self, id: OpId) -> NotPosted {
-        let wakes = self.shards.of(id).ops.lock().cancel(id);
-        self.wake(wakes);
+        let shard = self.shards.of(id);
+        let wakes = shard.ops.lock().cancel(id);
+        shard.wake(wakes);
         NotPosted::Invalid
     }
 }

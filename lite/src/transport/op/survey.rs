@@ -82,7 +82,7 @@ impl OpTable {
             self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
             None
         };
-        Wakes { task, others: self.take_wanted(&unused), unused }
+        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
     }
 
     /// Ends the interest in an operation: no task waits for it or needs its result any more.
@@ -105,7 +105,7 @@ impl OpTable {
             }
             SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         };
-        Released { wanted: self.take_wanted(&own), own }
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Releases the slot of an operation that was not posted.

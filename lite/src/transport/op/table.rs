@@ -126,8 +126,8 @@ pub(crate) struct Wakes {
     pub(crate) task: Option<Waker>,
     /// True if a task may wait for a resource, or for the end of operations.
     pub(crate) others: bool,
-    /// The memory of an application that an operation without a waiter has used. The tasks are woken after it
-    /// has been dropped.
+    /// The memory of an application that an operation without a waiter has used. Tasks may wait for its drop,
+    /// whatever `others` says.
     pub(crate) unused: Option<Hold>,
 }
 
@@ -136,7 +136,8 @@ pub(crate) struct Wakes {
 pub(crate) struct Released {
     /// True if a task may wait for what has become free.
     pub(crate) wanted: bool,
-    /// The memory of an application that is no longer used.
+    /// The memory of an application that is no longer used. Tasks may wait for its drop, whatever `wanted`
+    /// says.
     pub(super) own: Option<Hold>,
 }
 
@@ -478,14 +479,7 @@ impl OpTable {
             Some(slot) => release(slot, &self.ends, &mut self.free, &mut self.bounce),
             None => None,
         };
-        Released { wanted: self.take_wanted(&own), own }
-    }
-
-    /// Returns true if tasks must be woken after a change, once `own` has been dropped. A task may have
-    /// looked at the memory before that, so it is woken in any case.
-    #[inline(always)]
-    pub(super) fn take_wanted(&mut self, own: &Option<Hold>) -> bool {
-        core::mem::take(&mut self.wanted) | own.is_some()
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Takes a slot as [`take`](Self::take) does, for an operation of a task on memory of the application,
