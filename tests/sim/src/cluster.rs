@@ -5,7 +5,7 @@ use crate::nic::Plugged;
 use crate::shadow::Shadows;
 use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
-use lite::{Config, Lite};
+use lite::{Config, Lite, Retransmission};
 use netfault::Faults;
 use platform::{ControlLink, Instant, IoAddr, Platform};
 use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToNode, Welcome};
@@ -45,7 +45,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let config = Config { ack_timeout: Duration::from_millis(2), ..Config::default() };
+        let ack_timeout = Duration::from_millis(2);
+        let retransmission = Retransmission { ack_timeout, ..Retransmission::default() };
+        let config = Config { retransmission, ..Config::default() };
         let faults = Faults { delay_ns: 5_000, ..Faults::NONE };
         let lease = Duration::from_secs(1);
         Self {

@@ -6,7 +6,7 @@ use super::random::Random;
 use super::subject::Subject;
 use super::{LEASE, Scenario};
 use crate::{ControlLinks, Forgery, Late, Options};
-use lite::Config;
+use lite::{Config, Retransmission};
 use netfault::Faults;
 use std::time::Duration;
 
@@ -148,8 +148,8 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
 /// Returns sizes and times of LITE. They are often small, so that tasks wait for each other.
 fn config(random: &mut Random) -> Config {
     let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
+    let ack_timeout = random.pick(&[Duration::from_micros(300), millis(2)]);
     Config {
-        ack_timeout: random.pick(&[Duration::from_micros(300), millis(2)]),
         operations: random.pick(&[16, 64, 1024]),
         calls: random.pick(&[2, 8, 32]),
         queue_pairs: random.pick(&[1, 2, 4]),
@@ -167,7 +167,11 @@ fn config(random: &mut Random) -> Config {
         backlog: random.pick(&[64 << 10, 1 << 20]),
         reply_slot: random.pick(&[256, 4096]),
         connect_timeout: random.pick(&[millis(200), seconds(2)]),
-        retries: random.pick(&[4, 7, 7]),
+        retransmission: Retransmission {
+            ack_timeout,
+            retries: random.pick(&[4, 7, 7]),
+            ..Retransmission::default()
+        },
         silence: random.pick(&[Some(seconds(2)), Some(seconds(600)), None]),
         ..Config::default()
     }
