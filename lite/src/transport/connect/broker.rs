@@ -236,16 +236,20 @@ impl Connections {
             if matches!(peer.link, PeerLink::Gone) {
                 return false;
             }
+            let asking = matches!(peer.link, PeerLink::Asking { .. } | PeerLink::Preparing { .. });
+            // Both nodes ask each other: the attempt of the lower number goes on.
+            let is_crossed = asking && self.me < node;
             if attempt <= peer.newest && !planted(Bug::VoucherTwice) {
-                let is_over = attempt == peer.newest && !peer.link.is_of(attempt);
+                let is_over = attempt == peer.newest && !peer.link.is_of(attempt) && !is_crossed;
                 drop(peers);
                 return self.on_old_request(member, attempt, request.answer_to, is_over);
             }
-            let asking = matches!(peer.link, PeerLink::Asking { .. } | PeerLink::Preparing { .. });
-            if asking && self.me < node {
+            peer.newest = attempt;
+            if is_crossed {
+                // If the request comes again once this node's attempt has succeeded, it must not replace that
+                // connection.
                 return false;
             }
-            peer.newest = attempt;
             // This state keeps other requests out meanwhile.
             mem::replace(&mut peer.link, PeerLink::Preparing { attempt })
         };

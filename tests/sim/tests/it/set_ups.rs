@@ -3,6 +3,7 @@
 
 use lite::testing::take_accepted;
 use lite::{Config, Lite, Lmr, NodeId, Permissions, RpcOptions};
+use platform::Platform;
 use proto::Attempt;
 use sim::{Cluster, ControlLinks, Direction, Nics, Options, with_payload};
 use std::sync::Arc;
@@ -155,6 +156,34 @@ fn a_replayed_set_up_changes_nothing() {
     write(&mut c, &lmr);
     assert!(accepted(&c, 1).is_empty() && accepted(&c, 2).is_empty());
     assert_eq!(counter(&c.lite(1), "lite_connections"), 2);
+}
+
+/// Two nodes ask each other at once, and the request that has given way comes again: it must not replace the
+/// connection that the other one has made. Which of the two vouchers is newer depends on the pause.
+#[test]
+fn a_request_that_has_given_way_stays_refused() {
+    let mut crossed = 0;
+    for pause in (0..60).step_by(2).map(Duration::from_micros) {
+        let mut c = Cluster::new(options());
+        c.wire.record_datagrams();
+        let (a, b) = (c.lite(1), c.lite(2));
+        let other = async move {
+            b.sleep(pause).await;
+            b.alloc(NodeId(1), 4096, RW).await.unwrap().free().await.unwrap();
+        };
+        c.host(2).spawn("other", Box::pin(other));
+        let lmr = c.world.run(LIMIT, async move { a.alloc(NodeId(2), 4096, RW).await.unwrap() });
+        c.world.run_for(Duration::from_millis(50));
+        let frames = c.wire.datagrams();
+        // One attempt has a request, a reply, and the message that the connection is ready.
+        crossed += usize::from(frames.len() > 3);
+        let made = |c: &Cluster| [1, 2].map(|i| counter(&c.lite(i), "lite_connections"));
+        assert_eq!(made(&c), [1, 1], "{pause:?}");
+        deliver(&mut c, &frames);
+        write(&mut c, &lmr);
+        assert_eq!(made(&c), [1, 1], "the connection is the same, {pause:?}");
+    }
+    assert!(crossed > 3, "both nodes asked at once in {crossed} runs");
 }
 
 #[test]
