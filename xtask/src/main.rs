@@ -6,6 +6,7 @@ mod build;
 mod doctor;
 mod documents;
 mod findings;
+mod image;
 mod language;
 mod linux_peer;
 mod output;
@@ -39,6 +40,8 @@ enum Command {
     Setup,
     /// Builds the appliance's kernel image and checks it
     Build(build::Options),
+    /// Writes the appliance's boot file: for servers, loaders, PXE, kexec and virtual machines
+    Image(image::Options),
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Setup => setup::setup(),
         Command::Build(options) => build::build(&options),
+        Command::Image(options) => image::image(&options),
         Command::Run(options) => run::run(&options),
         Command::LinuxPeer(options) => {
             return linux_peer::linux_peer(&options).unwrap_or_else(|e| {

@@ -2,5 +2,6 @@
 
 pub(crate) mod boot;
 pub(crate) mod cluster;
+pub(crate) mod image;
 pub(crate) mod perftest;
 pub(crate) mod semantics;

@@ -2,9 +2,11 @@
 
 mod contents;
 mod size;
+mod stub;
 
 pub use contents::{Apps, Contents, Heap};
 pub use size::{BUDGET, check as check_size};
+pub use stub::stub;
 
 use crate::{paths, setup, tool};
 use anyhow::{Context, Result, bail};
@@ -103,8 +105,13 @@ pub fn target() -> PathBuf {
 
 /// Returns cargo for the kernel's workspace.
 pub fn cargo(subcommand: &str) -> Command {
+    cargo_in("kernel", subcommand)
+}
+
+/// Returns cargo for a workspace that is linked without a C runtime.
+fn cargo_in(workspace: &str, subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
-    command.arg(subcommand).current_dir(paths::root().join("kernel")).env("CARGO_TARGET_DIR", target());
+    command.arg(subcommand).current_dir(paths::root().join(workspace)).env("CARGO_TARGET_DIR", target());
     // Variables of the host workspace's cargo must not reach the kernel's.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

@@ -1,0 +1,131 @@
+//! Formats of loaders, and the search for free memory.
+
+mod support;
+
+use handover::{
+    BootParams, ElfError, Entry, Kernel, Map, PARAMS_LEN, Place, RAM, RESERVED, Span, from_efi,
+    without_words_of_loaders,
+};
+use proptest::prelude::*;
+use support::{Elf, kernel};
+
+fn filtered(line: &str) -> String {
+    let mut into = [0; 64];
+    let len = without_words_of_loaders(line.as_bytes(), &mut into);
+    String::from_utf8(into[..len].to_vec()).expect("the line is text")
+}
+
+#[test]
+fn words_of_loaders_are_left_out() {
+    assert_eq!(filtered("BOOT_IMAGE=/boot/f node=a  initrd=x\0junk"), "node=a");
+    assert_eq!(filtered("\\EFI\\BOOT\\BOOTX64.EFI manager=10.0.0.1:1 node=b"), "manager=10.0.0.1:1 node=b");
+    // The kernel reports a word that is no pair.
+    assert_eq!(filtered("node=a quiet"), "node=a quiet");
+    assert_eq!(filtered(""), "");
+    assert_eq!(filtered(&"a=b ".repeat(40)).len(), 64, "cut at the length of the copy");
+}
+
+#[test]
+fn boot_parameters_are_read() {
+    let mut params = [0; PARAMS_LEN];
+    params[0x1e8] = 2;
+    for (index, (start, len, kind)) in
+        [(0_u64, 0x9fc00_u64, RAM), (0x10_0000, 0x700_0000, RAM)].iter().enumerate()
+    {
+        let at = 0x2d0 + 20 * index;
+        params[at..at + 8].copy_from_slice(&start.to_le_bytes());
+        params[at + 8..at + 16].copy_from_slice(&len.to_le_bytes());
+        params[at + 16..at + 20].copy_from_slice(&kind.to_le_bytes());
+    }
+    params[0x228..0x22c].copy_from_slice(&0x9_0000_u32.to_le_bytes());
+    params[0x218..0x21c].copy_from_slice(&0x700_0000_u32.to_le_bytes());
+    params[0x21c..0x220].copy_from_slice(&64_u32.to_le_bytes());
+    params[0xc0] = 1;
+    let read = BootParams::new(&params);
+    let mut map = Map::default();
+    read.read_map(&mut map);
+    assert_eq!(map.entries(), [Entry::new(0, 0x9fc00, RAM), Entry::new(0x10_0000, 0x700_0000, RAM)]);
+    assert_eq!((read.cmdline(), read.ramdisk()), (Some(0x9_0000), Some((0x1_0700_0000, 64))));
+    assert_eq!((read.rsdp(), read.efi_system_table()), (None, None));
+    let mut moved = params;
+    BootParams::set_cmdline(&mut moved, 0x1234_5000);
+    assert_eq!(BootParams::new(&moved).cmdline(), Some(0x1234_5000));
+}
+
+#[test]
+fn adjoining_memory_of_efi_is_merged_and_what_has_a_purpose_stays_reserved() {
+    let descriptor = |kind: u32, start: u64, pages: u64, attributes: u64| {
+        let mut bytes = vec![0; 48];
+        bytes[..4].copy_from_slice(&kind.to_le_bytes());
+        bytes[8..16].copy_from_slice(&start.to_le_bytes());
+        bytes[24..32].copy_from_slice(&pages.to_le_bytes());
+        bytes[32..40].copy_from_slice(&attributes.to_le_bytes());
+        bytes
+    };
+    let all = [
+        descriptor(7, 0, 16, 0),
+        descriptor(4, 0x1_0000, 16, 0),
+        descriptor(2, 0x2_0000, 16, 0),
+        descriptor(7, 0x3_0000, 16, 1 << 18),
+        descriptor(9, 0x4_0000, 1, 0),
+        descriptor(15, 0x5_0000, 1, 0),
+    ];
+    let mut map = Map::default();
+    from_efi(&all.concat(), 48, &mut map);
+    let expected = [
+        Entry::new(0, 0x3_0000, RAM),
+        Entry::new(0x3_0000, 0x1_0000, RESERVED),
+        Entry::new(0x4_0000, 0x1000, 3),
+        Entry::new(0x5_0000, 0x1000, RESERVED),
+    ];
+    assert_eq!(map.entries(), expected);
+}
+
+#[test]
+fn a_kernel_is_read_and_others_are_refused() {
+    let file = kernel();
+    let kernel = Kernel::parse(&file).unwrap();
+    assert_eq!((kernel.span(), kernel.entry()), (Span { start: 0x20_0000, end: 0x20_3000 }, 0x20_0010));
+    let segments: Vec<_> = kernel.segments().map(|s| (s.at, s.bytes.len(), s.zeros)).collect();
+    assert_eq!(segments, [(0x20_0000, 64, 0), (0x20_1000, 32, 0x1fe0)]);
+    assert_eq!(Kernel::parse(b"#!/bin/sh").unwrap_err(), ElfError::NotElf);
+    assert_eq!(Kernel::parse(&file[..file.len() / 2]).unwrap_err(), ElfError::NotElf);
+    assert_eq!(Kernel::parse(&Elf::default().bytes()).unwrap_err(), ElfError::NoSegment);
+}
+
+proptest! {
+    /// Damaged files are refused or read, and never end the program.
+    #[test]
+    fn a_damaged_kernel_harms_nothing(at in 0_usize..400, byte: u8) {
+        let mut file = kernel();
+        let at = at % file.len();
+        file[at] = byte;
+        if let Ok(kernel) = Kernel::parse(&file) {
+            prop_assert!(kernel.segments().all(|s| s.at >= kernel.span().start));
+            prop_assert!(kernel.loaded_len() <= file.len());
+        }
+    }
+
+    /// A place that is found is aligned RAM below the limit and overlaps nothing; if none is found,
+    /// none of the aligned places is free.
+    #[test]
+    fn a_place_is_free_memory(
+        entries in prop::collection::vec((0_u64..64, 1_u64..20, prop::sample::select(vec![RAM, RAM, RESERVED])), 1..8),
+        taken in prop::collection::vec((0_u64..64, 0_u64..8), 0..4),
+        len in 1_u64..12,
+        align in 0_u32..3,
+    ) {
+        let map: Vec<_> = entries.iter().map(|&(start, len, kind)| Entry::new(start, len, kind)).collect();
+        let taken: Vec<_> = taken.iter().map(|&(start, len)| Span::new(start, len)).collect();
+        let place = Place { len, align: 1 << align, from: 2, below: 60 };
+        let is_free = |start: u64| {
+            let span = Span::new(start, len);
+            let in_ram = map.iter().any(|e| e.kind == RAM && e.start <= start && span.end <= e.end());
+            let hits = map.iter().any(|e| e.kind != RAM && Span::new(e.start, e.len).overlaps(&span));
+            let fits = start >= 2 && span.end <= 60;
+            fits && in_ram && !hits && !taken.iter().any(|t| t.overlaps(&span))
+        };
+        let highest = (0..60).filter(|start| start % (1 << align) == 0).rfind(|start| is_free(*start));
+        prop_assert_eq!(place.find(&map, &taken).map(|span| span.start), highest);
+    }
+}
