@@ -66,7 +66,7 @@ impl Platform for Machine {
         exec::spawn(name, task).detach();
     }
 
-    /// Core 0 runs the pollers (see `node::pollers`).
+    /// Core 0 drives the RNIC, and has the deadlines that are no core's own (see `node::pollers`).
     fn wake_poller(&self) {
         exec::kick(0);
     }

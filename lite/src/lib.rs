@@ -54,7 +54,7 @@ mod sync;
 pub mod testing;
 mod transport;
 
-pub use base::config::Config;
+pub use base::config::{Config, Retransmission};
 pub use base::error::Error;
 pub use base::permissions::Permissions;
 pub use base::qos::{App, Limits, Priority, Scheme, Usage};

@@ -2,24 +2,26 @@
 
 use crate::base::local::Local;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::trace::Event;
+use crate::base::writers::Ordering;
+use crate::channel::Channel;
 use crate::membership::Membership;
 use crate::region::{Mappings, RegionMemory, RegionOwner};
-use crate::rpc::Rpc;
+use crate::rpc::{Caller, Rpc};
 use crate::sync::SyncHome;
 use crate::transport::conn::Conn;
 use crate::transport::conn::peers::Peers;
 use crate::transport::connect::{Arrivals, Connections};
-use crate::transport::op::{BATCH, OpId, Transport, receive_of};
+use crate::transport::op::{BATCH, OpId, Shard, Transport, receive_of};
 use crate::{Config, Error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::Welcome;
-use verbs::{Completion, CqId, Rnic, Status, WorkKind, WrId};
+use verbs::{Completion, Rnic, Status, WorkKind, WrId};
 
 /// The most batches of completions that one turn of the poller takes, unless a connection is being closed.
 pub(crate) const BATCHES: usize = 16;
@@ -39,7 +41,10 @@ pub(crate) struct Node {
     pub(crate) transport: Arc<Transport>,
     conns: Arc<Connections>,
     pub(crate) rpc: Arc<Rpc>,
-    pub(crate) poller: Mutex<Poller>,
+    /// The pollers, by shard.
+    pub(crate) pollers: PerShard<Mutex<Poller>>,
+    /// Held by the core that does the rare work of the poller.
+    rare_work: Mutex<()>,
 }
 
 impl Deref for Node {
@@ -51,16 +56,25 @@ impl Deref for Node {
     }
 }
 
-/// The state that the poller keeps from one turn to the next.
+/// The state that the poller of a shard keeps from one turn to the next.
+// Two cache lines: the pollers belong to several cores.
+#[repr(align(128))]
 pub(crate) struct Poller {
-    pub(crate) cq: CqId,
     pub(crate) batch: [Completion; BATCH],
-    pub(crate) known: Known,
+    pub(crate) inbox: Inbox,
 }
 
-/// The connections that messages have come from recently, by identifier of their receives; others
-/// are looked up in [`Connections::by_receive`].
-pub(crate) type Known = [Option<(WrId, Arc<Conn>)>; KNOWN];
+/// The state that a poller needs for messages.
+pub(crate) struct Inbox {
+    /// The peers that messages have come from recently, by identifier of their connections' receives; others
+    /// are looked up in [`Connections::by_receive`].
+    known: Known,
+    rpc: Arc<Rpc>,
+    /// The shard, all of whose messages come to this poller.
+    shard: usize,
+}
+
+type Known = [Option<(WrId, Arc<Caller>)>; KNOWN];
 
 impl Node {
     /// Makes the layers of a node, from the lowest to the highest.
@@ -74,20 +88,24 @@ impl Node {
         let local = Arc::new(Local::new(platform, (welcome, lease_until), config.clone()));
         let peers = Arc::new(Peers::new(local.clone()));
         let transport = Arc::new(Transport::new(peers, rnic, &config)?);
-        let conns = Arc::new(Connections::new(transport.clone(), welcome)?);
+        let conns = Arc::new(Connections::new(transport.clone(), welcome));
         let rpc = Arc::new(Rpc::new(conns.clone()));
         let sync = Arc::new(SyncHome::new(rpc.clone()));
         let mappings = Arc::new(Mappings::new(Arc::new(RegionMemory::new(rpc.clone()))));
         let regions = Arc::new(RegionOwner::new(mappings));
-        let (batch, known) = ([Completion::BLANK; BATCH], [const { None }; KNOWN]);
-        let poller = Mutex::new(Poller { cq: conns.cq, batch, known });
+        let poller = |shard| {
+            let inbox = Inbox { known: [const { None }; KNOWN], rpc: rpc.clone(), shard };
+            Mutex::new(Poller { batch: [Completion::BLANK; BATCH], inbox })
+        };
+        let pollers = PerShard::new(transport.shards.count(), poller);
         Ok(Self {
             membership: Arc::new(Membership::new(regions, sync)),
             local,
             transport,
             conns,
             rpc,
-            poller,
+            pollers,
+            rare_work: Mutex::default(),
         })
     }
 
@@ -105,17 +123,18 @@ impl Node {
 
     // ---- The poller ----
 
-    /// Takes completions, and does the rare work before and after them that may be due. Returns true if
-    /// there was work.
+    /// Takes completions, and does the rare work before and after them, unless another core does. Returns
+    /// true if there was work.
     #[cold]
-    pub(crate) fn full_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
-        let before = self.begin_turn(poller, now);
-        let completions = self.take_completions(poller, BATCHES);
+    pub(crate) fn full_turn(self: &Arc<Self>, shard: &Shard, now: Instant) -> bool {
+        let Some(_rare_work) = self.rare_work.try_lock() else { return self.take_completions(shard) };
+        let before = self.begin_turn(now);
+        let completions = self.take_completions(shard);
         before | completions | self.end_turn(now)
     }
 
     /// Does the work that must precede completions. Returns true if there was some.
-    fn begin_turn(self: &Arc<Self>, poller: &mut Poller, now: Instant) -> bool {
+    fn begin_turn(self: &Arc<Self>, now: Instant) -> bool {
         self.local.lease.begin_turn();
         self.local.look_at_lease(now);
         let mut worked = self.local.lease.is_suspended() && self.sit_out(now);
@@ -123,16 +142,18 @@ impl Node {
             self.conns.shut_served();
         }
         if self.conns.closing.len() > 0 {
-            self.end_connections(poller);
+            self.end_connections();
             worked = true;
         }
         worked
     }
 
-    /// Takes at most `batches` batches of completions; returns true if there were any.
-    fn take_completions(self: &Arc<Self>, poller: &mut Poller, batches: usize) -> bool {
-        let Poller { cq, batch, known } = poller;
-        self.transport.take_completions(*cq, batch, batches, |other| self.other_completion(known, other))
+    /// Takes completions of a shard, unless another core does; returns true if there were any.
+    fn take_completions(self: &Arc<Self>, shard: &Shard) -> bool {
+        let poller = self.pollers.get(shard.index).and_then(Mutex::try_lock);
+        let Some(mut poller) = poller else { return false };
+        let Poller { batch, inbox } = &mut *poller;
+        self.transport.take_completions(shard, batch, BATCHES, |other| self.other_completion(inbox, other))
     }
 
     /// Does the work that may follow completions. Returns true if there was some.
@@ -160,31 +181,38 @@ impl Node {
 
     /// Takes all completions of connections whose queue pairs are destroyed, and ends the connections: other
     /// operations never complete.
-    fn end_connections(self: &Arc<Self>, poller: &mut Poller) {
+    fn end_connections(self: &Arc<Self>) {
         let closing = self.conns.closing.take();
-        self.take_completions(poller, usize::MAX);
-        poller.known = [const { None }; KNOWN];
+        for (shard, poller) in self.transport.shards.iter().zip(self.pollers.iter()) {
+            // A core that takes completions waits for nothing meanwhile.
+            let Poller { batch, inbox } = &mut *poller.lock();
+            let other = |other: &_| self.other_completion(inbox, other);
+            self.transport.take_completions(shard, batch, usize::MAX, other);
+            inbox.known = [const { None }; KNOWN];
+        }
         for conn in closing {
-            loop {
-                let stranded = self.transport.ops.lock().stranded(&conn);
-                let Some(id) = stranded else { break };
-                self.failed(id, Status::WorkRequestFlushed);
+            for shard in self.transport.shards.iter() {
+                loop {
+                    let stranded = shard.ops.lock().stranded(&conn);
+                    let Some(id) = stranded else { break };
+                    self.failed(id, Status::WorkRequestFlushed);
+                }
+                let forgotten = shard.ops.lock().links.forget(&conn);
+                drop(forgotten);
             }
-            let forgotten = self.transport.ops.lock().links.forget(&conn);
-            drop(forgotten);
             self.conns.confirm_end(&conn);
         }
     }
 
     /// Handles a completion that is not the success of an operation.
     #[inline(never)]
-    pub(crate) fn other_completion(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
+    pub(crate) fn other_completion(&self, inbox: &mut Inbox, completion: &Completion) {
         if matches!(completion.kind, WorkKind::Recv | WorkKind::RecvWriteImm) {
-            self.received(known, completion);
+            self.received(inbox, completion);
         } else if let Some(receive) = receive_of(completion.id) {
-            if let Some(conn) = self.known(known, receive).filter(|conn| !conn.is_shut()) {
-                log::warn!("lite: connection to {} failed: {:?}", conn.peer, completion.status);
-                self.conns.fail(conn);
+            if let Some(caller) = self.known(inbox, receive).filter(|caller| !caller.conn.is_shut()) {
+                log::warn!("lite: connection to {} failed: {:?}", caller.conn.peer, completion.status);
+                self.conns.fail(&caller.conn);
             }
         } else if let Some(id) = OpId::from_wr_id(completion.id) {
             self.failed(id, completion.status);
@@ -203,8 +231,9 @@ impl Node {
     /// Ends an operation that has failed, and its connection.
     #[cold]
     fn failed(&self, id: OpId, status: Status) {
+        let shard = self.transport.shards.of(id);
         let (failed, wakes) = {
-            let mut ops = self.transport.ops.lock();
+            let mut ops = shard.ops.lock();
             (ops.conn_of(id), ops.complete(id, status))
         };
         self.local.trace(|| Event::Ended { id: id.wr_id().0, ok: false });
@@ -212,7 +241,7 @@ impl Node {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
             self.conns.fail(&conn);
         }
-        self.transport.wake(wakes);
+        shard.wake(wakes);
     }
 
     /// Wakes the tasks whose calls are late.
@@ -220,34 +249,37 @@ impl Node {
     fn expire_calls(&self, now: Instant) {
         self.rpc.forget_deadlines();
         let conns: Vec<_> = self.conns.by_receive.lock().values().cloned().collect();
-        let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
+        let earliest = conns.iter().flat_map(|c| c.channels()).map(|rpc| rpc.expire(now)).min();
         if let Some(earliest) = earliest {
             self.rpc.note_deadline(earliest);
         }
     }
 
-    /// Returns the connection of a receive, unless it is closed.
-    fn known<'k>(&self, known: &'k mut Known, receive: WrId) -> Option<&'k Arc<Conn>> {
-        let place = known.get_mut(receive.0 as usize % KNOWN)?;
-        if !place.as_ref().is_some_and(|(id, conn)| *id == receive && !conn.is_shut()) {
-            *place = self.conns.by_receive.lock().get(&receive).map(|conn| (receive, conn.clone()));
+    /// Returns the peer whose connection has that identifier of receives, unless it is closed.
+    fn known<'k>(&self, inbox: &'k mut Inbox, receive: WrId) -> Option<&'k Arc<Caller>> {
+        let place = inbox.known.get_mut(receive.0 as usize % KNOWN)?;
+        if !place.as_ref().is_some_and(|(id, caller)| *id == receive && !caller.conn.is_shut()) {
+            let conn = self.conns.by_receive.lock().get(&receive).cloned();
+            let caller = conn.and_then(|conn| Caller::new(&inbox.rpc, conn, inbox.shard));
+            *place = caller.map(|caller| (receive, Arc::new(caller)));
         }
-        place.as_ref().map(|(_, conn)| conn)
+        place.as_ref().map(|(_, caller)| caller)
     }
 
-    fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
-        let Some(conn) = self.known(known, completion.id) else {
+    fn received(&self, inbox: &mut Inbox, completion: &Completion) {
+        let Some(caller) = self.known(inbox, completion.id) else {
             return self.datagram(completion);
         };
+        let conn = &caller.conn;
         self.local.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                if self.rpc.deliver(conn, imm).is_err() {
+                if caller.deliver(imm).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
                     self.conns.fail(conn);
                 }
-                self.repost(conn);
+                self.repost(conn, &caller.channel);
             }
             None => self.conns.fail(conn),
         }
@@ -255,34 +287,43 @@ impl Node {
 
     /// Counts a consumed receive, and posts [`REPOSTED`] receives at once. The receive queue is deeper than
     /// necessary by more than that number.
-    fn repost(&self, conn: &Arc<Conn>) {
-        let Some(rpc) = &conn.rpc else { return };
-        // Only the poller changes this count.
-        let count = rpc.taken.load(Ordering::Relaxed) + 1;
+    fn repost(&self, conn: &Arc<Conn>, channel: &Channel) {
+        // Only the poller of the shard changes this count.
+        let count = channel.taken.load(Ordering::Relaxed) + 1;
         let now = count >= REPOSTED && !conn.is_shut();
-        rpc.taken.store(if now { 0 } else { count }, Ordering::Relaxed);
+        channel.taken.store(if now { 0 } else { count }, Ordering::Relaxed);
         if !now {
             return;
         }
-        if let Err(error) = conn.group().post_receives(count) {
+        if let Err(error) = conn.group().post_receives(channel.shard, count) {
             log::warn!("lite: cannot post receives for {}: {error}", conn.peer);
             self.conns.fail(conn);
         }
     }
 
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the time by which the poller of a core beyond the first must run. The first one serves the
+    /// deadlines of the node; what a poller has deferred concerns all.
+    pub(crate) fn next_deadline_of(&self, shard: usize) -> Option<Instant> {
+        let at = self.transport.shards.at(shard).ops.lock().earliest();
+        [(at != Instant::MAX).then_some(at), self.deferred()].into_iter().flatten().min()
+    }
+
+    /// Returns the time by which a poller must look at what was deferred.
+    fn deferred(&self) -> Option<Instant> {
         if self.conns.closing.len() > 0 {
             return Some(Instant::ZERO);
         }
+        let again = self.rpc.stalled.len() + self.conns.served.len() > 0;
+        let again = again && !self.local.lease.is_suspended();
+        again.then(|| self.local.platform.now() + STALLED_PAUSE)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.local.timers.next();
         let op = self.transport.earliest_deadline().min(self.rpc.earliest_call());
         let op = (op != Instant::MAX).then_some(op);
         let lease = self.local.lease.next_deadline();
-        if self.local.lease.is_suspended() {
-            return [timer, op, lease].into_iter().flatten().min();
-        }
-        let again = self.rpc.stalled.len() + self.conns.served.len() > 0;
-        let stalled = again.then(|| self.local.platform.now() + STALLED_PAUSE);
-        [timer, op, lease, stalled, self.conns.next_sweep()].into_iter().flatten().min()
+        let sweep = self.conns.next_sweep().filter(|_| !self.local.lease.is_suspended());
+        [timer, op, lease, self.deferred(), sweep].into_iter().flatten().min()
     }
 }

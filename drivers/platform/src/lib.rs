@@ -106,8 +106,8 @@ pub trait Platform: Send + Sync {
     /// Returns the number of processors that run tasks, at least 1.
     fn cpus(&self) -> usize;
 
-    /// Returns the processor that runs the caller, below [`cpus`](Self::cpus), or 0 if it is not known. For
-    /// statistics only.
+    /// Returns the processor that runs the caller, below [`cpus`](Self::cpus), or 0 if it is not known. LITE
+    /// posts the work of each processor to queue pairs of its own.
     fn cpu(&self) -> usize {
         0
     }

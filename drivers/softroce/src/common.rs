@@ -1,6 +1,6 @@
 //! The state that the queue pairs of an RNIC share, and calls of a queue pair with it.
 
-use crate::cq::{Cq, QpCompletionQueues};
+use crate::cq::{Arrived, Cq, QpCompletionQueues};
 use crate::queue_pair::QueuePair;
 use crate::slots::{Slot, Slots};
 use alloc::collections::VecDeque;
@@ -17,6 +17,8 @@ pub(crate) struct Common {
     memory: Arc<dyn Memory>,
     /// Completion queues by number; `None` for a destroyed one.
     pub(crate) cqs: Vec<Option<Cq>>,
+    /// The numbers of completions in them.
+    pub(crate) arrived: Arrived,
     /// The slots of queue pairs that have packets to send, each at most once. A queue pair above service
     /// level 0 goes to the front when it gets something to send, and to the back after each turn.
     pub(crate) ready: VecDeque<usize>,
@@ -34,6 +36,7 @@ impl Common {
             counters: Counters::default(),
             memory,
             cqs: Vec::new(),
+            arrived: Arrived::new(),
             ready: VecDeque::new(),
             levels: Levels::default(),
             earliest: Instant::MAX,

@@ -1,11 +1,45 @@
 //! Completion queues that cannot overflow: posting work reserves room for its completion.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
 use roce::transport::Completions;
 use verbs::{Completion, CqId};
 
+/// The number of completion queues whose lengths are published.
+const PUBLISHED: usize = 32;
+
+/// The numbers of completions that wait in the first completion queues, read without the lock of the engine:
+/// a core that polls its empty queue does not delay the others.
+#[derive(Clone)]
+pub(crate) struct Arrived(Arc<[Count]>);
+
+/// The number of completions in one queue, in cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU32);
+
+impl Arrived {
+    pub(crate) fn new() -> Self {
+        Self((0..PUBLISHED).map(|_| Count::default()).collect())
+    }
+
+    /// Returns true if a queue is known to be empty.
+    pub(crate) fn is_empty(&self, cq: CqId) -> bool {
+        self.0.get(usize::from(cq.0)).is_some_and(|count| count.0.load(Ordering::Acquire) == 0)
+    }
+
+    fn set(&self, cq: CqId, count: usize) {
+        if let Some(place) = self.0.get(usize::from(cq.0)) {
+            place.0.store(count as u32, Ordering::Release);
+        }
+    }
+}
+
 /// A completion queue.
 pub(crate) struct Cq {
+    number: CqId,
+    arrived: Arrived,
     waiting: VecDeque<Completion>,
     depth: u32,
     /// Work outstanding plus completions waiting: never more than `depth`.
@@ -13,8 +47,16 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(depth: u32) -> Self {
-        Self { waiting: VecDeque::with_capacity(depth as usize), depth, committed: 0 }
+    /// Makes the queue with that number, whose length `arrived` tells.
+    pub(crate) fn new(number: CqId, depth: u32, arrived: Arrived) -> Self {
+        arrived.set(number, 0);
+        let waiting = VecDeque::with_capacity(depth as usize);
+        Self { number, arrived, waiting, depth, committed: 0 }
+    }
+
+    fn push(&mut self, completion: &Completion) {
+        self.waiting.push_back(*completion);
+        self.arrived.set(self.number, self.waiting.len());
     }
 
     /// Reserves room for a completion. Returns false if there is none.
@@ -42,6 +84,7 @@ impl Cq {
             n += 1;
         }
         self.committed = self.committed.saturating_sub(n as u32);
+        self.arrived.set(self.number, self.waiting.len());
         n
     }
 }
@@ -57,7 +100,7 @@ impl Completions for QpCompletionQueues<'_> {
     fn send_ended(&mut self, completion: &Completion, report: bool) {
         let Some(Some(cq)) = self.cqs.get_mut(usize::from(self.send.0)) else { return };
         if report {
-            cq.waiting.push_back(*completion);
+            cq.push(completion);
         } else {
             cq.release();
         }
@@ -65,7 +108,7 @@ impl Completions for QpCompletionQueues<'_> {
 
     fn recv_ended(&mut self, completion: &Completion) {
         if let Some(Some(cq)) = self.cqs.get_mut(usize::from(self.recv.0)) {
-            cq.waiting.push_back(*completion);
+            cq.push(completion);
         }
     }
 }

@@ -78,7 +78,7 @@ impl Core {
             None => return Err(VerbsError::NoResources),
         };
         if let Some(entry) = self.common.cqs.get_mut(id) {
-            *entry = Some(Cq::new(options.depth));
+            *entry = Some(Cq::new(CqId(id as u16), options.depth, self.common.arrived.clone()));
         }
         Ok(CqId(id as u16))
     }

@@ -20,6 +20,7 @@ mod slots;
 mod transmit;
 
 use alloc::sync::Arc;
+use cq::Arrived;
 use engine::{Core, Engine, MAX_DEPTH};
 use lock_api::{Mutex, RawMutex};
 use platform::{Instant, Memory};
@@ -35,6 +36,8 @@ pub use port::EthernetPort;
 /// A software RNIC over the port `P`. `R` is the lock: in the kernel, one that masks interrupts.
 pub struct SoftRoce<P, R> {
     engine: Mutex<R, Engine<P>>,
+    /// The numbers of completions that wait.
+    arrived: Arrived,
 }
 
 impl<P: EthernetPort, R: RawMutex> SoftRoce<P, R> {
@@ -42,7 +45,7 @@ impl<P: EthernetPort, R: RawMutex> SoftRoce<P, R> {
     #[must_use]
     pub fn new(port: P, memory: Arc<dyn Memory>, config: Config) -> Self {
         let core = Core::new(config, port.mac(), memory);
-        Self { engine: Mutex::new(Engine { port, core }) }
+        Self { arrived: core.common.arrived.clone(), engine: Mutex::new(Engine { port, core }) }
     }
 
     /// Sets the port's GID, once the manager has assigned one. Must be called before queue pairs are
@@ -117,6 +120,9 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
     }
 
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        if self.arrived.is_empty(cq) {
+            return 0;
+        }
         self.engine.lock().core.poll_cq(cq, out)
     }
 

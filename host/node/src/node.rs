@@ -98,7 +98,8 @@ impl Node {
             }
         };
         host.on_panic(last_words.clone());
-        let config = lite::Config { name, ..config };
+        // The threads of the process do not know on which core they run.
+        let config = lite::Config { name, cores: 1, ..config };
         let started = Lite::start(host.clone(), rnic.clone(), link.clone(), welcome, config)
             .map_err(JoinError::Lite)
             .and_then(|lite| {

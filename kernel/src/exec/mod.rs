@@ -102,6 +102,11 @@ pub(crate) fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
     core.kick(cpu);
 }
 
+/// Returns the time of the last poll of core `cpu`.
+pub(crate) fn last_poll(cpu: usize) -> Instant {
+    core_state::core(cpu).map_or(Instant::ZERO, Core::last_poll)
+}
+
 /// Wakes core `cpu` if it is halted, so that it looks for work.
 pub(crate) fn kick(cpu: usize) {
     if let Some(core) = core_state::core(cpu) {

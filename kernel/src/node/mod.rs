@@ -177,7 +177,7 @@ fn attach(
         }
         e => format!("LITE: {e}"),
     })?;
-    pollers::register_lite(lite.clone());
+    pollers::register_lite(&lite);
     Ok(lite)
 }
 

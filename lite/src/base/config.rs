@@ -3,12 +3,15 @@
 use super::qos::Scheme;
 use alloc::string::String;
 use core::time::Duration;
+use platform::Platform;
 
 /// The call slots reserved for LITE's internal calls. Those overtake calls of applications whose handlers
 /// take long, and may be what such a handler waits for.
 pub(crate) const OWN_SLOTS: u32 = 8;
-/// The most operations in flight: the number of slots that fit the bits of an operation's number.
-pub(crate) const MOST_SLOTS: u32 = 1 << 20;
+/// The most operations in flight on one core: the number of slots that fit the bits of an operation's number.
+pub(crate) const MOST_SLOTS: u32 = 1 << 16;
+/// The most cores with queue pairs of their own.
+pub(crate) const MOST_CORES: usize = 16;
 
 /// The sizes and times of one node's LITE. The nodes of a cluster need not agree on them.
 #[derive(Clone, Debug)]
@@ -17,12 +20,16 @@ pub struct Config {
     pub name: String,
     /// The time after which an operation ends, unless its handle has another deadline.
     pub deadline: Duration,
-    /// The number of reliable connections that this node opens to each peer, 1 to 4. The first carries RPC;
-    /// one-sided operations share the others, if there are any.
+    /// The number of cores that have a completion queue, a table of operations, bounce buffers, and queue
+    /// pairs of each connection of their own, 1 to 16, and at most as many as the platform has. Cores beyond
+    /// that number share these with another core.
+    pub cores: usize,
+    /// The number of queue pairs of each connection for each core, 1 to 4. The first carries RPC; one-sided
+    /// operations share the others, if there are any.
     pub queue_pairs: usize,
     /// The number of send work requests that may be outstanding on one queue pair, at least 8.
     pub send_depth: u32,
-    /// The number of one-sided operations and RPC messages that may be outstanding on this node.
+    /// The number of one-sided operations and RPC messages that may be outstanding on one core.
     pub operations: u32,
     /// The number of peers that may be connected at once, at least 2, because a node that serves a request
     /// may have to call another node. When one more peer is wanted, the connection that has been unused for
@@ -32,8 +39,8 @@ pub struct Config {
     /// The time for which a connection may be unused at both ends before it is closed. `None`: it stays
     /// until its permit is wanted for another peer.
     pub idle: Option<Duration>,
-    /// The bounce buffers as (size in bytes, count), ascending by size. The largest size is the chunk of
-    /// large transfers.
+    /// The bounce buffers of each core as (size in bytes, count), ascending by size. The largest size is the
+    /// chunk of large transfers.
     pub bounce: [(u32, u32); 3],
     /// The number of chunks of one large transfer that may be in flight at once, 1 to 8.
     pub window: usize,
@@ -52,12 +59,8 @@ pub struct Config {
     pub reply_slot: u32,
     /// The time after which the set-up of a connection starts again.
     pub connect_timeout: Duration,
-    /// The time that a queue pair waits for an acknowledgement before it retransmits.
-    pub ack_timeout: Duration,
-    /// The number of retransmissions before a queue pair fails, at most 7.
-    pub retries: u8,
-    /// The time for which a peer waits before it tries again when no receive is posted (RNR timer).
-    pub rnr_delay: Duration,
+    /// The repetition of packets by queue pairs.
+    pub retransmission: Retransmission,
     /// The time beyond the lease for which the manager may be silent before this node gives up its
     /// membership; `None`: no limit. Meanwhile the node is suspended: it keeps all that it has and posts
     /// nothing.
@@ -72,11 +75,29 @@ pub struct Config {
     pub service_level: u8,
 }
 
+/// The repetition of packets by queue pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct Retransmission {
+    /// The time that a queue pair waits for an acknowledgement before it retransmits.
+    pub ack_timeout: Duration,
+    /// The number of retransmissions before a queue pair fails, at most 7.
+    pub retries: u8,
+    /// The time for which a peer waits before it tries again when no receive is posted (RNR timer).
+    pub rnr_delay: Duration,
+}
+
+impl Default for Retransmission {
+    fn default() -> Self {
+        Self { ack_timeout: Duration::from_millis(30), retries: 7, rnr_delay: Duration::from_millis(1) }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             name: String::new(),
             deadline: Duration::from_secs(10),
+            cores: 8,
             queue_pairs: 2,
             send_depth: 128,
             operations: 1024,
@@ -89,9 +110,7 @@ impl Default for Config {
             backlog: 1 << 20,
             reply_slot: 4096,
             connect_timeout: Duration::from_secs(2),
-            ack_timeout: Duration::from_millis(30),
-            retries: 7,
-            rnr_delay: Duration::from_millis(1),
+            retransmission: Retransmission::default(),
             silence: Some(Duration::from_secs(600)),
             scheme: Scheme::None,
             service_level: 4,
@@ -102,6 +121,7 @@ impl Default for Config {
 impl Config {
     /// Returns the nearest configuration that works.
     pub(crate) fn checked(mut self) -> Self {
+        self.cores = self.cores.clamp(1, MOST_CORES);
         self.queue_pairs = self.queue_pairs.clamp(1, 4);
         self.send_depth = self.send_depth.max(8);
         self.peers = self.peers.max(2);
@@ -119,17 +139,22 @@ impl Config {
         let least = (self.ring / 4).max(self.reply_slot);
         let largest = &mut self.bounce[2].0;
         *largest = (*largest).max(least);
-        self.retries = self.retries.min(7);
+        self.retransmission.retries = self.retransmission.retries.min(7);
         self.service_level = self.service_level.min(7);
         self
     }
 
-    /// Returns the number of bytes of the node's memory that each connected peer uses: the ring for its
-    /// requests and the slots for its replies.
+    /// Returns the number of bytes of the node's memory that each connected peer uses for each core: the ring
+    /// for its requests and the slots for its replies.
     #[must_use]
     pub fn peer_memory(&self) -> u64 {
         let config = self.clone().checked();
         u64::from(config.ring) + u64::from(config.slots()) * u64::from(config.reply_slot)
+    }
+
+    /// Returns the number of cores that have queue pairs of their own on a platform.
+    pub(crate) fn shards(&self, platform: &dyn Platform) -> usize {
+        self.cores.min(platform.cpus()).max(1)
     }
 
     /// Returns the number of slots for one peer's replies.

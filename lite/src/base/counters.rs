@@ -1,6 +1,10 @@
 //! Counters of the operations of this node's LITE.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::base::per_shard::PerShard;
+use crate::base::writers::{AtomicU64, Ordering};
+use alloc::sync::Arc;
+use core::ops::Deref;
+use platform::Platform;
 use verbs::Counter;
 
 /// A counter of operations.
@@ -15,22 +19,45 @@ impl Count {
 
 macro_rules! counters {
     ($($name:ident: $doc:literal),* $(,)?) => {
-        /// All counters of a node.
+        /// The counters of one shard.
         #[derive(Default)]
+        #[repr(align(128))]
         pub(crate) struct Counters {
             $(#[doc = $doc] pub(crate) $name: Count,)*
         }
 
-        impl Counters {
+        impl CoreCounters {
             /// Calls `each` for each counter; `more` returns the part of a count that is kept elsewhere.
             pub(crate) fn each(&self, more: impl Fn(&str) -> u64, each: &mut dyn FnMut(Counter)) {
                 $(
-                    let extra = more(stringify!($name));
-                    each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + extra));
+                    let sum: u64 = self.shards.iter().map(|s| s.$name.0.load(Ordering::Relaxed)).sum();
+                    each((concat!("lite_", stringify!($name)), sum + more(stringify!($name))));
                 )*
             }
         }
     };
+}
+
+/// All counters of a node. They dereference to those of the present core's shard.
+pub(crate) struct CoreCounters {
+    platform: Arc<dyn Platform>,
+    shards: PerShard<Counters>,
+}
+
+impl CoreCounters {
+    /// Returns counters for that number of shards.
+    pub(crate) fn new(platform: Arc<dyn Platform>, shards: usize) -> Self {
+        Self { platform, shards: PerShard::new(shards, |_| Counters::default()) }
+    }
+}
+
+impl Deref for CoreCounters {
+    type Target = Counters;
+
+    #[inline(always)]
+    fn deref(&self) -> &Counters {
+        self.shards.here(&*self.platform)
+    }
 }
 
 impl Counters {

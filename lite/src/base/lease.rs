@@ -20,9 +20,9 @@
 
 use super::standing::{FENCED, LEAVING, SUSPENDED, Standing};
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicU64, Ordering};
 use crate::planted::{Bug, planted};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 

@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::control::Control;
-use super::counters::Counters;
+use super::counters::CoreCounters;
 use super::error::Error;
 use super::lease::Lease;
 use super::member::MemberId;
@@ -31,7 +31,7 @@ pub(crate) struct Local {
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
     pub(crate) timers: Timers,
-    pub(crate) counters: Counters,
+    pub(crate) counters: CoreCounters,
     pub(crate) qos: Qos,
     pub(crate) trace: Trace,
     /// The messages to the manager, and the answers that tasks wait for.
@@ -55,7 +55,7 @@ impl Local {
             lease: Lease::new(lease_until.min(lease), config.silence, standing.clone()),
             resumption: Waiters::default(),
             timers: Timers::new(platform.clone(), standing.clone()),
-            counters: Counters::default(),
+            counters: CoreCounters::new(platform.clone(), config.shards(&*platform)),
             qos,
             trace: Trace::new(standing.clone()),
             standing,

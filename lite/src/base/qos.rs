@@ -14,10 +14,10 @@ use super::turns::Turns;
 use crate::Error;
 use crate::base::lock::Mutex;
 use crate::base::wait::Waiters;
+use crate::base::writers::{AtomicU32, AtomicU64, Ordering};
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 

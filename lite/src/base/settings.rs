@@ -1,7 +1,7 @@
 //! [`Config`] by name and text, as operators write it on the command line of an appliance or of a Linux
 //! node.
 
-use super::config::MOST_SLOTS;
+use super::config::{MOST_CORES, MOST_SLOTS};
 use super::qos::Scheme;
 use crate::Config;
 use Form::{Bytes, Number, Pools, Schemes, Time, TimeOrNever};
@@ -70,7 +70,12 @@ pub const SETTINGS: &[Setting] = &[
         "the time limit of an operation whose handle sets none",
         Time(MICROSECOND..=LONGEST, |c, v| c.deadline = v),
     ),
-    setting("queue-pairs", "reliable connections per peer", Number(1..=4, |c, v| c.queue_pairs = v as usize)),
+    setting(
+        "cores",
+        "cores with queue pairs of their own",
+        Number(1..=MOST_CORES as u64, |c, v| c.cores = v as usize),
+    ),
+    setting("queue-pairs", "queue pairs per peer and core", Number(1..=4, |c, v| c.queue_pairs = v as usize)),
     setting(
         "send-depth",
         "send work requests outstanding on one queue pair",
@@ -78,7 +83,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting(
         "operations",
-        "one-sided operations and RPC messages outstanding on the node",
+        "one-sided operations and RPC messages outstanding on a core",
         Number(16..=MOST_SLOTS as u64, |c, v| c.operations = v as u32),
     ),
     setting("peers", "peers that may be connected at once", Number(2..=4095, |c, v| c.peers = v as u32)),
@@ -117,17 +122,17 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "ack-timeout",
         "the time that a queue pair waits for an acknowledgement before it retransmits",
-        Time(Duration::from_micros(10)..=Duration::from_secs(60), |c, v| c.ack_timeout = v),
+        Time(Duration::from_micros(10)..=Duration::from_secs(60), |c, v| c.retransmission.ack_timeout = v),
     ),
     setting(
         "retries",
         "retransmissions before a queue pair fails",
-        Number(0..=7, |c, v| c.retries = v as u8),
+        Number(0..=7, |c, v| c.retransmission.retries = v as u8),
     ),
     setting(
         "rnr-delay",
         "the time for which a peer waits when no receive is posted",
-        Time(Duration::from_micros(10)..=Duration::from_millis(655), |c, v| c.rnr_delay = v),
+        Time(Duration::from_micros(10)..=Duration::from_millis(655), |c, v| c.retransmission.rnr_delay = v),
     ),
     setting(
         "silence",
@@ -273,6 +278,7 @@ mod tests {
         };
         let cases = [
             ("deadline", "30s", changed(|c| c.deadline = Duration::from_secs(30))),
+            ("cores", "3", changed(|c| c.cores = 3)),
             ("queue-pairs", "4", changed(|c| c.queue_pairs = 4)),
             ("send-depth", "256", changed(|c| c.send_depth = 256)),
             ("operations", "2000", changed(|c| c.operations = 2000)),
@@ -285,9 +291,9 @@ mod tests {
             ("backlog", "64K", changed(|c| c.backlog = 64 << 10)),
             ("reply-slot", "300", changed(|c| c.reply_slot = 300)),
             ("connect-timeout", "1h", changed(|c| c.connect_timeout = Duration::from_secs(3600))),
-            ("ack-timeout", "500us", changed(|c| c.ack_timeout = Duration::from_micros(500))),
-            ("retries", "0", changed(|c| c.retries = 0)),
-            ("rnr-delay", "10ms", changed(|c| c.rnr_delay = Duration::from_millis(10))),
+            ("ack-timeout", "500us", changed(|c| c.retransmission.ack_timeout = Duration::from_micros(500))),
+            ("retries", "0", changed(|c| c.retransmission.retries = 0)),
+            ("rnr-delay", "10ms", changed(|c| c.retransmission.rnr_delay = Duration::from_millis(10))),
             ("silence", "90s", changed(|c| c.silence = Some(Duration::from_secs(90)))),
             ("scheme", "sw-pri", changed(|c| c.scheme = Scheme::SW_PRI)),
             ("service-level", "1", changed(|c| c.service_level = 1)),
@@ -307,6 +313,7 @@ mod tests {
     #[test]
     fn nothing_that_is_accepted_is_corrected() {
         let given = [
+            ("cores", "1"),
             ("queue-pairs", "1"),
             ("send-depth", "8"),
             ("operations", "16"),

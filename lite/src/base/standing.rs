@@ -6,7 +6,7 @@
 //! each part do what is due, and lowers it to the deadlines that are left. A deadline that is set meanwhile
 //! is either seen by the part in this turn, or lowers the word after it was raised; it is never lost.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::base::writers::{AtomicU32, AtomicU64, Ordering};
 use platform::Instant;
 
 /// The lease has passed, as far as this node knows.
@@ -21,6 +21,8 @@ pub(super) const TRACED: u32 = 8;
 pub(super) const SEPARATED: u32 = 16;
 /// Operations of low priority may be delayed: SW-Pri.
 pub(super) const DELAYED: u32 = 32;
+/// A connected peer has had fewer cores than this node.
+pub(super) const MIXED: u32 = 64;
 
 /// The two words.
 #[derive(Default)]
@@ -49,6 +51,13 @@ impl Standing {
     #[inline(always)]
     pub(crate) fn is_traced(&self) -> bool {
         self.word.load(Ordering::Relaxed) & TRACED != 0
+    }
+
+    /// Notes that a connected peer has fewer cores than this node.
+    pub(crate) fn mix(&self) {
+        if !self.has(MIXED) {
+            self.replace(MIXED, MIXED);
+        }
     }
 
     /// Sets and clears bits, and returns the word before, if `change` returns the new word.

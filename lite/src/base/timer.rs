@@ -2,11 +2,11 @@
 
 use super::standing::Standing;
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicU64, Ordering};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::pin;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, Platform};
 

@@ -1,7 +1,12 @@
 //! The memory in which a node receives RPC messages from a peer.
 
+use crate::base::bounce::Run;
+use alloc::sync::Arc;
 use platform::IoAddr;
 use serde::{Deserialize, Serialize};
+
+/// The memory of an area: the ring for the peer's requests, and the slots for its replies.
+pub(crate) type RpcMemory = Arc<(Run, Run)>;
 
 /// The memory in which a node receives RPC messages from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

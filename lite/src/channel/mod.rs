@@ -7,7 +7,7 @@ pub(crate) mod ring;
 pub(crate) mod slots;
 pub(crate) mod wire;
 
-pub(crate) use area::RpcArea;
+pub(crate) use area::{RpcArea, RpcMemory};
 pub(crate) use slots::Channel;
 #[cfg(feature = "testing")]
 pub(crate) use wire::{Imm, RequestHeader};

@@ -1,27 +1,33 @@
 //! The RPC state of one connection: both rings, the calls in flight, and messages that wait for room.
 
 use super::area::RpcArea;
+use super::area::RpcMemory;
 use super::lent::Lent;
 use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::base::config::OWN_SLOTS;
 use crate::base::lock::Mutex;
 use crate::base::wait::{FairQueue, Waiters};
+use crate::base::writers::{AtomicU32, AtomicUsize, Ordering};
 use crate::planted::{Bug, planted};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 
 /// The bytes that a waiting request counts for in addition to its length.
 const OVERHEAD: usize = 256;
 
-/// The state of RPC on one connection, in both directions.
+/// The state of RPC of one shard on one connection, in both directions.
+// Two cache lines: the channels of a connection belong to several cores.
+#[repr(align(128))]
 pub(crate) struct Channel {
+    /// The number of the shard whose queue pair of RPC carries the messages.
+    pub(crate) shard: usize,
     /// The memory in which this node receives messages.
     pub(crate) local: RpcArea,
+    pub(crate) memory: RpcMemory,
     /// The memory in which the peer receives messages.
     pub(crate) remote: RpcArea,
     pub(crate) tx: Mutex<RingTx>,
@@ -101,7 +107,7 @@ pub(crate) enum CallEnd {
 
 impl Channel {
     /// Returns `None` if RPC cannot work with the peer's memory.
-    pub(crate) fn new(local: RpcArea, remote: RpcArea) -> Option<Self> {
+    pub(crate) fn new(shard: usize, (local, memory): (RpcArea, RpcMemory), remote: RpcArea) -> Option<Self> {
         let sane = remote.ring_len.is_power_of_two()
             && (16 << 10..=1 << 24).contains(&remote.ring_len)
             && (256..=LONGEST).contains(&remote.slot_len)
@@ -117,7 +123,9 @@ impl Channel {
         };
         let count = local.slot_count;
         Some(Self {
+            shard,
             local,
+            memory,
             remote,
             tx: Mutex::new(RingTx::new(remote.ring_len)),
             rx: Mutex::new(RingRx::new(local.ring_len)),
@@ -336,6 +344,12 @@ pub(crate) struct CallSlot<'a> {
 }
 
 impl CallSlot<'_> {
+    /// Returns the channel of the call.
+    #[inline(always)]
+    pub(crate) fn channel(&self) -> &Channel {
+        self.rpc
+    }
+
     /// Returns the call's number on its connection.
     pub(crate) fn number(&self) -> u64 {
         call_number(self.index, self.generation)

@@ -5,6 +5,7 @@ mod memory;
 mod messages;
 mod objects;
 
+use crate::base::lock::Mutex;
 use crate::base::qos::Class;
 use crate::node::{BATCHES, Node, Poller};
 use crate::region::Issuer;
@@ -50,23 +51,57 @@ impl Lite {
         Ok(Self { node, by })
     }
 
-    /// Runs the poller once and returns true if there was something to do. Call it in task context on the
-    /// core that owns the RNIC, after the RNIC's own `progress`, and again before that core halts.
+    /// Runs the pollers of all cores once and returns true if there was something to do. Call it in task
+    /// context after the RNIC's `progress`, and again before the calling core halts, if no core but that one
+    /// polls.
     pub fn poll(&self, now: Instant) -> bool {
-        let (node, transport) = (&self.node, &*self.node.transport);
-        let Some(mut poller) = node.poller.try_lock() else { return false };
+        if self.pollers() == 1 { self.poll_shard(0, now) } else { self.poll_all(now) }
+    }
+
+    #[cold]
+    fn poll_all(&self, now: Instant) -> bool {
+        (0..self.pollers()).fold(false, |any, core| self.poll_core(core, now) | any)
+    }
+
+    /// Runs the poller of `core` once and returns true if there was something to do. Call it in task context
+    /// on that core, or on another one while that core sleeps, after the RNIC's `progress`, and again before
+    /// the core halts. Cores beyond [`pollers`](Self::pollers) have none.
+    pub fn poll_core(&self, core: usize, now: Instant) -> bool {
+        self.poll_shard(core, now)
+    }
+
+    /// Runs the poller of a shard once.
+    #[inline(always)]
+    fn poll_shard(&self, index: usize, now: Instant) -> bool {
+        let (node, transport) = (&*self.node, &*self.node.transport);
+        let Some(shard) = transport.shards.get(index) else { return false };
         // Most turns only compare one time, and take completions.
         if transport.standing.is_due(now) {
-            return node.full_turn(&mut poller, now);
+            return self.node.full_turn(shard, now);
         }
-        let Poller { cq, batch, known } = &mut *poller;
-        transport.take_completions(*cq, batch, BATCHES, |other| node.other_completion(known, other))
+        let poller = node.pollers.get(index).and_then(Mutex::try_lock);
+        let Some(mut poller) = poller else { return false };
+        let Poller { batch, inbox } = &mut *poller;
+        transport.take_completions(shard, batch, BATCHES, |other| node.other_completion(inbox, other))
+    }
+
+    /// Returns the number of pollers: one for each core that has queue pairs of its own.
+    #[must_use]
+    pub fn pollers(&self) -> usize {
+        self.node.transport.shards.count()
     }
 
     /// Returns the time by which [`poll`](Self::poll) must be called even if nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.node.next_deadline()
+    }
+
+    /// Returns the time by which [`poll_core`](Self::poll_core) must be called for `core` even if nothing
+    /// arrives. That of core 0 includes everything that is not a core's own.
+    #[must_use]
+    pub fn next_deadline_of(&self, core: usize) -> Option<Instant> {
+        if core == 0 { self.node.next_deadline() } else { self.node.next_deadline_of(core) }
     }
 
     /// Returns the platform: the node's, or the one that was given to [`scoped`](Self::scoped).
@@ -105,8 +140,8 @@ impl Lite {
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
-        let fast_path = self.node.ops.lock().fast_path;
-        self.node.counters.each(|name| fast_path.of(name), each);
+        let fast_path: Vec<_> = self.node.shards.iter().map(|shard| shard.ops.lock().fast_path).collect();
+        self.node.counters.each(|name| fast_path.iter().map(|counts| counts.of(name)).sum(), each);
     }
 
     /// Selects the scheme for what this node sends from now on. The service level of a connection's queue

@@ -2,6 +2,7 @@
 
 use super::standing::Membership;
 use crate::Error;
+use crate::channel::Channel;
 use crate::transport::op::NotPosted;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -67,12 +68,12 @@ impl Membership {
     fn is_idle(&self) -> bool {
         let conns: Vec<_> = self.by_receive.lock().values().cloned().collect();
         // The last replies have arrived when a signalled message after them has completed.
-        let flushed = conns.iter().all(|conn| {
-            let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return true };
-            self.post_flush(conn, rpc.remote.ring) != Err(NotPosted::Busy)
+        let flushed = conns.iter().filter(|conn| !conn.is_shut()).all(|conn| {
+            let mut channels = conn.channels();
+            channels.all(|channel| self.post_flush(conn, channel) != Err(NotPosted::Busy))
         });
         flushed
-            && conns.iter().all(|c| c.rpc.as_ref().is_none_or(|rpc| rpc.is_quiet()))
-            && self.ops.lock().is_idle()
+            && conns.iter().flat_map(|c| c.channels()).all(Channel::is_quiet)
+            && self.has_nothing_in_flight()
     }
 }

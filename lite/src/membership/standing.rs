@@ -112,7 +112,7 @@ impl Membership {
         if let Some(conn) = loopback {
             self.shut(&conn);
         }
-        self.ops.lock().unfinished.forget_all_lost();
+        self.unfinished.lock().forget_all_lost();
         self.drains.wake_all();
         self.sync.waits.end_all(&Error::LinkDown);
         self.control.end();

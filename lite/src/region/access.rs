@@ -157,7 +157,7 @@ impl Mappings {
             let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
             let pass = Access { seen: (&mapping.gate, epoch), stamp: mapping.stamp.id(), share };
             let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
-            let qp_index = conn.group.lanes.pick(share);
+            let qp_index = self.pick(&conn, share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
             let posted =
                 self.resources.until(|| match self.try_post(&conn, qp_index, verb, to, Some(pass)) {

@@ -13,7 +13,7 @@ use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::Request;
 use crate::transport::op::{
-    Access, Ended, FastRoute, InFlight, MemberIndex, OpId, STAMP_BITS, StampId, TaskWaker, Transport, Verb,
+    Access, Ended, FastRoute, InFlight, MemberIndex, STAMP_BITS, StampId, TaskWaker, Verb,
 };
 use crate::transport::transfer::Data;
 use crate::{Error, Permissions};
@@ -36,8 +36,8 @@ macro_rules! on_fast_path {
     ($lmr:expr, $late:expr, |$waker:ident| $depart:expr, |$flight:ident| $done:expr) => {{
         let $waker = TaskWaker.await;
         let mut lost = false;
-        if let Some(id) = $depart {
-            let (mut $flight, mut first) = (InFlight::new($lmr.transport(), id), true);
+        if let Some(mut $flight) = $depart {
+            let mut first = true;
             let ended = poll_fn(|cx| {
                 // The completion wakes the task, so the first poll need not look.
                 if replace(&mut first, false) { Poll::Pending } else { Pin::new(&mut $flight).poll(cx) }
@@ -140,7 +140,7 @@ impl Lmr {
         // A copy on this node must wait while the mapping changes, so a local piece has no packed address.
         let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
         let known = sole.and_then(|piece| Some((piece.at, PackedLocation::new(stamp, piece.addr)?)));
-        let member = known.map(|(at, _)| node.ops.lock().links.index_of(at));
+        let member = known.map(|(at, _)| node.index_of(at));
         let short = known.map_or_else(|| PackedLocation::without_address(stamp), |(_, short)| short);
         let extent = Extent { member, rights: mapping.rights(), len: mapping.len };
         node.holds.open(HandleEntry { mapping, freed: false, _charge: charge });
@@ -236,12 +236,6 @@ impl Lmr {
         by.transport.deadline(by.timeout_ns)
     }
 
-    /// Returns the operations of this node.
-    #[inline(always)]
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.terms.by.transport
-    }
-
     /// Returns the node whose memory the handle caches the location of.
     pub(super) fn member(&self) -> Option<MemberIndex> {
         self.terms.extent.member
@@ -276,7 +270,7 @@ impl Lmr {
         deadline: Instant,
         admitted: bool,
         waker: Waker,
-    ) -> Option<OpId> {
+    ) -> Option<InFlight<'_>> {
         let by = &*self.terms.by;
         if by.class.app.is_some() && !admitted {
             return None;
@@ -305,7 +299,7 @@ impl Lmr {
         (piece, hold): (OwnPiece, &Hold),
         deadline: Instant,
         waker: Waker,
-    ) -> Option<OpId> {
+    ) -> Option<InFlight<'_>> {
         let by = &*self.terms.by;
         if by.class.app.is_some() {
             return None;

@@ -97,7 +97,7 @@ impl LocalMemory {
     /// Waits until no operation uses the memory: those that were given up have ended.
     pub async fn settled(&self) {
         let settled = || {
-            self.node.ops.lock().want();
+            self.node.want();
             self.uses.are_none().then_some(())
         };
         self.node.drains.until(settled).await;

@@ -185,14 +185,14 @@ impl Mappings {
     /// Returns true if nothing is in flight through a mapping. The result stays true only while the gate is
     /// shut.
     pub(crate) fn is_drained(&self, mapping: &Mapping) -> bool {
-        mapping.gate.is_empty() && !self.ops.lock().passes(mapping.stamp.id())
+        mapping.gate.is_empty() && !self.passes(mapping.stamp.id())
     }
 
     /// Waits until nothing is in flight through a mapping.
     pub(crate) async fn drained(&self, mapping: &Mapping) {
         mapping.gate.drained().await;
         let stamp = mapping.stamp.id();
-        self.drains.until(|| (!self.ops.lock().passes(stamp)).then_some(())).await;
+        self.drains.until(|| (!self.passes(stamp)).then_some(())).await;
     }
 
     /// Returns the reason for which a mapping's gate is closed.

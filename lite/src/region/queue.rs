@@ -10,7 +10,7 @@ use crate::base::member::MemberId;
 use crate::base::qos::Share;
 use crate::base::ticket::Ticket;
 use crate::region::issuer::Issuer;
-use crate::transport::op::{Access, Ended, NotPosted, OpId, Verb, WaitMode, posted as posted_event};
+use crate::transport::op::{Access, Ended, NotPosted, OpId, Shard, Verb, WaitMode, posted as posted_event};
 use crate::transport::transfer::{AttemptError, RECONNECT_PAUSE, Route, TransferError, judge};
 use crate::{Error, Permissions};
 use alloc::collections::VecDeque;
@@ -227,7 +227,7 @@ impl CompletionQueue {
                 Err(Refused::Busy) => {
                     let (mapping, again) = (op.lmr.mapping(), self.by.node.platform.now() + RECONNECT_PAUSE);
                     let freed = self.by.node.resources.until(|| {
-                        self.by.transport.ops.lock().want();
+                        self.by.transport.want();
                         mapping.gate.is_closed().then_some(())
                     });
                     // Every release of a resource wakes this task; the pause only bounds the wait.
@@ -318,8 +318,8 @@ impl CompletionQueue {
         let mut found = [None; BATCH];
         self.locate_group((to, share), group, &mappings, &mut found);
         let mut taken = [None; BATCH];
-        let (qp, key) = self.take_group((to, share), group, &found, deadline, &mut taken)?;
-        let posted = self.ring(qp, group, &taken, key);
+        let (shard, qp, key) = self.take_group((to, share), group, &found, deadline, &mut taken)?;
+        let posted = self.ring((shard, qp), group, &taken, key);
         let transport = &self.by.transport;
         for slot in taken.iter().flatten().skip(posted) {
             transport.cancel(slot.id);
@@ -362,8 +362,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes slots for the located operations, in order, as far as there are free ones. Returns the queue
-    /// pair for them and the key of the peer's memory; fails if no operation can go.
+    /// Takes slots for the located operations, in order, as far as there are free ones. Returns the shard and
+    /// the queue pair for them, and the key of the peer's memory; fails if no operation can go.
     #[inline]
     fn take_group(
         &self,
@@ -372,11 +372,11 @@ impl CompletionQueue {
         found: &[Option<Located<'_>>; BATCH],
         deadline: Instant,
         taken: &mut [Option<Taken>; BATCH],
-    ) -> Result<(QpNum, RemoteKey), Refused> {
+    ) -> Result<(&Shard, QpNum, RemoteKey), Refused> {
         let node = &*self.by.transport;
-        let mut ops = node.ops.lock();
-        let Some(conn) = ops.links.conn(to).cloned() else { return Err(Refused::Disconnected) };
-        let (qp_index, key) = (conn.group.lanes.pick(share), conn.remote_key.rkey);
+        let Some((conn, shard)) = node.conn_here(to) else { return Err(Refused::Disconnected) };
+        let (qp_index, key) = (conn.group.lanes.pick(shard.index, share), conn.remote_key.rkey);
+        let mut ops = shard.ops.lock();
         let qp = conn.queue_pair(qp_index).map(|qp| qp.number).ok_or(Refused::Disconnected);
         let (mut revoked, mut why) = (None, Refused::Busy);
         for ((entry, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
@@ -409,12 +409,18 @@ impl CompletionQueue {
         if taken.iter().flatten().next().is_none() {
             return Err(why);
         }
-        qp.map(|qp| (qp, key))
+        qp.map(|qp| (shard, qp, key))
     }
 
     /// Passes a group to the RNIC at once, and returns the number of work requests that it accepted.
-    fn ring(&self, qp: QpNum, group: &[Op<'_>], taken: &[Option<Taken>; BATCH], key: RemoteKey) -> usize {
-        let buffers = &self.by.node.buffers;
+    fn ring(
+        &self,
+        (shard, qp): (&Shard, QpNum),
+        group: &[Op<'_>],
+        taken: &[Option<Taken>; BATCH],
+        key: RemoteKey,
+    ) -> usize {
+        let buffers = &shard.buffers;
         let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
         for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {
             let Some(offset) = slot.bounce else { continue };
@@ -511,7 +517,7 @@ impl CompletionQueue {
                 node.missed();
                 Err(if brings == Brings::Bytes { Error::Deadline } else { Error::Unknown })
             }
-            (Ended::Failed, _, Some(id)) => match judge(node.ops.lock().status(id)) {
+            (Ended::Failed, _, Some(id)) => match judge(node.shards.of(id).ops.lock().status(id)) {
                 Err(AttemptError::TransferError(TransferError::For(error))) => Err(error),
                 _ => Err(Error::Unknown),
             },
@@ -519,14 +525,11 @@ impl CompletionQueue {
             (Ended::Done, Brings::Bytes, Some(id)) => {
                 let room = into.len() as u64;
                 let into = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
-                let read =
-                    |p: &mut [u8]| node.buffers.read(node.ends.offset(id), p).map_err(|_| Error::Unknown);
-                into.and_then(read).map(|()| len as u64)
+                into.and_then(|p| node.shards.of(id).read(id, p)).map(|()| len as u64)
             }
             (Ended::Done, Brings::Value, Some(id)) => {
                 let mut before = [0; 8];
-                let read = node.buffers.read(node.ends.offset(id), &mut before).map_err(|_| Error::Unknown);
-                read.map(|()| u64::from_ne_bytes(before))
+                node.shards.of(id).read(id, &mut before).map(|()| u64::from_ne_bytes(before))
             }
             (_, _, None) => Err(Error::Unknown),
         };
@@ -543,7 +546,7 @@ impl CompletionQueue {
             let entries = self.entries.lock();
             for entry in &*entries {
                 if let EntryState::Wire(id) = &entry.state
-                    && self.by.node.ops.lock().wait(*id, cx)
+                    && self.by.node.shards.of(*id).ops.lock().wait(*id, cx)
                 {
                     return Poll::Pending;
                 }

@@ -71,7 +71,7 @@ impl Lmr {
     #[cold]
     pub(super) fn lost(&self) -> Error {
         let member = self.member();
-        let at = member.and_then(|member| self.here().ops.lock().links.member(member));
+        let at = member.and_then(|member| self.here().member(member));
         at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
     }
 

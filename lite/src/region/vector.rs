@@ -70,7 +70,7 @@ impl Lmr {
             let hold = memory.hold_to_read(self.here())?;
             let mut short = [0; MAX_INLINE];
             let short = short.get_mut(..piece.1 as usize);
-            if let Some(bytes) = short.filter(|bytes| bytes.len() <= self.transport().max_inline) {
+            if let Some(bytes) = short.filter(|bytes| bytes.len() <= self.here().max_inline) {
                 self.here().read_here(piece.0, bytes)?;
                 self.here().counters.bytes_copied.add(piece.1);
                 return self.write(offset, bytes).await;
@@ -208,7 +208,7 @@ impl Lmr {
     /// Posts a piece that fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<InFlight<'_>> {
         let waker = TaskWaker.await;
-        self.depart(offset, verb, deadline, true, waker).map(|id| InFlight::new(self.transport(), id))
+        self.depart(offset, verb, deadline, true, waker)
     }
 
     /// Waits for a piece, and copies what it has read. `late` is the error if its deadline passes. Returns

@@ -124,7 +124,7 @@ impl Rpc {
         let mut busy = false;
         if node != self.local.me
             && self.local.lease.may_begin()
-            && let Some(conn) = self.transport.connected(node)
+            && let Some(conn) = self.transport.near(node)
             && request.whom.check(conn.incarnation).is_ok()
         {
             let mut slot = None;
@@ -145,6 +145,17 @@ impl Rpc {
         self.call_long(request, target, busy).await
     }
 
+    /// Returns the channel of a connection for a call of the present core. LITE's internal calls to a node
+    /// are all on the first one, because they arrive in the order in which they are sent.
+    #[inline(always)]
+    fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
+        let channels = conn.channels.as_ref()?;
+        if function < super::internal::INTERNAL && channels.count() > 1 {
+            return conn.channel(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
+        }
+        Some(&*channels.first)
+    }
+
     /// Posts a call that needs nothing but a slot, if it can be posted now.
     #[inline(always)]
     fn begin_call<'c>(
@@ -154,7 +165,7 @@ impl Rpc {
         target: &ReplyTarget<'_>,
         waker: &Waker,
     ) -> Option<CallSlot<'c>> {
-        let rpc = conn.rpc.as_ref()?;
+        let rpc = self.channel(conn, request.function)?;
         let (max_reply, len) = (target.max(), request.data.len());
         let short = max_reply <= Channel::longest_in_slot(&rpc.local)
             && RequestHeader::LEN + len <= rpc.longest_record();
@@ -203,10 +214,8 @@ impl Rpc {
         if let Some(error) = verdict(&reply) {
             return Err(error);
         }
-        let (Some(rpc), long_reply) = (&conn.rpc, buffers.as_ref().map(|lent| &lent.1)) else {
-            return Err(Error::Unknown);
-        };
-        self.collect((conn, rpc), slot, &reply, long_reply, target).map(Attempt::Reply)
+        let long_reply = buffers.as_ref().map(|lent| &lent.1);
+        Self::collect(slot, &reply, long_reply, target).map(Attempt::Reply)
     }
 
     /// Does the work of [`call`](Self::call) on the slow path. `busy`: the server's queue was full a moment
@@ -267,7 +276,7 @@ impl Rpc {
         target: &mut ReplyTarget<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
-        let Some(rpc) = &conn.rpc else { return Err(Error::Unknown) };
+        let Some(rpc) = self.channel(conn, request.function) else { return Err(Error::Unknown) };
         let Some(mut slot) = rpc.claim(request.function >= super::internal::INTERNAL).await else {
             self.fail(conn);
             return Ok(Attempt::NotSent);
@@ -342,14 +351,13 @@ impl Rpc {
     /// Copies the reply from the slot or the buffer.
     #[inline(always)]
     fn collect(
-        &self,
-        (conn, rpc): (&Conn, &Channel),
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
         long_reply: Option<&Lent>,
         target: &mut ReplyTarget<'_>,
     ) -> Result<usize, Error> {
         let nonsense = || Error::Refused("the server's reply is malformed".into());
+        let rpc = slot.channel();
         if (reply.status == ReplyStatus::Accepted) != target.is_one_way() {
             return Err(nonsense());
         }
@@ -362,8 +370,7 @@ impl Rpc {
             }
             ReplyStatus::InSlot if len <= Channel::longest_in_slot(&rpc.local) => {
                 let from = Channel::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
-                let (_, slots) = conn.group().memory.as_ref().ok_or_else(nonsense)?;
-                slots.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
+                rpc.memory.1.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
             }
             _ => return Err(nonsense()),
         }
@@ -386,7 +393,12 @@ impl Rpc {
         let bytes = (head.len() + data.len()) as u32;
         let (offset, end) = tx.place(bytes).ok_or(NotPosted::Busy)?;
         let addr = rpc.remote.ring.checked_add(u64::from(offset)).ok_or(NotPosted::Invalid)?;
-        self.transport.post_message(conn, (head, data), addr, Imm::Request(offset / GRAIN).emit())?;
+        self.transport.post_message(
+            (conn, rpc.shard),
+            (head, data),
+            addr,
+            Imm::Request(offset / GRAIN).emit(),
+        )?;
         tx.commit(end);
         Ok(())
     }
@@ -399,7 +411,7 @@ impl Rpc {
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let (one_way, max) = (target.is_one_way(), target.max());
-        let service = self.services.get(request.function).filter(|s| s.takes(one_way));
+        let service = self.services.get(0, request.function).filter(|s| s.takes(one_way));
         let service = service.ok_or(Error::NoSuchFunction)?;
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });

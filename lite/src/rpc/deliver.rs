@@ -1,7 +1,7 @@
 //! Arriving messages, and messages that waited for room on the queue pair. Runs in the poller.
 
 use super::Rpc;
-use super::call::{Call, Charge, RemoteReply, ReplyTo};
+use super::call::{Call, Caller, Charge, RemoteReply, ReplyTo};
 use crate::Error;
 use crate::channel::ring::Violation;
 use crate::channel::slots::{Channel, Out};
@@ -10,10 +10,11 @@ use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
 use crate::transport::op::NotPosted;
+use crate::transport::transfer::Data;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::Lent;
+use platform::{IoAddr, Lent};
 
 /// Returns the pieces that a record in the ring lists. Most records list none.
 #[inline(always)]
@@ -32,17 +33,16 @@ fn read_pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violat
     Ok(pieces)
 }
 
-impl Rpc {
-    /// Handles a message on `conn`. Returns `Err` if the peer breaks the protocol; the connection must end
+impl Caller {
+    /// Handles a message of the peer. Returns `Err` if the peer breaks the protocol; the connection must end
     /// then.
-    pub(crate) fn deliver(self: &Arc<Self>, conn: &Arc<Conn>, imm: u32) -> Result<(), Violation> {
-        let rpc = conn.rpc.as_ref().ok_or(Violation)?;
+    pub(crate) fn deliver(self: &Arc<Self>, imm: u32) -> Result<(), Violation> {
+        let rpc = &*self.channel;
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
                 let at = Channel::slot_offset(&rpc.local, slot).ok_or(Violation)?;
                 let mut header = [0; ReplyHeader::LEN];
-                let (_, slots) = conn.group().memory.as_ref().ok_or(Violation)?;
-                slots.read(at, &mut header).map_err(|_| Violation)?;
+                rpc.memory.1.read(at, &mut header).map_err(|_| Violation)?;
                 rpc.replied(slot, ReplyHeader::parse(&header).ok_or(Violation)?)
             }
             Imm::Credit(grains) => {
@@ -52,11 +52,11 @@ impl Rpc {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let credit = self.take_record(conn, rpc, offset)?;
+                let credit = self.take_record(offset)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
-                    self.send_out(conn, Out::Credit(credit));
+                    self.node.send_out(&self.conn, rpc, Out::Credit(credit));
                 }
                 Ok(())
             }
@@ -66,13 +66,9 @@ impl Rpc {
     /// Copies a request from the ring, so that later writes of the peer do not change it, and passes it on.
     /// Returns the credit that is due then.
     #[inline(always)]
-    fn take_record(
-        self: &Arc<Self>,
-        conn: &Arc<Conn>,
-        rpc: &Channel,
-        offset: u32,
-    ) -> Result<Option<u32>, Violation> {
-        let (ring, _) = conn.group().memory.as_ref().ok_or(Violation)?;
+    fn take_record(self: &Arc<Self>, offset: u32) -> Result<Option<u32>, Violation> {
+        let (node, rpc) = (&*self.node, &*self.channel);
+        let (ring, _) = &*rpc.memory;
         let mut header = [0; RequestHeader::LEN];
         let at = u64::from(offset);
         ring.read(at, &mut header).map_err(|_| Violation)?;
@@ -90,8 +86,7 @@ impl Rpc {
             return Err(Violation);
         }
         let to = RemoteReply {
-            node: self.clone(),
-            conn: conn.clone(),
+            caller: self.clone(),
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
@@ -101,7 +96,7 @@ impl Rpc {
             ReplyTo::There(to).answer(status, len);
             Ok(credit)
         };
-        let service = self.services.get(header.function).filter(|s| s.takes(header.one_way));
+        let service = node.services.get(rpc.shard, header.function).filter(|s| s.takes(header.one_way));
         let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
             return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
@@ -111,8 +106,8 @@ impl Rpc {
         let charge = if header.function >= super::internal::INTERNAL {
             None
         } else {
-            match rpc.charge(here + header.pieces_len(), self.local.config.backlog as usize) {
-                Some(bytes) => Some(Charge { conn: conn.clone(), bytes }),
+            match rpc.charge(here + header.pieces_len(), node.local.config.backlog as usize) {
+                Some(bytes) => Some(Charge { caller: self.clone(), bytes }),
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
         };
@@ -130,34 +125,38 @@ impl Rpc {
     }
 
     /// Sends a reply, now or when the queue pair has room.
-    pub(crate) fn send_reply(
-        &self,
-        conn: &Arc<Conn>,
-        slot: u32,
-        header: &ReplyHeader,
-        data: &[u8],
-    ) -> Result<(), Error> {
-        let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
+    pub(crate) fn send_reply(&self, slot: u32, header: &ReplyHeader, data: &[u8]) -> Result<(), Error> {
+        let Self { node, conn, channel } = self;
+        if conn.is_shut() {
+            return Err(Error::Unknown);
+        }
         // The handler may have been stopped for longer than the lease, which does not end before something is
         // due.
-        let now = self.local.platform.now();
-        if self.local.standing.is_due(now) {
-            self.local.look_at_lease(now);
+        let now = node.local.platform.now();
+        if node.local.standing.is_due(now) {
+            node.local.look_at_lease(now);
         }
         {
-            let outbox = rpc.outbox.lock();
+            let outbox = channel.outbox.lock();
             if outbox.is_empty() {
-                match self.post_reply(conn, rpc, slot, header, data) {
+                match node.post_reply(conn, channel, slot, header, data) {
                     Ok(()) => return Ok(()),
                     Err(NotPosted::Busy) => {}
                     Err(_) => return Err(Error::Unknown),
                 }
             }
         }
-        self.send_out(conn, Out::Reply(slot, *header, data.to_vec()));
+        node.send_out(conn, channel, Out::Reply(slot, *header, data.to_vec()));
         Ok(())
     }
 
+    /// Moves data between this node and memory that the peer lends for a call, before the reply.
+    pub(crate) async fn transfer(&self, remote: IoAddr, data: Data<'_>) -> Result<(), Error> {
+        self.node.transfer_lent((&self.conn, self.channel.shard), remote, data).await
+    }
+}
+
+impl Rpc {
     #[inline(always)]
     fn post_reply(
         &self,
@@ -168,19 +167,18 @@ impl Rpc {
         data: &[u8],
     ) -> Result<(), NotPosted> {
         let addr = Channel::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
-        self.transport.post_message(conn, (&header.emit(), data), addr, Imm::Reply(slot).emit())
+        self.transport.post_message((conn, rpc.shard), (&header.emit(), data), addr, Imm::Reply(slot).emit())
     }
 
     /// Sends a message after those that wait already.
-    fn send_out(&self, conn: &Arc<Conn>, out: Out) {
-        let Some(rpc) = &conn.rpc else { return };
+    fn send_out(&self, conn: &Arc<Conn>, rpc: &Channel, out: Out) {
         let mut outbox = rpc.outbox.lock();
         let was_empty = outbox.is_empty();
         outbox.push_back(out);
         if was_empty && !self.flush(conn, rpc, &mut outbox) {
             sometimes!("a reply or a credit waited for room");
             drop(outbox);
-            self.local.defer(&self.stalled, conn.clone());
+            self.local.defer(&self.stalled, (conn.clone(), rpc.shard));
         }
     }
 
@@ -188,15 +186,15 @@ impl Rpc {
     pub(crate) fn flush_stalled(&self) -> bool {
         let stalled = self.stalled.take();
         let mut any = false;
-        for conn in stalled {
-            let Some(rpc) = &conn.rpc else { continue };
+        for (conn, shard) in stalled {
+            let Some(rpc) = conn.channel(shard) else { continue };
             let mut outbox = rpc.outbox.lock();
             let before = outbox.len();
             let all = self.flush(&conn, rpc, &mut outbox);
             any |= outbox.len() != before;
             drop(outbox);
             if !all {
-                self.local.defer(&self.stalled, conn);
+                self.local.defer(&self.stalled, (conn, shard));
             }
         }
         any
@@ -208,7 +206,7 @@ impl Rpc {
             let posted = match out {
                 Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
                 Out::Credit(grains) => self.transport.post_message(
-                    conn,
+                    (conn, rpc.shard),
                     (&[], &[]),
                     rpc.remote.ring,
                     Imm::Credit(*grains).emit(),

@@ -20,6 +20,7 @@ mod service;
 mod state;
 
 pub use call::Call;
+pub(crate) use call::Caller;
 pub(crate) use client::{RawRequest, ReplyTarget, Whom};
 pub(crate) use internal::{INTERNAL, InternalRequest, InternalService, answer};
 pub(crate) use retry::Rollback;

@@ -5,6 +5,7 @@ use super::call::{Call, Record};
 use super::server::{FunctionId, RpcOptions};
 use crate::Error;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::wait::{FairQueue, Waiters};
 use crate::channel::wire::{LONGEST, ReplyStatus};
 use alloc::boxed::Box;
@@ -257,21 +258,35 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The functions of a node.
+/// The functions of a node: a table for each shard, all of which are equal. They are only changed under the
+/// lock of the first.
+pub(crate) struct ServiceTable(PerShard<ShardTable>);
+
+/// The functions of a node, as one shard sees them.
 #[derive(Default)]
-pub(crate) struct ServiceTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
+#[repr(align(128))]
+struct ShardTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
 
 impl ServiceTable {
+    /// Returns a table without functions for that number of shards.
+    pub(crate) fn new(shards: usize) -> Self {
+        Self(PerShard::new(shards, |_| ShardTable::default()))
+    }
+
+    /// Returns a function, as a call that has come over `shard` finds it.
     #[inline(always)]
-    pub(crate) fn get(&self, function: FunctionId) -> Option<Arc<Service>> {
-        self.0.lock().get(&function).cloned()
+    pub(crate) fn get(&self, shard: usize, function: FunctionId) -> Option<Arc<Service>> {
+        self.0.get(shard)?.0.lock().get(&function).cloned()
     }
 
     /// Adds a function; returns `false` if the number is in use.
     pub(crate) fn add(&self, function: FunctionId, service: Arc<Service>) -> bool {
-        let mut table = self.0.lock();
+        let mut table = self.0.first.0.lock();
         if table.contains_key(&function) {
             return false;
+        }
+        for copy in &self.0.others {
+            copy.0.lock().insert(function, service.clone());
         }
         table.insert(function, service);
         true
@@ -279,9 +294,12 @@ impl ServiceTable {
 
     /// Removes `service`, if it still serves `function`.
     pub(crate) fn remove(&self, function: FunctionId, service: &Arc<Service>) {
-        let mut table = self.0.lock();
+        let mut table = self.0.first.0.lock();
         if table.get(&function).is_some_and(|s| Arc::ptr_eq(s, service)) {
             table.remove(&function);
+            for copy in &self.0.others {
+                copy.0.lock().remove(&function);
+            }
         }
         drop(table);
         service.close();
@@ -294,7 +312,7 @@ impl ServiceTable {
 
     /// Returns the functions with numbers up to `last`.
     fn all(&self, last: FunctionId) -> Vec<Arc<Service>> {
-        self.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
+        self.0.first.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
     }
 
     /// Ends the functions of applications, and waits until no task holds one of their calls.

@@ -4,12 +4,12 @@ use super::local::LocalReplies;
 use super::service::ServiceTable;
 use crate::base::local::Local;
 use crate::base::wait::DeferredList;
+use crate::base::writers::{AtomicU64, Ordering};
 use crate::transport::conn::Conn;
 use crate::transport::connect::Connections;
 use crate::transport::op::Transport;
 use alloc::sync::Arc;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Instant;
 
 /// The RPC layer of a node: its calls, and calls to it. It extends [`Connections`].
@@ -22,8 +22,8 @@ pub(crate) struct Rpc {
     pub(super) local_replies: LocalReplies,
     /// A time in nanoseconds that is not later than the earliest deadline of a waiting call.
     earliest_call: AtomicU64,
-    /// Connections with messages that found no room.
-    pub(crate) stalled: DeferredList<Arc<Conn>>,
+    /// Connections with messages that found no room, and the shards of the messages.
+    pub(crate) stalled: DeferredList<(Arc<Conn>, usize)>,
 }
 
 impl Deref for Rpc {
@@ -62,10 +62,10 @@ impl Rpc {
     pub(crate) fn new(conns: Arc<Connections>) -> Self {
         let transport: Arc<Transport> = (*conns).clone();
         Self {
+            services: ServiceTable::new(transport.shards.count()),
             local: transport.local.clone(),
             transport,
             conns,
-            services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
             earliest_call: AtomicU64::new(u64::MAX),
             stalled: DeferredList::default(),

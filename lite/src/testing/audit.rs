@@ -1,7 +1,9 @@
 //! The resources that a node holds for work in progress: none, once all work has ended.
 
 use crate::Lite;
+use crate::channel::Channel;
 use crate::transport::conn::PeerPermit;
+use crate::transport::op::OpTable;
 use alloc::string::String;
 use alloc::vec::Vec;
 use proto::{Incarnation, NodeId};
@@ -11,7 +13,7 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
     let node = &lite.node;
     let (objects, barriers) = node.sync.objects.lock().len();
     let (places, connected) = (PeerPermit::taken(&node.permits) as usize, node.by_receive.lock().len());
-    let calls = node.by_receive.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
+    let calls = node.by_receive.lock().values().flat_map(|c| c.channels()).map(Channel::in_use).sum();
     // Nothing of an ended incarnation is left once all members have seen its end.
     let ended = |member| !node.is_live(member);
     let departed = node.sync.objects.lock().places_of(&ended)
@@ -19,11 +21,13 @@ pub(crate) fn audit(lite: &Lite) -> Vec<(&'static str, usize)> {
         + node.holdings.places_of(&ended)
         + node.mappings.places_of(&ended)
         + node.by_receive.lock().values().filter(|c| ended((c.peer, c.incarnation))).count();
-    let ops = node.ops.lock();
+    let sum = |count: fn(&OpTable) -> usize| {
+        node.shards.iter().map(|shard| count(&shard.ops.lock())).sum::<usize>()
+    };
     let held = [
-        ("operations", ops.in_use()),
-        ("bounce buffers", ops.bounce.in_use()),
-        ("operations that may still happen", ops.unfinished.len()),
+        ("operations", sum(OpTable::in_use)),
+        ("bounce buffers", sum(|ops| ops.bounce.in_use())),
+        ("operations that may still happen", node.unfinished.lock().len()),
         ("connections that the RNIC still serves", node.served.len()),
         ("calls", calls),
         ("waits", node.sync.waits.len()),

@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::future::Future;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use platform::{Arena, Instant, IoAddr, Memory, Platform, Task};
@@ -49,9 +49,11 @@ impl Shared {
         if self.over.load(Ordering::SeqCst) {
             return;
         }
+        let core = host.as_ref().map_or(0, |host| host.next_core());
         let job = Arc::new(Job {
             shared: Arc::downgrade(self),
             host,
+            core,
             name,
             future: Mutex::new(Some(task)),
             queued: AtomicBool::new(false),
@@ -71,6 +73,8 @@ impl Shared {
 struct Job {
     shared: Weak<Shared>,
     host: Option<Arc<Host>>,
+    /// The core of the host.
+    core: usize,
     name: &'static str,
     future: Mutex<Option<Task>>,
     queued: AtomicBool,
@@ -100,6 +104,10 @@ pub struct Host {
     held: Mutex<Vec<&'static str>>,
     /// The rate by which the node's clock is fast, in millionths.
     drift: AtomicI64,
+    /// The number of cores, and the number of tasks that have been distributed over them.
+    cores: (AtomicUsize, AtomicUsize),
+    /// The core whose task runs, or ran last.
+    core: AtomicUsize,
 }
 
 impl Host {
@@ -127,6 +135,17 @@ impl Host {
     /// negative. Must be called before the host has read its clock.
     pub fn drift(&self, millionths: i32) {
         self.drift.store(i64::from(millionths).clamp(-500_000, 500_000), Ordering::SeqCst);
+    }
+
+    /// Sets the number of cores, over which the tasks are distributed. Must be called before LITE starts on
+    /// the host.
+    pub fn set_cores(&self, count: usize) {
+        self.cores.0.store(count.max(1), Ordering::SeqCst);
+    }
+
+    /// Returns the core for the next task.
+    fn next_core(&self) -> usize {
+        self.cores.1.fetch_add(1, Ordering::SeqCst) % self.cores.0.load(Ordering::SeqCst)
     }
 
     /// Returns the true time, which the clock of this host may not show.
@@ -189,7 +208,11 @@ impl Platform for Host {
     }
 
     fn cpus(&self) -> usize {
-        1
+        self.cores.0.load(Ordering::SeqCst)
+    }
+
+    fn cpu(&self) -> usize {
+        self.core.load(Ordering::SeqCst)
     }
 
     fn spawn(&self, name: &'static str, task: Task) {
@@ -261,6 +284,8 @@ impl World {
             dead: AtomicBool::new(false),
             held: Mutex::default(),
             drift: AtomicI64::new(0),
+            cores: (AtomicUsize::new(1), AtomicUsize::new(0)),
+            core: AtomicUsize::new(0),
         })
     }
 
@@ -380,6 +405,9 @@ impl World {
                 _ => {}
             }
             worked = true;
+            if let Some(host) = &job.host {
+                host.core.store(job.core, Ordering::SeqCst);
+            }
             job.queued.store(false, Ordering::SeqCst);
             let waker = Waker::from(job.clone());
             let mut future = job.future.lock();

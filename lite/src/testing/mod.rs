@@ -19,7 +19,7 @@ pub use direct::{DirectFabric, DirectRnic};
 pub use executor::{Device, Host, World};
 pub use hostile::Hostile;
 pub use hub::Hub;
-pub use native::{Clock, Native, NativeHost, NativeNode};
+pub use native::{Clock, Cores, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
 pub use shadow::{Bytes, errands, has_cut_off, may_change, region_owner, take_accepted};
@@ -30,6 +30,8 @@ pub use words::Words;
 
 #[cfg(debug_assertions)]
 pub use crate::base::lock::on_lock;
+#[cfg(debug_assertions)]
+pub use crate::base::writers::{record_writers, take_changes_of_writers};
 #[cfg(debug_assertions)]
 pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};

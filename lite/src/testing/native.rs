@@ -1,5 +1,5 @@
-//! Nodes in one thread, over an RNIC that completes at once, with as little around them as possible: for
-//! measurements of the cost of LITE itself.
+//! Nodes in one thread for each core, over an RNIC that completes at once, with as little around them as
+//! possible: for measurements of the cost of LITE itself.
 
 use super::direct::{DirectFabric, DirectRnic};
 use super::hub::Hub;
@@ -20,6 +20,20 @@ use verbs::{Gid, MacAddr, PortAddress};
 
 /// A clock: nanoseconds since some time in the past.
 pub type Clock = fn() -> u64;
+
+/// The cores of each machine.
+#[derive(Clone, Copy)]
+pub struct Cores {
+    /// The number of cores, each of which is a thread.
+    pub count: usize,
+    /// Returns the core that the calling thread is.
+    pub present: fn() -> usize,
+}
+
+impl Cores {
+    /// One core.
+    pub const ONE: Self = Self { count: 1, present: || 0 };
+}
 
 /// The number of times that the nodes may be polled in a row without work.
 const IDLE: u32 = 1_000_000;
@@ -67,7 +81,9 @@ pub struct NativeHost {
     clock: Clock,
     memory: Arc<Words>,
     random: AtomicU64,
-    queue: Arc<Queue>,
+    /// The tasks that are ready, by core.
+    queues: Arc<[Arc<Queue>]>,
+    cores: Cores,
 }
 
 impl Platform for NativeHost {
@@ -86,11 +102,16 @@ impl Platform for NativeHost {
     }
 
     fn cpus(&self) -> usize {
-        1
+        self.cores.count
     }
 
+    fn cpu(&self) -> usize {
+        (self.cores.present)()
+    }
+
+    /// The task runs on the present core.
     fn spawn(&self, _: &'static str, task: Task) {
-        let queue = self.queue.clone();
+        let queue = self.queues[self.cpu()].clone();
         let job = Job { queue, task: Mutex::new(Some(task)), queued: AtomicBool::new(false) };
         Arc::new(job).wake();
     }
@@ -110,13 +131,14 @@ pub struct NativeNode {
     pub lite: Lite,
 }
 
-/// Nodes in one thread.
+/// Nodes in one thread for each core.
 pub struct Native {
     /// The nodes; the first has node number 1.
     pub nodes: Vec<NativeNode>,
     /// The network.
     pub fabric: Arc<DirectFabric>,
-    queue: Arc<Queue>,
+    queues: Arc<[Arc<Queue>]>,
+    cores: Cores,
     clock: Clock,
 }
 
@@ -132,13 +154,24 @@ impl Wake for Main {
 }
 
 impl Native {
-    /// Returns joined nodes; `memory` is the bytes of each node.
+    /// Returns joined nodes with one core each; `memory` is the bytes of each node.
     ///
     /// # Panics
     /// If a node cannot start.
     #[must_use]
     pub fn new(memory: &[u64], clock: Clock, config: &Config) -> Self {
-        let (fabric, hub, queue) = (DirectFabric::new(), Hub::new(), Arc::<Queue>::default());
+        Self::with_cores(memory, clock, config, Cores::ONE)
+    }
+
+    /// Returns joined nodes with `cores` each; `memory` is the bytes of each node. The calling thread is one
+    /// of the cores.
+    ///
+    /// # Panics
+    /// If a node cannot start.
+    #[must_use]
+    pub fn with_cores(memory: &[u64], clock: Clock, config: &Config, cores: Cores) -> Self {
+        let (fabric, hub) = (DirectFabric::new(), Hub::new());
+        let queues: Arc<[Arc<Queue>]> = (0..cores.count).map(|_| Arc::default()).collect();
         let nodes = memory.iter().zip(1u8..).map(|(len, i)| {
             let memory = Arc::new(Words::new(IoAddr(u64::from(i) << 40), *len));
             let gid = Gid::from_ipv4([10, 0, 0, i]);
@@ -148,15 +181,16 @@ impl Native {
                 clock,
                 memory,
                 random: AtomicU64::new(u64::from(i)),
-                queue: queue.clone(),
+                queues: queues.clone(),
+                cores,
             });
             let (link, welcome) = hub.join(&*rnic);
             let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone());
             NativeNode { host, rnic, lite: lite.expect("node starts") }
         });
         let nodes = nodes.collect();
-        let native = Self { nodes, fabric, queue, clock };
-        while native.queue.run() {
+        let native = Self { nodes, fabric, queues, cores, clock };
+        while native.queues.iter().fold(false, |any, queue| queue.run() | any) {
             native.poll_all();
         }
         native
@@ -165,6 +199,17 @@ impl Native {
     fn poll_all(&self) -> bool {
         let now = Instant::from_nanos((self.clock)());
         self.nodes.iter().fold(false, |any, n| n.lite.poll(now) | any)
+    }
+
+    /// Runs `task` on the present core until it ends, with the pollers that the first `polled` nodes have for
+    /// this core.
+    ///
+    /// # Panics
+    /// If the task waits for something that does not happen.
+    pub fn run_here<T>(&self, polled: usize, task: impl Future<Output = T>) -> T {
+        let (nodes, core) = (self.nodes.get(..polled).expect("so many nodes"), (self.cores.present)());
+        let poll = |now| nodes.iter().fold(false, |any, n| n.lite.poll_core(core, now) | any);
+        self.run_polled(poll, task)
     }
 
     /// Runs `task` until it ends, with all nodes polled in turn.
@@ -199,14 +244,14 @@ impl Native {
                     return value;
                 }
             }
-            let ran = self.queue.run();
+            let ran = self.queues[(self.cores.present)()].run();
             let worked = poll(Instant::from_nanos((self.clock)())) | ran;
             idle = if worked { 0 } else { idle + 1 };
             assert!(idle < IDLE, "the task waits for something that does not come");
         }
     }
 
-    /// Starts a task of node `i`, counted from 1.
+    /// Starts a task of node `i`, counted from 1, on the present core.
     pub fn spawn(&self, i: usize, task: impl Future<Output = ()> + Send + 'static) {
         self.nodes[i - 1].host.spawn("native", Box::pin(task));
     }

@@ -17,17 +17,21 @@ const EACH: Duration = Duration::from_nanos(500);
 #[derive(Default)]
 struct State {
     /// The work that the link has still to carry, by queue pair.
-    waiting: BTreeMap<u32, VecDeque<Completion>>,
+    waiting: BTreeMap<u32, VecDeque<Finished>>,
     /// The queue pair that had the last turn.
     turn: u32,
     /// The work that the link carries, and the time at which it ends.
-    carried: Option<(Instant, Completion)>,
-    ended: VecDeque<Completion>,
+    carried: Option<(Instant, Finished)>,
+    /// The completions that have come, by completion queue.
+    ended: BTreeMap<u16, VecDeque<Completion>>,
 }
+
+/// A completion and its queue.
+type Finished = (CqId, Completion);
 
 impl State {
     /// Returns the next work request after the last turn.
-    fn next(&mut self) -> Option<Completion> {
+    fn next(&mut self) -> Option<Finished> {
         let after = self.waiting.range(self.turn + 1..).find(|(_, q)| !q.is_empty()).map(|(n, _)| *n);
         let first = || self.waiting.iter().find(|(_, q)| !q.is_empty()).map(|(n, _)| *n);
         let turn = after.or_else(first)?;
@@ -36,7 +40,7 @@ impl State {
     }
 }
 
-/// The RNIC. All its completion queues are one.
+/// The RNIC.
 pub struct PacedRnic {
     below: Arc<dyn Rnic>,
     bytes_per_second: u64,
@@ -99,17 +103,18 @@ impl Rnic for PacedRnic {
             let n = self.below.poll_cq(cq, &mut batch);
             for completion in &batch[..n] {
                 if let WorkKind::Recv | WorkKind::RecvWriteImm = completion.kind {
-                    state.ended.push_back(*completion);
+                    state.ended.entry(cq.0).or_default().push_back(*completion);
                 } else {
-                    state.waiting.entry(completion.qp.get()).or_default().push_back(*completion);
+                    state.waiting.entry(completion.qp.get()).or_default().push_back((cq, *completion));
                 }
             }
             if n < batch.len() {
                 break;
             }
         }
-        let n = state.ended.len().min(out.len());
-        for (entry, completion) in out.iter_mut().zip(state.ended.drain(..n)) {
+        let ended = state.ended.entry(cq.0).or_default();
+        let n = ended.len().min(out.len());
+        for (entry, completion) in out.iter_mut().zip(ended.drain(..n)) {
             *entry = completion;
         }
         n
@@ -121,8 +126,8 @@ impl Rnic for PacedRnic {
         let mut free = now;
         loop {
             match state.carried {
-                Some((until, completion)) if until <= now => {
-                    state.ended.push_back(completion);
+                Some((until, (cq, completion))) if until <= now => {
+                    state.ended.entry(cq.0).or_default().push_back(completion);
                     state.carried = None;
                     free = until;
                     any = true;
@@ -131,7 +136,7 @@ impl Rnic for PacedRnic {
                 None => {}
             }
             let Some(next) = state.next() else { return any };
-            state.carried = Some((free + self.time(&next), next));
+            state.carried = Some((free + self.time(&next.1), next));
         }
     }
 
@@ -143,7 +148,7 @@ impl Rnic for PacedRnic {
     }
 
     fn arm(&self) -> bool {
-        !self.state.lock().ended.is_empty() || self.below.arm()
+        self.state.lock().ended.values().any(|ended| !ended.is_empty()) || self.below.arm()
     }
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {

@@ -4,7 +4,6 @@ use crate::base::own::{Elements, Hold, Span};
 use crate::base::qos::Share;
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
-use crate::transport::conn::RPC_QP;
 use crate::transport::connect::Connections;
 use crate::transport::op::{Access, InFlight, NotPosted, Verb};
 use crate::{Error, Permissions};
@@ -27,9 +26,9 @@ pub(crate) enum Route<'a> {
     /// Any connection to the incarnation of the node. If one connection fails, the transfer goes on over the
     /// next.
     Node(NodeId, Incarnation),
-    /// Only this connection, and its queue pair of RPC: the peer's memory is lent for a call, whose reply
-    /// must follow everything that was posted.
-    Conn(&'a Arc<Conn>),
+    /// Only this connection, and the queue pair of RPC of this shard: the peer's memory is lent for a call,
+    /// whose reply must follow everything that was posted.
+    Conn(&'a Arc<Conn>, usize),
 }
 
 /// The data of a transfer.
@@ -206,22 +205,23 @@ impl Connections {
                 if conn.incarnation != incarnation {
                     return Err(Error::NodeDown(node));
                 }
-                self.ops.lock().links.remember(&conn);
+                self.remember(&conn);
                 Ok(conn)
             }
-            Route::Conn(conn) if conn.is_shut() => Err(Error::Unknown),
-            Route::Conn(conn) => Ok(conn.clone()),
+            Route::Conn(conn, _) if conn.is_shut() => Err(Error::Unknown),
+            Route::Conn(conn, _) => Ok(conn.clone()),
         }
     }
 
-    /// Moves all of `data` over one connection whose peer lends the memory at `remote`.
+    /// Moves all of `data` over the queue pair of RPC that a shard has of a connection, whose peer lends the
+    /// memory at `remote`.
     pub(crate) async fn transfer_lent(
         self: &Arc<Self>,
-        conn: &Arc<Conn>,
+        (conn, shard): (&Arc<Conn>, usize),
         remote: IoAddr,
         data: Data<'_>,
     ) -> Result<(), Error> {
-        match self.transfer(Route::Conn(conn), remote, data, None, &mut 0, &Effects::default()).await {
+        match self.transfer(Route::Conn(conn, shard), remote, data, None, &mut 0, &Effects::default()).await {
             Ok(()) => Ok(()),
             Err(TransferError::For(error)) => Err(error),
             Err(TransferError::Changed) => Err(Error::Unknown),
@@ -245,8 +245,8 @@ impl Connections {
                 .map_err(|error| TransferError::For(data.unreached(error, effects)))?;
             // All chunks go in order on one queue pair.
             let qp_index = match route {
-                Route::Node(..) => conn.group.lanes.pick(pass.map_or(Share::All, |p| p.share)),
-                Route::Conn(_) => RPC_QP,
+                Route::Node(..) => self.pick(&conn, pass.map_or(Share::All, |p| p.share)),
+                Route::Conn(_, shard) => conn.group.lanes.rpc(shard),
             };
             match self.attempt((&conn, qp_index), remote, &mut data, done, pass, effects).await {
                 Ok(()) => {}
@@ -256,7 +256,7 @@ impl Connections {
                         effects.lost.store(true, Ordering::Relaxed);
                     }
                     self.fail(&conn);
-                    if matches!(route, Route::Conn(_)) {
+                    if matches!(route, Route::Conn(..)) {
                         return Err(TransferError::For(Error::Unknown));
                     }
                     sometimes!("a transfer went on over a new connection");

@@ -4,6 +4,8 @@
 mod allocations;
 mod connections;
 mod control;
+#[cfg(debug_assertions)]
+mod cores;
 mod departed;
 mod departed_requests;
 mod given_up;

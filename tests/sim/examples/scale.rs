@@ -4,7 +4,7 @@
 //! `cargo run --release -p sim --example scale -- [--nodes N] [--calls N] [--seed S] [--json FILE]`
 #![forbid(unsafe_code)]
 
-use lite::{Config, Lite, NodeId, RpcOptions};
+use lite::{Config, Lite, NodeId, Retransmission, RpcOptions};
 use platform::Platform;
 use sim::{Cluster, Options};
 use std::collections::BTreeSet;
@@ -63,7 +63,10 @@ fn config() -> Config {
         peers: 128,
         // All nodes connect at once through one simulated manager.
         connect_timeout: Duration::from_secs(10),
-        ack_timeout: Duration::from_millis(50),
+        retransmission: Retransmission {
+            ack_timeout: Duration::from_millis(50),
+            ..Retransmission::default()
+        },
         deadline: Duration::from_secs(30),
         ..Config::default()
     }

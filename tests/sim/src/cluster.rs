@@ -5,7 +5,7 @@ use crate::nic::Plugged;
 use crate::shadow::Shadows;
 use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
-use lite::{Config, Lite};
+use lite::{Config, Lite, Retransmission};
 use netfault::Faults;
 use platform::{ControlLink, Instant, IoAddr, Platform};
 use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToNode, Welcome};
@@ -25,6 +25,8 @@ pub struct Options {
     pub nics: Nics,
     /// The memory of each node, in bytes.
     pub memory: u64,
+    /// The most cores of a node. The machines have 1 to that many cores in turn.
+    pub cores: usize,
     /// The time after which a member without a heartbeat loses its membership.
     pub lease: Duration,
     /// The faults of the wire.
@@ -43,7 +45,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let config = Config { ack_timeout: Duration::from_millis(2), ..Config::default() };
+        let ack_timeout = Duration::from_millis(2);
+        let retransmission = Retransmission { ack_timeout, ..Retransmission::default() };
+        let config = Config { retransmission, ..Config::default() };
         let faults = Faults { delay_ns: 5_000, ..Faults::NONE };
         let lease = Duration::from_secs(1);
         Self {
@@ -51,6 +55,7 @@ impl Default for Options {
             nodes: 4,
             nics: Nics::default(),
             memory: 8 << 20,
+            cores: 1,
             lease,
             faults,
             control: ControlLinks::INSTANT,
@@ -168,6 +173,7 @@ impl Cluster {
         // card addresses 1 TiB of a region, which is enough for 255 machines.
         let apart = self.options.memory.next_power_of_two().max(4 << 30);
         let host = self.world.host(IoAddr(u64::from(serial) * apart), self.options.memory);
+        host.set_cores(1 + usize::from(serial) % self.options.cores.max(1));
         if self.options.drift > 0 {
             let spread = 2 * self.options.drift as u64 + 1;
             host.drift((self.world.random() % spread) as i32 - self.options.drift);

@@ -6,6 +6,7 @@ mod apps;
 mod boot;
 pub(crate) mod callgrind;
 mod connect;
+mod cores;
 mod cx3;
 mod destination;
 mod document;
@@ -71,6 +72,9 @@ enum Separate {
     /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
     /// regions and memory
     Lite(program::Options),
+    /// Compares two cores of LITE with one, as native code: operations per second of processor time and of
+    /// time on the wall
+    Cores(cores::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone
     Softroce(linux_pair::Options),
@@ -218,6 +222,7 @@ struct Figures {
 pub(crate) fn bench(bench: &Bench) -> Result<()> {
     match &bench.separate {
         Some(Separate::Lite(options)) => native::bench(options),
+        Some(Separate::Cores(options)) => cores::bench(options),
         Some(Separate::Softroce(options)) => softroce::bench(options),
         Some(Separate::Cx3(options)) => cx3::bench(options),
         Some(Separate::Scaling(options)) => scaling::bench(options),

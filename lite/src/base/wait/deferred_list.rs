@@ -1,8 +1,8 @@
 //! A list that is usually empty; one load tells whether it is.
 
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicUsize, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Things that the poller looks at later.
 pub(crate) struct DeferredList<T> {

@@ -1,8 +1,8 @@
 //! A fair queue: tasks that wait for one of several equal resources, first come, first served.
 
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 /// The number of waiters that are woken for one resource that becomes free. More than one, because a future

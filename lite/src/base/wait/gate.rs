@@ -3,7 +3,7 @@
 //! cannot enter after it.
 
 use super::Waiters;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::base::writers::{AtomicU64, Ordering};
 
 const CLOSED: u64 = 1 << 63;
 const PAUSED: u64 = 1 << 62;

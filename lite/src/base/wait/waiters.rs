@@ -1,8 +1,8 @@
 //! Tasks that wait for a condition.
 
 use crate::base::lock::Mutex;
+use crate::base::writers::{AtomicUsize, Ordering};
 use alloc::collections::VecDeque;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 /// The wakers of tasks that wait for some condition. Each change wakes them all, and each checks for

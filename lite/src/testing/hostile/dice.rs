@@ -17,7 +17,7 @@ use crate::sync::request as sync;
 use crate::transport::connect::Envelope;
 use crate::transport::connect::Message;
 use crate::transport::connect::VERSION;
-use crate::transport::connect::{End, Request, SetUp};
+use crate::transport::connect::{End, Request, RpcAreas, SetUp};
 use crate::{Error, Permissions};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -402,6 +402,14 @@ impl Dice {
     fn end(&mut self) -> End {
         let links = [LinkKind::RoceV2, LinkKind::RoceV1, LinkKind::InfiniBand];
         let count = if self.one_in(3) { self.below(40) } else { 1 + self.below(4) };
+        let cores = if self.one_in(3) { self.below(20) } else { 1 };
+        let area = |dice: &mut Self| RpcArea {
+            ring: IoAddr(dice.number()),
+            ring_len: if dice.one_in(2) { 1 << 16 } else { dice.number() as u32 },
+            slots: IoAddr(dice.number()),
+            slot_len: if dice.one_in(2) { 4096 } else { dice.number() as u32 },
+            slot_count: if dice.one_in(2) { 40 } else { dice.number() as u32 },
+        };
         let queue_pair = |dice: &mut Self| (QpNum::new(dice.random() as u32), Psn::new(dice.random() as u32));
         End {
             link: if self.one_in(3) {
@@ -412,13 +420,7 @@ impl Dice {
             mtu: PathMtu::B1024,
             rd_atomic: self.random() as u8,
             queue_pairs: (0..count).map(|_| queue_pair(self)).collect(),
-            rpc: RpcArea {
-                ring: IoAddr(self.number()),
-                ring_len: if self.one_in(2) { 1 << 16 } else { self.number() as u32 },
-                slots: IoAddr(self.number()),
-                slot_len: if self.one_in(2) { 4096 } else { self.number() as u32 },
-                slot_count: if self.one_in(2) { 40 } else { self.number() as u32 },
-            },
+            rpc: RpcAreas::new(&(0..cores).map(|_| area(self)).collect::<Vec<_>>()),
         }
     }
 

@@ -109,7 +109,7 @@ impl Hostile {
     }
 
     fn serve_with(self: &Arc<Self>, function: u32, respond: fn(&Self, &[u8]) -> Vec<u8>) {
-        if let Some(own) = self.node.services.get(function) {
+        if let Some(own) = self.node.services.get(0, function) {
             self.node.services.remove(function, &own);
         }
         let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: 1024 }, Takes::Calls));
@@ -234,12 +234,12 @@ impl Hostile {
     }
 
     fn post(&self, conn: &Arc<Conn>, bytes: &[u8], imm: u32) {
-        let Some(rpc) = &conn.rpc else { return };
+        let Some(rpc) = conn.channel(0) else { return };
         let grains = if imm >> 30 == 0 { imm & 0xff_ffff } else { 0 };
         let Some(addr) = rpc.remote.ring.checked_add(u64::from(grains) * 64) else { return };
         let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
         // If there is no room for it now, something else is sent later.
-        let _ = self.node.post_message(conn, (&[], bytes), addr, imm);
+        let _ = self.node.post_message((conn, 0), (&[], bytes), addr, imm);
     }
 }
 

@@ -1,26 +1,29 @@
 //! The queue pairs of a connection as an operation sees them: which one it uses, and whether that has room.
 
-use super::RPC_QP;
 use crate::base::qos::Share;
+use crate::base::writers::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use verbs::{Psn, QpNum};
 
 /// One queue pair.
+// Two cache lines: the queue pairs of a connection belong to several cores.
+#[repr(align(128))]
 pub(crate) struct QueuePair {
     pub(crate) number: QpNum,
     /// The first PSN that this side sends.
     pub(crate) psn: Psn,
     load: Load,
+    /// The turn of the shard's next one-sided operation; used in the queue pair of RPC only.
+    turn: AtomicU32,
     /// The unsignalled work requests that no signalled one follows. They count as outstanding, and complete
-    /// before the next signalled one. Changed only under the lock of the operation table.
+    /// before the next signalled one. Changed only under the lock of the operation table of the shard.
     unsignaled: AtomicU32,
     /// True once it is destroyed.
     pub(super) gone: AtomicBool,
 }
 
 /// The send work requests of a queue pair: those outstanding, and the total. Changed only under the lock of
-/// the operation table.
+/// the operation table of its shard.
 #[derive(Default)]
 struct Load(AtomicU64);
 
@@ -33,8 +36,8 @@ const MOST_UNSIGNALED: u32 = 32;
 
 impl QueuePair {
     pub(super) fn new(number: QpNum, psn: Psn) -> Self {
-        let unsignaled = AtomicU32::new(0);
-        Self { number, psn, load: Load::default(), unsignaled, gone: AtomicBool::new(false) }
+        let (turn, unsignaled) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { number, psn, load: Load::default(), turn, unsignaled, gone: AtomicBool::new(false) }
     }
 
     /// Returns true if `depth` work requests are outstanding, or the queue pair is sealed.
@@ -112,20 +115,42 @@ impl QueuePair {
     }
 }
 
-/// The queue pairs of a connection.
+/// The queue pairs of a connection: for each shard as many, the first of which carries RPC.
 pub(crate) struct Lanes {
+    /// The queue pairs of the first shard, then those of the next.
     pub(super) queue_pairs: Vec<QueuePair>,
-    /// The turn of the next one-sided operation.
-    next: AtomicU32,
+    /// The number of queue pairs of a shard.
+    each: usize,
     /// True once nothing may be posted any more.
     ending: AtomicBool,
 }
 
 impl Lanes {
-    /// Returns no queue pairs, with room for `count`.
-    pub(super) fn with_capacity(count: usize) -> Self {
-        let queue_pairs = Vec::with_capacity(count);
-        Self { queue_pairs, next: AtomicU32::new(0), ending: AtomicBool::new(false) }
+    /// Returns no queue pairs, with room for `each` of `shards` shards.
+    pub(super) fn with_capacity(shards: usize, each: usize) -> Self {
+        let queue_pairs = Vec::with_capacity(shards * each);
+        Self { queue_pairs, each: each.max(1), ending: AtomicBool::new(false) }
+    }
+
+    /// Returns the number of queue pairs of each shard.
+    pub(crate) fn each(&self) -> usize {
+        self.each
+    }
+
+    /// Returns the number of shards that have queue pairs.
+    pub(crate) fn shards(&self) -> usize {
+        self.queue_pairs.len() / self.each
+    }
+
+    /// Returns the shard of a queue pair.
+    pub(crate) fn shard_of(&self, index: usize) -> usize {
+        index / self.each
+    }
+
+    /// Returns the index of the queue pair that carries a shard's RPC.
+    #[inline(always)]
+    pub(crate) fn rpc(&self, shard: usize) -> usize {
+        shard * self.each
     }
 
     /// Returns a queue pair.
@@ -134,29 +159,57 @@ impl Lanes {
         self.queue_pairs.get(index)
     }
 
-    /// Returns the index of the queue pair for the next one-sided operation: in turn, without that of RPC if
-    /// there are others.
+    /// Returns the index of the queue pair of `shard` for the next one-sided operation: in turn, without that
+    /// of RPC if there are others.
     #[inline(always)]
-    pub(crate) fn pick(&self, share: Share) -> usize {
-        let last = self.queue_pairs.len().saturating_sub(1);
+    pub(crate) fn pick(&self, shard: usize, share: Share) -> usize {
+        let (first, last) = (shard * self.each, self.each - 1);
         match share {
-            Share::All | Share::Low if last <= 1 => last,
-            _ => self.pick_of(share, last),
+            Share::All | Share::Low if last <= 1 => first + last,
+            _ => first + self.pick_of(first, share, last),
         }
     }
 
-    /// Returns the index of the queue pair for the next operation of `share`, of which the last is `last`.
-    fn pick_of(&self, share: Share, last: usize) -> usize {
+    /// Returns the index of the only queue pair of `shard` for one-sided operations without priority, unless
+    /// there are several.
+    pub(crate) fn usual(&self, shard: usize) -> Option<u32> {
+        let last = self.each - 1;
+        (last <= 1).then(|| (shard * self.each + last) as u32)
+    }
+
+    /// Returns the index, from `first` on, of the queue pair for the next operation of `share`, of which the
+    /// last is `last`.
+    fn pick_of(&self, first: usize, share: Share, last: usize) -> usize {
         let count = match share {
             Share::Low => return last,
-            Share::High if last <= 1 => return RPC_QP,
+            Share::High if last <= 1 => return 0,
             Share::High => last - 1,
             Share::All => last,
         };
+        let Some(rpc) = self.queue_pairs.get(first) else { return last };
         // Two tasks may get the same index, which is harmless.
-        let next = self.next.load(Ordering::Relaxed);
-        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
+        let next = rpc.turn.load(Ordering::Relaxed);
+        rpc.turn.store(next.wrapping_add(1), Ordering::Relaxed);
         1 + next as usize % count
+    }
+
+    /// Seals the queue pairs of a shard if nothing is outstanding on them; returns true if that is the case.
+    /// Must be called under the lock of the shard's operation table, as must [`unseal`](Self::unseal).
+    pub(crate) fn seal(&self, shard: usize) -> bool {
+        let idle = self.of(shard).all(QueuePair::is_idle);
+        if idle {
+            self.of(shard).for_each(|queue_pair| queue_pair.set_sealed(true));
+        }
+        idle
+    }
+
+    /// Reverts [`seal`](Self::seal).
+    pub(crate) fn unseal(&self, shard: usize) {
+        self.of(shard).for_each(|queue_pair| queue_pair.set_sealed(false));
+    }
+
+    fn of(&self, shard: usize) -> impl Iterator<Item = &QueuePair> {
+        self.queue_pairs.iter().skip(shard * self.each).take(self.each)
     }
 
     /// Returns true if nothing is posted any more: the queue pairs are destroyed, or about to be.

@@ -10,14 +10,17 @@ pub(crate) use permits::{PeerPermit, PeerPermits};
 pub(crate) use qp_group::{Gone, PeerResources, QpGroup};
 
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
+use crate::base::writers::{AtomicBool, AtomicU32, Ordering};
 use crate::channel::Channel;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
 use verbs::MemoryKey;
 
-/// The number of a connection in the table.
+/// The number of a connection in the table of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link(u32);
 
@@ -39,9 +42,6 @@ impl Link {
     }
 }
 
-/// The index of the queue pair for RPC.
-pub(crate) const RPC_QP: usize = 0;
-
 /// The time for which a connection stays open after its last use, so that a task that has just got it can
 /// use it.
 pub(crate) const STAY: Duration = Duration::from_millis(5);
@@ -60,7 +60,9 @@ struct Seen {
     ask_from: Instant,
 }
 
-/// A connection to one incarnation of one peer: K queue pairs that are created and destroyed together.
+/// A connection to one incarnation of one peer: queue pairs that are created and destroyed together, as many
+/// for each shard. The shards of both nodes with the same number are connected; a connection has queue pairs
+/// for as many shards as the node with fewer shards has.
 ///
 /// A connection is never repaired. When any queue pair fails, all are destroyed, and the next use opens a
 /// new connection; the peer destroys its side before it answers. So everything that arrives on a connection
@@ -74,14 +76,14 @@ pub(crate) struct Conn {
     pub(crate) id: u64,
     pub(crate) group: QpGroup,
     seen: Mutex<Seen>,
-    /// The index in the operation table. Written only under the table's lock.
-    link: AtomicU32,
+    /// The numbers of the connection in the tables of the shards, each written only under its table's lock.
+    links: Box<[AtomicU32]>,
     /// True if the peer waits to be told that the queue pairs here are destroyed.
     owes_closed: AtomicBool,
     /// True if this node has found the connection broken.
     failed: AtomicBool,
-    /// The RPC state of the connection; `None` on the loop-back connection.
-    pub(crate) rpc: Option<Channel>,
+    /// The RPC state of the connection, by shard; none on the loop-back connection.
+    pub(crate) channels: Option<PerShard<Arc<Channel>>>,
 }
 
 impl Conn {
@@ -91,8 +93,9 @@ impl Conn {
         remote_key: MemoryKey,
         id: u64,
         group: QpGroup,
-        rpc: Option<Channel>,
+        channels: Option<PerShard<Arc<Channel>>>,
     ) -> Self {
+        let links = (0..group.lanes.shards()).map(|_| AtomicU32::new(Link::NONE.bits())).collect();
         Self {
             peer,
             incarnation,
@@ -100,19 +103,39 @@ impl Conn {
             id,
             group,
             seen: Mutex::default(),
-            link: AtomicU32::new(Link::NONE.bits()),
+            links,
             owes_closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            rpc,
+            channels,
         }
     }
 
-    pub(crate) fn link(&self) -> Link {
-        Link::from_bits(self.link.load(Ordering::Relaxed))
+    /// Returns the number of the connection in the table of a shard.
+    pub(crate) fn link(&self, shard: usize) -> Link {
+        self.links.get(shard).map_or(Link::NONE, |link| Link::from_bits(link.load(Ordering::Relaxed)))
     }
 
-    pub(crate) fn set_link(&self, link: Link) {
-        self.link.store(link.bits(), Ordering::Relaxed);
+    pub(crate) fn set_link(&self, shard: usize, link: Link) {
+        if let Some(place) = self.links.get(shard) {
+            place.store(link.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the shard whose queue pairs the cores of shard `here` use: their own, unless the peer has
+    /// fewer.
+    pub(crate) fn shard_for(&self, here: usize) -> usize {
+        here % self.group.lanes.shards().max(1)
+    }
+
+    /// Returns the RPC state of a shard.
+    #[inline(always)]
+    pub(crate) fn channel(&self, shard: usize) -> Option<&Channel> {
+        self.channels.as_ref()?.get(shard).map(|channel| &**channel)
+    }
+
+    /// Returns the RPC states of all shards.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = &Channel> {
+        self.channels.iter().flat_map(PerShard::iter).map(|channel| &**channel)
     }
 
     pub(crate) fn queue_pair(&self, qp_index: usize) -> Option<&QueuePair> {

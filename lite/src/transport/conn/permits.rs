@@ -1,7 +1,7 @@
 //! Permits for connected peers: as many as the completion queue has room for.
 
+use crate::base::writers::{AtomicU32, Ordering};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of permits in use.
 pub(crate) type PeerPermits = Arc<AtomicU32>;

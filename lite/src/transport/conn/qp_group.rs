@@ -2,11 +2,12 @@
 
 use super::lanes::{Lanes, QueuePair};
 use super::permits::PeerPermit;
-use crate::base::bounce::Run;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
+use crate::base::writers::Ordering;
+use crate::channel::RpcMemory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use platform::Platform;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 
@@ -30,8 +31,8 @@ pub(crate) struct QpGroup {
     /// True if all queue pairs are destroyed. Held while they are being destroyed, so that a concurrent
     /// call returns after that.
     gone: Mutex<bool>,
-    /// The ring for the peer's requests, and the slots for its replies; `None` on loop-back.
-    pub(crate) memory: Option<(Run, Run)>,
+    /// The ring for the peer's requests, and the slots for its replies, by shard; none on loop-back.
+    memory: Option<PerShard<RpcMemory>>,
     /// The permit, until the queue pairs are destroyed; `None` on loop-back.
     permit: Mutex<Option<PeerPermit>>,
     /// The identifier of every receive of this group, which no other group of the node has: an RNIC may use
@@ -42,46 +43,73 @@ pub(crate) struct QpGroup {
 
 /// The resources of a connection to a peer, which a loop-back connection does not have.
 pub(crate) struct PeerResources {
-    /// The ring for the peer's requests, and the slots for its replies.
-    pub(crate) memory: (Run, Run),
+    /// The ring for the peer's requests, and the slots for its replies, by shard.
+    pub(crate) memory: PerShard<RpcMemory>,
     pub(crate) permit: PeerPermit,
     /// See [`QpGroup::receive_id`].
     pub(crate) receive_id: WrId,
 }
 
 impl QpGroup {
-    /// Creates `count` queue pairs and posts receives on the first.
+    /// Creates `each` queue pairs for each shard, of which `options` has the options, and posts receives on
+    /// the first of each shard.
     pub(crate) fn create(
         rnic: &Arc<dyn Rnic>,
         platform: &dyn Platform,
-        options: QpOptions,
-        count: usize,
+        options: &[QpOptions],
+        each: usize,
         peer: Option<PeerResources>,
     ) -> Result<Self, VerbsError> {
         let receive_id = peer.as_ref().map_or(WrId(0), |peer| peer.receive_id);
         let (memory, permit) = peer.map(|peer| (peer.memory, peer.permit)).unzip();
-        let (rnic, permit) = (rnic.clone(), Mutex::new(permit));
-        let (lanes, gone) = (Lanes::with_capacity(count), Mutex::new(false));
+        let (rnic, permit, memory) = (rnic.clone(), Mutex::new(permit), memory);
+        let (lanes, gone) = (Lanes::with_capacity(options.len(), each), Mutex::new(false));
         let mut made = Self { rnic, lanes, gone, memory, permit, receive_id };
-        for qp_index in 0..count {
-            let recv_depth = if qp_index == super::RPC_QP { options.recv_depth } else { 1 };
-            let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
-            let mut psn = [0; 4];
-            platform.fill_random(&mut psn);
-            let psn = Psn::new(u32::from_le_bytes(psn));
-            made.lanes.queue_pairs.push(QueuePair::new(number, psn));
-            if qp_index == super::RPC_QP && made.memory.is_some() {
-                made.post_receives(options.recv_depth)?;
+        for (shard, options) in options.iter().enumerate() {
+            for nth in 0..each {
+                let recv_depth = if nth == 0 { options.recv_depth } else { 1 };
+                let number = made.rnic.create_qp(QpOptions { recv_depth, ..*options })?;
+                let mut psn = [0; 4];
+                platform.fill_random(&mut psn);
+                let psn = Psn::new(u32::from_le_bytes(psn));
+                made.lanes.queue_pairs.push(QueuePair::new(number, psn));
+                if nth == 0 && made.memory.is_some() {
+                    made.post_receives(shard, options.recv_depth)?;
+                }
             }
         }
         Ok(made)
     }
 
-    /// Posts `count` receives for immediates.
-    pub(crate) fn post_receives(&self, count: u32) -> Result<(), VerbsError> {
+    /// Returns the memory for RPC, by shard; none on loop-back.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &RpcMemory> {
+        self.memory.iter().flat_map(PerShard::iter)
+    }
+
+    /// Destroys the queue pairs and the memory of all but the first `shards` shards, because the peer has
+    /// fewer. Must be called before the queue pairs are connected.
+    pub(crate) fn truncate(&mut self, shards: usize) -> Result<(), VerbsError> {
+        while self.lanes.queue_pairs.len() > shards * self.lanes.each() {
+            let Some(last) = self.lanes.queue_pairs.last() else { return Ok(()) };
+            match self.rnic.destroy_qp(last.number) {
+                // The whole group ends then.
+                Err(VerbsError::StillServed) => return Err(VerbsError::StillServed),
+                Err(error) => log::warn!("lite: cannot destroy {:?}: {error}", last.number),
+                Ok(()) => {}
+            }
+            self.lanes.queue_pairs.pop();
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.truncate(shards);
+        }
+        Ok(())
+    }
+
+    /// Posts `count` receives for immediates on the queue pair of RPC of a shard.
+    pub(crate) fn post_receives(&self, shard: usize, count: u32) -> Result<(), VerbsError> {
         const BATCH: usize = 32;
         let empty = [RecvWr { id: self.receive_id, scatter: &[] }; BATCH];
-        let Some(qp_index) = self.lanes.queue_pairs.get(super::RPC_QP) else {
+        let Some(qp_index) = self.lanes.queue_pairs.get(self.lanes.rpc(shard)) else {
             return Err(VerbsError::NotFound);
         };
         let mut left = count as usize;
@@ -104,19 +132,20 @@ impl QpGroup {
         self.lanes.queue_pairs.iter().map(|l| (l.number, l.psn)).collect()
     }
 
-    /// Connects each queue pair to the peer's queue pair with the same index: that of low priority as
-    /// `common` says, the others at service level `level`.
+    /// Connects each queue pair to the peer's queue pair with the same index: those of low priority, the last
+    /// ones of the shards, as `common` says, the others at service level `level`. The peer may have more of
+    /// them.
     pub(crate) fn connect(
         &self,
         to: &[(QpNum, Psn)],
         common: QpConnect,
         level: u8,
     ) -> Result<(), VerbsError> {
-        if to.len() != self.lanes.queue_pairs.len() {
+        if to.len() < self.lanes.queue_pairs.len() {
             return Err(VerbsError::InvalidArgument);
         }
         for (index, (qp_index, &(remote_qp, recv_psn))) in self.lanes.queue_pairs.iter().zip(to).enumerate() {
-            let low = index + 1 == to.len();
+            let low = (index + 1) % self.lanes.each() == 0;
             let address = if low { common.address } else { common.address.with_level(level) };
             let connect = QpConnect { address, remote_qp, send_psn: qp_index.psn, recv_psn, ..common };
             self.rnic.connect_qp(qp_index.number, &connect)?;
@@ -156,21 +185,6 @@ impl QpGroup {
     /// Returns true if the queue pairs are destroyed; waits while they are being destroyed.
     pub(crate) fn is_gone(&self) -> bool {
         *self.gone.lock()
-    }
-
-    /// Seals the queue pairs if nothing is outstanding; returns true if that is the case. Must be called
-    /// under the lock of the operation table, as must [`unseal`](Self::unseal).
-    pub(crate) fn seal(&self) -> bool {
-        let idle = self.lanes.queue_pairs.iter().all(|qp_index| qp_index.is_idle());
-        if idle {
-            self.lanes.queue_pairs.iter().for_each(|qp_index| qp_index.set_sealed(true));
-        }
-        idle
-    }
-
-    /// Reverts [`seal`](Self::seal).
-    pub(crate) fn unseal(&self) {
-        self.lanes.queue_pairs.iter().for_each(|qp_index| qp_index.set_sealed(false));
     }
 }
 

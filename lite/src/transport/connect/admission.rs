@@ -3,12 +3,12 @@
 use super::carrier::Letter;
 use super::connections::Connections;
 use super::wire::{Request, SetUp};
+use crate::base::writers::Ordering;
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::{Peer, PeerLink};
 use crate::transport::conn::{PeerPermit, STAY};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 use proto::{Member, NodeId};

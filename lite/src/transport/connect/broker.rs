@@ -15,6 +15,7 @@ use super::setup::{Unprepared, port_of};
 use super::vouching::Voucher;
 use super::wire::{End, Envelope, MAX_REASON, Message, Request, SetUp, VERSION};
 use crate::Error;
+use crate::base::per_shard::PerShard;
 use crate::base::trace::Event;
 use crate::channel::Channel;
 use crate::planted::{Bug, planted};
@@ -23,6 +24,7 @@ use crate::transport::conn::peers::{Peer, PeerLink};
 use crate::transport::conn::{Conn, QpGroup};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 use platform::Instant;
@@ -102,7 +104,7 @@ impl Connections {
         let prepared = self
             .common_link(member)
             .ok_or(Unprepared::For(Error::NoSharedLink(node)))
-            .and_then(|link| Ok((link, self.prepare(self.config.queue_pairs)?)));
+            .and_then(|link| Ok((link, self.prepare(self.shards.count(), self.config.queue_pairs)?)));
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return Err(Error::NoSuchNode) };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
@@ -340,10 +342,10 @@ impl Connections {
         if !self.attributes.links.contains(&end.link) {
             return Err(refused(alloc::format!("this node does not support {:?}", end.link)));
         }
-        if !(1..=4).contains(&end.queue_pairs.len()) {
-            return Err(refused("a connection has 1 to 4 queue pairs".into()));
-        }
-        let group = self.prepare(end.queue_pairs.len())?;
+        let Some(each) = end.each() else {
+            return Err(refused("a connection has 1 to 4 queue pairs for each of 1 to 16 cores".into()));
+        };
+        let group = self.prepare(end.rpc.cores().min(self.shards.count()), each)?;
         let own = self.end(end.link, &group);
         Ok((self.connect(member, attempt, group, end).map_err(refused)?, own))
     }
@@ -416,17 +418,24 @@ impl Connections {
         self: &Arc<Self>,
         member: &Member,
         attempt: u64,
-        group: QpGroup,
+        mut group: QpGroup,
         end: &End,
     ) -> Result<Arc<Conn>, String> {
+        if end.each() != Some(group.lanes.each()) {
+            return Err("the ends have different queue pairs".into());
+        }
+        // Both ends use as many cores as the one with fewer has.
+        group.truncate(end.rpc.cores()).map_err(|e| e.to_string())?;
         let mtu = end.mtu.min(self.attributes.max_mtu);
         let common = self.qp_connect(end.link, port_of(member), mtu, end.rd_atomic);
         let level = self.qos.level(&self.config);
         group.connect(&end.queue_pairs, common, level).map_err(|e| e.to_string())?;
-        let area = self.area(&group);
-        let rpc = Channel::new(area, end.rpc).ok_or("unusable RPC area")?;
+        let areas = self.areas(&group).into_iter().zip(group.memories().cloned()).zip(end.rpc.iter());
+        let channel = |(shard, (local, remote))| Channel::new(shard, local, remote).map(Arc::new);
+        let channels = areas.enumerate().map(channel).collect::<Option<Vec<_>>>().and_then(PerShard::collect);
+        let channels = Some(channels.ok_or("unusable RPC area")?);
         let key = member.rnic.key;
-        let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, Some(rpc)));
+        let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, group, channels));
         conn.touch(self.platform.now());
         self.plan_sweep(self.platform.now());
         self.by_receive.lock().insert(conn.group().receive_id, conn.clone());

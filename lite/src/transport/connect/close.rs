@@ -16,6 +16,8 @@
 use super::connections::Connections;
 use super::wire::Message;
 use crate::base::member::MemberId;
+use crate::base::writers::Ordering;
+use crate::channel::Channel;
 use crate::planted::{Bug, planted};
 use crate::sometimes::sometimes;
 use crate::transport::conn::peers::{Peer, PeerLink};
@@ -23,7 +25,6 @@ use crate::transport::conn::{Conn, Gone, STAY};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::Instant;
 use proto::Member;
@@ -56,22 +57,14 @@ impl Connections {
 
     /// Seals `conn` if nothing is in flight on it.
     fn seal(&self, conn: &Arc<Conn>, for_room: bool) -> bool {
-        if !self.ops.lock().seal(conn) {
+        if !self.transport.seal(conn) {
             return false;
         }
-        let quiet = conn.rpc.as_ref().is_some_and(|rpc| rpc.is_closable(for_room));
+        let quiet = conn.channels().all(|channel| channel.is_closable(for_room));
         if !quiet {
             self.unseal(conn);
         }
         quiet
-    }
-
-    fn unseal(&self, conn: &Arc<Conn>) {
-        self.ops.lock().unseal(conn);
-        if let Some(rpc) = &conn.rpc {
-            rpc.room.wake_all();
-        }
-        self.resources.wake_all();
     }
 
     /// Handles the peer's proposal to close connection `id`.
@@ -224,9 +217,7 @@ impl Connections {
                 self.defer(&self.served, conn.clone());
                 // Tasks that wait for room use another connection; tasks that wait for an end wait until it
                 // comes.
-                if let Some(rpc) = &conn.rpc {
-                    rpc.room.wake_all();
-                }
+                conn.channels().for_each(|channel| channel.room.wake_all());
                 self.resources.wake_all();
             }
         }
@@ -248,9 +239,7 @@ impl Connections {
         self.trace(|| crate::base::trace::Event::Disconnected { peer: conn.peer });
         self.by_receive.lock().remove(&conn.group().receive_id);
         self.defer(&self.closing, conn.clone());
-        if let Some(rpc) = &conn.rpc {
-            rpc.lose_all();
-        }
+        conn.channels().for_each(Channel::lose_all);
         self.tell_closed(conn);
         self.resources.wake_all();
         self.peer_change.wake_all();
@@ -262,7 +251,7 @@ impl Connections {
     /// it, the peer is told to end it too.
     pub(crate) fn confirm_end(&self, conn: &Conn) {
         let ended = (conn.peer, conn.incarnation);
-        if !conn.has_failed() && !self.ops.lock().unfinished.awaits(ended, conn.id) {
+        if !conn.has_failed() && !self.unfinished.lock().awaits(ended, conn.id) {
             return;
         }
         let member = {
@@ -314,13 +303,13 @@ impl Connections {
 
     /// Handles the peer's message that its queue pairs of connection `id` are destroyed.
     pub(super) fn on_silent(&self, member: &Member, id: u64) {
-        self.ops.lock().unfinished.silent((member.node, member.incarnation), id);
+        self.unfinished.lock().silent((member.node, member.incarnation), id);
         self.drains.wake_all();
     }
 
     /// Forgets the operations lost on the way to a departed peer, whose memory is not used any more.
     pub(crate) fn forget_lost(&self, peer: MemberId) {
-        self.ops.lock().unfinished.forget(peer);
+        self.unfinished.lock().forget(peer);
         self.drains.wake_all();
     }
 

@@ -6,6 +6,7 @@ use crate::base::lock::Mutex;
 #[cfg(feature = "testing")]
 use crate::base::member::MemberId;
 use crate::base::wait::DeferredList;
+use crate::base::writers::{AtomicBool, AtomicU64};
 use crate::transport::conn::{Conn, Gone, PeerPermits};
 use crate::transport::op::Transport;
 use alloc::collections::BTreeMap;
@@ -13,10 +14,9 @@ use alloc::sync::Arc;
 #[cfg(feature = "testing")]
 use alloc::vec::Vec;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicU64};
 #[cfg(feature = "testing")]
 use proto::Attempt;
-use verbs::{Attributes, CqId, Gid, MemoryKey, WrId};
+use verbs::{Attributes, Gid, MemoryKey, WrId};
 
 /// The connections of a node. It extends [`Transport`].
 pub(crate) struct Connections {
@@ -24,7 +24,6 @@ pub(crate) struct Connections {
     pub(crate) attributes: Attributes,
     pub(crate) gid: Gid,
     pub(crate) key: MemoryKey,
-    pub(crate) cq: CqId,
     /// The connections to peers by the identifier of their receives, until their queue pairs are destroyed.
     pub(crate) by_receive: Mutex<BTreeMap<WrId, Arc<Conn>>>,
     /// The identifier of the next connection's receives.
@@ -67,10 +66,12 @@ impl Drop for Connections {
         let conns = self.by_receive.get_mut().values().chain(&loopback);
         let served = conns.filter(|conn| matches!(conn.group().destroy(), Gone::NotYet { .. })).count();
         if served > 0 {
-            self.transport.ops.lock().lose_buffers();
+            self.transport.shards.iter().for_each(|shard| shard.ops.lock().lose_buffers());
         }
-        if let Err(error) = self.transport.rnic.destroy_cq(self.cq) {
-            log::warn!("lite: cannot destroy {:?}: {error}", self.cq);
+        for shard in self.transport.shards.iter() {
+            if let Err(error) = self.transport.rnic.destroy_cq(shard.cq) {
+                log::warn!("lite: cannot destroy {:?}: {error}", shard.cq);
+            }
         }
     }
 }

@@ -20,8 +20,8 @@ use super::wire::{SetUp, VERSION};
 use alloc::vec::Vec;
 use proto::{Attempt, Incarnation, MessageTag, NodeId, Nonce, VoucherKey};
 
-/// The length of the longest datagram, in bytes: that of the smallest path MTU.
-pub(crate) const MAX_DATAGRAM: usize = 256;
+/// The length of the longest datagram, in bytes: the path MTU of an Ethernet without jumbo frames.
+pub(crate) const MAX_DATAGRAM: usize = 1024;
 /// The length of the header, in bytes. Its last bytes are the nonce.
 const HEADER: usize = 44;
 const NONCE: usize = 12;
@@ -92,8 +92,9 @@ pub(crate) fn read(key: &VoucherKey, bytes: &mut [u8]) -> Option<SetUp> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{End, MAX_REASON, Request};
+    use super::super::wire::{End, MAX_REASON, Request, RpcAreas};
     use super::*;
+    use crate::base::config::MOST_CORES;
     use crate::channel::RpcArea;
     use alloc::string::String;
     use alloc::vec;
@@ -126,8 +127,8 @@ mod tests {
             link: LinkKind::InfiniBand,
             mtu: PathMtu::B4096,
             rd_atomic: u8::MAX,
-            queue_pairs: vec![(QpNum::new(0xff_ffff), Psn::new(0xff_ffff)); 4],
-            rpc,
+            queue_pairs: vec![(QpNum::new(0xff_ffff), Psn::new(0xff_ffff)); 4 * MOST_CORES],
+            rpc: RpcAreas::new(&vec![rpc; MOST_CORES]),
         };
         SetUp::Request(Request { end, answer_to: Some(QpNum::new(0xff_ffff)) })
     }

@@ -21,11 +21,11 @@ const RECEIVES: u32 = 64;
 /// The number of datagrams that may wait to be sent.
 const SENDS: u32 = 32;
 /// The number of completions that the queue pair may have.
-pub(super) const DEPTH: u32 = RECEIVES + SENDS;
+pub(crate) const DEPTH: u32 = RECEIVES + SENDS;
 /// The length of the buffer of a receive: the bytes about the source, and the datagram.
 const RECEIVE: u32 = GRH_LEN + MAX_DATAGRAM as u32;
 /// The distance of two buffers of receives.
-const STRIDE: u64 = 320;
+const STRIDE: u64 = 1088;
 /// The offset of the buffers of datagrams to be sent.
 const SEND_BUFFERS: u64 = RECEIVES as u64 * STRIDE;
 /// The Q_Key of all nodes. It keeps datagrams of other programs away, and proves nothing.
@@ -40,6 +40,8 @@ const SEND: WrId = WrId(0);
 pub(crate) struct Endpoint {
     rnic: Arc<dyn Rnic>,
     cq: CqId,
+    /// The length of the longest datagram that the port sends, in bytes.
+    max_len: usize,
     state: Mutex<State>,
     /// The task that takes datagrams.
     pub(super) arrival: Waiters,
@@ -76,7 +78,8 @@ pub(super) enum Next {
 
 impl Endpoint {
     pub(super) fn new(rnic: Arc<dyn Rnic>, cq: CqId) -> Self {
-        Self { rnic, cq, state: Mutex::default(), arrival: Waiters::default() }
+        let max_len = rnic.attributes().max_mtu.bytes().min(MAX_DATAGRAM);
+        Self { rnic, cq, max_len, state: Mutex::default(), arrival: Waiters::default() }
     }
 
     /// Takes memory, and makes the queue pair. Without either, set-ups go through the manager.
@@ -154,7 +157,7 @@ impl Endpoint {
             return false;
         }
         let offset = SEND_BUFFERS + u64::from(state.posted % SENDS) * MAX_DATAGRAM as u64;
-        if bytes.len() > MAX_DATAGRAM || memory.write(offset, bytes).is_err() {
+        if bytes.len() > self.max_len || memory.write(offset, bytes).is_err() {
             return false;
         }
         let data = [Sge { addr: IoAddr(memory.addr().0 + offset), len: bytes.len() as u32 }];

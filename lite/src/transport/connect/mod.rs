@@ -6,7 +6,7 @@ mod carrier;
 mod close;
 mod connections;
 mod datagram;
-mod endpoint;
+pub(crate) mod endpoint;
 mod setup;
 pub(crate) mod vouching;
 pub(crate) mod wire;
@@ -16,4 +16,4 @@ pub(crate) use carrier::Arrivals;
 pub(crate) use carrier::Letter;
 pub(crate) use connections::Connections;
 #[cfg(feature = "testing")]
-pub(crate) use wire::{End, Envelope, Message, Request, SetUp, VERSION};
+pub(crate) use wire::{End, Envelope, Message, Request, RpcAreas, SetUp, VERSION};

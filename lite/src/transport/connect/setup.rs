@@ -1,22 +1,23 @@
 //! The parts of a connection (queue pairs, the memory that the peer writes) and their creation.
 
 use super::connections::Connections;
-use super::endpoint::{self, Endpoint};
+use super::endpoint::Endpoint;
 use super::vouching::Vouching;
-use super::wire::End;
+use super::wire::{End, RpcAreas};
 use crate::Error;
 use crate::base::lock::Mutex;
+use crate::base::per_shard::PerShard;
 use crate::base::wait::DeferredList;
-use crate::channel::RpcArea;
+use crate::base::writers::{AtomicBool, AtomicU64, Ordering};
+use crate::channel::{RpcArea, RpcMemory};
 use crate::transport::conn::{Conn, PeerResources, QpGroup};
 use crate::transport::conn::{PeerPermit, PeerPermits};
-use crate::transport::op::Transport;
+use crate::transport::op::{Shard, Transport};
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use alloc::vec::Vec;
 use proto::{Member, Welcome};
 use verbs::{
-    AddressVector, CqOptions, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError,
-    WrId,
+    AddressVector, LinkKind, PathMtu, PortAddress, Psn, QpConnect, QpNum, QpOptions, VerbsError, WrId,
 };
 
 /// The IP time to live of RDMA packets.
@@ -41,21 +42,14 @@ pub(super) enum Unprepared {
 }
 
 impl Connections {
-    /// Makes the completion queue of a node that joined with `welcome`. Fails with `Refused` if the RNIC has
-    /// none.
-    pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Result<Self, Error> {
-        let config = &transport.config;
-        // The operations with slots, the receives, the messages without slots, all of which complete if their
-        // queue pair fails, and the datagrams.
-        let connections = config.peers * (config.recv_depth() + config.send_depth);
-        let depth = config.operations + connections + endpoint::DEPTH;
-        let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
-        let cq = transport.rnic.create_cq(CqOptions { depth }).map_err(refused)?;
-        Ok(Self {
+    /// Returns no connections of a node that joined with `welcome`.
+    pub(crate) fn new(transport: Arc<Transport>, welcome: &Welcome) -> Self {
+        // Datagrams are rare: the first core takes them all.
+        let cq = transport.shards.first.cq;
+        Self {
             attributes: transport.rnic.attributes(),
             gid: welcome.gid,
             key: transport.rnic.memory_key(),
-            cq,
             endpoint: Endpoint::new(transport.rnic.clone(), cq),
             vouching: Vouching::new(welcome.key.clone(), welcome.time, transport.platform.now()),
             #[cfg(feature = "testing")]
@@ -69,11 +63,11 @@ impl Connections {
             closing: DeferredList::default(),
             served: DeferredList::default(),
             transport,
-        })
+        }
     }
 
-    /// Returns this node's connection to itself: one queue pair, connected to itself. Atomics on own memory
-    /// use it.
+    /// Returns this node's connection to itself: a queue pair for each shard, connected to itself. Atomics on
+    /// own memory use it.
     pub(super) fn loopback(&self) -> Result<Arc<Conn>, Error> {
         let mut loopback = self.loopback.lock();
         // The code that ends this node's membership removes the connection under this lock.
@@ -84,8 +78,8 @@ impl Connections {
             return Ok(conn.clone());
         }
         let refused = |e: VerbsError| Error::Refused(alloc::format!("no loop-back queue pair: {e}"));
-        let options = self.qp_options();
-        let group = QpGroup::create(&self.rnic, &*self.platform, options, 1, None).map_err(refused)?;
+        let options = self.qp_options(self.shards.count());
+        let group = QpGroup::create(&self.rnic, &*self.platform, &options, 1, None).map_err(refused)?;
         let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
         let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
         let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
@@ -94,13 +88,15 @@ impl Connections {
         Ok(loopback.insert(Arc::new(conn)).clone())
     }
 
-    pub(super) fn qp_options(&self) -> QpOptions {
-        QpOptions {
-            send_cq: self.cq,
-            recv_cq: self.cq,
+    /// Returns the options of the queue pairs of the first `shards` shards.
+    fn qp_options(&self, shards: usize) -> Vec<QpOptions> {
+        let options = |shard: &Shard| QpOptions {
+            send_cq: shard.cq,
+            recv_cq: shard.cq,
             send_depth: self.config.send_depth,
             recv_depth: self.config.recv_depth(),
-        }
+        };
+        self.shards.iter().take(shards).map(options).collect()
     }
 
     pub(super) fn qp_connect(
@@ -117,25 +113,28 @@ impl Connections {
             recv_psn: Psn::new(0),
             mtu,
             max_rd_atomic: rd_atomic.min(self.attributes.max_rd_atomic).max(1),
-            ack_timeout: self.config.ack_timeout,
-            retries: self.config.retries,
+            ack_timeout: self.config.retransmission.ack_timeout,
+            retries: self.config.retransmission.retries,
             rnr_retries: 7,
-            min_rnr_delay: self.config.rnr_delay,
+            min_rnr_delay: self.config.retransmission.rnr_delay,
         }
     }
 
-    /// Takes a permit, and creates queue pairs and memory for a connection.
-    pub(super) fn prepare(&self, count: usize) -> Result<QpGroup, Unprepared> {
+    /// Takes a permit, and creates `each` queue pairs and memory for each of the first `shards` shards.
+    pub(super) fn prepare(&self, shards: usize, each: usize) -> Result<QpGroup, Unprepared> {
         let permit = PeerPermit::take(&self.permits, self.config.peers).ok_or(Unprepared::Crowded)?;
         let run = |len: u32| {
             let asked = u64::from(len);
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
             self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
-        let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
+        let slots = self.config.reply_slot * self.config.slots();
+        let both = |_| Ok(Arc::new((run(self.config.ring)?, run(slots)?)));
+        let memory = PerShard::try_new(shards, both)?;
         let receive_id = WrId(self.next_receive_id.fetch_add(1, Ordering::Relaxed));
         let peer = PeerResources { memory, permit, receive_id };
-        let group = QpGroup::create(&self.rnic, &*self.platform, self.qp_options(), count, Some(peer));
+        let options = self.qp_options(shards);
+        let group = QpGroup::create(&self.rnic, &*self.platform, &options, each, Some(peer));
         group.map_err(|error| match error {
             // Other connections use them up, unless no peer is connected.
             VerbsError::NoResources if PeerPermit::taken(&self.permits) > 0 => Unprepared::Crowded,
@@ -143,15 +142,16 @@ impl Connections {
         })
     }
 
-    pub(super) fn area(&self, group: &QpGroup) -> RpcArea {
-        let (ring, slots) = group.memory.as_ref().map(|(r, s)| (r.addr(), s.addr())).unwrap_or_default();
-        RpcArea {
-            ring,
+    /// Returns the memory of a connection for RPC, by shard.
+    pub(super) fn areas(&self, group: &QpGroup) -> Vec<RpcArea> {
+        let area = |memory: &RpcMemory| RpcArea {
+            ring: memory.0.addr(),
             ring_len: self.config.ring,
-            slots,
+            slots: memory.1.addr(),
             slot_len: self.config.reply_slot,
             slot_count: self.config.slots(),
-        }
+        };
+        group.memories().map(area).collect()
     }
 
     pub(super) fn end(&self, link: LinkKind, group: &QpGroup) -> End {
@@ -160,7 +160,7 @@ impl Connections {
             mtu: self.attributes.max_mtu,
             rd_atomic: self.attributes.max_rd_atomic,
             queue_pairs: group.ends(),
-            rpc: self.area(group),
+            rpc: RpcAreas::new(&self.areas(group)),
         }
     }
 

@@ -3,14 +3,16 @@
 //! The messages of a set-up travel encrypted, as [`datagram`](super::datagram)s on the fabric or in a
 //! [`Message`] through the manager. The messages about its end travel through the manager.
 
+use crate::base::config::MOST_CORES;
 use crate::channel::area::RpcArea;
 use alloc::string::String;
 use alloc::vec::Vec;
+use platform::IoAddr;
 use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 9;
+pub(crate) const VERSION: u8 = 10;
 
 /// The maximum length of the reason of a refusal, in bytes, so that it fits a datagram.
 pub(crate) const MAX_REASON: usize = 120;
@@ -24,10 +26,53 @@ pub(crate) struct End {
     pub(crate) mtu: PathMtu,
     /// The number of READs and atomics that the sender serves at once.
     pub(crate) rd_atomic: u8,
-    /// Queue pair numbers and first PSNs.
+    /// The numbers and first PSNs of the queue pairs: as many for each core, those of the first core first.
     pub(crate) queue_pairs: Vec<(QpNum, Psn)>,
     /// The memory for RPC messages.
-    pub(crate) rpc: RpcArea,
+    pub(crate) rpc: RpcAreas,
+}
+
+/// The memory for RPC messages of all cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RpcAreas {
+    /// The length of each ring, in bytes.
+    ring_len: u32,
+    /// The length of each slot, in bytes.
+    slot_len: u32,
+    /// The number of slots of each core.
+    slot_count: u32,
+    /// The addresses of ring and slots, by core.
+    addrs: Vec<(IoAddr, IoAddr)>,
+}
+
+impl RpcAreas {
+    /// Makes the areas of all cores, which have the lengths of the first.
+    pub(crate) fn new(areas: &[RpcArea]) -> Self {
+        let (ring_len, slot_len, slot_count) =
+            areas.first().map_or((0, 0, 0), |area| (area.ring_len, area.slot_len, area.slot_count));
+        let addrs = areas.iter().map(|area| (area.ring, area.slots)).collect();
+        Self { ring_len, slot_len, slot_count, addrs }
+    }
+
+    /// Returns the number of cores.
+    pub(crate) fn cores(&self) -> usize {
+        self.addrs.len()
+    }
+
+    /// Returns the areas, by core.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RpcArea> {
+        let Self { ring_len, slot_len, slot_count, .. } = *self;
+        self.addrs.iter().map(move |&(ring, slots)| RpcArea { ring, ring_len, slots, slot_len, slot_count })
+    }
+}
+
+impl End {
+    /// Returns the number of queue pairs for each core, if it is the same for all cores and LITE can use it.
+    pub(crate) fn each(&self) -> Option<usize> {
+        let (all, cores) = (self.queue_pairs.len(), self.rpc.cores());
+        let each = all.checked_div(cores)?;
+        (cores <= MOST_CORES && (1..=4).contains(&each) && each * cores == all).then_some(each)
+    }
 }
 
 /// A request for a connection.
@@ -86,7 +131,6 @@ pub(crate) struct Envelope {
 mod tests {
     use super::*;
     use alloc::vec;
-    use platform::IoAddr;
 
     #[test]
     fn golden_bytes() {
@@ -102,20 +146,21 @@ mod tests {
             mtu: PathMtu::B1024,
             rd_atomic: 16,
             queue_pairs: vec![(QpNum::new(0x11), Psn::new(0x22))],
-            rpc,
+            rpc: RpcAreas::new(&[rpc]),
         };
         let request = SetUp::Request(Request { end, answer_to: Some(QpNum::new(0x33)) });
         let bytes = proto::encode(&request);
         // Varints, little-endian.
-        let golden = [0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2, 1, 0x33];
+        let golden =
+            [0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x80, 2, 64, 2, 1, 0x80, 0x20, 0x80, 0xa0, 2, 1, 0x33];
         assert_eq!(bytes, golden);
         assert_eq!(proto::decode::<SetUp>(&bytes), Ok(request));
-        assert!(proto::decode::<SetUp>(&golden[..18]).is_err());
+        assert!(proto::decode::<SetUp>(&golden[..19]).is_err());
         let carried = Envelope { version: VERSION, attempt: 5, message: Message::SetUp(vec![7, 8]) };
-        assert_eq!(proto::encode(&carried), [9, 5, 0, 2, 7, 8]);
+        assert_eq!(proto::encode(&carried), [10, 5, 0, 2, 7, 8]);
         let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [9, 5, 1, 0xc8, 1]);
+        assert_eq!(proto::encode(&close), [10, 5, 1, 0xc8, 1]);
         let broken = Envelope { version: VERSION, attempt: 6, message: Message::Broken };
-        assert_eq!(proto::encode(&broken), [9, 6, 4]);
+        assert_eq!(proto::encode(&broken), [10, 6, 4]);
     }
 }

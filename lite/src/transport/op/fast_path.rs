@@ -5,7 +5,7 @@
 
 use super::links::MemberIndex;
 use super::status::{OpId, OpStage};
-use super::table::Released;
+use super::table::{Released, Shard};
 use super::transport::Transport;
 use super::validity::StampId;
 use super::work::{Effect, MAX_INLINE, NotPosted, Verb};
@@ -50,14 +50,17 @@ impl Transport {
         deadline: Instant,
         (class, admitted): (&Class, bool),
         waker: Waker,
-    ) -> Option<OpId> {
-        let (share, traced) =
-            if self.standing.is_plain() { (Share::All, false) } else { self.attention(class, admitted)? };
+    ) -> Option<InFlight<'_>> {
+        let mut shard = self.shards.here(&*self.platform);
+        let (mut share, mut traced) = (Share::All, false);
+        if !self.standing.is_plain() {
+            (shard, share, traced) = self.attention(shard, route.member, class, admitted)?;
+        }
         let bytes = self.bounce_len(verb);
         let to = {
             // The mapping is checked under this lock: a task that changes it then finds the operations
             // posted before under this lock.
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             let touch = Effect { stamp: route.stamp, changes: verb.changes() };
             let waits = (waker, deadline);
             let to = ops.take_fast(route.member, share, touch, bytes, self.send_depth, waits)?;
@@ -69,21 +72,30 @@ impl Transport {
             self.record_posted(to.id, verb);
         }
         let remote = RemoteAddr { addr: route.addr, key: to.key };
-        self.submit(to.qp, (to.id, false), to.offset, verb, remote).ok().map(|()| to.id)
+        self.submit((shard, to.qp), (to.id, false), to.offset, verb, remote).ok()?;
+        Some(InFlight::on(shard, to.id))
     }
 
-    /// Returns the queue pairs for an operation, and true if events are traced; `None` if no operation may
-    /// begin, or may be delayed.
+    /// Returns the shard and the queue pairs for an operation of the cores of `here` on memory of `member`,
+    /// and true if events are traced; `None` if no operation may begin, or may be delayed.
     #[cold]
-    fn attention(&self, class: &Class, admitted: bool) -> Option<(Share, bool)> {
+    fn attention<'s>(
+        &'s self,
+        here: &'s Shard,
+        member: MemberIndex,
+        class: &Class,
+        admitted: bool,
+    ) -> Option<(&'s Shard, Share, bool)> {
         let qos = &self.local.qos;
         let may_begin = self.local.lease.may_begin() && (admitted || !class.is_rated(qos));
-        may_begin.then(|| (class.share(qos), self.standing.is_traced()))
+        // A peer with fewer cores has no queue pairs for some shards.
+        let shard = here.ops.lock().links.shard_to(member).map_or(here, |used| self.shards.at(used));
+        may_begin.then(|| (shard, class.share(qos), self.standing.is_traced()))
     }
 
     #[cold]
     fn record_posted(&self, id: OpId, verb: Verb<'_>) {
-        let lane = self.ops.lock().lane_of(id);
+        let lane = self.shards.of(id).ops.lock().lane_of(id);
         if let Some((peer, qp_index)) = lane {
             self.local.record(super::post::posted(id, verb, peer, qp_index));
         }
@@ -107,7 +119,7 @@ impl Transport {
     #[inline(always)]
     pub(crate) fn submit(
         &self,
-        qp: QpNum,
+        (shard, qp): (&Shard, QpNum),
         (id, detached): (OpId, bool),
         offset: Option<BufferOffset>,
         verb: Verb<'_>,
@@ -125,7 +137,7 @@ impl Transport {
                 SendOp::Write { data: Payload::Inline(bytes), remote, imm }
             }
             (Verb::Write { head, tail, imm }, Some(offset)) => {
-                let (buffers, addr) = (&self.buffers, self.buffers.addr(offset));
+                let (buffers, addr) = (&shard.buffers, shard.buffers.addr(offset));
                 sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
                 let is_filled = buffers.write(offset, 0, head).is_ok()
                     && (tail.is_empty() || buffers.write(offset, head.len(), tail).is_ok());
@@ -133,30 +145,35 @@ impl Transport {
                     return Err(self.cancel(id));
                 }
                 if detached {
-                    self.ends.filled(id);
+                    shard.ends.filled(id);
                 }
                 SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }
             (Verb::Read { len }, Some(offset)) => {
-                sge = [Sge { addr: self.buffers.addr(offset), len }];
+                sge = [Sge { addr: shard.buffers.addr(offset), len }];
                 SendOp::Read { into: &sge, remote }
             }
             (Verb::FetchAdd { add }, Some(offset)) => {
-                SendOp::FetchAdd { result: self.buffers.addr(offset), remote, add }
+                SendOp::FetchAdd { result: shard.buffers.addr(offset), remote, add }
             }
             (Verb::CompareSwap { compare, swap }, Some(offset)) => {
-                SendOp::CompareSwap { result: self.buffers.addr(offset), remote, compare, swap }
+                SendOp::CompareSwap { result: shard.buffers.addr(offset), remote, compare, swap }
             }
             (_, None) => return Err(self.cancel(id)),
         };
         let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
-        self.hand_over(qp, id, &work)
+        self.hand_over((shard, qp), id, &work)
     }
 
     /// Passes the work request of an operation that has a slot to the RNIC. On `Err` the slot has been
     /// released.
     #[inline(always)]
-    pub(super) fn hand_over(&self, qp: QpNum, id: OpId, work: &SendWr<'_>) -> Result<(), NotPosted> {
+    pub(super) fn hand_over(
+        &self,
+        (shard, qp): (&Shard, QpNum),
+        id: OpId,
+        work: &SendWr<'_>,
+    ) -> Result<(), NotPosted> {
         match self.rnic.post_send(qp, slice::from_ref(work)) {
             Ok(()) => {
                 self.platform.wake_poller();
@@ -164,17 +181,17 @@ impl Transport {
             }
             Err((_, error)) => {
                 self.cancel(id);
-                Err(self.not_posted(error))
+                Err(self.not_posted(shard, error))
             }
         }
     }
 
-    /// Returns the reason for which the RNIC did not accept a work request.
+    /// Returns the reason for which the RNIC did not accept a work request of a shard.
     #[cold]
-    pub(super) fn not_posted(&self, error: VerbsError) -> NotPosted {
+    pub(super) fn not_posted(&self, shard: &Shard, error: VerbsError) -> NotPosted {
         match error {
             VerbsError::NoResources => {
-                self.ops.lock().want();
+                shard.ops.lock().want();
                 NotPosted::Busy
             }
             VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
@@ -185,6 +202,37 @@ impl Transport {
     /// Polls a work request for which a task waits.
     #[inline(always)]
     pub(crate) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
+        self.shards.of(id).poll_op(id, cx)
+    }
+
+    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    pub(crate) fn let_go(&self, id: OpId) {
+        self.shards.of(id).let_go(id);
+    }
+}
+
+impl Shard {
+    /// Ends the interest in a work request of this shard: no task waits for it or needs its result any more.
+    #[inline]
+    fn let_go(&self, id: OpId) {
+        let released = self.ops.lock().let_go(id);
+        self.released(released);
+    }
+
+    /// Wakes the tasks that wait for what an operation has released.
+    #[inline(always)]
+    fn released(&self, Released { wanted, own }: Released) {
+        if wanted {
+            self.wake_waiters();
+        }
+        if let Some(own) = own {
+            self.give_back(own);
+        }
+    }
+
+    /// Polls a work request of this shard for which a task waits.
+    #[inline(always)]
+    fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
         if self.ends.is_past(id) {
             return Poll::Ready((Ended::Done, None));
         }
@@ -211,22 +259,11 @@ impl Transport {
         })
     }
 
-    /// Wakes the tasks that wait for what an operation has released.
-    #[inline(always)]
-    fn released(&self, Released { wanted, own }: Released) {
-        if wanted {
-            self.wake_waiters();
-        }
-        if let Some(own) = own {
-            self.give_back(own);
-        }
-    }
-
-    /// Ends the interest in a work request: no task waits for it or needs its result any more.
+    /// Copies the result of a read into `into`. Call only after the end of the operation, which must own its
+    /// slot.
     #[inline]
-    pub(crate) fn let_go(&self, id: OpId) {
-        let released = self.ops.lock().let_go(id);
-        self.released(released);
+    pub(crate) fn read(&self, id: OpId, into: &mut [u8]) -> Result<(), Error> {
+        self.buffers.read(self.ends.offset(id), into).map_err(|_| Error::Unknown)
     }
 }
 
@@ -270,23 +307,29 @@ pub(crate) enum Ended {
 /// A work request, and its buffer, if it has one. If it is dropped before its end, both stay in
 /// quarantine until its completion; afterwards others may use them.
 pub(crate) struct InFlight<'n> {
-    node: &'n Transport,
+    shard: &'n Shard,
     /// `None` once nothing is held any more.
     id: Option<OpId>,
 }
 
 impl<'n> InFlight<'n> {
     #[inline]
-    pub(crate) fn new(node: &'n Transport, id: OpId) -> Self {
-        Self { node, id: Some(id) }
+    pub(crate) fn new(transport: &'n Transport, id: OpId) -> Self {
+        Self::on(transport.shards.of(id), id)
+    }
+
+    /// Returns a work request of that shard.
+    #[inline(always)]
+    pub(super) fn on(shard: &'n Shard, id: OpId) -> Self {
+        Self { shard, id: Some(id) }
     }
 
     /// Releases what is still held after [`Ended::Done`].
     #[inline(always)]
     pub(crate) fn release(mut self) {
         if let Some(id) = self.id.take() {
-            let released = self.node.ops.lock().release_done(id);
-            self.node.released(released);
+            let released = self.shard.ops.lock().release_done(id);
+            self.shard.released(released);
         }
         // Nothing is left to drop.
         core::mem::forget(self);
@@ -295,13 +338,12 @@ impl<'n> InFlight<'n> {
     /// Copies the result of a read. Call only after the future has resolved to [`Ended::Done`].
     #[inline]
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
-        let offset = self.id.map(|id| self.node.ends.offset(id)).ok_or(Error::Unknown)?;
-        self.node.buffers.read(offset, into).map_err(|_| Error::Unknown)
+        self.shard.read(self.id.ok_or(Error::Unknown)?, into)
     }
 
     /// Returns the status of the completion.
     pub(crate) fn status(&self) -> Status {
-        self.id.map_or(Status::Success, |id| self.node.ops.lock().status(id))
+        self.id.map_or(Status::Success, |id| self.shard.ops.lock().status(id))
     }
 }
 
@@ -311,7 +353,7 @@ impl Future for InFlight<'_> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
         let Some(id) = self.id else { return Poll::Ready(Ended::Done) };
-        self.node.poll_op(id, cx).map(|(ended, id)| {
+        self.shard.poll_op(id, cx).map(|(ended, id)| {
             self.id = id;
             ended
         })
@@ -322,7 +364,7 @@ impl Drop for InFlight<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.node.let_go(id);
+            self.shard.let_go(id);
         }
     }
 }

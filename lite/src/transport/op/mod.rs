@@ -17,7 +17,9 @@ pub(crate) use fast_path::{Ended, FastRoute, InFlight, TaskWaker};
 pub(crate) use links::MemberIndex;
 pub(crate) use post::posted;
 pub(crate) use status::{OpId, receive_of};
-pub(crate) use table::WaitMode;
+#[cfg(feature = "testing")]
+pub(crate) use table::OpTable;
+pub(crate) use table::{Shard, WaitMode};
 pub(crate) use transport::Transport;
 pub(crate) use unfinished::Moment;
 pub(crate) use validity::{STAMP_BITS, Stamp, StampId};

@@ -1,16 +1,16 @@
 //! The posting of one work request on a connection that its caller has chosen: of a task, or of LITE itself.
 
-use super::fast_path::FastRoute;
-use super::fast_path::join;
+use super::fast_path::{FastRoute, InFlight, join};
 use super::status::{OpId, unsignaled_id};
-use super::table::WaitMode;
+use super::table::{Shard, WaitMode};
 use super::transport::Transport;
 use super::work::{Access, Effect, MAX_INLINE, NotPosted, Verb};
 use crate::Permissions;
 use crate::base::own::{Elements, Hold, OwnPiece};
 use crate::base::qos::Share;
 use crate::base::trace::{Event, Work};
-use crate::transport::conn::{Conn, QueuePair, RPC_QP};
+use crate::channel::Channel;
+use crate::transport::conn::{Conn, QueuePair};
 use alloc::sync::Arc;
 use core::task::Waker;
 use platform::{Instant, IoAddr};
@@ -21,40 +21,37 @@ use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 const SHORT: usize = 128;
 
 impl Transport {
-    /// Posts a message on `conn`: writes `head`, then `tail`, to `addr`, and tells the peer `imm`. No task
-    /// will wait for its end.
+    /// Posts a message on the queue pair of RPC that `shard` has of `conn`: writes `head`, then `tail`, to
+    /// `addr`, and tells the peer `imm`. No task will wait for its end.
     #[inline(always)]
     pub(crate) fn post_message<const HEAD: usize>(
         &self,
-        conn: &Arc<Conn>,
+        (conn, shard): (&Arc<Conn>, usize),
         (head, tail): (&[u8; HEAD], &[u8]),
         addr: IoAddr,
         imm: u32,
     ) -> Result<(), NotPosted> {
-        let Some(qp) = conn.queue_pair(RPC_QP) else { return Err(NotPosted::Invalid) };
+        let qp_index = conn.group.lanes.rpc(shard);
+        let Some(qp) = conn.queue_pair(qp_index) else { return Err(NotPosted::Invalid) };
         let is_plain = self.standing.is_plain();
         if !is_plain && self.local.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
         let verb = Verb::Write { head, tail, imm: Some(imm) };
         let (bytes, depth) = (self.bounce_len(verb), self.send_depth);
+        let shard = self.shards.at(shard);
         // A message that the RNIC copies when it is posted needs no slot, unless it is signalled.
-        if bytes.is_none() && is_plain && self.ops.lock().take_unsignaled(conn, qp, depth)? {
-            return self.post_unsignaled(
-                conn,
-                qp,
-                (head, tail),
-                RemoteAddr { addr, key: conn.remote_key.rkey },
-                imm,
-            );
+        if bytes.is_none() && is_plain && shard.ops.lock().take_unsignaled(conn, qp, depth)? {
+            let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
+            return self.post_unsignaled((conn, shard), qp, (head, tail), remote, imm);
         }
-        let taken = self.ops.lock().take((conn, RPC_QP), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
+        let taken = shard.ops.lock().take((conn, qp_index), Effect::NOTHING, bytes, depth, WaitMode::Nobody);
         let (id, offset) = taken?;
         if !is_plain {
-            self.local.trace(|| posted(id, verb, conn.peer, RPC_QP));
+            self.local.trace(|| posted(id, verb, conn.peer, qp_index));
         }
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
-        self.submit(qp.number, (id, true), offset, verb, remote)
+        self.submit((shard, qp.number), (id, true), offset, verb, remote)
     }
 
     /// Posts a message that has been counted on its queue pair, unsignalled. If it fails, its completion
@@ -62,7 +59,7 @@ impl Transport {
     #[inline(always)]
     fn post_unsignaled<const HEAD: usize>(
         &self,
-        conn: &Conn,
+        (conn, shard): (&Conn, &Shard),
         qp: &QueuePair,
         (head, tail): (&[u8; HEAD], &[u8]),
         remote: RemoteAddr,
@@ -91,23 +88,25 @@ impl Transport {
                 Ok(())
             }
             Err(error) => {
-                let ops = self.ops.lock();
+                let ops = shard.ops.lock();
                 qp.cancel_unsignaled();
                 drop(ops);
-                Err(self.not_posted(error))
+                Err(self.not_posted(shard, error))
             }
         }
     }
 
-    /// Posts a signalled message without bytes or effect on `conn`, if unsignalled ones may be in flight: its
-    /// end is theirs too. `addr` is the address of any memory of the peer.
-    pub(crate) fn post_flush(&self, conn: &Arc<Conn>, addr: IoAddr) -> Result<(), NotPosted> {
-        let Some(qp) = conn.queue_pair(RPC_QP).filter(|qp| qp.has_unsignaled()) else { return Ok(()) };
-        let lane = (conn, RPC_QP);
-        let taken = self.ops.lock().take(lane, Effect::NOTHING, None, self.send_depth, WaitMode::Nobody);
+    /// Posts a signalled message without bytes or effect on the queue pair of a channel of `conn`, if
+    /// unsignalled ones may be in flight: its end is theirs too.
+    pub(crate) fn post_flush(&self, conn: &Arc<Conn>, channel: &Channel) -> Result<(), NotPosted> {
+        let qp_index = conn.group.lanes.rpc(channel.shard);
+        let Some(qp) = conn.queue_pair(qp_index).filter(|qp| qp.has_unsignaled()) else { return Ok(()) };
+        let (lane, shard) = ((conn, qp_index), self.shards.at(channel.shard));
+        let taken = shard.ops.lock().take(lane, Effect::NOTHING, None, self.send_depth, WaitMode::Nobody);
         let (id, _) = taken?;
         let verb = Verb::Write { head: &[], tail: &[], imm: None };
-        self.submit(qp.number, (id, true), None, verb, RemoteAddr { addr, key: conn.remote_key.rkey })
+        let remote = RemoteAddr { addr: channel.remote.ring, key: conn.remote_key.rkey };
+        self.submit((shard, qp.number), (id, true), None, verb, remote)
     }
 
     /// Posts `verb` on a queue pair of `conn`, with `pass` if it accesses a region. A task waits for it.
@@ -124,14 +123,15 @@ impl Transport {
             return Err(NotPosted::Busy);
         }
         let touch = pass.map_or(Effect::NOTHING, |p| p.touch(verb));
+        let shard = self.shards.at(conn.group.lanes.shard_of(qp_index));
         let (id, offset) = {
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             let depth = self.send_depth;
             ops.take((conn, qp_index), touch, self.bounce_len(verb), depth, WaitMode::Task)?
         };
         self.local.trace(|| posted(id, verb, conn.peer, qp_index));
-        self.submit(qp.number, (id, false), offset, verb, remote).map(|()| id)
+        self.submit((shard, qp.number), (id, false), offset, verb, remote).map(|()| id)
     }
 
     /// Posts a read into memory of the application, or a write from it, as [`try_post`](Self::try_post) does;
@@ -150,8 +150,9 @@ impl Transport {
         }
         let changes = right == Permissions::WRITE;
         let touch = pass.map_or(Effect::NOTHING, |p| Effect { stamp: p.stamp, changes });
+        let shard = self.shards.at(conn.group.lanes.shard_of(qp_index));
         let id = {
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             ops.take_own((conn, qp_index), touch, hold, self.send_depth)?
         };
@@ -164,7 +165,7 @@ impl Transport {
         let (peer, queue_pair) = (conn.peer, qp_index as u8);
         self.local.trace(|| Event::Posted { id: id.wr_id().0, work, peer, queue_pair, bytes });
         let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: false, fence: false };
-        self.hand_over(qp.number, id, &work).map(|()| id)
+        self.hand_over((shard, qp.number), id, &work).map(|()| id)
     }
 
     /// Does the work of [`post_fast`](Self::post_fast) for a read into memory of the application, or a write
@@ -176,13 +177,14 @@ impl Transport {
         ((addr, len), hold): (OwnPiece, &Hold),
         deadline: Instant,
         waker: Waker,
-    ) -> Option<OpId> {
+    ) -> Option<InFlight<'_>> {
         if !self.standing.is_plain() {
             return None;
         }
         let changes = right == Permissions::WRITE;
+        let shard = self.shards.here(&*self.platform);
         let to = {
-            let mut ops = self.ops.lock();
+            let mut ops = shard.ops.lock();
             let touch = Effect { stamp: route.stamp, changes };
             let to =
                 ops.take_fast(route.member, Share::All, touch, None, self.send_depth, (waker, deadline))?;
@@ -198,14 +200,16 @@ impl Transport {
             SendOp::Read { into: &list, remote }
         };
         let work = SendWr { id: to.id.wr_id(), op, signaled: true, solicited: false, fence: false };
-        self.hand_over(to.qp, to.id, &work).ok().map(|()| to.id)
+        self.hand_over((shard, to.qp), to.id, &work).ok()?;
+        Some(InFlight::on(shard, to.id))
     }
 
     /// Releases the slot of an operation that could not be posted. Returns the default reason, `Invalid`.
     #[cold]
     pub(crate) fn cancel(&self, id: OpId) -> NotPosted {
-        let wakes = self.ops.lock().cancel(id);
-        self.wake(wakes);
+        let shard = self.shards.of(id);
+        let wakes = shard.ops.lock().cancel(id);
+        shard.wake(wakes);
         NotPosted::Invalid
     }
 }

@@ -2,16 +2,22 @@
 //! without a lock.
 
 use crate::base::bounce::BufferOffset;
-use crate::base::config::MOST_SLOTS;
+use crate::base::config::{MOST_CORES, MOST_SLOTS};
+use crate::base::writers::{AtomicU64, Ordering};
 use alloc::sync::Arc;
 use core::num::NonZeroU64;
-use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::WrId;
 
-/// The number of bits of a slot's index, which bounds the number of slots.
-const INDEX_BITS: u32 = 20;
+/// The number of bits of a slot's index within its shard, which bounds the number of slots.
+const SLOT_BITS: u32 = 16;
+const SLOT: u64 = (1 << SLOT_BITS) - 1;
+const _: () = assert!(MOST_SLOTS == 1 << SLOT_BITS);
+/// The number of bits of a shard's number.
+const SHARD_BITS: u32 = 4;
+const _: () = assert!(MOST_CORES == 1 << SHARD_BITS);
+/// The number of bits that name a slot of the node: its index, and its shard above.
+const INDEX_BITS: u32 = SLOT_BITS + SHARD_BITS;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
-const _: () = assert!(MOST_SLOTS == 1 << INDEX_BITS);
 /// The number of bits of the stage in a word; the use of the slot is above them.
 const STAGE_BITS: u32 = 3;
 
@@ -35,28 +41,34 @@ pub(crate) fn receive_of(id: WrId) -> Option<WrId> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpId(NonZeroU64);
 
-/// The first use of a slot.
-const FIRST: u64 = 1 << INDEX_BITS;
+/// The bit that all identifiers have, so that none is zero.
+const OPERATION: NonZeroU64 = NonZeroU64::MIN.saturating_add((1 << 62) - 1);
+/// The difference of two uses of a slot that follow each other.
+const USE: u64 = 1 << INDEX_BITS;
 
 impl OpId {
-    /// Returns the first use of a slot.
-    pub(crate) fn first(index: u32) -> Self {
-        Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(u64::from(index) & INDEX)
+    /// Returns the first use of a slot of a shard.
+    pub(crate) fn first(shard: usize, index: u32) -> Self {
+        let place = (shard as u64) << SLOT_BITS | u64::from(index);
+        Self(OPERATION | place & INDEX)
     }
 
-    /// Returns the next use of the slot. Uses repeat after 2^43, which takes one slot weeks.
+    /// Returns the next use of the slot. Uses repeat after 2^42, which takes one slot weeks.
     #[inline]
     pub(crate) fn next(self) -> Self {
-        NonZeroU64::new((self.0.get() + FIRST) & !UNSIGNALED).map_or(Self::first(0), Self)
+        Self(OPERATION | (self.0.get() + USE) & !UNSIGNALED)
     }
 
-    fn with(self, index: u64) -> Self {
-        Self(self.0 | index)
-    }
-
+    /// Returns the index of the slot within its shard.
     #[inline]
     pub(crate) fn index(self) -> usize {
-        (self.0.get() & INDEX) as usize
+        (self.0.get() & SLOT) as usize
+    }
+
+    /// Returns the number of the slot's shard.
+    #[inline]
+    pub(crate) fn shard(self) -> usize {
+        ((self.0.get() & INDEX) >> SLOT_BITS) as usize
     }
 
     pub(crate) fn wr_id(self) -> WrId {
@@ -103,16 +115,15 @@ struct End {
     offset: AtomicU64,
 }
 
-/// The states of the operations in all slots, which their tasks read without the lock of the table.
-/// It only changes under the lock of the table, except by [`filled`](OpStatuses::filled).
+/// The states of the operations in all slots of a shard, which their tasks read without the lock of the
+/// table. It only changes under the lock of the table, except by [`filled`](OpStatuses::filled).
 #[derive(Clone)]
 pub(crate) struct OpStatuses(Arc<[End]>);
 
 impl OpStatuses {
-    pub(crate) fn new(count: u32) -> Self {
-        let end =
-            |i| End { word: AtomicU64::new(OpId::first(i).word(OpStage::OnWire)), offset: AtomicU64::new(0) };
-        Self((0..count).map(end).collect())
+    pub(crate) fn new(shard: usize, count: u32) -> Self {
+        let word = |i| AtomicU64::new(OpId::first(shard, i).word(OpStage::OnWire));
+        Self((0..count).map(|i| End { word: word(i), offset: AtomicU64::new(0) }).collect())
     }
 
     #[inline]
@@ -182,27 +193,35 @@ mod tests {
 
     #[test]
     fn a_word_tells_each_stage_of_one_use_of_one_slot() {
-        let ends = OpStatuses::new(3);
-        let id = OpId::first(2);
+        let ends = OpStatuses::new(0, 3);
+        let id = OpId::first(0, 2);
         assert_eq!(OpId::from_wr_id(id.next().wr_id()), Some(id.next()));
         assert_eq!(OpId::from_wr_id(WrId(0)), None);
         for stage in [OpStage::Late, OpStage::Done, OpStage::Failed, OpStage::OnWire] {
             ends.set(id, stage);
             assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
             assert!(!ends.is_past(id) && ends.is_past(id.next()));
-            assert_eq!(ends.look(OpId::first(1)), Some(OpStage::OnWire));
+            assert_eq!(ends.look(OpId::first(0, 1)), Some(OpStage::OnWire));
         }
         assert!(!ends.is_filled(id));
         ends.filled(id);
-        assert!(ends.is_filled(id) && !ends.is_filled(id.next()) && !ends.is_filled(OpId::first(1)));
+        assert!(ends.is_filled(id) && !ends.is_filled(id.next()) && !ends.is_filled(OpId::first(0, 1)));
         ends.set(id.next(), OpStage::OnWire);
         assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
         assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(OpStage::OnWire)));
-        // After the last use they begin again, and no value is zero.
+        // After the last use they begin again.
         let last = OpId(id.0 | !INDEX & !UNSIGNALED);
-        assert_eq!((last.next().0.get(), last.next().next()), (2, id));
-        assert_eq!(OpId(OpId::first(0).0 | !INDEX & !UNSIGNALED).next(), OpId::first(0));
+        assert_eq!(last.next(), id);
         assert_eq!(receive_of(last.wr_id()), None);
         assert_eq!(receive_of(unsignaled_id(WrId(7))), Some(WrId(7)));
+    }
+
+    #[test]
+    fn an_operation_names_its_shard_and_its_slot() {
+        for (shard, slot) in [(0, 0), (1, 0), (15, 65_535), (3, 7)] {
+            let id = OpId::first(shard, slot).next();
+            assert_eq!((id.shard(), id.index()), (shard, slot as usize));
+            assert_eq!(OpId::from_wr_id(id.wr_id()), Some(id));
+        }
     }
 }

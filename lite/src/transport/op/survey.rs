@@ -2,12 +2,11 @@
 //! all of a mapping or of a connection, and about deadlines.
 
 use super::status::{OpId, OpStage, OpStatuses};
-use super::table::{OpTable, Slot, SlotState, Wakes};
-use super::unfinished::Moment;
+use super::table::{OpTable, Released, Slot, SlotState, Wakes, give_back, release};
 use super::validity::StampId;
+use crate::planted::{Bug, planted};
 use crate::transport::conn::{Conn, Link};
 use alloc::sync::Arc;
-use core::ops::Range;
 use core::task::{Context, Waker};
 use platform::Instant;
 use proto::NodeId;
@@ -22,7 +21,7 @@ impl OpTable {
     /// Returns the number of slots in use.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.iter().filter(|slot| slot.state != SlotState::Free).count()
     }
 
     /// Makes the next end of an operation wake the tasks that wait for resources or for ends. Must be called
@@ -44,21 +43,69 @@ impl OpTable {
         Some((conn.peer, usize::from(slot.qp_index)))
     }
 
-    /// Returns true if an operation through that mapping is on the wire, or may still change its memory. The
-    /// next end of an operation wakes the tasks that wait for a change.
-    pub(crate) fn passes(&mut self, stamp: StampId) -> bool {
-        let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
-            || self.unfinished.passes(stamp);
+    /// Returns true if an operation of this table through that mapping is on the wire. Its end wakes the
+    /// tasks that wait for a change.
+    pub(super) fn passes(&mut self, stamp: StampId) -> bool {
+        let passes = self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way());
         self.wanted |= passes;
         passes
     }
 
-    /// Returns true if an operation that was given up or lost in that time may still change memory. The next
-    /// end of an operation wakes the tasks that wait for a change.
-    pub(crate) fn is_unsettled(&mut self, time: &Range<Moment>) -> bool {
-        let unsettled = self.unfinished.any(time);
-        self.wanted |= unsettled;
-        unsettled
+    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
+    /// completion that came twice.
+    ///
+    /// An operation that has succeeded and has no buffer frees its slot here. Its task reads the
+    /// success from the slot's next use.
+    #[inline(never)]
+    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
+        const NOBODY: Wakes = Wakes { task: None, others: false, unused: None };
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
+        let abandoned = match slot.state {
+            SlotState::OnWire => false,
+            SlotState::Abandoned => true,
+            SlotState::Posting => self.ends.is_filled(id),
+            SlotState::Free | SlotState::Ended => return NOBODY,
+        };
+        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
+            queue_pair.end(slot.retires);
+        }
+        let task = slot.waker.take();
+        let is_plain = status == Status::Success && !abandoned;
+        if !is_plain && slot.touch.changes {
+            self.unfinished.lock().ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
+        }
+        let unused = if abandoned || (is_plain && slot.buffer.is_none()) {
+            release(slot, &self.ends, &mut self.free, &mut self.bounce)
+        } else {
+            (slot.state, slot.status) = (SlotState::Ended, status);
+            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
+            None
+        };
+        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
+    }
+
+    /// Ends the interest in an operation: no task waits for it or needs its result any more.
+    #[inline]
+    pub(crate) fn let_go(&mut self, id: OpId) -> Released {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else {
+            return Released { wanted: false, own: None };
+        };
+        let own = match slot.state {
+            SlotState::Free | SlotState::Posting | SlotState::Abandoned => None,
+            SlotState::OnWire if planted(Bug::FlightLeaks) => None,
+            SlotState::OnWire => {
+                if slot.touch.changes {
+                    self.unfinished.lock().abandoned(id, slot.touch.stamp);
+                }
+                slot.state = SlotState::Abandoned;
+                slot.waker = None;
+                slot.until = Instant::MAX;
+                if planted(Bug::BounceReused) { give_back(slot, &mut self.bounce) } else { None }
+            }
+            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
+        };
+        Released { wanted: core::mem::take(&mut self.wanted), own }
     }
 
     /// Releases the slot of an operation that was not posted.
@@ -111,14 +158,9 @@ impl OpTable {
         None
     }
 
-    /// Stops posting on `conn` if nothing of it is on the wire; returns true if that is the case.
-    pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
-        conn.group.seal()
-    }
-
-    /// Reverts [`seal`](Self::seal).
-    pub(crate) fn unseal(&mut self, conn: &Conn) {
-        conn.group.unseal();
+    /// Returns a time that is not later than the earliest deadline of a waiting operation.
+    pub(crate) fn earliest(&self) -> Instant {
+        self.earliest
     }
 
     /// Returns true if nothing is on the wire.
@@ -129,7 +171,7 @@ impl OpTable {
     /// Returns an operation of `conn` that is on the wire. For a connection that has been reset and whose
     /// completions have all been taken.
     pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
-        let link = conn.link();
+        let link = conn.link(self.shard);
         let strands = |s: &Slot| s.link == link && s.state.is_under_way();
         self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
     }

@@ -1,5 +1,10 @@
-//! The table of operations in flight, with all that an operation needs: a slot, a buffer, an entry of the
+//! The tables of operations in flight, with all that an operation needs: a slot, a buffer, an entry of the
 //! send queue. One lock covers them. A buffer is a bounce buffer, or memory of the application.
+//!
+//! Each core that uses LITE has a shard: a completion queue, a table and bounce buffers of its own. A core
+//! posts to its own shard, takes the completions of its own shard, and wakes its own tasks, so that cores
+//! whose tasks have nothing in common write no line of memory that another one writes. A core with a higher
+//! number than there are shards uses the shard of its number modulo the number of shards.
 //!
 //! A slot is taken before the work request is posted. It is released when the completion has arrived *and*
 //! the issuing task has seen it or has dropped the operation. Until then the buffer is in quarantine.
@@ -25,17 +30,20 @@ use super::status::{OpId, OpStage, OpStatuses};
 use super::unfinished::Unfinished;
 use super::validity::ValidStamps;
 use super::work::{Effect, NotPosted, Verb};
-use crate::base::bounce::{Bounce, BouncePool, BufferOffset};
+use crate::base::bounce::{Bounce, BouncePool, BufferOffset, Buffers};
+use crate::base::lock::Mutex;
 use crate::base::own::Hold;
+use crate::base::per_shard::PerShard;
 use crate::base::qos::Share;
 use crate::base::standing::Standing;
-use crate::planted::{Bug, planted};
+use crate::base::wait::Waiters;
 use crate::transport::conn::{Conn, Link, QueuePair};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::task::Waker;
-use platform::Instant;
-use verbs::{QpNum, RemoteKey, Status};
+use platform::{Instant, Platform};
+use verbs::{CqId, QpNum, RemoteKey, Status};
 
 /// The waiter of an operation.
 pub(crate) enum WaitMode {
@@ -70,9 +78,14 @@ impl SlotState {
     }
 }
 
+/// The index of no slot.
+const NO_SLOT: u32 = u32::MAX;
+
 pub(super) struct Slot {
     /// The present use, or the next one.
     pub(super) id: OpId,
+    /// The index of the next free slot, if this one is free; [`NO_SLOT`] for the last.
+    next_free: u32,
     pub(super) state: SlotState,
     /// The status of the present use, once the state is [`SlotState::Ended`].
     pub(super) status: Status,
@@ -161,7 +174,7 @@ impl Slot {
 #[inline(always)]
 fn reserve<'a>(
     slots: &'a mut [Slot],
-    free: &mut Vec<u32>,
+    free: &mut u32,
     ends: &OpStatuses,
     pool: &mut BouncePool,
     queue_pair: &QueuePair,
@@ -171,17 +184,14 @@ fn reserve<'a>(
     if queue_pair.is_full(depth) {
         return Err(NotPosted::Busy);
     }
-    let index = free.pop().ok_or(NotPosted::Busy)?;
-    let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
+    let slot = slots.get_mut(*free as usize).ok_or(NotPosted::Busy)?;
     if let Some(bytes) = bytes {
-        let Some(bounce) = pool.take(bytes) else {
-            free.push(index);
-            return Err(NotPosted::Busy);
-        };
+        let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
         ends.set_offset(slot.id, bounce.offset);
         // A free slot has no buffer that could be dropped here.
         core::mem::forget(slot.buffer.replace(Buffer::Bounce(bounce)));
     }
+    *free = slot.next_free;
     queue_pair.begin();
     Ok(slot)
 }
@@ -190,7 +200,12 @@ fn reserve<'a>(
 /// must be dropped outside of the table's lock.
 #[inline(always)]
 #[must_use]
-fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut BouncePool) -> Option<Hold> {
+pub(super) fn release(
+    slot: &mut Slot,
+    ends: &OpStatuses,
+    free: &mut u32,
+    pool: &mut BouncePool,
+) -> Option<Hold> {
     let own = give_back(slot, pool);
     free_slot(slot, ends, free);
     own
@@ -198,7 +213,7 @@ fn release(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>, pool: &mut B
 
 /// Takes the buffer from a slot. Returns it if it is memory of an application.
 #[inline(always)]
-fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
+pub(super) fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
     match slot.buffer.take() {
         Some(Buffer::Bounce(bounce)) => {
             pool.give(bounce);
@@ -211,12 +226,11 @@ fn give_back(slot: &mut Slot, pool: &mut BouncePool) -> Option<Hold> {
 
 /// Releases the slot of an operation that has ended and has no buffer.
 #[inline(always)]
-fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut Vec<u32>) {
-    let index = slot.id.index();
+fn free_slot(slot: &mut Slot, ends: &OpStatuses, free: &mut u32) {
     slot.state = SlotState::Free;
+    slot.next_free = core::mem::replace(free, slot.id.index() as u32);
     slot.id = slot.id.next();
     ends.set(slot.id, OpStage::OnWire);
-    free.push(index as u32);
 }
 
 /// The counts of operations that were posted on the fast path; the slow path counts the others.
@@ -280,16 +294,20 @@ impl FastPathCounts {
     }
 }
 
-/// All slots of a node, and the bounce buffers.
+/// All slots of a shard, and the bounce buffers.
 pub(crate) struct OpTable {
+    /// The number of the shard.
+    pub(super) shard: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) ends: OpStatuses,
-    pub(super) free: Vec<u32>,
+    /// The index of the first free slot; [`NO_SLOT`] without one.
+    pub(super) free: u32,
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
     pub(super) valid: ValidStamps,
     pub(crate) fast_path: FastPathCounts,
-    pub(crate) unfinished: Unfinished,
+    /// The node's unfinished operations. Their lock may be taken under that of a table.
+    pub(super) unfinished: Arc<Mutex<Unfinished>>,
     /// A time that is not later than the earliest deadline of a waiting operation.
     pub(super) earliest: Instant,
     /// True if this table has refused a task something that an operation's end may change. The next end
@@ -298,9 +316,16 @@ pub(crate) struct OpTable {
 }
 
 impl OpTable {
-    pub(crate) fn new(count: u32, bounce: BouncePool) -> Self {
+    /// Makes the table of a shard with `count` slots.
+    pub(super) fn new(
+        shard: usize,
+        count: u32,
+        bounce: BouncePool,
+        unfinished: &Arc<Mutex<Unfinished>>,
+    ) -> Self {
         let slot = |index| Slot {
-            id: OpId::first(index),
+            id: OpId::first(shard, index),
+            next_free: if index + 1 < count { index + 1 } else { NO_SLOT },
             state: SlotState::Free,
             status: Status::Success,
             waker: None,
@@ -312,14 +337,15 @@ impl OpTable {
             buffer: None,
         };
         Self {
+            shard,
             slots: (0..count).map(slot).collect(),
-            ends: OpStatuses::new(count),
-            free: (0..count).rev().collect(),
+            ends: OpStatuses::new(shard, count),
+            free: if count > 0 { 0 } else { NO_SLOT },
             bounce,
-            links: Links::default(),
+            links: Links::new(shard),
             valid: ValidStamps::default(),
             fast_path: FastPathCounts::default(),
-            unfinished: Unfinished::default(),
+            unfinished: unfinished.clone(),
             earliest: Instant::MAX,
             wanted: false,
         }
@@ -374,18 +400,21 @@ impl OpTable {
         if self.valid.words.get((stamp / u64::BITS) as usize)? >> (stamp % u64::BITS) & 1 == 0 {
             return None;
         }
-        let conn = self.links.routes.get(member.0 as usize)?.as_ref()?;
-        let lanes = &conn.group.lanes;
+        let route = self.links.routes.get(member.0 as usize)?.as_ref()?;
+        let lanes = &route.conn.group.lanes;
         if lanes.is_ending() {
             return None;
         }
-        let qp_index = lanes.pick(share);
+        let qp_index = match (share, route.usual) {
+            (Share::All | Share::Low, Some(usual)) => usual as usize,
+            _ => route.pick(share)?,
+        };
         let queue_pair = lanes.get(qp_index)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((conn.link(), qp_index), touch, WaitMode::Until(waker, deadline));
+        slot.begin((route.link, qp_index), touch, WaitMode::Until(waker, deadline));
         let offset = slot.offset();
-        let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
+        let (qp, key) = (queue_pair.number, route.conn.remote_key.rkey);
         Some(Taken { id: slot.id, offset, qp, key })
     }
 
@@ -442,40 +471,6 @@ impl OpTable {
         Some((task, core::mem::take(&mut self.wanted)))
     }
 
-    /// Ends operation `id` and returns the tasks to wake. Does nothing if the slot is in another use: a
-    /// completion that came twice.
-    ///
-    /// An operation that has succeeded and has no buffer frees its slot here. Its task reads the
-    /// success from the slot's next use.
-    #[inline(never)]
-    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Wakes {
-        const NOBODY: Wakes = Wakes { task: None, others: false, unused: None };
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return NOBODY };
-        let abandoned = match slot.state {
-            SlotState::OnWire => false,
-            SlotState::Abandoned => true,
-            SlotState::Posting => self.ends.is_filled(id),
-            SlotState::Free | SlotState::Ended => return NOBODY,
-        };
-        let conn = self.links.conns.get(slot.link.index()).and_then(Option::as_ref);
-        if let Some(queue_pair) = conn.and_then(|c| c.group.lanes.get(usize::from(slot.qp_index))) {
-            queue_pair.end(slot.retires);
-        }
-        let task = slot.waker.take();
-        let is_plain = status == Status::Success && !abandoned;
-        if !is_plain && slot.touch.changes {
-            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
-        }
-        let unused = if abandoned || (is_plain && slot.buffer.is_none()) {
-            release(slot, &self.ends, &mut self.free, &mut self.bounce)
-        } else {
-            (slot.state, slot.status) = (SlotState::Ended, status);
-            self.ends.set(id, if is_plain { OpStage::Done } else { OpStage::Failed });
-            None
-        };
-        Wakes { task, others: core::mem::take(&mut self.wanted), unused }
-    }
-
     /// Releases an operation that has succeeded and that has a buffer.
     #[inline(always)]
     pub(crate) fn release_done(&mut self, id: OpId) -> Released {
@@ -483,29 +478,6 @@ impl OpTable {
         let own = match self.slots.get_mut(id.index()).filter(ended) {
             Some(slot) => release(slot, &self.ends, &mut self.free, &mut self.bounce),
             None => None,
-        };
-        Released { wanted: core::mem::take(&mut self.wanted), own }
-    }
-
-    /// Ends the interest in an operation: no task waits for it or needs its result any more.
-    #[inline]
-    pub(crate) fn let_go(&mut self, id: OpId) -> Released {
-        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else {
-            return Released { wanted: false, own: None };
-        };
-        let own = match slot.state {
-            SlotState::Free | SlotState::Posting | SlotState::Abandoned => None,
-            SlotState::OnWire if planted(Bug::FlightLeaks) => None,
-            SlotState::OnWire => {
-                if slot.touch.changes {
-                    self.unfinished.abandoned(id, slot.touch.stamp);
-                }
-                slot.state = SlotState::Abandoned;
-                slot.waker = None;
-                slot.until = Instant::MAX;
-                if planted(Bug::BounceReused) { give_back(slot, &mut self.bounce) } else { None }
-            }
-            SlotState::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         };
         Released { wanted: core::mem::take(&mut self.wanted), own }
     }
@@ -538,5 +510,58 @@ impl OpTable {
         for slot in &mut self.slots {
             core::mem::forget(slot.buffer.take());
         }
+    }
+}
+
+/// The operations of one core.
+// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+pub(crate) struct Shard {
+    /// The number of the shard.
+    pub(crate) index: usize,
+    /// The completion queue of this shard's queue pairs.
+    pub(crate) cq: CqId,
+    /// The memory of the operations' bounce buffers.
+    pub(crate) buffers: Buffers,
+    pub(crate) ops: Mutex<OpTable>,
+    /// The published state of the operations.
+    pub(crate) ends: OpStatuses,
+    /// The tasks of all cores that wait for the end of operations, and for a resource.
+    pub(super) waiters: [Arc<Waiters>; 2],
+}
+
+/// The shards of a node.
+pub(crate) struct Shards(PerShard<Shard>);
+
+impl Deref for Shards {
+    type Target = PerShard<Shard>;
+
+    #[inline(always)]
+    fn deref(&self) -> &PerShard<Shard> {
+        &self.0
+    }
+}
+
+impl Shards {
+    pub(super) fn new(shards: PerShard<Shard>) -> Self {
+        Self(shards)
+    }
+
+    /// Returns the shard with that number, which must exist.
+    #[inline(always)]
+    pub(crate) fn at(&self, index: usize) -> &Shard {
+        self.0.get(index).unwrap_or(&self.0.first)
+    }
+
+    /// Returns the shard of the present core.
+    #[inline(always)]
+    pub(crate) fn here(&self, platform: &dyn Platform) -> &Shard {
+        if self.0.others.is_empty() { &self.0.first } else { self.0.here(platform) }
+    }
+
+    /// Returns the shard of an operation.
+    #[inline(always)]
+    pub(crate) fn of(&self, id: OpId) -> &Shard {
+        self.at(id.shard())
     }
 }

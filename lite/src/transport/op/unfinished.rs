@@ -79,7 +79,7 @@ impl Unfinished {
         let at = self.entries.iter().position(|e| e.why == Why::Abandoned(id));
         let was = at.map(|at| self.entries.swap_remove(at).noted);
         // Both ends of a loop-back connection are destroyed at once.
-        let Some(conn) = lost.filter(|conn| conn.rpc.is_some()) else { return };
+        let Some(conn) = lost.filter(|conn| conn.channels.is_some()) else { return };
         sometimes!("an operation was lost with its connection");
         let noted = was.unwrap_or_else(|| [self.tick(); 2]);
         let why = Why::Lost((conn.peer, conn.incarnation), conn.id);

@@ -1,7 +1,7 @@
 //! Stamps: one bit for each mapping of a node tells whether the mapping is still valid, that is, as it was
 //! when it was made. A handle that caches what it was mapped with reads nothing else, however many mappings
-//! exist. The bits are under the lock of the operation table: an operation that finds its mapping valid is in
-//! the table before anyone invalidates the mapping.
+//! exist. Each table of operations has a copy of the bits, under its lock: an operation that finds its
+//! mapping valid is in its table before anyone has invalidated the mapping in all tables.
 
 use super::transport::Transport;
 use crate::Error;
@@ -90,7 +90,7 @@ impl Transport {
     pub(crate) fn stamp(self: &Arc<Self>) -> Result<Stamp, Error> {
         let id = self.stamps.lock().take();
         let id = id.ok_or_else(|| Error::Refused("this node has 2^28 mappings".into()))?;
-        self.ops.lock().valid.validate(id);
+        self.shards.iter().for_each(|shard| shard.ops.lock().valid.validate(id));
         Ok(Stamp { transport: self.clone(), id })
     }
 }
@@ -102,7 +102,7 @@ impl Stamp {
 
     /// Invalidates what handles cache of the mapping, because it changes or ends.
     pub(crate) fn invalidate(&self) {
-        self.transport.ops.lock().valid.invalidate(self.id);
+        self.transport.shards.iter().for_each(|shard| shard.ops.lock().valid.invalidate(self.id));
     }
 }
 

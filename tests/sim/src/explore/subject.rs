@@ -6,7 +6,7 @@ use super::random::Random;
 use super::swarm::Kind;
 use super::work::Step;
 use crate::{ControlLinks, Options};
-use lite::Config;
+use lite::{Config, Retransmission};
 use netfault::Faults;
 use std::time::Duration;
 
@@ -194,13 +194,15 @@ impl Subject {
             }
             Locks => {
                 // A connection outlives the partitions, and an operation does not.
-                *config = Config { ack_timeout: millis(2), retries: 7, idle: None, ..wide };
+                let repeats = Retransmission { ack_timeout: millis(2), retries: 7, ..wide.retransmission };
+                *config = Config { retransmission: repeats, idle: None, ..wide };
                 options.faults = plain;
                 options.control = ControlLinks::INSTANT;
             }
             Breaks | Late => {
                 let ack_timeout = Duration::from_micros(300);
-                *config = Config { ack_timeout, retries: 2, idle: None, ..wide };
+                let repeats = Retransmission { ack_timeout, retries: 2, ..wide.retransmission };
+                *config = Config { retransmission: repeats, idle: None, ..wide };
                 options.faults = plain;
                 if self == Late {
                     options.control = random.pick(&slow);
@@ -216,7 +218,8 @@ impl Subject {
             }
             Lives => {
                 // Answers take their time, so tasks wait for them when a node dies.
-                *config = Config { ack_timeout: millis(30), idle: None, ..wide };
+                let repeats = Retransmission { ack_timeout: millis(30), ..wide.retransmission };
+                *config = Config { retransmission: repeats, idle: None, ..wide };
                 options.faults = Faults { delay_ns: 2_000_000, ..Faults::NONE };
                 options.keep_ids = true;
                 options.control = ControlLinks::INSTANT;

@@ -6,7 +6,7 @@ use super::random::Random;
 use super::subject::Subject;
 use super::{LEASE, Scenario};
 use crate::{ControlLinks, Forgery, Late, Options};
-use lite::Config;
+use lite::{Config, Retransmission};
 use netfault::Faults;
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ const KINDS: &[(Kind, usize)] = &[
 
 /// The least memory of a node, in bytes.
 const MEMORY: u64 = 6 << 20;
+/// The most cores of a node.
+const MOST_CORES: usize = 3;
 
 /// The faults of a run.
 #[derive(Clone, Debug)]
@@ -125,11 +127,14 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
         ControlLinks { latency: millis(3), rate: 100_000 },
         ControlLinks { latency: millis(40), rate: 10_000 },
     ];
+    // The machines of every second scenario have different numbers of cores.
+    let cores = if scenario.seed.is_multiple_of(2) { MOST_CORES } else { 1 };
     Options {
         seed: scenario.seed,
         nodes: scenario.nodes,
         nics: scenario.nics.clone(),
-        memory: MEMORY.max(u64::from(scenario.nodes) << 19),
+        memory: MEMORY.max(u64::from(scenario.nodes) << 19) * cores as u64,
+        cores,
         lease: LEASE,
         faults: Faults::parse(random.pick(&wires)).expect("well formed"),
         control: random.pick(&control),
@@ -143,8 +148,8 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
 /// Returns sizes and times of LITE. They are often small, so that tasks wait for each other.
 fn config(random: &mut Random) -> Config {
     let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
+    let ack_timeout = random.pick(&[Duration::from_micros(300), millis(2)]);
     Config {
-        ack_timeout: random.pick(&[Duration::from_micros(300), millis(2)]),
         operations: random.pick(&[16, 64, 1024]),
         calls: random.pick(&[2, 8, 32]),
         queue_pairs: random.pick(&[1, 2, 4]),
@@ -162,7 +167,11 @@ fn config(random: &mut Random) -> Config {
         backlog: random.pick(&[64 << 10, 1 << 20]),
         reply_slot: random.pick(&[256, 4096]),
         connect_timeout: random.pick(&[millis(200), seconds(2)]),
-        retries: random.pick(&[4, 7, 7]),
+        retransmission: Retransmission {
+            ack_timeout,
+            retries: random.pick(&[4, 7, 7]),
+            ..Retransmission::default()
+        },
         silence: random.pick(&[Some(seconds(2)), Some(seconds(600)), None]),
         ..Config::default()
     }

@@ -1,7 +1,7 @@
 //! Calls and messages under loss, over connections that fail, and when nodes are paused or die: each is
 //! served at most once, exactly once if it succeeded, and each caller gets a result in time.
 
-use lite::{Config, Error, Lite, NodeId, RpcOptions};
+use lite::{Config, Error, Lite, NodeId, Retransmission, RpcOptions};
 use netfault::Faults;
 use sim::{Cluster, Options};
 use std::collections::BTreeMap;
@@ -70,7 +70,9 @@ enum Mishap {
 fn run(seed: u64, faults: &str, mishap: Mishap) {
     eprintln!("seed {seed}, {faults}, {mishap:?}");
     // The queue pairs give up soon, so that connections fail and are replaced.
-    let config = Config { ack_timeout: Duration::from_micros(500), retries: 2, ..Config::default() };
+    let ack_timeout = Duration::from_micros(500);
+    let retransmission = Retransmission { ack_timeout, retries: 2, ..Retransmission::default() };
+    let config = Config { retransmission, ..Config::default() };
     let faults = Faults::parse(faults).unwrap();
     let mut c =
         Cluster::new(Options { seed, faults, nodes: NODES, lease: LEASE, config, ..Options::default() });

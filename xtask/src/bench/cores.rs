@@ -1,0 +1,112 @@
+//! `cargo xtask bench cores`: compares two cores of LITE with one, as native code over an RNIC that completes
+//! at once. The tasks of the two cores have no region and no function in common.
+
+use super::host::Host;
+use super::program;
+use super::table::{Table, maybe};
+use super::target::{self, Bound, Target};
+use crate::output;
+use anyhow::{Context, Result};
+use clap::Args;
+use lab::interrupt;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The amount of measurements, and the destination of the figures.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Few repetitions: only shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// File for the figures, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed
+    #[arg(long)]
+    strict: bool,
+}
+
+/// The output of the benchmark.
+#[derive(Debug, Deserialize)]
+struct Native {
+    cores: Vec<Row>,
+}
+
+/// An operation: the speed of one core, and the ratios of two cores to it.
+#[derive(Debug, Deserialize, Serialize)]
+struct Row {
+    operation: String,
+    one_per_s: f64,
+    /// The operations per second of processor time, as a ratio.
+    processor: f64,
+    /// The operations per second, as a ratio.
+    wall: f64,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    rows: Vec<Row>,
+    targets: Vec<Target>,
+}
+
+/// Measures one core and two in turn.
+pub(super) fn bench(options: &Options) -> Result<()> {
+    let host = Host::ready(options.strict)?;
+    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
+    let file = dir.path().join("cores.json");
+    let mut bench = Command::new(program::build("lite", "cores")?);
+    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
+    program::run(&mut bench)?;
+    let native: Native =
+        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
+    let targets = targets(&native.cores);
+    println!("\n{}", table(&native.cores).text());
+    println!("\n{}", target::table(&targets, &[]).text());
+    let figures = Figures { host, rows: native.cores, targets };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    target::judge(options.strict, &figures.targets, &[])
+}
+
+fn table(rows: &[Row]) -> Table {
+    let remark = "cargo bench -p lite --bench cores: two nodes in one process over an RNIC that completes at once, a thread for \
+                  each core, one operation at a time on each; one core and two in turn; the time on the wall needs two \
+                  free processors";
+    let heads =
+        ["operation", "one core, per s", "two cores, by processor time, ratio", "by time on the wall, ratio"];
+    let mut table = Table::new("LITE on two cores", remark, &heads);
+    for row in rows {
+        let [one, processor, wall] =
+            [row.one_per_s, row.processor, row.wall].map(|figure| maybe(Some(figure)));
+        table.row([row.operation.clone(), one, processor, wall]);
+    }
+    table
+}
+
+fn targets(rows: &[Row]) -> Vec<Target> {
+    let least = |of: fn(&Row) -> f64| rows.iter().map(of).min_by(f64::total_cmp);
+    vec![
+        Target::new("two cores, by processor time", least(|row| row.processor), "", Bound::AtLeast(0.9)),
+        Target::new("two cores, by time on the wall", least(|row| row.wall), "", Bound::AtLeast(1.8)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_operation_decides() {
+        let row = |processor, wall| Row { operation: "write".into(), one_per_s: 1e6, processor, wall };
+        let met = |rows: &[Row]| targets(rows).iter().map(|target| target.met).collect::<Vec<_>>();
+        assert_eq!(met(&[row(1.0, 1.9), row(0.95, 1.85)]), [true, true]);
+        assert_eq!(met(&[row(1.0, 1.9), row(0.85, 1.7)]), [false, false]);
+        assert_eq!(met(&[]), [false, false]);
+    }
+}
