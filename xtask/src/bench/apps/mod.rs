@@ -166,6 +166,13 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     ensure!(tool::exists("taskset"), "there is no taskset, which keeps each side on one processor");
+    if let Some(dir) = &options.peers {
+        ensure!(
+            dir.join("converter").is_file(),
+            "--peers: there is no GAP program {}/converter",
+            dir.display()
+        );
+    }
     interrupt::watch()?;
     let native = ui::step("the benchmark of our graph applications", || program::build("graph", "native"))?;
     let mut gaps = Gaps::default();
