@@ -80,7 +80,7 @@ pub(crate) enum NotPosted {
     Revoked,
     /// The mapping is being changed, or has been since the lookup: look up again.
     Changed,
-    /// No bounce buffer is that large, or the memory cannot be accessed.
+    /// The request is longer than a bounce buffer, or its memory cannot be accessed.
     Invalid,
 }
 
