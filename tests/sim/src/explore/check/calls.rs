@@ -95,6 +95,12 @@ impl Check {
         }
     }
 
+    /// Records that a node begins to receive messages. The queue of a former incarnation with the same number
+    /// ended with it.
+    pub(crate) fn receives(&self, at: NodeId) {
+        self.lock().calls.queued.retain(|(_, to), _| *to != at);
+    }
+
     /// Records that node `at` has received a message: messages that its sender knew to be in the queue before
     /// must have come before.
     pub(crate) fn received(&self, id: u64, at: NodeId) {

@@ -78,6 +78,7 @@ pub(super) fn serve(lite: &Lite, host: &Arc<Host>, check: &Arc<Check>, delay_us:
     );
     let mailbox = lite.open_mailbox(MESSAGES, RpcOptions::default()).expect("nothing is registered");
     let (check, me) = (check.clone(), lite.node_id());
+    check.receives(me);
     host.spawn(
         "receive",
         Box::pin(async move {
