@@ -1,31 +1,13 @@
 //! `cargo xtask bench cores`: compares two cores of LITE with one, as native code over an RNIC that completes
 //! at once. The tasks of the two cores have no region and no function in common.
 
+use super::gaps::Gaps;
 use super::host::Host;
-use super::program;
+use super::program::{self, Options};
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::output;
-use anyhow::{Context, Result};
-use clap::Args;
-use lab::interrupt;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use std::process::Command;
-
-/// The amount of measurements, and the destination of the figures.
-#[derive(Args, Clone, Debug)]
-pub(super) struct Options {
-    /// Few repetitions: only shows that everything works
-    #[arg(long)]
-    quick: bool,
-    /// File for the figures, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed
-    #[arg(long)]
-    strict: bool,
-}
 
 /// The output of the benchmark.
 #[derive(Debug, Deserialize)]
@@ -54,24 +36,13 @@ struct Figures {
 
 /// Measures one core and two in turn.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let host = Host::ready(options.strict)?;
-    let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
-    interrupt::watch()?;
-    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
-    let file = dir.path().join("cores.json");
-    let mut bench = Command::new(program::build("lite", "cores")?);
-    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
-    program::run(&mut bench)?;
-    let native: Native =
-        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
+    let (host, destination) = options.destination.begin()?;
+    let native: Native = program::figures(&program::build("lite", "cores")?, options.quick)?;
     let targets = targets(&native.cores);
     println!("\n{}", table(&native.cores).text());
     println!("\n{}", target::table(&targets, &[]).text());
     let figures = Figures { host, rows: native.cores, targets };
-    if let Some((file, path)) = json {
-        super::write_json(&figures, file, &path)?;
-    }
-    target::judge(options.strict, &figures.targets, &[])
+    destination.end(&figures, &figures.targets, &Gaps::default())
 }
 
 fn table(rows: &[Row]) -> Table {

@@ -74,7 +74,7 @@ enum Separate {
     Lite(program::Options),
     /// Compares two cores of LITE with one, as native code: operations per second of processor time and of
     /// time on the wall
-    Cores(cores::Options),
+    Cores(program::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone
     Softroce(linux_pair::Options),
