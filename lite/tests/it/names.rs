@@ -1,7 +1,7 @@
 //! Names belong to one object of a node, and end with it alone.
 
 use lite::testing::Cluster;
-use lite::{Config, Error, Lite, NodeId, Permissions};
+use lite::{Config, Error, Lite, Lmr, NodeId, Permissions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,6 +30,17 @@ fn while_the_manager_waits(c: &mut Cluster, wish: impl Future<Output = ()> + Sen
     let limit = c.world.now() + LIMIT;
     assert!(c.world.run_until(limit, || ended.load(Ordering::SeqCst)), "the task hangs");
     c.world.run_for(Duration::from_secs(1));
+}
+
+/// Returns two regions of node 2 for node 1. The first one has the name `name`.
+fn named_and_unnamed(c: &mut Cluster) -> [Lmr; 2] {
+    let lite = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let regions =
+            [lite.alloc(HOME, 8, SHARED).await.unwrap(), lite.alloc(HOME, 8, SHARED).await.unwrap()];
+        regions[0].publish("name").await.unwrap();
+        regions
+    })
 }
 
 /// A region that was refused a name, because another region of the same node has it, ends before the refusal
@@ -98,13 +109,8 @@ fn a_region_that_ends_while_its_name_is_bound_leaves_no_name() {
 #[test]
 fn a_name_that_is_being_unbound_is_free_for_the_same_node() {
     let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
-    let (lite, first) = (c.lite(1), c.lite(1));
-    let [kept, next] = c.world.run(LIMIT, async move {
-        let regions =
-            [first.alloc(HOME, 8, SHARED).await.unwrap(), first.alloc(HOME, 8, SHARED).await.unwrap()];
-        regions[0].publish("name").await.unwrap();
-        regions
-    });
+    let lite = c.lite(1);
+    let [kept, next] = named_and_unnamed(&mut c);
     let unbinding = c.lite(1);
     while_the_manager_waits(&mut c, async move {
         let task = async move { unbinding.unpublish("name").await.unwrap() };
@@ -124,13 +130,8 @@ fn a_name_that_is_being_unbound_is_free_for_the_same_node() {
 #[test]
 fn a_region_that_is_freed_while_it_waits_for_a_name_leaves_the_name_free() {
     let mut c = Cluster::new(1, 3, 8 << 20, &Config::default());
-    let (lite, first) = (c.lite(1), c.lite(1));
-    let [kept, next] = c.world.run(LIMIT, async move {
-        let regions =
-            [first.alloc(HOME, 8, SHARED).await.unwrap(), first.alloc(HOME, 8, SHARED).await.unwrap()];
-        regions[0].publish("name").await.unwrap();
-        regions
-    });
+    let lite = c.lite(1);
+    let [kept, next] = named_and_unnamed(&mut c);
     let unbinding = c.lite(1);
     while_the_manager_waits(&mut c, async move {
         let spawn = |name, task| platform::Platform::spawn(&**lite.platform(), name, task);
