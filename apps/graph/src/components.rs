@@ -57,7 +57,8 @@ impl Forest {
     /// Lets everything refer to the root of its component.
     fn compress(&mut self) {
         for at in 0..self.0.len() as u32 {
-            // What is before has been compressed, and refers to its root.
+            // Each vertex refers to itself or to a lower one, and the lower ones refer to their
+            // roots already.
             let root = self.get(self.get(at));
             if let Some(into) = self.0.get_mut(at as usize) {
                 *into = root;

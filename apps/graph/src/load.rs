@@ -233,8 +233,8 @@ fn own_ids(
     }
     ids.sort_unstable();
     ids.dedup();
-    // The same source often stands in many edges. Leaving out sources that are targets too, and
-    // repetitions, keeps the list short.
+    // Many edges have the same source. The list stays short, because it leaves out sources that are in `ids`,
+    // and a source that the edge before has too.
     let mut sources = Vec::new();
     for edge in edges {
         if ids.binary_search(&edge.from).is_err() && sources.last() != Some(&edge.from) {

@@ -107,7 +107,7 @@ fn cores_with_nothing_in_common_write_no_common_memory() {
     }
     let changes = take_changes_of_writers();
     assert!(changes.is_empty(), "{changes:#?}");
-    // What two cores write is noticed.
+    // The record is not blind: it notices memory that two cores write.
     two.work(1, 0, 1);
     two.work(0, 0, 1);
     CORE.set(1);

@@ -169,7 +169,8 @@ impl Transport {
         };
         match all().position(is_busy) {
             None => true,
-            // What was refused meanwhile on the queue pairs before may go on.
+            // The queue pairs of the shards before the busy one are opened again, for the posts
+            // that they have refused meanwhile.
             Some(before) => {
                 self.unseal_first(conn, before);
                 false
