@@ -5,14 +5,14 @@ use zeroize::Zeroize;
 
 use super::phys_to_virt;
 use crate::boot::regions::Regions;
-use crate::boot::{BootInfo, Region};
+use crate::boot::{BootInfo, RamMap, Region};
 
 /// The longest module that is read. A longer one is not a secret of Ferrolite.
 const LONGEST: u64 = 4096;
 
 /// The loader's modules, which lie in RAM that nothing else uses.
 pub(crate) struct Modules {
-    ram: &'static Regions,
+    ram: &'static RamMap,
     modules: &'static Regions,
 }
 
