@@ -68,16 +68,17 @@ const PROCESSORS_WITHIN: Duration = Duration::from_secs(1);
 const INVENTORY_AFTER: Duration = Duration::from_millis(400);
 
 /// The entry from `boot/entry.s`: in long mode, with the boot page tables, on the boot stack, with interrupts
-/// off.
+/// off. `image` is the physical address of the image.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
+extern "C" fn kernel_entry(start_info: u64, tsc: u64, image: u64) -> ! {
     time::start(tsc);
+    mm::set_image_place(image);
     sync::set_wait_hook(diag::end_if_dying);
     cpu::init_floating_point();
     cpu::init_memory_types();
     arch::mem::init();
     console::init();
-    // SAFETY: the loader passed `start_info`, and the boot page tables map the first 4 GiB one to one.
+    // SAFETY: the loader passed `start_info`, and the boot page tables contain the direct map of 4 GiB.
     let boot = unsafe { boot::init(start_info) };
     // SAFETY: called once, with this machine's memory map.
     unsafe { mm::init_frames(boot) };
@@ -173,7 +174,12 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
     log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
-    log::info!("memory {} MiB, {} MiB free; {mode}, timer {timer}", total >> 20, free >> 20);
+    let image = mm::image().phys;
+    log::info!(
+        "memory {} MiB, {} MiB free, image at {image:#x}; {mode}, timer {timer}",
+        total >> 20,
+        free >> 20
+    );
     log::info!(
         "clock {}.{:03} MHz by {clock_source}",
         time::hertz() / 1_000_000,

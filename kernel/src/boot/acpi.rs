@@ -7,7 +7,7 @@ use core::slice;
 use spin::Once;
 use x86_64::PhysAddr;
 
-use super::Region;
+use super::{DIRECT_MAP, Region};
 
 /// A PCI Express configuration window (MCFG).
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +65,10 @@ struct Bytes(&'static [u8]);
 
 impl Bytes {
     /// # Safety
-    /// `addr` to `addr + len` must be memory (RAM or ROM) that is mapped one to one.
+    /// `addr` to `addr + len` must be memory (RAM or ROM) in the direct map.
     unsafe fn at(addr: u64, len: usize) -> Self {
         // SAFETY: the caller's promise; nothing writes to firmware tables while they are read.
-        Self(unsafe { slice::from_raw_parts(addr as *const u8, len) })
+        Self(unsafe { slice::from_raw_parts((DIRECT_MAP + addr) as *const u8, len) })
     }
     fn u8(self, at: usize) -> Option<u8> {
         self.0.get(at).copied()
@@ -104,7 +104,7 @@ unsafe fn table(addr: u64) -> Option<Bytes> {
     if addr == 0 || addr > LIMIT - u64::from(MAX_TABLE) {
         return None;
     }
-    // SAFETY: the first 4 GiB are mapped one to one at this point of the boot.
+    // SAFETY: the first 4 GiB are in the direct map.
     let len = unsafe { Bytes::at(addr, 36) }.u32(4).filter(|l| (36..=MAX_TABLE).contains(l))?;
     // SAFETY: as above.
     let table = unsafe { Bytes::at(addr, len as usize) };
@@ -114,7 +114,7 @@ unsafe fn table(addr: u64) -> Option<Bytes> {
 unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
     let scan = (0xe_0000..0x10_0000).step_by(16);
     hint.map(PhysAddr::as_u64).into_iter().chain(scan).filter(|a| *a < LIMIT - 64).find_map(|addr| {
-        // SAFETY: below 4 GiB, mapped one to one.
+        // SAFETY: below 4 GiB, in the direct map.
         let rsdp = unsafe { Bytes::at(addr, 20) };
         // SAFETY: as above.
         (rsdp.0.starts_with(b"RSD PTR ") && rsdp.sum_is_zero()).then(|| unsafe { Bytes::at(addr, 36) })
@@ -126,7 +126,7 @@ static TABLES: Once<Tables> = Once::new();
 /// Reads the tables, and keeps them for [`tables`].
 ///
 /// # Safety
-/// The first 4 GiB must be mapped one to one, as by the boot page tables.
+/// The first 4 GiB must be in the direct map, as by the boot page tables.
 pub(crate) unsafe fn init(rsdp: Option<PhysAddr>) -> &'static Tables {
     // SAFETY: the caller's promise.
     TABLES.call_once(|| unsafe { read(rsdp) })
@@ -143,7 +143,7 @@ pub(crate) fn tables() -> &'static Tables {
 /// Reads the tables. Fields without a table stay empty.
 ///
 /// # Safety
-/// The first 4 GiB must be mapped one to one, as by the boot page tables.
+/// The first 4 GiB must be in the direct map, as by the boot page tables.
 unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
     let mut found = Tables::default();
     // SAFETY: the caller's promise.

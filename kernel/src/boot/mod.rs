@@ -36,6 +36,10 @@ impl Region {
     }
 }
 
+/// The virtual address of physical address 0: the direct map. The boot page tables map the first 4 GiB
+/// there, the final ones all RAM.
+pub(crate) const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+
 /// The most regions that are kept of a memory map, and of loaded modules. Further regions are not used, and
 /// reported on the console.
 pub(crate) const MAX_REGIONS: usize = 64;
@@ -59,7 +63,7 @@ static INFO: Once<BootInfo> = Once::new();
 /// Reads the loader's description of the machine.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 ///
 /// # Panics
 /// Panics if the loader has passed no memory map.

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use super::{BootInfo, MAX_CMDLINE, Region, regions::Regions};
+use super::{BootInfo, DIRECT_MAP, MAX_CMDLINE, Region, regions::Regions};
 use x86_64::PhysAddr;
 
 /// The bytes "xEn3" with the top bit of the "E" set.
@@ -49,10 +49,10 @@ const _: () =
 /// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
-    let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };
+    let info = unsafe { ptr::read_unaligned((DIRECT_MAP + start_info) as *const StartInfo) };
     if info.magic != MAGIC || info.version < 1 || info.memmap_paddr == 0 {
         return None;
     }
@@ -66,7 +66,7 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     for i in 0..u64::from(info.memmap_entries) {
         let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
         // SAFETY: as above; the map has `memmap_entries` entries.
-        let entry = unsafe { ptr::read_unaligned(at as *const MemMapEntry) };
+        let entry = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const MemMapEntry) };
         if entry.kind == RAM {
             boot.ram.push(Region::new(entry.addr, entry.size));
         }
@@ -74,13 +74,13 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     for i in 0..u64::from(info.nr_modules) {
         let at = info.modlist_paddr + i * size_of::<Module>() as u64;
         // SAFETY: as above.
-        let module = unsafe { ptr::read_unaligned(at as *const Module) };
+        let module = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const Module) };
         boot.modules.push(Region::new(module.paddr, module.size));
     }
     if info.cmdline_paddr != 0 {
         for (i, slot) in boot.cmdline.iter_mut().enumerate() {
             // SAFETY: as above; the command line ends with a zero.
-            let byte = unsafe { ptr::read((info.cmdline_paddr as *const u8).add(i)) };
+            let byte = unsafe { ptr::read(((DIRECT_MAP + info.cmdline_paddr) as *const u8).add(i)) };
             if byte == 0 {
                 break;
             }

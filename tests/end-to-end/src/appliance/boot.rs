@@ -1,5 +1,6 @@
 //! The kernel's own tests, in QEMU: each boots an image with `selftest=NAME` and expects success.
 
+use super::place::test_image_at;
 use crate::runner::{Case, Outcome};
 use anyhow::{Result, ensure};
 use lab::appliances::SUCCESS;
@@ -33,6 +34,8 @@ struct SelfTest {
     expect: Exit,
     /// A text that the console must contain.
     says: &'static str,
+    /// The physical address of the image, if it is not the one for which the image is linked.
+    place: Option<u64>,
 }
 
 impl SelfTest {
@@ -46,6 +49,7 @@ impl SelfTest {
             full: false,
             expect: SUCCESS,
             says: "",
+            place: None,
         }
     }
 
@@ -70,12 +74,18 @@ impl SelfTest {
         Self { says, ..self }
     }
 
+    /// Boots the image at this physical address. The console must name it.
+    fn at(self, place: u64, says: &'static str) -> Self {
+        Self { place: Some(place), says, ..self }
+    }
+
     fn full(self) -> Self {
         Self { full: true, ..self }
     }
 
     fn title(&self) -> String {
-        format!("kernel::{}-{}-{}cpu-{}M", self.name, self.machine, self.cpus, self.memory_mb)
+        let place = self.place.map(|place| format!("-at-{place:#x}")).unwrap_or_default();
+        format!("kernel::{}-{}-{}cpu-{}M{place}", self.name, self.machine, self.cpus, self.memory_mb)
     }
 
     fn case(self) -> Case {
@@ -93,7 +103,10 @@ impl SelfTest {
             accel: lab.accel,
             cpus: self.cpus,
             memory_mb: self.memory_mb,
-            kernel: lab.kernel_for(&cmdline)?,
+            kernel: match self.place {
+                Some(place) => test_image_at(place, log)?,
+                None => lab.kernel_for(&cmdline)?,
+            },
             cmdline,
             fw_cfg: Vec::new(),
             initrd: None,
@@ -129,6 +142,11 @@ pub(crate) fn cases() -> Vec<Case> {
         SelfTest::new("wx", Microvm).cpus(2),
         SelfTest::new("wx", Q35),
         SelfTest::new("heap", Microvm).cpus(2),
+        // The first two overlap the virtual addresses of the image.
+        SelfTest::new("wx", Microvm).cpus(2).at(0x40_0000, "image at 0x400000"),
+        SelfTest::new("heap", Microvm).at(0x60_0000, "image at 0x600000"),
+        SelfTest::new("smp", Q35).cpus(4).at(0x160_0000, "image at 0x1600000"),
+        SelfTest::new("boot", Q35).memory_mb(4096).at(0x7e00_0000, "image at 0x7e000000"),
         SelfTest::new("fpu", Microvm).cpus(2),
         SelfTest::new("idle", Microvm).cpus(2),
         SelfTest::new("progress", Microvm),

@@ -4,4 +4,5 @@ pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod image;
 pub(crate) mod perftest;
+mod place;
 pub(crate) mod semantics;
