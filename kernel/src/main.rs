@@ -27,6 +27,7 @@ mod arch;
 mod boot;
 mod chart;
 mod cmdline;
+mod config;
 mod console;
 mod diag;
 mod exec;
@@ -104,13 +105,15 @@ extern "C" fn on_own_stack() -> ! {
     let (boot, acpi) = (boot::info(), acpi::tables());
     start_boot_processor(acpi);
     let (cpus, clock_source) = start_clock_and_processors(acpi);
-    let errors = cmdline::init(boot.cmdline());
+    // SAFETY: called once; no driver has started.
+    unsafe { config::init(boot) };
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
     inventory(boot, acpi, cpus, clock_source);
+    let errors = cmdline::report();
     if errors > 0 {
-        log::error!("{errors} errors on the command line: this node does not start");
+        log::error!("{errors} errors in the configuration: this node does not start");
         power::exit(power::Code::Refused);
     }
     if let Some(us) = cmdline::get("spin_us") {

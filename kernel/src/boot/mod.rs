@@ -52,6 +52,10 @@ pub(crate) struct BootInfo {
     pub ram: regions::Regions,
     /// Memory that holds modules from the loader.
     pub modules: regions::Regions,
+    /// The module that is configuration in the boot file itself.
+    pub built_in: Option<Region>,
+    /// The module that is configuration of a partition, or of the EFI system partition.
+    pub partition: Option<Region>,
     /// ACPI's root pointer.
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],

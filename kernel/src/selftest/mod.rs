@@ -11,6 +11,7 @@
 //! | `iommu` | an IOMMU is reported as off, is turned on, and is reported as on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
+//! | `modules` | the key of a module is known, and the module is overwritten |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
@@ -25,6 +26,7 @@ mod fpu;
 mod heap;
 mod iommu;
 mod locks;
+mod modules;
 mod net;
 mod scheduling;
 mod speed;
@@ -58,6 +60,7 @@ pub(crate) async fn run(name: &str) {
             Err(why) => Err(why),
         },
         "locks" => locks::run(),
+        "modules" => modules::run(),
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lab::appliances::SUCCESS;
 use lab::cluster::{Cluster, Lab, ended};
 use qemu::vm::{Exit, Machine, Nic, Vm, VmSpec};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ struct SelfTest {
     says: &'static str,
     /// The physical address of the image, if it is not the one for which the image is linked.
     place: Option<u64>,
+    /// True if the machine gets an initrd with a key.
+    has_initrd: bool,
 }
 
 impl SelfTest {
@@ -50,6 +52,7 @@ impl SelfTest {
             expect: SUCCESS,
             says: "",
             place: None,
+            has_initrd: false,
         }
     }
 
@@ -77,6 +80,10 @@ impl SelfTest {
     /// Boots the image at this physical address. The console must name it.
     fn at(self, place: u64, says: &'static str) -> Self {
         Self { place: Some(place), says, ..self }
+    }
+
+    fn with_initrd(self) -> Self {
+        Self { has_initrd: true, ..self }
     }
 
     fn full(self) -> Self {
@@ -109,7 +116,7 @@ impl SelfTest {
             },
             cmdline,
             fw_cfg: Vec::new(),
-            initrd: None,
+            initrd: self.has_initrd.then(|| initrd(log)).transpose()?,
             nics: vec![Nic::Management],
         };
         let (events, inbox) = channel();
@@ -120,6 +127,14 @@ impl SelfTest {
         ensure!(console.contains("bootchart: "), "there is no boot chart");
         Ok(())
     }
+}
+
+/// Writes an initrd with a key next to `log`.
+fn initrd(log: &Path) -> Result<PathBuf> {
+    let file = log.with_extension("initrd");
+    let key = "5a".repeat(32);
+    std::fs::write(&file, bootconfig::archive(&[("ferrolite/key", key.as_bytes())]))?;
+    Ok(file)
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -138,6 +153,8 @@ pub(crate) fn cases() -> Vec<Case> {
         SelfTest::new("boot", Q35Iommu),
         SelfTest::new("iommu", Q35Iommu).says("the IOMMU at 0xfed90000 (DMAR)"),
         SelfTest::new("iommu-on", Q35Iommu).dies(REFUSED, "(DMAR) translates the addresses of devices"),
+        SelfTest::new("modules", Microvm).with_initrd(),
+        SelfTest::new("modules", Q35).with_initrd(),
         SelfTest::new("locks", Microvm).says("NMI at 0x"),
         SelfTest::new("wx", Microvm).cpus(2),
         SelfTest::new("wx", Q35),
