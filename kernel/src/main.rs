@@ -27,6 +27,7 @@ mod arch;
 mod boot;
 mod chart;
 mod cmdline;
+mod config;
 mod console;
 mod diag;
 mod exec;
@@ -68,16 +69,17 @@ const PROCESSORS_SILENCE: Duration = Duration::from_secs(2);
 const INVENTORY_AFTER: Duration = Duration::from_millis(400);
 
 /// The entry from `boot/entry.s`: in long mode, with the boot page tables, on the boot stack, with interrupts
-/// off.
+/// off. `image` is the physical address of the image.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
+extern "C" fn kernel_entry(start_info: u64, tsc: u64, image: u64) -> ! {
     time::start(tsc);
+    mm::set_image_place(image);
     sync::set_wait_hook(diag::end_if_dying);
     cpu::init_floating_point();
     cpu::init_memory_types();
     arch::mem::init();
     console::init();
-    // SAFETY: the loader passed `start_info`, and the boot page tables map the first 4 GiB one to one.
+    // SAFETY: the loader passed `start_info`, and the boot page tables contain the direct map of 4 GiB.
     let boot = unsafe { boot::init(start_info) };
     pci::stop_masters();
     // SAFETY: called once, with this machine's memory map.
@@ -105,13 +107,15 @@ extern "C" fn on_own_stack() -> ! {
     let (boot, acpi) = (boot::info(), acpi::tables());
     start_boot_processor(acpi);
     let (cpus, clock_source) = start_clock_and_processors(acpi);
-    let errors = cmdline::init(boot.cmdline());
+    // SAFETY: called once; no driver has started.
+    unsafe { config::init(boot) };
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
     inventory(boot, acpi, cpus, clock_source);
+    let errors = cmdline::report();
     if errors > 0 {
-        log::error!("{errors} errors on the command line: this node does not start");
+        log::error!("{errors} errors in the configuration: this node does not start");
         power::exit(power::Code::Refused);
     }
     if let Some(us) = cmdline::get("spin_us") {
@@ -175,7 +179,12 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
     log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
-    log::info!("memory {} MiB, {} MiB free; {mode}, timer {timer}", total >> 20, free >> 20);
+    let image = mm::image().phys;
+    log::info!(
+        "memory {} MiB, {} MiB free, image at {image:#x}; {mode}, timer {timer}",
+        total >> 20,
+        free >> 20
+    );
     log::info!(
         "clock {}.{:03} MHz by {clock_source}",
         time::hertz() / 1_000_000,

@@ -37,8 +37,8 @@ impl Region {
     }
 }
 
-/// The virtual address of physical address 0 (the direct map). The boot page tables map the first 4
-/// GiB there, the final ones all RAM.
+/// The virtual address of physical address 0: the direct map. The boot page tables map the first 4 GiB
+/// there, the final ones all RAM.
 pub(crate) const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
 
 /// The most regions that are kept of loaded modules. Further regions are not used, and reported on
@@ -56,6 +56,10 @@ pub(crate) struct BootInfo {
     pub ram: RamMap,
     /// Memory that holds modules from the loader.
     pub modules: regions::Regions,
+    /// The module that is configuration in the boot file itself.
+    pub built_in: Option<Region>,
+    /// The module that is configuration of a partition, or of the EFI system partition.
+    pub partition: Option<Region>,
     /// ACPI's root pointer.
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],
@@ -88,7 +92,7 @@ static INFO: Once<BootInfo> = Once::new();
 /// Reads the loader's description of the machine.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 ///
 /// # Panics
 /// Panics if the loader has passed no memory map.

@@ -74,13 +74,27 @@ unsafe fn ram(info: &StartInfo) -> RamMap {
     RamMap(spans)
 }
 
+/// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
+const BUILT_IN: &[u8] = b"built-in\0";
+const PARTITION: &[u8] = b"esp\0";
+
+/// Returns true if the bytes at physical address `at` are `text`.
+///
+/// # Safety
+/// A text that ends with a zero must lie there, below 4 GiB.
+unsafe fn is_text(at: u64, text: &[u8]) -> bool {
+    // SAFETY: the caller's promise; nothing is read behind a zero, which differs from the next byte
+    // of `text`.
+    (0_u64..).zip(text).all(|(i, byte)| unsafe { ptr::read((DIRECT_MAP + at + i) as *const u8) } == *byte)
+}
+
 /// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
-    let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };
+    let info = unsafe { ptr::read_unaligned((DIRECT_MAP + start_info) as *const StartInfo) };
     if info.magic != MAGIC || info.version < 1 || info.memmap_paddr == 0 {
         return None;
     }
@@ -88,6 +102,8 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         // SAFETY: as above.
         ram: unsafe { ram(&info) },
         modules: Regions::new(),
+        built_in: None,
+        partition: None,
         rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
         cmdline: [0; MAX_CMDLINE],
         cmdline_len: 0,
@@ -95,13 +111,21 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     for i in 0..u64::from(info.nr_modules) {
         let at = info.modlist_paddr + i * size_of::<Module>() as u64;
         // SAFETY: as above.
-        let module = unsafe { ptr::read_unaligned(at as *const Module) };
-        boot.modules.push(Region::new(module.paddr, module.size));
+        let module = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const Module) };
+        let region = Region::new(module.paddr, module.size);
+        boot.modules.push(region);
+        // SAFETY: as above; the name ends with a zero.
+        let is_named = |name| module.cmdline_paddr != 0 && unsafe { is_text(module.cmdline_paddr, name) };
+        if is_named(BUILT_IN) {
+            boot.built_in = Some(region);
+        } else if is_named(PARTITION) {
+            boot.partition = Some(region);
+        }
     }
     if info.cmdline_paddr != 0 {
         for (i, slot) in boot.cmdline.iter_mut().enumerate() {
             // SAFETY: as above; the command line ends with a zero.
-            let byte = unsafe { ptr::read((info.cmdline_paddr as *const u8).add(i)) };
+            let byte = unsafe { ptr::read(((DIRECT_MAP + info.cmdline_paddr) as *const u8).add(i)) };
             if byte == 0 {
                 break;
             }

@@ -16,6 +16,7 @@
 //! | `masters` | devices of a former kernel lose the bus |
 //! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
+//! | `modules` | the key of a module is known, and the module is overwritten |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
@@ -31,6 +32,7 @@ mod heap;
 mod iommu;
 mod locks;
 mod machine;
+mod modules;
 mod net;
 mod scheduling;
 mod speed;
@@ -70,6 +72,7 @@ pub(crate) async fn run(name: &str) {
         "off" => power::off(),
         "reset" => power::reset(),
         "locks" => locks::run(),
+        "modules" => modules::run(),
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,

@@ -6,4 +6,5 @@ pub(crate) mod cluster;
 pub(crate) mod image;
 pub(crate) mod machine;
 pub(crate) mod perftest;
+mod place;
 pub(crate) mod semantics;
