@@ -53,6 +53,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("key-as-a-boot-module", module_key),
         case("boot-module-without-a-key", module_without_key),
+        case("configuration-by-an-initrd", configuration),
+        case("unknown-key-in-an-initrd", bad_configuration),
         case("unknown-lite-setting-node", |log| {
             refused_option("lite.turbo=on", "unknown key `lite.turbo`", log)
         }),
@@ -168,6 +170,32 @@ fn module_without_key(log: &Path) -> Result<()> {
     let cluster = Cluster::with_key_module(1, "", Some(module.path()), log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "no boot module is a cluster key")
+}
+
+/// Checks that a node with key and settings in an initrd joins, that the command line overrides the initrd,
+/// and that the console names the source of each value.
+fn configuration(log: &Path) -> Result<()> {
+    let options = "selftest=join selftest_s=1 BOOT_IMAGE=/ferrolite log=info";
+    let mut cluster = Cluster::with_initrd(1, options, "# a node\nnode=other\nlog=debug\nid=keep\n", log)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    let joined = cluster.manager.wait_for_line("left", LIMIT).context("the node does not leave")?;
+    ensure!(joined.contains("node0"), "the manager says `{joined}`");
+    for what in [
+        "settings by command line: manager=10.0.2.2:",
+        "settings by initrd: id=keep",
+        "settings by initrd, overridden: node=other log=debug",
+        "command line: `BOOT_IMAGE=/ferrolite` of a loader is ignored",
+        "cluster key by initrd",
+    ] {
+        wait_for_console(0, what, log)?;
+    }
+    Ok(())
+}
+
+fn bad_configuration(log: &Path) -> Result<()> {
+    let cluster = Cluster::with_initrd(1, "", "manger=10.0.2.2:1\n", log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "initrd: unknown key `manger` in `manger=10.0.2.2:1`")
 }
 
 /// Returns the command that counts the words of an input on all nodes of a cluster.
