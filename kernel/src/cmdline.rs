@@ -1,10 +1,11 @@
 //! The keys of the kernel command line and of configuration files, and their values. An unknown key
 //! is an error and is not ignored.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bootconfig::{Settings, Source};
+use bootconfig::{Setting, Settings, Source};
 
 use crate::sync::IrqMutex;
 
@@ -27,12 +28,13 @@ pub(crate) const KEYS: &[Key] = &[
         "fabric",
         "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
     ),
+    key("dns", "IPv4 addresses of DNS servers, separated by commas; DHCP's by default"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
-    key("manager", "manager's address:port"),
+    key("manager", "manager's address:port or name:port, or several, separated by commas; DHCP's by default"),
     key(
         "mgmt",
         "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
@@ -47,6 +49,10 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "remote",
         "memory that peers can access: all that can be lent (default), arena (LITE's part; arena:MIB sets its size, half by default), or physical (all that a ConnectX-3 can address)",
+    ),
+    key(
+        "retry",
+        "what a node does that cannot join: on (default: it tries again, after 1 s to 60 s), or off: it ends",
     ),
     #[cfg(feature = "selftest")]
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
@@ -79,20 +85,39 @@ pub(crate) fn add_file(source: Source, bytes: &'static [u8]) {
     SETTINGS.lock().add_file(source, bytes);
 }
 
+/// Replaces the settings of DHCP, and prints them, if they are others than before.
+pub(crate) fn set_dhcp(line: &[u8]) {
+    static BEFORE: IrqMutex<&str> = IrqMutex::new("");
+    let Ok(line) = core::str::from_utf8(line) else {
+        log::warn!("DHCP: the settings are not UTF-8, and are ignored");
+        return;
+    };
+    if *BEFORE.lock() == line {
+        return;
+    }
+    // The settings last as long as the kernel. A server that changes them does so a few times a day at most.
+    let line: &'static str = Box::leak(Box::from(line));
+    *BEFORE.lock() = line;
+    let problems = SETTINGS.lock().set_dhcp(line);
+    problems.iter().for_each(|problem| log::warn!("{problem}"));
+    report_source(&SETTINGS.lock().clone(), Source::Dhcp);
+}
+
+/// Prints the settings of a source: those that count, and those that another source overrides.
+fn report_source(settings: &Settings<'_>, source: Source) {
+    for (counts, what) in [(true, ""), (false, ", overridden")] {
+        let pair = |setting: Setting<'_>| format!(" {}={}", setting.name, setting.value);
+        let line: String = settings.of(source, counts).map(pair).collect();
+        if !line.is_empty() {
+            log::info!("settings by {source}{what}:{line}");
+        }
+    }
+}
+
 /// Prints the settings of each source, and the errors on the console. Returns the number of errors.
 pub(crate) fn report() -> usize {
     let settings = SETTINGS.lock().clone();
-    for source in Source::ALL {
-        for (counts, what) in [(true, ""), (false, ", overridden")] {
-            let line: String = settings
-                .of(source, counts)
-                .map(|setting| format!(" {}={}", setting.name, setting.value))
-                .collect();
-            if !line.is_empty() {
-                log::info!("settings by {source}{what}:{line}");
-            }
-        }
-    }
+    Source::ALL.into_iter().for_each(|source| report_source(&settings, source));
     for word in settings.of_loaders() {
         log::info!("command line: `{word}` of a loader is ignored");
     }

@@ -55,6 +55,8 @@ pub enum Problem<'a> {
     UnknownKey(Source, Setting<'a>),
     /// The file is not UTF-8.
     NotText(Source),
+    /// The key has no effect any more when a DHCP server answers.
+    NotByDhcp(Setting<'a>),
 }
 
 impl fmt::Display for Problem<'_> {
@@ -64,6 +66,9 @@ impl fmt::Display for Problem<'_> {
             Self::UnknownKey(source, Setting { name, value, .. }) => {
                 write!(f, "{source}: unknown key `{name}` in `{name}={value}`")
             }
+            Self::NotByDhcp(Setting { name, value, .. }) => {
+                write!(f, "DHCP: `{name}={value}` is ignored: the key counts before DHCP")
+            }
             Self::NotText(source) => write!(f, "{source}: the configuration is not UTF-8"),
         }
     }
@@ -72,6 +77,9 @@ impl fmt::Display for Problem<'_> {
 /// The beginnings of words that loaders and monitors add to a command line: GRUB, pxelinux and iPXE name the
 /// file that they load, pxelinux the card, and monitors their devices.
 const OF_LOADERS: [&str; 4] = ["BOOT_IMAGE=", "initrd=", "BOOTIF=", "virtio_mmio.device="];
+
+/// The keys that are read after a DHCP server has answered.
+const OF_DHCP: [&str; 3] = ["manager", "node", "dns"];
 
 /// Returns true for a word that a loader has added. The first word of a line may be the name of the program
 /// itself: EFI's shell passes it.
@@ -129,6 +137,28 @@ impl<'a> Settings<'a> {
                 self.add(Setting { name: name.trim_end(), value: value.trim_start(), source });
             }
         }
+    }
+
+    /// Replaces the values of DHCP by the words of `line`. Returns the words that are mistakes.
+    pub fn set_dhcp(&mut self, line: &'a str) -> Vec<Problem<'a>> {
+        let source = Source::Dhcp;
+        self.values.retain(|setting| setting.source != source);
+        let mut problems = Vec::new();
+        for word in line.split_ascii_whitespace() {
+            let Some((name, value)) = word.split_once('=') else {
+                problems.push(Problem::NotAPair(source, word));
+                continue;
+            };
+            let setting = Setting { name, value, source };
+            if OF_DHCP.contains(&name) {
+                self.add(setting);
+            } else if (self.is_known)(name) {
+                problems.push(Problem::NotByDhcp(setting));
+            } else {
+                problems.push(Problem::UnknownKey(source, setting));
+            }
+        }
+        problems
     }
 
     /// Adds a value. Within a source the last value of a key counts.

@@ -93,6 +93,28 @@ fn a_file_has_lines() {
     assert_eq!(settings.problems(), expected);
 }
 
+#[test]
+fn dhcp_sets_a_few_keys_each_time_anew() {
+    let mut settings = Settings::new(|name| is_known(name) || name == "dns");
+    settings.add_file(Source::BuiltIn, b"manager=built:1\nnode=in");
+    settings.add_line("node=line");
+    let problems = settings.set_dhcp("manager=lease:1 node=lease dns=10.0.0.1 log=debug colour=green word");
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let expected = [
+        "DHCP: `log=debug` is ignored: the key counts before DHCP",
+        "DHCP: unknown key `colour` in `colour=green`",
+        "DHCP: `word` is not key=value",
+    ];
+    assert_eq!(problems, expected);
+    assert_eq!(settings.problems(), [], "a server's mistake does not keep the node from starting");
+    let value = |settings: &Settings<'static>, name| settings.get(name).map(|setting| setting.value);
+    assert_eq!(value(&settings, "manager"), Some("lease:1"));
+    assert_eq!(value(&settings, "node"), Some("line"));
+    assert_eq!(settings.set_dhcp(""), []);
+    assert_eq!(value(&settings, "manager"), Some("built:1"));
+    assert_eq!(value(&settings, "dns"), None);
+}
+
 /// Sets each key by each pair of sources, in both orders. The value of the earlier source must count.
 #[test]
 fn each_pair_of_sources() {
