@@ -2,10 +2,15 @@
 
 use x86_64::instructions::port::Port;
 
-use super::Address;
+use super::address::Address;
 use crate::boot::acpi::EcamWindow;
 use crate::mm;
 use crate::sync::IrqMutex;
+
+/// The offset of the command register; the status register is in the upper half of its word.
+pub(super) const COMMAND: u16 = 0x04;
+/// The bit of the command register that lets the function master the bus.
+pub(super) const COMMAND_MASTER: u32 = 1 << 2;
 
 /// The address and data ports. The lock keeps the pair of accesses together.
 static PORTS: IrqMutex<(Port<u32>, Port<u32>)> = IrqMutex::new((Port::new(0xcf8), Port::new(0xcfc)));

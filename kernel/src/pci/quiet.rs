@@ -1,7 +1,8 @@
 //! Takes the bus away from devices that firmware or a former kernel has set up: such a device may still write
 //! to memory that this kernel uses for something else.
 
-use super::{Address, COMMAND, COMMAND_MASTER, Config};
+use super::address::Address;
+use super::config::{COMMAND, COMMAND_MASTER, Config};
 use crate::arch::cpu;
 
 /// The class of bridges. Their bus mastering passes on that of the devices behind them.

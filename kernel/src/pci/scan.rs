@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
 
-use super::{Address, Bar, COMMAND, Config, Function, quiet};
+use super::address::Address;
+use super::config::COMMAND;
+use super::{Bar, Config, Function, quiet};
 use crate::arch::cpu;
 use crate::boot::acpi::EcamWindow;
 
