@@ -14,7 +14,6 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddrV4;
 use core::time::Duration;
 use lite::Lite;
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
@@ -68,7 +67,7 @@ struct Node {
 }
 
 async fn start() -> Result<Node, String> {
-    let manager = manager()?;
+    control_link::check()?;
     let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
@@ -86,17 +85,19 @@ async fn start() -> Result<Node, String> {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
     let apps = apps::all(perftest::application(network, &rnic));
-    let name = cmdline::get("node")
-        .map_or_else(|| format!("node-{}", rnic.rnic().attributes().port.mac), ToOwned::to_owned);
+    // DHCP may set the name.
+    let name = || {
+        let of_port = || format!("node-{}", rnic.rnic().attributes().port.mac);
+        cmdline::get("node").map_or_else(of_port, ToOwned::to_owned)
+    };
     let keep_id = match cmdline::get("id").unwrap_or("fresh") {
         "fresh" => false,
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name, total, &apps) };
-    let (link, welcome) = control_link::join(stack, manager, &key, buffers, config.silence, offer)
-        .await
-        .map_err(|e| format!("{e}"))?;
+    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name(), total, &apps) };
+    let (link, welcome) = control_link::join(stack, &key, buffers, config.silence, &offer).await?;
+    let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let config = lite::Config { name, ..config };
@@ -125,12 +126,6 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
         config.set(name, value).map_err(|error| format!("{}{error}", cmdline::LITE))?;
     }
     Ok(config)
-}
-
-/// Parses `manager=`.
-fn manager() -> Result<SocketAddrV4, String> {
-    let text = cmdline::get("manager").ok_or("manager=ADDRESS:PORT is not on the command line")?;
-    text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
 }
 
 /// Returns this node's description for the manager.

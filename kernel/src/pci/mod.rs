@@ -8,6 +8,7 @@ mod assign;
 mod config;
 mod msix;
 mod names;
+mod quiet;
 mod scan;
 mod window;
 
@@ -21,6 +22,7 @@ use crate::mm;
 use crate::sync::IrqMutex;
 pub(crate) use config::Config;
 pub(crate) use msix::{Message, MsixError, MsixTable};
+pub(crate) use quiet::early as stop_masters;
 pub(crate) use window::Window;
 
 /// The address of a function: segment, bus, device, function.
@@ -161,6 +163,12 @@ impl Function {
         self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
+    /// Returns true if the function may master the bus.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn is_master(&self) -> bool {
+        self.read(COMMAND) & COMMAND_MASTER != 0
+    }
+
     /// Returns the offsets of the capabilities with `id`, in the list's order.
     pub(crate) fn capabilities(&self, id: u8) -> impl Iterator<Item = u16> + '_ {
         let has_list = self.read(COMMAND) & 1 << 20 != 0;
@@ -193,7 +201,8 @@ impl Function {
         names::of(self.id, self.class)
     }
 
-    fn is_bridge(&self) -> bool {
+    /// Returns true for a bridge.
+    pub(crate) fn is_bridge(&self) -> bool {
         self.class.0 == 6
     }
 }

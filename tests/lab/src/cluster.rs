@@ -64,7 +64,7 @@ pub struct Cluster {
     module_key: bool,
     // Declared after the machines, because it must be dropped after those that use its cards.
     cards: Option<Cx3>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// Properties of a cluster's cards.
@@ -91,6 +91,18 @@ impl Cluster {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
         cluster.boot(count, options, key, log)?;
+        Ok(cluster)
+    }
+
+    /// Starts machines as [`start`](Self::start) does, with the manager's key and `config` in an initrd.
+    pub fn with_initrd(count: u16, options: &str, config: &str, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
+        let key = std::fs::read(cluster.manager.key())?;
+        let files = [("ferrolite/config", config.as_bytes()), ("ferrolite/key", &key)];
+        let initrd = cluster.dir.path().join("initrd");
+        std::fs::write(&initrd, bootconfig::archive(&files))?;
+        cluster.boot(count, options, Some(&initrd), log)?;
         Ok(cluster)
     }
 
@@ -151,7 +163,7 @@ impl Cluster {
             qemu,
             module_key: false,
             cards: cards.transpose()?,
-            _dir: dir,
+            dir,
         })
     }
 

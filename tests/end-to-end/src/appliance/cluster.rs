@@ -36,9 +36,22 @@ pub(crate) fn cases() -> Vec<Case> {
         case("shutdown-ends-the-nodes-well", shutdown),
         case("panic-reaches-the-manager", panic),
         case("idle-uses-little", idle),
-        case("wrong-key-node", wrong_key_node),
+        case("wrong-key-node-joins-later", wrong_key_node),
         case("wrong-key-client", wrong_key_client),
-        case("absent-manager-node", absent_manager_node),
+        case("absent-manager-node-joins-later", absent_manager_node),
+        case("several-managers-node", several_managers),
+        case("absent-manager-node-without-retry", |log| {
+            // The last key counts; nothing listens on port 1.
+            refused_option(
+                "manager=10.0.2.2:1 retry=off",
+                "no manager at 10.0.2.2:1: connection refused",
+                log,
+            )
+        }),
+        case("bad-retry-node", |log| refused_option("retry=never", "retry=never: want on or off", log)),
+        case("ipv6-manager-node", |log| {
+            refused_option("manager=[fe80::1]:18500", "`[fe80::1]:18500` is an IPv6 address", log)
+        }),
         case("unknown-nic-node", |log| {
             refused_option("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
         }),
@@ -53,6 +66,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("key-as-a-boot-module", module_key),
         case("boot-module-without-a-key", module_without_key),
+        case("configuration-by-an-initrd", configuration),
+        case("unknown-key-in-an-initrd", bad_configuration),
         case("unknown-lite-setting-node", |log| {
             refused_option("lite.turbo=on", "unknown key `lite.turbo`", log)
         }),
@@ -130,19 +145,58 @@ fn idle(log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Starts a manager with this key on `port`, waits for a node, and ends the cluster.
+fn manager_later(port: u16, key: &Path, log: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    // The copy has the permissions of the file.
+    std::fs::copy(key, dir.path().join("cluster.key"))?;
+    let manager = Manager::start(&manager::build(Profile::Dev)?, port, dir.path())?;
+    let mut nodes = manager.client("nodes");
+    tool::run_ok(nodes.args(["--wait", "1", "--timeout", "120"]), log, LIMIT)?;
+    tool::run_ok(&mut manager.client("shutdown"), log, LIMIT).map(|_| ())
+}
+
+/// Checks that a node whose key the manager does not accept says so, tries again, and joins once a manager
+/// has that key.
 fn wrong_key_node(log: &Path) -> Result<()> {
     let key = tempfile::NamedTempFile::new()?;
     std::fs::write(key.path(), format!("{}\n", "5a".repeat(32)))?;
     let cluster = Cluster::start(1, "", Some(key.path()), log)?;
-    cluster.ends(&REFUSED, LIMIT)?;
-    says(&cluster, "wrong cluster key")
+    wait_for_console(0, "cannot join: wrong cluster key: the manager at 10.0.2.2:", log)?;
+    let port = cluster.manager.port()?;
+    kill_process(process(&cluster)?, Signal::KILL)?;
+    wait_for_console(0, &format!("cannot join: no manager at 10.0.2.2:{port}"), log)?;
+    manager_later(port, key.path(), log)?;
+    cluster.ends(&SUCCESS, LIMIT)
 }
 
+/// Returns a port on which nothing listens.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Checks that a node without a manager says so, tries again, and joins once there is a manager.
 fn absent_manager_node(log: &Path) -> Result<()> {
-    // The last key counts; nothing listens on port 1.
-    let cluster = Cluster::start(1, "manager=10.0.2.2:1", None, log)?;
-    cluster.ends(&REFUSED, LIMIT)?;
-    says(&cluster, "no manager at 10.0.2.2:1")
+    let port = free_port()?;
+    let cluster = Cluster::start(1, &format!("manager=10.0.2.2:{port}"), None, log)?;
+    let says = format!("cannot join: no manager at 10.0.2.2:{port}: connection refused; next attempt in 1.");
+    wait_for_console(0, &says, log)?;
+    manager_later(port, cluster.manager.key(), log)?;
+    cluster.ends(&SUCCESS, LIMIT)
+}
+
+/// Checks that a node tries all managers of a list.
+fn several_managers(log: &Path) -> Result<()> {
+    let cluster = Cluster::with_initrd(1, "", "manager=10.0.2.2:1\n", log)?;
+    cluster.joined(log)?;
+    drop(cluster);
+    let port = free_port()?;
+    let managers = format!("manager=10.0.2.2:1,10.0.2.2:{port}");
+    let cluster = Cluster::start(1, &managers, None, log)?;
+    let says = format!("no manager at 10.0.2.2:1: connection refused; no manager at 10.0.2.2:{port}: ");
+    wait_for_console(0, &says, log)?;
+    manager_later(port, cluster.manager.key(), log)?;
+    cluster.ends(&SUCCESS, LIMIT)
 }
 
 fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
@@ -168,6 +222,32 @@ fn module_without_key(log: &Path) -> Result<()> {
     let cluster = Cluster::with_key_module(1, "", Some(module.path()), log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "no boot module is a cluster key")
+}
+
+/// Checks that a node with key and settings in an initrd joins, that the command line overrides the initrd,
+/// and that the console names the source of each value.
+fn configuration(log: &Path) -> Result<()> {
+    let options = "selftest=join selftest_s=1 BOOT_IMAGE=/ferrolite log=info";
+    let mut cluster = Cluster::with_initrd(1, options, "# a node\nnode=other\nlog=debug\nid=keep\n", log)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    let joined = cluster.manager.wait_for_line("left", LIMIT).context("the node does not leave")?;
+    ensure!(joined.contains("node0"), "the manager says `{joined}`");
+    for what in [
+        "settings by command line: manager=10.0.2.2:",
+        "settings by initrd: id=keep",
+        "settings by initrd, overridden: node=other log=debug",
+        "command line: `BOOT_IMAGE=/ferrolite` of a loader is ignored",
+        "cluster key by initrd",
+    ] {
+        wait_for_console(0, what, log)?;
+    }
+    Ok(())
+}
+
+fn bad_configuration(log: &Path) -> Result<()> {
+    let cluster = Cluster::with_initrd(1, "", "manger=10.0.2.2:1\n", log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "initrd: unknown key `manger` in `manger=10.0.2.2:1`")
 }
 
 /// Returns the command that counts the words of an input on all nodes of a cluster.
