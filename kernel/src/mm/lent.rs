@@ -152,6 +152,28 @@ pub(crate) fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
     Some(at)
 }
 
+/// Allocates a run of `bytes` bytes (rounded up to frames), zeroed, that is not lent: among the memory that
+/// can be lent, or elsewhere if none is free there.
+pub(super) fn alloc_own(bytes: u64) -> Option<PhysAddr> {
+    let Some(at) = frames::alloc_among(bytes, PAGE, &covered().ranges) else {
+        return frames::alloc_zeroed(bytes);
+    };
+    // SAFETY: nothing else uses the run, and it is mapped in the direct map.
+    unsafe { phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
+    Some(at)
+}
+
+/// Lends an allocated run of `bytes` bytes, with its content. Returns false, and lends nothing, if memory
+/// there cannot be lent.
+pub(super) fn lend_own(at: PhysAddr, bytes: u64) -> bool {
+    let run = at.as_u64()..at.as_u64() + bytes.next_multiple_of(PAGE);
+    let is_covered = covered().ranges.iter().any(|range| range.start <= run.start && run.end <= range.end);
+    if is_covered {
+        mark(at.as_u64(), bytes, true);
+    }
+    is_covered
+}
+
 /// Ends the loan of a run, after all accesses to it by address. `bytes` must be the length with which it
 /// was lent.
 ///

@@ -13,7 +13,7 @@ pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot, cluster, image, machine, perftest, semantics};
-use job::{disturbed, graph, misuse, priorities, word_count};
+use job::{disturbed, graph, log, misuse, priorities, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -35,6 +35,7 @@ pub fn cases() -> Vec<Case> {
         priorities::cases(),
         cx3::cases(),
         graph::cases(),
+        log::cases(),
         word_count::cases(),
     ];
     groups.into_iter().flatten().collect()
