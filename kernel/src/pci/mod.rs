@@ -8,7 +8,7 @@ mod assign;
 mod config;
 mod msix;
 mod names;
-mod quiet;
+pub(crate) mod quiet;
 mod scan;
 mod window;
 
@@ -22,7 +22,6 @@ use crate::mm;
 use crate::sync::IrqMutex;
 pub(crate) use config::Config;
 pub(crate) use msix::{Message, MsixError, MsixTable};
-pub(crate) use quiet::early as stop_masters;
 pub(crate) use window::Window;
 
 /// The address of a function: segment, bus, device, function.
