@@ -9,7 +9,7 @@ mod assign;
 mod config;
 mod msix;
 mod names;
-mod quiet;
+pub(crate) mod quiet;
 mod scan;
 mod window;
 
@@ -24,7 +24,6 @@ pub(crate) use address::Address;
 pub(crate) use config::Config;
 use config::{COMMAND, COMMAND_MASTER};
 pub(crate) use msix::{Message, MsixError, MsixTable};
-pub(crate) use quiet::early as stop_masters;
 pub(crate) use window::Window;
 
 /// A base address register: a window of a function's registers.
