@@ -12,7 +12,7 @@ use crate::sync::IrqMutex;
 const KEY_SIGNATURE: u16 = 0;
 const KEY_DIRECTORY: u16 = 0x19;
 /// The longest accepted blob, in bytes.
-const MAX_BLOB: u32 = 1 << 20;
+const MAX_BLOB: u32 = 64 << 20;
 
 struct Ports {
     selector: Port<u16>,

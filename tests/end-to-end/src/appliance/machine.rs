@@ -3,11 +3,18 @@
 use super::bare::Bare;
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, ensure};
+use lab::cargo::Profile;
 use lab::cluster::Lab;
+use lab::manager::{self, Manager};
 use lab::{image, setup};
 use qemu::Qemu;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
+
+/// The longest silence of a manager on a busy host.
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// The exit status of QEMU after the success of a self-test.
 const SUCCESS: i32 = 33;
@@ -37,6 +44,13 @@ pub(crate) fn cases() -> Vec<Case> {
     for (model, options) in [MODELS[0], MODELS[1]] {
         let check = move |log: &Path| passes("masters", options, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::bus-masters-{model}"), check));
+    }
+    for (model, options) in MODELS {
+        let check = move |times| move |log: &Path| warm(options, times, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::warm-boot-{model}-5"), check(5)));
+        cases.push(Case::new(format!("machine::warm-boot-{model}-100"), check(100)).full_if(true));
+        let check = move |log: &Path| former(options, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
     }
     cases.push(Case::new("machine::consoles-alike", |log| consoles(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("machine::console-second-port", |log| second_port(log).map(|()| Outcome::Passed)));
@@ -211,5 +225,52 @@ fn second_port(log: &Path) -> Result<()> {
     ensure!(status.code() == Some(SUCCESS), "selftest=boot: {status}; see {}", log.display());
     let said = std::fs::read_to_string(log)?;
     ensure!(said.contains("bootchart: executor"), "the second serial port lacks the boot chart");
+    Ok(())
+}
+
+/// Boots the image from itself, again and again: each time all processors start, and memory is the same.
+fn warm(machine: &str, times: usize, log: &Path) -> Result<()> {
+    let kernel = image::build_for_tests()?.elf;
+    let file = format!("name=opt/ferrolite/image,file={}", kernel.display());
+    let options = options(machine, &format!("-smp 3 -m 128M {EXIT} -device virtio-rng-pci"))?;
+    let append = format!("selftest=warm selftest_s={times}");
+    let rest = ["-no-reboot", "-append", &append, "-fw_cfg", &file];
+    let status = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?.ends()?;
+    ensure!(status.code() == Some(SUCCESS), "selftest=warm: {status}; see {}", log.display());
+    let said = std::fs::read_to_string(log)?;
+    let boots: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("warm boot: ")).collect();
+    ensure!(boots.len() == times + 1, "{} boots, not {}", boots.len(), times + 1);
+    let memory: BTreeSet<_> =
+        boots.iter().filter_map(|boot| boot.split_once(", ")).map(|(_, rest)| rest).collect();
+    ensure!(memory.len() == 1, "processors and memory differ: {memory:?}");
+    let places = said.lines().filter_map(|line| line.split_once("image at ")?.1.split_once(';'));
+    let places: BTreeSet<_> = places.map(|(place, _)| place).collect();
+    ensure!(places.len() > 1, "all kernels lay at {places:?}");
+    Ok(())
+}
+
+/// A node panics once it has joined, and its machine is reset: when it joins again, the manager is told why the
+/// former boot ended.
+fn former(machine: &str, log: &Path) -> Result<()> {
+    let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
+    let mut manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
+    let nics: String = (0..2)
+        .map(|n| {
+            format!(" -netdev user,id=n{n} -device virtio-net-pci,netdev=n{n},disable-legacy=on,romfile=")
+        })
+        .collect();
+    let options = options(machine, &format!("-smp 1 -m 128M -device virtio-rng-pci{nics}"))?;
+    let append = format!(
+        "selftest=join selftest_s=100 app=panic nic=softroce node=node0 manager=10.0.2.2:{}",
+        manager.port()?
+    );
+    let key = format!("name=opt/ferrolite/key,file={}", manager.key().display());
+    let rest = ["-append", &append, "-fw_cfg", &key];
+    let _bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
+    let said =
+        manager.wait_for_line("former boot", LIMIT).context("the manager is not told of the former boot")?;
+    for part in ["node0", "asked for by app=panic"] {
+        ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
+    }
     Ok(())
 }
