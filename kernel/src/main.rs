@@ -113,7 +113,7 @@ extern "C" fn on_own_stack() -> ! {
     let (cpus, clock_source) = start_clock_and_processors(acpi);
     // SAFETY: called once; no driver has started.
     unsafe { config::init(boot) };
-    console::choose(cmdline::get("console"), acpi.console);
+    console::choose(cmdline::get("console"), acpi.console, boot.framebuffer);
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
