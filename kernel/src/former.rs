@@ -60,8 +60,8 @@ fn at(place: &AtomicU64) -> Option<*mut Copy> {
     (place != 0).then(|| mm::phys_to_virt(PhysAddr::new_truncate(place)).cast())
 }
 
-/// Finds the last words of the former boot, and the places for those of this one. `taken` is a page of RAM below
-/// 640 KiB that has another use. Call once, with the final page tables.
+/// Finds the last words of the former boot, and the places for those of this one. `taken` is a page
+/// of RAM below 640 KiB that has another use. Call once, with the final page tables.
 pub(crate) fn find(boot: &BootInfo, taken: Option<PhysAddr>) {
     let taken = taken.map(|at| Region::new(at.as_u64(), mm::PAGE));
     for (place, usable) in PLACES.into_iter().zip(&USABLE) {
@@ -73,8 +73,8 @@ pub(crate) fn find(boot: &BootInfo, taken: Option<PhysAddr>) {
         }
     }
     for copy in USABLE.iter().filter_map(at) {
-        // SAFETY: the page is RAM of which any bits are a `Copy`. The frame allocator does not contain it, and
-        // nothing else uses it.
+        // SAFETY: the page is RAM of which any bits are a `Copy`. The frame allocator does not
+        // contain it, and nothing else uses it.
         let copy = unsafe { copy.read_volatile() };
         if let Some(words) = copy.words() {
             WORDS.call_once(|| words.into());

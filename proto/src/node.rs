@@ -187,7 +187,8 @@ pub enum ToManager {
         /// The number of the queue pair.
         queue_pair: Option<QpNum>,
     },
-    /// The former boot of the node's machine ended by a failure, which the node may not have been able to tell.
+    /// The former boot of the node's machine ended by a failure, which the node may not have been
+    /// able to tell.
     FormerEnd {
         /// The reason.
         reason: Reason,

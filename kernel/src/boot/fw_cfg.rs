@@ -63,8 +63,8 @@ impl Ports {
     }
 }
 
-/// Writes the file `name` by fw_cfg's DMA. `access` is a page of RAM at the physical address `at`. Returns false if
-/// there is no such file.
+/// Writes the file `name` by fw_cfg's DMA. `access` is a page of RAM at the physical address `at`.
+/// Returns false if there is no such file.
 #[cfg(feature = "selftest")]
 pub(crate) fn write(name: &str, bytes: &[u8], access: *mut u8, at: x86_64::PhysAddr) -> bool {
     let Some((key, _)) = PORTS.lock().find(name).filter(|_| cpu::is_virtual()) else { return false };

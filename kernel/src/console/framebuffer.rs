@@ -1,4 +1,5 @@
-//! A screen of pixels, as UEFI's firmware leaves it: text in cells of 8 by 16 pixels, in the font of the crate
+//! A screen of pixels, as UEFI's firmware leaves it: text in cells of 8 by 16 pixels, in the font
+//! of the crate
 //! `font8x8` with each line twice.
 
 use alloc::vec;
@@ -13,7 +14,7 @@ use crate::mm::{DIRECT_MAP, PAGE, frames};
 const WIDTH: usize = 8;
 const HEIGHT: usize = 16;
 const WHITE: u32 = 0x00ff_ffff;
-/// The number of rows by which a full screen moves, so that not each line writes all pixels anew.
+/// The number of rows by which a full screen moves, so that few lines write all pixels again.
 const SCROLL: usize = 8;
 
 /// A screen.

@@ -1,5 +1,5 @@
-//! The console: serial ports behind a ring, the screen of a VGA or of pixels, and the `log` backend. All of them
-//! get the same lines.
+//! The console: serial ports behind a ring, the screen of a VGA or of pixels, and the `log`
+//! backend. All of them get the same lines.
 //!
 //! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the
 //! ring, and core 0 drains it between polls, so that no task waits for a serial line. A full ring makes the
@@ -179,8 +179,8 @@ pub(crate) fn init() {
 }
 
 /// Uses the consoles that `names` lists, separated by commas; without `names`, the first serial
-/// port, the port that firmware names, and the screens. `spcr` is firmware's table, `pixels` its screen. Call once, with
-/// the final page tables.
+/// port, the port that firmware names, and the screens. `spcr` is firmware's table, `pixels` its
+/// screen. Call once, with the final page tables.
 pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>, pixels: Option<Framebuffer>) {
     // The registers that firmware has set up; a rate of 0 means to keep it.
     let named = || {

@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
-use crate::{chart, cmdline, exec, former, io_addresses, mm};
+use crate::{chart, cmdline, exec, io_addresses, mm};
 use control_link::ManagerLink;
 use platform::Platform;
 use rnic::{NodeRnic, Wanted};
@@ -103,11 +103,6 @@ async fn start() -> Result<Node, String> {
     let config = lite::Config { name, ..config };
     let lite = attach(&rnic, link, welcome, config, total)?;
     let manager = lite.clone();
-    if let Some(words) = former::words()
-        && manager.send_control(&ToManager::FormerEnd { reason: words.into() }).await.is_ok()
-    {
-        former::forget();
-    }
     rnic.watch(|reason| async move {
         // The manager notices the end even if this fails.
         let _ = manager.send_control(&ToManager::LastWords { reason }).await;

@@ -1,5 +1,6 @@
-//! Warm boot: this kernel enters another kernel, without firmware. The other kernel is put into free memory, since
-//! a kernel runs at any multiple of 2 MiB below 4 GiB; so no byte of this kernel is overwritten before the jump.
+//! Warm boot: this kernel enters another kernel, without firmware. The other kernel is put into
+//! free memory, since a kernel runs at any multiple of 2 MiB below 4 GiB; so no byte of this kernel
+//! is overwritten before the jump.
 
 use alloc::format;
 use alloc::string::String;
@@ -39,8 +40,8 @@ pub(crate) struct Next {
 }
 
 impl Next {
-    /// Puts the kernel of the ELF file `file` into memory, with the command line `cmdline`, and with the memory
-    /// map and ACPI's root pointer of `boot`.
+    /// Puts the kernel of the ELF file `file` into memory, with the command line `cmdline`, and
+    /// with the memory map and ACPI's root pointer of `boot`.
     ///
     /// # Errors
     /// A line for the user: the file is no kernel, or there is no memory for it.
@@ -52,8 +53,8 @@ impl Next {
         for segment in kernel.segments() {
             let at = mm::phys_to_virt(place + (segment.at - span.start));
             let bytes = segment.bytes;
-            // SAFETY: the parser has checked that each segment lies in the span, for which the run has room. It
-            // is mapped, and used by nothing else.
+            // SAFETY: the parser has checked that each segment lies in the span, for which the run
+            // has room. It is mapped, and used by nothing else.
             unsafe {
                 at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 at.add(bytes.len()).write_bytes(0, segment.zeros as usize);

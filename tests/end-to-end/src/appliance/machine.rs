@@ -186,8 +186,8 @@ fn warm(machine: &str, times: usize, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A node panics once it has joined, and its machine is reset: when it joins again, the manager is told why the
-/// former boot ended.
+/// A node panics once it has joined, and its machine is reset: when it joins again, the manager is
+/// told why the former boot ended.
 fn former(machine: &str, log: &Path) -> Result<()> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let mut manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
