@@ -140,4 +140,6 @@ pub fn start_page<const N: usize>(ram: &Spans<N>, taken: impl Iterator<Item = Sp
 }
 
 #[cfg(test)]
+mod maps;
+#[cfg(test)]
 mod tests;
