@@ -51,6 +51,8 @@ pub(super) struct Live {
     pub(super) relays: Rate,
     /// The queue pair at which it receives datagrams, if its RNIC has them.
     pub(super) datagrams: Option<QpNum>,
+    /// True once the node has told the end of its machine's former boot.
+    former_end_told: bool,
 }
 
 impl Live {
@@ -236,6 +238,7 @@ impl Core {
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
+            former_end_told: false,
         };
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
@@ -301,8 +304,11 @@ impl Core {
                 self.vouch(node, to, incarnation, request);
             }
             ToManager::FormerEnd { reason } => {
-                let name = live.member.name.clone();
-                self.log(format!("{name}: the former boot of its machine ended: {reason}"));
+                // Once for each incarnation, so that a node cannot flood the log.
+                if !std::mem::replace(&mut live.former_end_told, true) {
+                    let (label, reason) = (live.label(), printable(&reason));
+                    self.log(format!("{label}: the former boot of its machine ended: {reason}"));
+                }
             }
             ToManager::Leave => self.remove_member(node, "left"),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),

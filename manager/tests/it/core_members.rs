@@ -238,6 +238,18 @@ fn last_words_reach_the_peers() {
 }
 
 #[test]
+fn the_former_end_of_a_machine_ends_nothing() {
+    let mut h = Harness::new();
+    let (a, _) = h.join("a");
+    let (b, _) = h.join("b");
+    h.node_heard(a);
+    h.say(b, &ToManager::FormerEnd { reason: "panic at x.rs:1:\nindex out of bounds".into() });
+    h.say(b, &ToManager::FormerEnd { reason: "again".into() });
+    assert_eq!(h.node_heard(a), []);
+    assert!(!h.closed.contains(&b));
+}
+
+#[test]
 fn relay_reaches_only_the_life_it_is_meant_for() {
     let mut h = Harness::new();
     let (a, first) = h.join("a");

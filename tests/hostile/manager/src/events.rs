@@ -130,7 +130,10 @@ fn node_says(input: &mut Input, world: &mut World) {
             world.say(conn, &ToManager::LeftSeen { node, incarnation });
         }
         6 => world.say(conn, &ToManager::MemoryFree { bytes: u64::from(input.byte()) << 50 }),
-        7 => world.say(conn, &ToManager::AskMemoryFree { request }),
+        7 => {
+            world.say(conn, &ToManager::FormerEnd { reason: RUDE.into() });
+            world.say(conn, &ToManager::AskMemoryFree { request });
+        }
         8 => world.say(conn, &ToManager::Leave),
         9 => world.say(conn, &ToManager::LastWords { reason: RUDE.into() }),
         10 => world.drop(conn),
