@@ -155,7 +155,7 @@ pub(crate) fn lend_unzeroed(bytes: u64, align: u64) -> Option<PhysAddr> {
 /// Allocates a run of `bytes` bytes (rounded up to frames), zeroed, that is not lent: among the memory that
 /// can be lent, or elsewhere if none is free there.
 pub(super) fn alloc_own(bytes: u64) -> Option<PhysAddr> {
-    let Some(at) = frames::alloc_among(bytes, PAGE, &covered().ranges) else {
+    let Some(at) = frames::alloc_lendable(bytes, PAGE) else {
         return frames::alloc_zeroed(bytes);
     };
     // SAFETY: nothing else uses the run, and it is mapped in the direct map.
