@@ -81,7 +81,7 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64, image: u64) -> ! {
     console::init();
     // SAFETY: the loader passed `start_info`, and the boot page tables contain the direct map of 4 GiB.
     let boot = unsafe { boot::init(start_info) };
-    pci::stop_masters();
+    pci::quiet::early();
     // SAFETY: called once, with this machine's memory map.
     unsafe { mm::init_frames(boot) };
     chart::mark("loader info");
@@ -109,6 +109,7 @@ extern "C" fn on_own_stack() -> ! {
     let (cpus, clock_source) = start_clock_and_processors(acpi);
     // SAFETY: called once; no driver has started.
     unsafe { config::init(boot) };
+    console::choose(cmdline::get("console"), acpi.console);
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }

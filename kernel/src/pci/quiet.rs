@@ -1,11 +1,9 @@
 //! Takes the bus away from devices that firmware or a former kernel has set up: such a device may still write
 //! to memory that this kernel uses for something else.
 
-use super::{Address, COMMAND, COMMAND_MASTER, Config};
+use super::address::Address;
+use super::config::Config;
 use crate::arch::cpu;
-
-/// The class of bridges. Their bus mastering passes on that of the devices behind them.
-const BRIDGE: u32 = 6;
 
 /// Stops all functions that the configuration ports reach: on a virtual machine those behind
 /// bridges that are numbered; on a real one, which may have further root buses, all. Call before
@@ -28,18 +26,9 @@ pub(crate) fn early() {
                 if config.read(address, 0x0c) >> 16 & 0x7f == 1 {
                     due[usize::from((config.read(address, 0x18) >> 8) as u8)] = true;
                 } else {
-                    stop(&config, address);
+                    config.stop(address);
                 }
             }
         }
-    }
-}
-
-/// Stops a function, unless it is a bridge.
-pub(super) fn stop(config: &Config, address: Address) {
-    // The upper half is the status register: writing zeros does not change it.
-    let command = config.read(address, COMMAND) & 0xffff;
-    if command & COMMAND_MASTER != 0 && config.read(address, 8) >> 24 != BRIDGE {
-        config.write(address, COMMAND, command & !COMMAND_MASTER);
     }
 }

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
 
-use super::{Address, Bar, COMMAND, Config, Function, quiet};
+use super::address::Address;
+use super::config::COMMAND;
+use super::{Bar, Config, Function};
 use crate::arch::cpu;
 use crate::boot::acpi::EcamWindow;
 
@@ -85,7 +87,7 @@ impl Scan {
         let bridge = head >> 16 & 0x7f == 1;
         let subsystem = if bridge { 0 } else { read(0x2c) };
         let halves = |word: u32| (word as u16, (word >> 16) as u16);
-        quiet::stop(&self.config, address);
+        self.config.stop(address);
         let bars = self.bars(
             address,
             match head >> 16 & 0x7f {

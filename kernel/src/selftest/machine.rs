@@ -13,7 +13,7 @@ use crate::arch::{apic, cpu, interrupts, percpu, this_cpu_index};
 use crate::boot::acpi;
 use crate::mm::memory::LentMemory;
 use crate::mm::{PAGE, frames};
-use crate::{exec, pci};
+use crate::{console, exec, pci};
 
 /// Checks that all processors that the firmware lists run tasks, all at the same time.
 pub(super) async fn crowd() -> Outcome {
@@ -99,11 +99,19 @@ pub(super) fn masters() -> Outcome {
     functions.iter().for_each(pci::Function::enable);
     let masters = || functions.iter().filter(|f| f.is_master()).map(|f| f.address).collect::<Vec<_>>();
     let before = masters();
-    pci::stop_masters();
+    pci::quiet::early();
     let after = masters();
     let bridges = functions.iter().filter(|f| f.is_bridge()).map(|f| f.address);
     ensure!(before.len() > after.len(), "no device has lost the bus: {before:?}, then {after:?}");
     let kept: Vec<_> = bridges.filter(|address| before.contains(address)).collect();
     ensure!(after == kept, "{after:?} master the bus, not the bridges {kept:?}");
     Ok(format!("{} of {} functions have lost the bus", before.len() - after.len(), before.len()))
+}
+
+/// Halts, when all consoles show all lines.
+pub(super) fn halt() -> ! {
+    crate::println!("selftest halt: the end");
+    console::flush();
+    cpu::interrupts_off();
+    cpu::halt_for_ever()
 }

@@ -14,6 +14,7 @@
 //! | `numa` | each processor's memory comes from its NUMA node |
 //! | `stale` | interrupts of a former kernel are discarded |
 //! | `masters` | devices of a former kernel lose the bus |
+//! | `halt` | the machine prints its last line and halts, so that its consoles can be looked at |
 //! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
 //! | `modules` | the key of a module is known, and the module is overwritten |
@@ -69,6 +70,7 @@ pub(crate) async fn run(name: &str) {
         "numa" => machine::numa().await,
         "stale" => machine::stale(),
         "masters" => machine::masters(),
+        "halt" => machine::halt(),
         "off" => power::off(),
         "reset" => power::reset(),
         "locks" => locks::run(),

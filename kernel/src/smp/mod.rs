@@ -1,7 +1,7 @@
 //! Starts the other processors by INIT and startup IPIs, all at once while the boot continues.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use x86_64::{PhysAddr, VirtAddr};
 
@@ -9,7 +9,7 @@ use crate::arch::percpu::{self, MAX_CPUS};
 use crate::arch::stacks::{Kind, Stack};
 use crate::arch::{apic, cpu, interrupts};
 use crate::boot::BootInfo;
-use crate::boot::acpi::Tables;
+use crate::boot::acpi::{self, Tables};
 use crate::mm::paging::{self, Rights};
 use crate::mm::stacks;
 use crate::{exec, mm, time};
@@ -28,8 +28,6 @@ static AP_NEXT: AtomicU32 = AtomicU32::new(1);
 /// Initial stack pointers, by index.
 #[unsafe(no_mangle)]
 static AP_STACK_TOPS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
-/// The NUMA nodes of processors, by index.
-static NODES: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
 /// The silence after which the processors that have not arrived are told to start once more.
 const REPEAT: Duration = Duration::from_millis(200);
 
@@ -54,6 +52,7 @@ pub(crate) unsafe fn start(acpi: &Tables, boot: &BootInfo) -> Option<Starting> {
             log::error!("processor with APIC id {id} is not used");
             continue;
         }
+        // The n-th processor to arrive takes the n-th stacks: mostly the n-th of the list, on its own node.
         let node = acpi.numa.node_of(id).unwrap_or(0);
         if let Err(e) = stacks::map_all(index, node) {
             log::error!("no stacks for cpu {index}: {e}");
@@ -61,7 +60,6 @@ pub(crate) unsafe fn start(acpi: &Tables, boot: &BootInfo) -> Option<Starting> {
         }
         percpu::prepare(index);
         AP_STACK_TOPS[index as usize].store(Stack { cpu: index, kind: Kind::Main }.top(), Ordering::Relaxed);
-        NODES[index as usize].store(node, Ordering::Relaxed);
         apic_ids.push(id);
     }
     let at = page.filter(|_| !apic_ids.is_empty())?;
@@ -146,6 +144,7 @@ extern "C" fn ap_entry(index: u32) -> ! {
     interrupts::load();
     apic::enable();
     exec::init_this_cpu();
-    percpu::announce(apic::id(), NODES.get(index as usize).map_or(0, |node| node.load(Ordering::Relaxed)));
+    let id = apic::id();
+    percpu::announce(id, acpi::tables().numa.node_of(id).unwrap_or(0));
     exec::run()
 }

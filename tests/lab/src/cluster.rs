@@ -62,6 +62,8 @@ pub struct Cluster {
     qemu: Qemu,
     /// True if machines get the key as a boot module, false if by fw_cfg.
     module_key: bool,
+    /// True if the machines have one device, on the fabric, and command lines without a manager.
+    one_network: bool,
     // Declared after the machines, because it must be dropped after those that use its cards.
     cards: Option<Cx3>,
     dir: TempDir,
@@ -104,6 +106,20 @@ impl Cluster {
         std::fs::write(&initrd, bootconfig::archive(&files))?;
         cluster.boot(count, options, Some(&initrd), log)?;
         Ok(cluster)
+    }
+
+    /// Starts one machine whose only device is on port 0 of the fabric. Ports 1 and 2 are free. No manager is
+    /// on the command line unless `options` names one.
+    pub fn on_one_network(options: &str, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; 3];
+        let mut cluster = Self { one_network: true, ..Self::without_machines(nics, &[], log)? };
+        cluster.boot(1, options, None, log)?;
+        Ok(cluster)
+    }
+
+    /// Returns the fabric.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// Prepares a cluster for machines with these RDMA devices, and for hosts beside them;
@@ -162,6 +178,7 @@ impl Cluster {
             nics,
             qemu,
             module_key: false,
+            one_network: false,
             cards: cards.transpose()?,
             dir,
         })
@@ -198,7 +215,9 @@ impl Cluster {
             let name = format!("node{index}");
             let key = key.unwrap_or(self.manager.key()).to_owned();
             let (manager, driver) = (self.manager.port()?, nic.driver());
-            let cmdline = format!("manager=10.0.2.2:{manager} node={name} nic={driver} {options}");
+            let manager =
+                if self.one_network { String::new() } else { format!("manager=10.0.2.2:{manager} ") };
+            let cmdline = format!("{manager}node={name} nic={driver} {options}");
             let spec = VmSpec {
                 kernel: lab.kernel_for(&cmdline)?,
                 cmdline,
@@ -212,8 +231,10 @@ impl Cluster {
                     .into_iter()
                     .collect(),
                 initrd: self.module_key.then_some(key),
-                nics: [Nic::Management, self.rdma(index.into())]
+                nics: (!self.one_network)
+                    .then_some(Nic::Management)
                     .into_iter()
+                    .chain([self.rdma(index.into())])
                     .chain(self.spare(index.into()))
                     .collect(),
                 name,

@@ -34,13 +34,19 @@ impl Bare {
     /// Starts a machine with the words of `options`, whose first serial port is written to
     /// `console`. QEMU's own messages follow there.
     pub(super) fn start(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
+        let serial = format!("file:{}", console.display());
+        Self::start_with(qemu, options, &[&["-serial", &serial], rest].concat(), console)
+    }
+
+    /// Starts a machine as [`start`](Self::start) does, whose `rest` has the serial ports. One of
+    /// them must be written to `console`.
+    pub(super) fn start_with(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
         let errors = File::create(console.with_extension("qemu.log")).context("cannot write a log")?;
         File::create(console).context("cannot write a console")?;
         let mut command = qemu.command();
         command.args(options.split_ascii_whitespace());
         command.args(rest);
-        command.args(["-display", "none", "-nodefaults", "-no-user-config", "-qmp", "stdio", "-serial"]);
-        command.arg(format!("file:{}", console.display()));
+        command.args(["-display", "none", "-nodefaults", "-no-user-config", "-qmp", "stdio"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = die_with_this_thread(&mut command).spawn().context("cannot start QEMU")?;
         let commands = child.stdin.take().context("no standard input")?;

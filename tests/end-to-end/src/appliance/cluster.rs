@@ -1,6 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
+use super::patience;
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -36,10 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("shutdown-ends-the-nodes-well", shutdown),
         case("panic-reaches-the-manager", panic),
         case("idle-uses-little", idle),
-        case("wrong-key-node-joins-later", wrong_key_node),
         case("wrong-key-client", wrong_key_client),
-        case("absent-manager-node-joins-later", absent_manager_node),
-        case("several-managers-node", several_managers),
         case("absent-manager-node-without-retry", |log| {
             // The last key counts; nothing listens on port 1.
             refused_option(
@@ -86,6 +84,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
     ]
+    .into_iter()
+    .chain(patience::cases())
+    .collect()
 }
 
 fn leave(log: &Path) -> Result<()> {
@@ -143,60 +144,6 @@ fn idle(log: &Path) -> Result<()> {
         ensure!(share < IDLE_SHARE, "{}", line.trim());
     }
     Ok(())
-}
-
-/// Starts a manager with this key on `port`, waits for a node, and ends the cluster.
-fn manager_later(port: u16, key: &Path, log: &Path) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    // The copy has the permissions of the file.
-    std::fs::copy(key, dir.path().join("cluster.key"))?;
-    let manager = Manager::start(&manager::build(Profile::Dev)?, port, dir.path())?;
-    let mut nodes = manager.client("nodes");
-    tool::run_ok(nodes.args(["--wait", "1", "--timeout", "120"]), log, LIMIT)?;
-    tool::run_ok(&mut manager.client("shutdown"), log, LIMIT).map(|_| ())
-}
-
-/// Checks that a node whose key the manager does not accept says so, tries again, and joins once a manager
-/// has that key.
-fn wrong_key_node(log: &Path) -> Result<()> {
-    let key = tempfile::NamedTempFile::new()?;
-    std::fs::write(key.path(), format!("{}\n", "5a".repeat(32)))?;
-    let cluster = Cluster::start(1, "", Some(key.path()), log)?;
-    wait_for_console(0, "cannot join: wrong cluster key: the manager at 10.0.2.2:", log)?;
-    let port = cluster.manager.port()?;
-    kill_process(process(&cluster)?, Signal::KILL)?;
-    wait_for_console(0, &format!("cannot join: no manager at 10.0.2.2:{port}"), log)?;
-    manager_later(port, key.path(), log)?;
-    cluster.ends(&SUCCESS, LIMIT)
-}
-
-/// Returns a port on which nothing listens.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// Checks that a node without a manager says so, tries again, and joins once there is a manager.
-fn absent_manager_node(log: &Path) -> Result<()> {
-    let port = free_port()?;
-    let cluster = Cluster::start(1, &format!("manager=10.0.2.2:{port}"), None, log)?;
-    let says = format!("cannot join: no manager at 10.0.2.2:{port}: connection refused; next attempt in 1.");
-    wait_for_console(0, &says, log)?;
-    manager_later(port, cluster.manager.key(), log)?;
-    cluster.ends(&SUCCESS, LIMIT)
-}
-
-/// Checks that a node tries all managers of a list.
-fn several_managers(log: &Path) -> Result<()> {
-    let cluster = Cluster::with_initrd(1, "", "manager=10.0.2.2:1\n", log)?;
-    cluster.joined(log)?;
-    drop(cluster);
-    let port = free_port()?;
-    let managers = format!("manager=10.0.2.2:1,10.0.2.2:{port}");
-    let cluster = Cluster::start(1, &managers, None, log)?;
-    let says = format!("no manager at 10.0.2.2:1: connection refused; no manager at 10.0.2.2:{port}: ");
-    wait_for_console(0, &says, log)?;
-    manager_later(port, cluster.manager.key(), log)?;
-    cluster.ends(&SUCCESS, LIMIT)
 }
 
 fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
@@ -286,7 +233,7 @@ fn lite_silence(log: &Path) -> Result<()> {
 }
 
 /// Returns the manager's process.
-fn process(cluster: &Cluster) -> Result<Pid> {
+pub(super) fn process(cluster: &Cluster) -> Result<Pid> {
     i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")
 }
 
@@ -340,7 +287,7 @@ fn stands_still(pause: Duration, log: &Path) -> Result<()> {
 }
 
 /// Waits until the console of a machine contains a text.
-fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
+pub(super) fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
     let console = log.with_extension(format!("node{machine}.log"));
     let deadline = Instant::now() + LIMIT;
     while !String::from_utf8_lossy(&std::fs::read(&console)?).contains(what) {

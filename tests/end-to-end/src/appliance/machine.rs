@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use lab::cluster::Lab;
 use lab::{image, setup};
 use qemu::Qemu;
+use serde_json::json;
 use std::path::Path;
 
 /// The exit status of QEMU after the success of a self-test.
@@ -37,6 +38,8 @@ pub(crate) fn cases() -> Vec<Case> {
         let check = move |log: &Path| passes("masters", options, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::bus-masters-{model}"), check));
     }
+    cases.push(Case::new("machine::consoles-alike", |log| consoles(log).map(|()| Outcome::Passed)));
+    cases.push(Case::new("machine::console-second-port", |log| second_port(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
     let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
     cases.push(Case::new("machine::crowd-288cpu", crowd).full_if(true));
@@ -144,5 +147,69 @@ fn memory(log: &Path) -> Result<()> {
     }
     let more = most.last().zip(most.first()).map_or(0, |(last, first)| last.saturating_sub(*first));
     ensure!(more < MORE_KIB, "a machine with 900 GB touches {more} KiB more than one with 1 GB");
+    Ok(())
+}
+
+/// The serial ports COM1 to COM4 get the same bytes, and the screen shows the last lines of them.
+fn consoles(log: &Path) -> Result<()> {
+    let (_, machine) = MODELS[0];
+    let ports: Vec<_> = (2..=4).map(|n| log.with_extension(format!("com{n}.log"))).collect();
+    let all = std::iter::once(log).chain(ports.iter().map(|port| port.as_path()));
+    let serial: String = all.map(|port| format!(" -serial file:{}", port.display())).collect();
+    let options = options(machine, "-smp 1 -m 64M -vga std -no-shutdown")?;
+    let append = "selftest=halt console=com1,com2,com3,com4,vga";
+    let mut rest = vec!["-append", append];
+    rest.extend(serial.split_ascii_whitespace());
+    let mut bare = Bare::start_with(&Lab::get()?.qemu, &options, &rest, log)?;
+    bare.says(HALTED)?;
+    let said = bare.said();
+    for port in &ports {
+        let other = std::fs::read_to_string(port)?;
+        ensure!(other == said, "{} differs from {}", port.display(), log.display());
+    }
+    let screen = screen(&mut bare, log)?;
+    let shown: Vec<_> = screen.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
+    let rows = said.lines().flat_map(|line| match line.len() {
+        0 => vec![],
+        _ => line
+            .as_bytes()
+            .chunks(COLUMNS)
+            .map(|row| String::from_utf8_lossy(row).trim_end().to_owned())
+            .collect(),
+    });
+    let rows: Vec<_> = rows.filter(|row| !row.is_empty()).collect();
+    let last = rows.get(rows.len().saturating_sub(shown.len())..).unwrap_or_default();
+    ensure!(shown.len() > 10 && last == shown, "the screen shows {shown:#?}, not {last:#?}");
+    Ok(())
+}
+
+/// The last line of a self-test that halts.
+const HALTED: &str = "selftest halt: the end";
+const COLUMNS: usize = 80;
+
+/// Returns the lines of a VGA's screen, from its memory and the address of the window.
+fn screen(bare: &mut Bare, log: &Path) -> Result<Vec<String>> {
+    let file = log.with_extension("screen");
+    let name = file.to_str().context("a log whose path is no text")?;
+    bare.execute("pmemsave", &json!({ "val": 0xb_8000, "size": 0x8000, "filename": name }))?;
+    let cells = std::fs::read(&file)?;
+    let text: Vec<u8> = cells.iter().step_by(2).copied().collect();
+    let rows: Vec<_> = text.chunks(COLUMNS).map(|row| String::from_utf8_lossy(row).into_owned()).collect();
+    // The window ends with the last row that holds text.
+    let last = rows.iter().rposition(|row| row.contains(HALTED)).context("the screen lacks the last line")?;
+    Ok(rows.get(last.saturating_sub(23)..=last).unwrap_or_default().to_vec())
+}
+
+/// A machine whose only serial port is COM2 writes there.
+fn second_port(log: &Path) -> Result<()> {
+    let (_, machine) = MODELS[1];
+    let options =
+        options(machine, &format!("-smp 1 -m 64M {EXIT} -chardev file,id=c,path={}", log.display()))?;
+    let rest = ["-append", "selftest=boot", "-device", "isa-serial,chardev=c,index=1", "-serial", "none"];
+    let bare = Bare::start_with(&Lab::get()?.qemu, &options, &rest, log)?;
+    let status = bare.ends()?;
+    ensure!(status.code() == Some(SUCCESS), "selftest=boot: {status}; see {}", log.display());
+    let said = std::fs::read_to_string(log)?;
+    ensure!(said.contains("bootchart: executor"), "the second serial port lacks the boot chart");
     Ok(())
 }

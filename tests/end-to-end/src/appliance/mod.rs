@@ -5,6 +5,7 @@ pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod image;
 pub(crate) mod machine;
+mod patience;
 pub(crate) mod perftest;
 mod place;
 pub(crate) mod semantics;
