@@ -301,9 +301,9 @@ impl JobContext {
         })
     }
 
-    /// Returns one of the job's 256 numbers for functions and mailboxes: the same on all nodes of the job, and
-    /// another one than those of other jobs that run at the same time. Functions that are registered through
-    /// [`lite`](Self::lite) end with the job.
+    /// Returns one of the job's 256 numbers for functions and mailboxes: the same on all nodes of
+    /// the job, and another one than those of other jobs that run at the same time. Functions that
+    /// are registered through [`lite`](Self::lite) end with the job.
     ///
     /// ```
     /// # fn example(job: &runtime::JobContext) -> Result<(), lite::Error> {
