@@ -25,6 +25,10 @@ pub(crate) const KEYS: &[Key] = &[
     #[cfg(feature = "selftest")]
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
+        "console",
+        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, none",
+    ),
+    key(
         "fabric",
         "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
     ),

@@ -61,8 +61,7 @@ impl Graph {
 
 impl App for Graph {
     fn manifest(&self) -> AppManifest {
-        let (name, about) = (self.0.name().to_string(), self.0.about().to_string());
-        AppManifest { name, about, cut: CutRule::after(|byte| byte == b'\n') }
+        self.0.syntax().manifest(CutRule::after(|byte| byte == b'\n'))
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {

@@ -201,18 +201,50 @@ impl JobContext {
     pub fn alloc(&self, len: u64) -> BoxFuture<'_, Result<Region, JobError>> {
         Box::pin(async move {
             let lite = &self.0.lite.with_deadline(MEMORY_TIMEOUT);
-            let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
-                Err(lite::Error::NoMemory { asked, free }) => {
-                    return Err(JobError::OutOfMemory { wanted: asked, has: free });
-                }
-                other => other.during("allocating memory")?,
-            };
-            let mut regions = self.0.regions.lock();
-            regions.next += 1;
-            let number = regions.next;
-            regions.live.insert(number, Allocated { lmr: lmr.clone(), names: Vec::new() });
-            Ok(Region { number, lmr })
+            self.keep_region(lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await)
         })
+    }
+
+    /// Turns pages into LITE memory on this node, with their content: without a copy on an appliance. The
+    /// memory is freed at the end of the job.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::OutOfMemory`] if the node has too little memory for a copy that it needs.
+    ///
+    /// ```
+    /// # async fn example(job: &runtime::JobContext) -> Result<(), runtime::JobError> {
+    /// let mut table = job.pages(1 << 20)?;
+    /// table.fill(7);
+    /// let region = job.alloc_pages(table).await?;
+    /// job.publish(&region, "table").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn alloc_pages(&self, pages: Pages) -> BoxFuture<'_, Result<Region, JobError>> {
+        Box::pin(async move {
+            let lite = &self.0.lite.with_deadline(MEMORY_TIMEOUT);
+            let made = async {
+                let memory = lite.own_pages(pages).await?;
+                lite.register_memory(memory, Permissions::all()).await
+            };
+            self.keep_region(made.await)
+        })
+    }
+
+    /// Notes a new region, which ends with the job.
+    fn keep_region(&self, made: Result<Lmr, lite::Error>) -> Result<Region, JobError> {
+        let lmr = match made {
+            Err(lite::Error::NoMemory { asked, free }) => {
+                return Err(JobError::OutOfMemory { wanted: asked, has: free });
+            }
+            other => other.during("allocating memory")?,
+        };
+        let mut regions = self.0.regions.lock();
+        regions.next += 1;
+        let number = regions.next;
+        regions.live.insert(number, Allocated { lmr: lmr.clone(), names: Vec::new() });
+        Ok(Region { number, lmr })
     }
 
     /// Frees memory of [`alloc`](Self::alloc) before the job's end.

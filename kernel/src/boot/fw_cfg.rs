@@ -5,6 +5,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use x86_64::instructions::port::Port;
 
+use crate::arch::cpu;
 use crate::sync::IrqMutex;
 
 /// Keys of the selector (QEMU's `docs/specs/fw_cfg`).
@@ -64,6 +65,9 @@ impl Ports {
 
 /// Returns the blob `name` (such as `opt/ferrolite/key`), or `None` if there is no such blob or no fw_cfg.
 pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
+    if !cpu::is_virtual() {
+        return None;
+    }
     let (key, size) = PORTS.lock().find(name)?;
     if size > MAX_BLOB {
         log::error!("fw_cfg: {name} has {size} bytes, more than {MAX_BLOB}");

@@ -2,7 +2,9 @@
 
 use core::ptr;
 
-use super::{BootInfo, DIRECT_MAP, MAX_CMDLINE, Region, regions::Regions};
+use super::{BootInfo, DIRECT_MAP, MAX_CMDLINE, MAX_RAM, RamMap, Region, regions::Regions};
+use firmware::ranges::Spans;
+use spin::{Mutex, MutexGuard};
 use x86_64::PhysAddr;
 
 /// The bytes "xEn3" with the top bit of the "E" set.
@@ -46,6 +48,32 @@ struct Module {
 const _: () =
     assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
 
+/// The RAM, which is too large for the boot stack.
+static MAP: Mutex<Spans<MAX_RAM>> = Mutex::new(Spans::new());
+
+/// Reads the memory map: RAM without memory that it also lists as something else.
+///
+/// # Safety
+/// The requirements of [`read`] apply, and it is the first call.
+unsafe fn ram(info: &StartInfo) -> RamMap {
+    let entry = |i: u64| {
+        let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
+        // SAFETY: the caller's promise; the map has `memmap_entries` entries.
+        unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const MemMapEntry) }
+    };
+    let entries = || (0..u64::from(info.memmap_entries)).map(entry);
+    let spans = MutexGuard::leak(MAP.lock());
+    for e in entries().filter(|e| e.kind == RAM) {
+        let region = Region::new(e.addr, e.size);
+        spans.add(region.start.as_u64(), region.end.as_u64());
+    }
+    for e in entries().filter(|e| e.kind != RAM) {
+        let region = Region::new(e.addr, e.size);
+        spans.remove(region.start.as_u64(), region.end.as_u64());
+    }
+    RamMap(spans)
+}
+
 /// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
 const BUILT_IN: &[u8] = b"built-in\0";
 const PARTITION: &[u8] = b"esp\0";
@@ -71,7 +99,8 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         return None;
     }
     let mut boot = BootInfo {
-        ram: Regions::new(),
+        // SAFETY: as above.
+        ram: unsafe { ram(&info) },
         modules: Regions::new(),
         built_in: None,
         partition: None,
@@ -79,14 +108,6 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         cmdline: [0; MAX_CMDLINE],
         cmdline_len: 0,
     };
-    for i in 0..u64::from(info.memmap_entries) {
-        let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
-        // SAFETY: as above; the map has `memmap_entries` entries.
-        let entry = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const MemMapEntry) };
-        if entry.kind == RAM {
-            boot.ram.push(Region::new(entry.addr, entry.size));
-        }
-    }
     for i in 0..u64::from(info.nr_modules) {
         let at = info.modlist_paddr + i * size_of::<Module>() as u64;
         // SAFETY: as above.

@@ -19,6 +19,7 @@ pub(crate) mod paging;
 pub(crate) mod stacks;
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use firmware::numa::Numa;
 use x86_64::{PhysAddr, VirtAddr};
 
 use crate::boot::{BootInfo, Region};
@@ -99,6 +100,11 @@ pub(crate) fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
     paging::translate(VirtAddr::new_truncate(addr))
 }
 
+/// Returns true if the page at `virt` is mapped. Takes no lock.
+pub(crate) fn is_mapped(virt: *const u8) -> bool {
+    paging::translate(VirtAddr::new_truncate(virt as u64)).is_some()
+}
+
 /// Passes RAM to the frame allocator. The boot page tables are still in use. The heap works from here on.
 ///
 /// # Safety
@@ -119,6 +125,15 @@ pub(crate) unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
     unsafe { paging::init(boot.ram.iter(), cpus as u64) };
     lent::init();
+}
+
+/// Makes each processor allocate from the NUMA node nearest to it. Call once, after [`init_paging`].
+pub(crate) fn set_numa(numa: &Numa) {
+    if numa.nodes() < 2 {
+        return;
+    }
+    let nearest = |node| numa.nearest(node).into_iter().flat_map(|node| numa.memory_of(node)).collect();
+    frames::set_nodes((0..numa.nodes()).map(nearest).collect(), &lent::covered().ranges);
 }
 
 /// Maps `len` bytes of device registers at `phys`, uncached, and returns their address. To map the same range

@@ -10,6 +10,12 @@
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked, and free after the last access |
 //! | `iommu` | an IOMMU is reported as off, is turned on, and is reported as on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
+//! | `crowd` | each processor runs a task |
+//! | `numa` | each processor's memory comes from its NUMA node |
+//! | `stale` | interrupts of a former kernel are discarded |
+//! | `masters` | devices of a former kernel lose the bus |
+//! | `halt` | the machine prints its last line and halts, so that its consoles can be looked at |
+//! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
 //! | `modules` | the key of a module is known, and the module is overwritten |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
@@ -26,6 +32,7 @@ mod fpu;
 mod heap;
 mod iommu;
 mod locks;
+mod machine;
 mod modules;
 mod net;
 mod scheduling;
@@ -59,6 +66,13 @@ pub(crate) async fn run(name: &str) {
             Ok(_) => return,
             Err(why) => Err(why),
         },
+        "crowd" => machine::crowd().await,
+        "numa" => machine::numa().await,
+        "stale" => machine::stale(),
+        "masters" => machine::masters(),
+        "halt" => machine::halt(),
+        "off" => power::off(),
+        "reset" => power::reset(),
         "locks" => locks::run(),
         "modules" => modules::run(),
         "idle" => scheduling::idle().await,

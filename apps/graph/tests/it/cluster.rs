@@ -134,7 +134,7 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
             ("sssp", &["source=1", "weights=true"], "1 2 3\n1 2\n", "g: byte 9: the line has no weight"),
             ("bfs", &["source=9"], "1 2\n", "source=9: the graph has no such vertex"),
             ("cc", &["vertices=v"], "1 2\n", "vertices=v: the job has no such input"),
-            ("pagerank", &["twenty"], "1 2\n", "pagerank does not know the argument \"twenty\""),
+            ("pagerank", &["twenty"], "1 2\n", "pagerank: unknown argument \"twenty\""),
             // The first of several wrong lines counts.
             ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),
         ] {

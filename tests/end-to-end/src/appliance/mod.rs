@@ -1,8 +1,10 @@
 //! Appliances that tests boot themselves, without `cargo xtask run`.
 
+mod bare;
 pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod image;
+pub(crate) mod machine;
 mod patience;
 pub(crate) mod perftest;
 mod place;
