@@ -60,7 +60,7 @@ fn arguments() -> Result<(usize, Option<String>), String> {
     Ok((operations, json))
 }
 
-/// Starts two nodes with so many queue pairs to each other, the second of which echoes. `loss` is the
+/// Starts two nodes with `queue_pairs` to each other, of which the second one echoes. `loss` is the
 /// probability with which the network loses a frame.
 fn cluster(queue_pairs: usize, loss: f64) -> Result<Cluster, String> {
     let faults = Faults { delay_ns: LATENCY_NS, rate_bps: RATE_BPS, queue: 1 << 20, loss, ..Faults::NONE };

@@ -38,7 +38,7 @@ pub(super) fn nodes(quick: bool) -> Result<Table> {
     Ok(table)
 }
 
-/// What `sim`'s example `threads` measures.
+/// The output of `sim`'s example `threads`.
 #[derive(Deserialize)]
 struct Simulated {
     threads: Vec<Threads>,
