@@ -1,5 +1,5 @@
-//! Memory maps of machines, as their owners have published them in logs of Linux: the start and the end of each
-//! entry, and whether it is RAM.
+//! Memory maps of machines, as their owners have published them in logs of Linux: the start and the
+//! end of each entry, and whether it is RAM.
 
 use super::*;
 use alloc::vec::Vec;
