@@ -26,7 +26,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
         "console",
-        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, none",
+        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, framebuffer, none",
     ),
     key(
         "fabric",
@@ -37,19 +37,25 @@ pub(crate) const KEYS: &[Key] = &[
     key("gw", "IPv4 gateway of the management network"),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
+    key(
+        "link_s",
+        "seconds for which a ConnectX-3's link is waited for; by default for ever with nic=mlx4, 60 with auto",
+    ),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port or name:port, or several, separated by commas; DHCP's by default"),
     key(
         "mgmt",
         "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
     ),
+    key("mtu", "largest IP packet on the network of a ConnectX-3's Ethernet port, in bytes (1500)"),
     key(
         "nic",
-        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT selects one), or auto (default): mlx4 if there is a card",
+        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT:LAYER selects one, its port, and ib or eth), or auto (default): mlx4 if there is a card",
     ),
     key("node", "this node's name"),
     key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
     key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
+    key("rdma_ip", "IPv4 address of RDMA: manager (default: the manager assigns it), ADDRESS, or dhcp"),
     key(
         "remote",
         "memory that peers can access: all that can be lent (default), arena (LITE's part; arena:MIB sets its size, half by default), or physical (all that a ConnectX-3 can address)",

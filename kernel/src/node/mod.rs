@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use lite::Lite;
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
-use verbs::Rnic;
+use verbs::{Gid, Rnic};
 
 use crate::boot::acpi;
 use crate::machine::Machine;
@@ -95,7 +95,8 @@ async fn start() -> Result<Node, String> {
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name(), total, &apps) };
+    let gid = rnic.own_address(network).await?;
+    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), gid, &name(), total, &apps) };
     let (link, welcome) = control_link::join(stack, &key, buffers, config.silence, &offer).await?;
     let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
@@ -129,7 +130,13 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
 }
 
 /// Returns this node's description for the manager.
-fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
+fn join_offer(
+    rnic: &dyn Rnic,
+    gid: Option<Gid>,
+    name: &str,
+    memory: u64,
+    apps: &[Box<dyn runtime::App>],
+) -> Join {
     let attributes = rnic.attributes();
     let mut stages = Vec::new();
     chart::each(|stage, us| stages.push((stage.to_owned(), us)));
@@ -141,7 +148,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
             driver: attributes.driver.to_owned(),
             links: attributes.links.to_vec(),
             mac: attributes.port.mac,
-            gid: None,
+            gid,
             lid: attributes.port.lid,
             mtu: attributes.max_mtu,
             max_rd_atomic: attributes.max_rd_atomic,

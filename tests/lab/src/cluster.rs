@@ -76,6 +76,8 @@ pub struct Cards<'a> {
     pub first: Option<&'a str>,
     /// A further card for each machine, connected to the switch of `cx3`.
     pub spare: Option<&'a RdmaNic>,
+    /// The file for a capture of the fabric, complete once the cluster is dropped.
+    pub pcap: Option<&'a Path>,
 }
 
 impl Cluster {
@@ -108,12 +110,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts one machine whose only device is on port 0 of the fabric. Ports 1 and 2 are free. No manager is
-    /// on the command line unless `options` names one.
-    pub fn on_one_network(options: &str, log: &Path) -> Result<Self> {
-        let nics = vec![RdmaNic::SoftRoce; 3];
+    /// Starts `count` machines whose only devices are on the first ports of the fabric. Two more ports are
+    /// free. No manager is on the command line unless `options` names one.
+    pub fn on_one_network(count: u16, options: &str, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; usize::from(count) + 2];
         let mut cluster = Self { one_network: true, ..Self::without_machines(nics, &[], log)? };
-        cluster.boot(1, options, None, log)?;
+        cluster.boot(count, options, None, log)?;
         Ok(cluster)
     }
 
@@ -149,7 +151,7 @@ impl Cluster {
             dir: dir.path().to_owned(),
             faults: netfault::Faults::default(),
             seed: 0,
-            pcap: None,
+            pcap: special.pcap.map(Path::to_owned),
         })?;
         let cards = tools.as_ref().map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());

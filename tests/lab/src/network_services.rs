@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// The addresses of the server, of its client, and of QEMU's user-mode network, which is the router.
+/// The addresses of the server, of its first client, and of QEMU's user-mode network, which is the router.
 const SERVER: [u8; 4] = [10, 0, 2, 77];
-const CLIENT: [u8; 4] = [10, 0, 2, 50];
+const CLIENTS: [u8; 4] = [10, 0, 2, 50];
 const ROUTER: [u8; 4] = [10, 0, 2, 2];
 /// The server's Ethernet address.
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0xfc, 0, 1];
@@ -167,7 +167,10 @@ impl Answers {
             3 => 5,
             _ => return None,
         };
-        let mut answer = [&[2, 1, 6, 0], message.get(4..8)?, &[0; 8], &CLIENT, &SERVER, &[0; 4]].concat();
+        // The last byte of a machine's Ethernet address is its number.
+        let mut client = CLIENTS;
+        *client.last_mut()? += message.get(33)? % 20;
+        let mut answer = [&[2, 1, 6, 0], message.get(4..8)?, &[0; 8], &client, &SERVER, &[0; 4]].concat();
         answer.extend(message.get(28..44)?);
         answer.resize(236, 0);
         answer.extend([99, 130, 83, 99]);

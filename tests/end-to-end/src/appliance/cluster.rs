@@ -51,7 +51,11 @@ pub(crate) fn cases() -> Vec<Case> {
             refused_option("manager=[fe80::1]:18500", "`[fe80::1]:18500` is an IPv6 address", log)
         }),
         case("unknown-nic-node", |log| {
-            refused_option("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
+            refused_option(
+                "nic=cx9",
+                "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT:LAYER",
+                log,
+            )
         }),
         case("unknown-remote-node", |log| {
             refused_option("remote=some", "remote=some: want all, physical, arena or arena:MIB", log)
@@ -146,7 +150,7 @@ fn idle(log: &Path) -> Result<()> {
     Ok(())
 }
 
-fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
+pub(super) fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, options, None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, why)
@@ -198,7 +202,7 @@ fn bad_configuration(log: &Path) -> Result<()> {
 }
 
 /// Returns the command that counts the words of an input on all nodes of a cluster.
-fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
+pub(super) fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
     let mut submit = cluster.manager.client("submit");
     submit.args(["--app", "wordcount", "--input"]).arg(input).arg("--output").arg(output);
     submit

@@ -1,6 +1,7 @@
 //! Nodes that cannot join at first: the console names the cause, and the node joins once the cause is gone.
 
-use super::cluster::{process, wait_for_console};
+use super::cluster::{count_words, process, refused_option, wait_for_console};
+use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
 use anyhow::Result;
 use lab::appliances::SUCCESS;
@@ -32,6 +33,10 @@ pub(super) fn cases() -> Vec<Case> {
         case("no-link-node-joins-later", no_link),
         case("manager-by-dhcp", manager_by_dhcp),
         case("manager-by-name", manager_by_name),
+        case("rdma-address-by-dhcp", rdma_by_dhcp),
+        case("bad-rdma-address-node", |log| {
+            refused_option("rdma_ip=224.0.0.1", "rdma_ip=224.0.0.1: want manager, dhcp or the IPv4", log)
+        }),
     ]
 }
 
@@ -99,7 +104,7 @@ fn joins(cluster: &Cluster, log: &Path) -> Result<()> {
 /// Checks that a node without a DHCP server joins once there is one.
 fn no_lease(log: &Path) -> Result<()> {
     let port = free_port()?;
-    let cluster = Cluster::on_one_network(&format!("manager=10.0.2.2:{port}"), log)?;
+    let cluster = Cluster::on_one_network(1, &format!("manager=10.0.2.2:{port}"), log)?;
     wait_for_console(0, "cannot join: no DHCP server answers on port 52:54:00:fe:00:00", log)?;
     let _uplink = Uplink::start(cluster.qemu(), cluster.fabric().socket(1))?;
     wait_for_console(0, &format!("cannot join: no manager at 10.0.2.2:{port}"), log)?;
@@ -110,7 +115,7 @@ fn no_lease(log: &Path) -> Result<()> {
 /// Checks that a node whose cable is not plugged in joins once it is.
 fn no_link(log: &Path) -> Result<()> {
     let port = free_port()?;
-    let cluster = Cluster::on_one_network(&format!("{STATIC} manager=10.0.2.2:{port}"), log)?;
+    let cluster = Cluster::on_one_network(1, &format!("{STATIC} manager=10.0.2.2:{port}"), log)?;
     cluster.fabric().set_link(0, false)?;
     let _uplink = Uplink::start(cluster.qemu(), cluster.fabric().socket(1))?;
     wait_for_console(0, &format!("cannot join: no manager at 10.0.2.2:{port}: no answer in time"), log)?;
@@ -121,7 +126,7 @@ fn no_link(log: &Path) -> Result<()> {
 
 /// Checks that a node takes the manager's address from a DHCP server, and names the source.
 fn manager_by_dhcp(log: &Path) -> Result<()> {
-    let cluster = Cluster::on_one_network("", log)?;
+    let cluster = Cluster::on_one_network(1, "", log)?;
     let settings = format!("manager=10.0.2.2:{} nic=mlx4 node=other", cluster.manager.port()?);
     let answers = Answers { settings: Some(settings.clone()), ..Answers::default() };
     let _services = NetworkServices::start(cluster.fabric().socket(1), answers)?;
@@ -138,7 +143,7 @@ fn manager_by_dhcp(log: &Path) -> Result<()> {
 fn manager_by_name(log: &Path) -> Result<()> {
     let (port, name) = (free_port()?, "boss.ferrolite.test");
     let options = format!("{STATIC} dns=10.0.2.77 manager={name}:{port}");
-    let cluster = Cluster::on_one_network(&options, log)?;
+    let cluster = Cluster::on_one_network(1, &options, log)?;
     wait_for_console(0, &format!("no manager at {name}:{port}: no DNS server answers"), log)?;
     let answers = |name: &str| Answers { name: name.to_owned(), ..Answers::default() };
     let services = NetworkServices::start(cluster.fabric().socket(1), answers("other.ferrolite.test"))?;
@@ -148,4 +153,19 @@ fn manager_by_name(log: &Path) -> Result<()> {
     wait_for_console(0, &format!("no manager at {name}:{port}: connection refused"), log)?;
     manager_later(port, cluster.manager.key(), log)?;
     cluster.ends(&SUCCESS, LIMIT)
+}
+
+/// Checks that nodes with RDMA addresses of a DHCP server join with them, and do a job.
+fn rdma_by_dhcp(log: &Path) -> Result<()> {
+    let cluster = Cluster::on_one_network(2, "rdma_ip=dhcp", log)?;
+    let settings = Some(format!("manager=10.0.2.2:{}", cluster.manager.port()?));
+    let services = cluster.fabric().socket(2);
+    let _services = NetworkServices::start(services, Answers { settings, ..Answers::default() })?;
+    (0..2).try_for_each(|n| wait_for_console(n, "settings by DHCP: manager=", log))?;
+    let _uplink = Uplink::start(cluster.qemu(), cluster.fabric().socket(3))?;
+    (0..2).try_for_each(|n| wait_for_console(n, &format!("rnic: GID 10.0.2.5{n}"), log))?;
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let output = log.with_extension("out");
+    tool::run_ok(count_words(&cluster, &input, &output).args(["--nodes", "2"]), log, LIMIT)?;
+    compare(&expected, &output, log)
 }

@@ -1,6 +1,6 @@
 //! Runs of `cargo xtask run`: their results, disturbed runs, and wrong options.
 
-mod capture;
+pub(crate) mod capture;
 pub(crate) mod disturbed;
 pub(crate) mod graph;
 pub(crate) mod inputs;
