@@ -142,8 +142,19 @@ impl<P: Program> State<P> {
                 }
             }
         } else {
-            for ((slot, vertex), value) in slots.iter_mut().zip(vertices(&self.part)).zip(&*self.values) {
-                *slot = self.program.scatter(&vertex, *value);
+            // Vertices with as many edges follow each other.
+            let (mut slots, mut values, mut at) = (&mut **slots, &self.values[..], 0);
+            for alike in self.part.out_degrees.chunk_by(|a, b| a == b) {
+                let Some(first) = vertex(&self.part, at) else { break };
+                let (now, rest) = values.split_at(alike.len().min(values.len()));
+                let (into, more) = core::mem::take(&mut slots).split_at_mut(now.len());
+                if !self.program.scatter_alike(&first, now, into) {
+                    let vertices = vertices(&self.part).skip(at);
+                    for ((slot, vertex), value) in into.iter_mut().zip(vertices).zip(now) {
+                        *slot = self.program.scatter(&vertex, *value);
+                    }
+                }
+                (slots, values, at) = (more, rest, at + alike.len());
             }
         }
         let cuts = self.part.len()..self.part.incoming.len();

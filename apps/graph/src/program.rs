@@ -81,6 +81,13 @@ pub trait Program: Send + Sync + 'static {
         value
     }
 
+    /// Sets the signals of vertices that have as many edges from them as `first`, and returns true, if that
+    /// costs less than to call [`scatter`](Self::scatter) for each, and has the same results whatever the
+    /// identifiers are. The default returns false.
+    fn scatter_alike(&self, _first: &Vertex, _values: &[u64], _signals: &mut [u64]) -> bool {
+        false
+    }
+
     /// Returns the term that a signal adds to the sum of the vertex at the end of an edge.
     fn gather(&self, signal: u64, _weight: u32) -> u64 {
         signal

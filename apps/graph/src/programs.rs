@@ -46,6 +46,21 @@ impl Program for PageRank {
         (value + degree / 2).checked_div(degree).unwrap_or(0)
     }
 
+    fn scatter_alike(&self, first: &Vertex, values: &[u64], signals: &mut [u64]) -> bool {
+        let degree = u64::from(first.out_degree);
+        let Some(reciprocal) = u64::MAX.checked_div(degree) else {
+            signals.fill(0);
+            return true;
+        };
+        for (signal, value) in signals.iter_mut().zip(values) {
+            let rounded = value + degree / 2;
+            // A rank is at most 2^62, so the quotient is too small by one at most.
+            let quotient = (u128::from(rounded) * u128::from(reciprocal) >> 64) as u64;
+            *signal = quotient + u64::from(rounded - quotient * degree >= degree);
+        }
+        true
+    }
+
     fn combine(&self, a: u64, b: u64) -> u64 {
         a.wrapping_add(b)
     }
@@ -117,5 +132,28 @@ impl Program for Bfs {
     /// All neighbours that an unvisited vertex hears from have been visited in the same superstep.
     fn is_enough(&self, sum: u64) -> bool {
         sum != u64::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The signals without a division are those with one.
+        #[test]
+        fn signals_are_rounded_quotients(
+            out_degree in prop_oneof![0u32..20, any::<u32>()],
+            values in proptest::collection::vec(0..=ONE, 1..20),
+        ) {
+            let program = PageRank { stop: Stop::Iterations(1) };
+            let vertex = Vertex { id: 0, out_degree, vertices: 9 };
+            let mut signals = alloc::vec![7; values.len()];
+            prop_assert!(program.scatter_alike(&vertex, &values, &mut signals));
+            let expected: Vec<u64> = values.iter().map(|value| program.scatter(&vertex, *value)).collect();
+            prop_assert_eq!(signals, expected);
+        }
     }
 }
