@@ -26,7 +26,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
         "console",
-        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, none",
+        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, framebuffer, none",
     ),
     key(
         "fabric",

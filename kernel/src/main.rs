@@ -31,6 +31,7 @@ mod config;
 mod console;
 mod diag;
 mod exec;
+mod former;
 mod io_addresses;
 mod machine;
 mod mlx4;
@@ -47,6 +48,8 @@ mod smp;
 mod sync;
 mod time;
 mod virtio;
+#[cfg(feature = "selftest")]
+mod warm;
 
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -106,10 +109,11 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64, image: u64) -> ! {
 extern "C" fn on_own_stack() -> ! {
     let (boot, acpi) = (boot::info(), acpi::tables());
     start_boot_processor(acpi);
+    former::find(boot, boot.ram.start_page(&boot.modules));
     let (cpus, clock_source) = start_clock_and_processors(acpi);
     // SAFETY: called once; no driver has started.
     unsafe { config::init(boot) };
-    console::choose(cmdline::get("console"), acpi.console);
+    console::choose(cmdline::get("console"), acpi.console, boot.framebuffer);
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
@@ -196,6 +200,9 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     }
     if acpi.processors.is_empty() {
         log::warn!("ACPI lists no processors: only the boot processor is used");
+    }
+    if let Some(words) = former::words() {
+        log::warn!("the former boot of this machine ended: {words}");
     }
     if !random::is_seeded() {
         log::error!(

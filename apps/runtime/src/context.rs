@@ -17,7 +17,7 @@ use core::fmt;
 use core::future::Future;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
-use lite::{Lite, Lmr, Permissions, Scope};
+use lite::{FunctionId, Lite, Lmr, Permissions, Scope};
 use platform::{Instant, Pages};
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
@@ -28,6 +28,9 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(1800);
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The least time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The first number of the jobs' own functions and mailboxes; the job's number is added.
+const JOB_PORTS: FunctionId = 0x4b00_0000;
 
 /// One node's part of a job. Clones refer to the same job.
 #[derive(Clone)]
@@ -296,6 +299,21 @@ impl JobContext {
             let number = job.0.collectives.fetch_add(1, Ordering::Relaxed);
             Collective::open(job, number, rooms).await
         })
+    }
+
+    /// Returns one of the job's 256 numbers for functions and mailboxes: the same on all nodes of
+    /// the job, and another one than those of other jobs that run at the same time. Functions that
+    /// are registered through [`lite`](Self::lite) end with the job.
+    ///
+    /// ```
+    /// # fn example(job: &runtime::JobContext) -> Result<(), lite::Error> {
+    /// let mailbox = job.lite().open_mailbox(job.port(0), lite::RpcOptions::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn port(&self, number: u8) -> FunctionId {
+        JOB_PORTS | (self.id().0 as u32 & 0xffff) << 8 | u32::from(number)
     }
 
     /// Waits until all nodes of the job have called this with the same name.

@@ -87,6 +87,12 @@ pub(crate) fn halt_for_ever() -> ! {
     }
 }
 
+/// Writes this processor's caches back to memory.
+pub(crate) fn write_back_caches() {
+    // SAFETY: the instruction changes no memory but makes it equal to what the caches hold.
+    unsafe { asm!("wbinvd", options(nostack, preserves_flags)) };
+}
+
 /// Makes this processor shut down, which resets the machine: an exception without a descriptor table.
 pub(crate) fn triple_fault() -> ! {
     let nothing = [0u16; 5];

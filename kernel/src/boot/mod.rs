@@ -50,6 +50,22 @@ pub(crate) const MAX_RAM: usize = 512;
 /// The longest command line, in bytes.
 pub(crate) const MAX_CMDLINE: usize = 4096;
 
+/// A screen of pixels in memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framebuffer {
+    /// The physical address of the first pixel.
+    pub address: u64,
+    /// Pixels in a line.
+    pub width: u32,
+    /// Lines.
+    pub height: u32,
+    /// Bytes from one line to the next.
+    pub pitch: u32,
+    /// Bits of a pixel.
+    pub bits: u32,
+}
+
 /// The loader's description of the machine.
 pub(crate) struct BootInfo {
     /// Usable RAM, as the loader lists it.
@@ -60,6 +76,8 @@ pub(crate) struct BootInfo {
     pub built_in: Option<Region>,
     /// The module that is configuration of a partition, or of the EFI system partition.
     pub partition: Option<Region>,
+    /// The screen of pixels that firmware has set up.
+    pub framebuffer: Option<Framebuffer>,
     /// ACPI's root pointer.
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],

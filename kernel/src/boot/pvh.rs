@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use super::{BootInfo, DIRECT_MAP, MAX_CMDLINE, MAX_RAM, RamMap, Region, regions::Regions};
+use super::{BootInfo, DIRECT_MAP, Framebuffer, MAX_CMDLINE, MAX_RAM, RamMap, Region, regions::Regions};
 use firmware::ranges::Spans;
 use spin::{Mutex, MutexGuard};
 use x86_64::PhysAddr;
@@ -77,6 +77,8 @@ unsafe fn ram(info: &StartInfo) -> RamMap {
 /// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
 const BUILT_IN: &[u8] = b"built-in\0";
 const PARTITION: &[u8] = b"esp\0";
+/// The name of a module that is a [`Framebuffer`], and no file.
+const FRAMEBUFFER: &[u8] = b"framebuffer\0";
 
 /// Returns true if the bytes at physical address `at` are `text`.
 ///
@@ -104,6 +106,7 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         modules: Regions::new(),
         built_in: None,
         partition: None,
+        framebuffer: None,
         rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
         cmdline: [0; MAX_CMDLINE],
         cmdline_len: 0,
@@ -113,9 +116,15 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         // SAFETY: as above.
         let module = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const Module) };
         let region = Region::new(module.paddr, module.size);
-        boot.modules.push(region);
         // SAFETY: as above; the name ends with a zero.
         let is_named = |name| module.cmdline_paddr != 0 && unsafe { is_text(module.cmdline_paddr, name) };
+        if is_named(FRAMEBUFFER) && module.size == size_of::<Framebuffer>() as u64 {
+            // SAFETY: as above; any bits are a `Framebuffer`.
+            let screen = unsafe { ptr::read_unaligned((DIRECT_MAP + module.paddr) as *const Framebuffer) };
+            boot.framebuffer = Some(screen);
+            continue;
+        }
+        boot.modules.push(region);
         if is_named(BUILT_IN) {
             boot.built_in = Some(region);
         } else if is_named(PARTITION) {

@@ -1,5 +1,5 @@
-//! The console: serial ports behind a ring, the screen of a VGA, and the `log` backend. All of them
-//! get the same lines.
+//! The console: serial ports behind a ring, the screen of a VGA or of pixels, and the `log`
+//! backend. All of them get the same lines.
 //!
 //! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the
 //! ring, and core 0 drains it between polls, so that no task waits for a serial line. A full ring makes the
@@ -9,6 +9,9 @@
 //! known, [`choose`] adds the port that firmware names (SPCR) and the screen, or uses those that
 //! `console=` names. They get all earlier lines first.
 
+mod framebuffer;
+#[cfg(feature = "selftest")]
+mod ramfb;
 mod ring;
 mod uart;
 mod vga;
@@ -20,27 +23,51 @@ use firmware::spcr::Spcr;
 use heapless::Vec;
 use x86_64::PhysAddr;
 
+use crate::boot::Framebuffer;
 use crate::sync::IrqMutex;
 use crate::{mm, time};
+use framebuffer::Pixels;
 use ring::Ring;
 use uart::{Registers, Uart};
-use vga::Screen;
+use vga::Screen as Text;
 
 /// The most serial ports: COM1 to COM4, and one in memory.
 const MAX_UARTS: usize = 5;
 /// The most text that is kept until the consoles are chosen. Later text is missing on those that are added.
 const EARLY: usize = 8 << 10;
 
+/// The most screens.
+const MAX_SCREENS: usize = 2;
+
+/// A screen, of cells of text or of pixels.
+enum Screen {
+    Text(Text),
+    Pixels(Pixels),
+}
+
+impl Screen {
+    fn put(&mut self, byte: u8) {
+        match self {
+            Self::Text(text) => text.put(byte),
+            Self::Pixels(pixels) => pixels.put(byte),
+        }
+    }
+}
+
 struct Console {
     uarts: Vec<Uart, MAX_UARTS>,
-    screen: Option<Screen>,
+    screens: Vec<Screen, MAX_SCREENS>,
     ring: Ring,
     /// The text so far; `None` once the consoles are chosen.
     early: Option<Vec<u8, EARLY>>,
 }
 
-static CONSOLE: IrqMutex<Console> =
-    IrqMutex::new(Console { uarts: Vec::new(), screen: None, ring: Ring::new(), early: Some(Vec::new()) });
+static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console {
+    uarts: Vec::new(),
+    screens: Vec::new(),
+    ring: Ring::new(),
+    early: Some(Vec::new()),
+});
 /// True if the main loop drains the ring.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 
@@ -70,7 +97,7 @@ impl Console {
 
     fn add_screen(&mut self, mut screen: Screen) {
         self.early.iter().flatten().for_each(|byte| screen.put(*byte));
-        self.screen = Some(screen);
+        let _ = self.screens.push(screen);
     }
 }
 
@@ -99,9 +126,7 @@ impl Console {
         if let Some(early) = &mut self.early {
             let _ = early.push(byte);
         }
-        if let Some(screen) = &mut self.screen {
-            screen.put(byte);
-        }
+        self.screens.iter_mut().for_each(|screen| screen.put(byte));
         if self.ring.is_full() {
             self.drain(true);
         }
@@ -154,9 +179,9 @@ pub(crate) fn init() {
 }
 
 /// Uses the consoles that `names` lists, separated by commas; without `names`, the first serial
-/// port, the port that firmware names, and the screen. `spcr` is firmware's table. Call once, with
-/// the final page tables.
-pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>) {
+/// port, the port that firmware names, and the screens. `spcr` is firmware's table, `pixels` its
+/// screen. Call once, with the final page tables.
+pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>, pixels: Option<Framebuffer>) {
     // The registers that firmware has set up; a rate of 0 means to keep it.
     let named = || {
         let spcr = spcr?;
@@ -169,42 +194,36 @@ pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>) {
         };
         Uart::probe(registers, spcr.baud != 115_200)
     };
-    let screen = || {
+    let text = || {
         let at = mm::map_device(PhysAddr::new_truncate(vga::MEMORY.0), vga::MEMORY.1).ok()?;
-        Screen::probe(at)
+        Some(Screen::Text(Text::probe(at)?))
     };
+    let pixels = || Some(Screen::Pixels(Pixels::new(pixels?)?));
     if let Some(names) = names {
         CONSOLE.lock().uarts.clear();
         for name in names.split(',') {
             let port = name.strip_prefix("com").and_then(|n| n.parse::<usize>().ok()?.checked_sub(1));
-            let uart = match (name, port.and_then(|n| uart::COM.get(n))) {
+            let serial = |uart: Option<Uart>| uart.map(|uart| CONSOLE.lock().add_uart(uart));
+            let visible = |screen: Option<Screen>| screen.map(|screen| CONSOLE.lock().add_screen(screen));
+            let added = match (name, port.and_then(|n| uart::COM.get(n))) {
                 ("none", _) => continue,
-                ("spcr", _) => named(),
-                ("vga", _) => match screen() {
-                    Some(screen) => {
-                        CONSOLE.lock().add_screen(screen);
-                        continue;
-                    }
-                    None => None,
-                },
-                (_, Some(port)) => Uart::probe(Registers::Ports(*port), false),
-                _ => {
-                    log::error!(
-                        "settings: `console={names}` has a name other than com1 to com4, spcr, vga, none"
-                    );
-                    continue;
-                }
+                ("spcr", _) => serial(named()),
+                ("vga", _) => visible(text()),
+                ("framebuffer", _) => visible(pixels()),
+                #[cfg(feature = "selftest")]
+                ("ramfb", _) => visible(ramfb::start().and_then(Pixels::new).map(Screen::Pixels)),
+                (_, Some(port)) => serial(Uart::probe(Registers::Ports(*port), false)),
+                _ => None,
             };
-            match uart {
-                Some(uart) => CONSOLE.lock().add_uart(uart),
-                None => log::warn!("there is no console `{name}`"),
+            if added.is_none() {
+                log::warn!("there is no console `{name}`");
             }
         }
     } else {
-        let (named, screen) = (named(), screen());
+        let (named, text, pixels) = (named(), text(), pixels());
         let mut console = CONSOLE.lock();
         named.into_iter().for_each(|uart| console.add_uart(uart));
-        screen.into_iter().for_each(|screen| console.add_screen(screen));
+        text.into_iter().chain(pixels).for_each(|screen| console.add_screen(screen));
     }
     CONSOLE.lock().early = None;
 }

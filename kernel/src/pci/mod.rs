@@ -115,6 +115,12 @@ impl Function {
         self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
+    /// Stops the function from mastering the bus, unless it is a bridge.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn stop(&self) {
+        self.config.stop(self.address);
+    }
+
     /// Returns true if the function may master the bus.
     #[cfg(feature = "selftest")]
     pub(crate) fn is_master(&self) -> bool {

@@ -10,10 +10,10 @@ use platform::Memory;
 
 use super::{Outcome, ensure};
 use crate::arch::{apic, cpu, interrupts, percpu, this_cpu_index};
-use crate::boot::acpi;
+use crate::boot::{acpi, fw_cfg};
 use crate::mm::memory::LentMemory;
 use crate::mm::{PAGE, frames};
-use crate::{console, exec, pci};
+use crate::{boot, cmdline, console, exec, pci, warm};
 
 /// Checks that all processors that the firmware lists run tasks, all at the same time.
 pub(super) async fn crowd() -> Outcome {
@@ -114,4 +114,20 @@ pub(super) fn halt() -> ! {
     console::flush();
     cpu::interrupts_off();
     cpu::halt_for_ever()
+}
+
+/// Boots the image that fw_cfg contains, unless no further boot is asked for.
+pub(super) fn warm() -> Outcome {
+    let left = cmdline::number("selftest_s", 0);
+    let (total, free) = frames::totals();
+    crate::println!(
+        "warm boot: {left} left, {} processors, {total} bytes of memory, {free} free",
+        percpu::count()
+    );
+    if left == 0 {
+        return Ok(String::new());
+    }
+    let image = fw_cfg::read("opt/ferrolite/image").ok_or("fw_cfg has no opt/ferrolite/image")?;
+    let cmdline = format!("selftest=warm selftest_s={}", left - 1);
+    warm::Next::load(&image, &cmdline, boot::info())?.enter()
 }

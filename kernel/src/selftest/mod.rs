@@ -14,6 +14,7 @@
 //! | `numa` | each processor's memory comes from its NUMA node |
 //! | `stale` | interrupts of a former kernel are discarded |
 //! | `masters` | devices of a former kernel lose the bus |
+//! | `warm` | boots the image of fw_cfg `selftest_s` times, each from the one before |
 //! | `halt` | the machine prints its last line and halts, so that its consoles can be looked at |
 //! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
@@ -70,6 +71,7 @@ pub(crate) async fn run(name: &str) {
         "numa" => machine::numa().await,
         "stale" => machine::stale(),
         "masters" => machine::masters(),
+        "warm" => machine::warm(),
         "halt" => machine::halt(),
         "off" => power::off(),
         "reset" => power::reset(),

@@ -12,7 +12,7 @@ pub mod runner;
 pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
-use appliance::{boot, cluster, image, machine, perftest, semantics};
+use appliance::{boot, cluster, consoles, image, machine, perftest, semantics};
 use job::{disturbed, graph, log, misuse, priorities, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
@@ -23,6 +23,7 @@ pub fn cases() -> Vec<Case> {
     let groups = [
         boot::cases(),
         machine::cases(),
+        consoles::cases(),
         image::cases(),
         cluster::cases(),
         semantics::cases(),

@@ -4,14 +4,16 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use bootconfig::Backoff;
+use core::future::poll_fn;
 use core::time::Duration;
+use platform::ControlLink;
 use proto::channel::ClusterKey;
-use proto::{Join, Welcome};
+use proto::{Join, ToManager, Welcome};
 
 use super::join::{Attempt, JoinError, managers};
 use super::{LinkPoller, ManagerLink};
 use crate::net::stack::{Buffers, Stack};
-use crate::{cmdline, exec, net, random, time};
+use crate::{cmdline, exec, former, net, random, time};
 
 /// Checks the settings of an attempt to join.
 ///
@@ -30,6 +32,15 @@ fn retries() -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         other => Err(format!("retry={other}: want on or off")),
+    }
+}
+
+/// Tells the manager the last words of the machine's former boot, if there are any.
+async fn tell_former_end(link: &ManagerLink) {
+    let Some(words) = former::words() else { return };
+    let message = proto::encode(&ToManager::FormerEnd { reason: words.into() });
+    if poll_fn(|cx| link.poll_send(cx, &message)).await.is_ok() {
+        former::forget();
     }
 }
 
@@ -54,7 +65,10 @@ pub(crate) async fn join(
     let mut turn = 0;
     loop {
         let why = match attempt.run(turn, offer).await {
-            Ok(joined) => return Ok(joined),
+            Ok((link, welcome)) => {
+                tell_former_end(&link).await;
+                return Ok((link, welcome));
+            }
             Err(why) => why,
         };
         if why.is_final() || !retries {

@@ -3,22 +3,29 @@
 use super::bare::Bare;
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, ensure};
+use lab::cargo::Profile;
 use lab::cluster::Lab;
-use lab::{image, setup};
+use lab::manager::{self, Manager};
+use lab::{image, setup, tool};
 use qemu::Qemu;
-use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The longest silence of a manager on a busy host.
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// The exit status of QEMU after the success of a self-test.
-const SUCCESS: i32 = 33;
+pub(super) const SUCCESS: i32 = 33;
 /// A device by which a self-test ends QEMU.
-const EXIT: &str = "-device isa-debug-exit,iobase=0xf4,iosize=4";
+pub(super) const EXIT: &str = "-device isa-debug-exit,iobase=0xf4,iosize=4";
 /// The most memory, in KiB, that a machine with 900 GB may touch more than one with 1 GB until the
 /// executor runs. All bitmaps have 88 MiB.
 const MORE_KIB: u64 = 24 << 10;
 
 /// The machine models, each with the options that it needs.
-const MODELS: [(&str, &str); 3] = [
+pub(super) const MODELS: [(&str, &str); 3] = [
     ("pc", "-machine pc,vmport=off,usb=off"),
     ("q35", "-machine q35,vmport=off,usb=off"),
     ("microvm", "-machine microvm,pcie=on,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off"),
@@ -38,8 +45,13 @@ pub(crate) fn cases() -> Vec<Case> {
         let check = move |log: &Path| passes("masters", options, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::bus-masters-{model}"), check));
     }
-    cases.push(Case::new("machine::consoles-alike", |log| consoles(log).map(|()| Outcome::Passed)));
-    cases.push(Case::new("machine::console-second-port", |log| second_port(log).map(|()| Outcome::Passed)));
+    for (model, options) in MODELS {
+        let check = move |times| move |log: &Path| warm(options, times, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::warm-boot-{model}-5"), check(5)));
+        cases.push(Case::new(format!("machine::warm-boot-{model}-100"), check(100)).full_if(true));
+        let check = move |log: &Path| former(options, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
+    }
     cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
     let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
     cases.push(Case::new("machine::crowd-288cpu", crowd).full_if(true));
@@ -49,7 +61,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Returns the options of a machine that runs a self-test.
-fn options(machine: &str, processors: &str) -> Result<String> {
+pub(super) fn options(machine: &str, processors: &str) -> Result<String> {
     let kernel = image::build_for_tests()?.elf;
     let accel = Lab::get()?.accel;
     let (accel, cpu) = match accel {
@@ -150,66 +162,52 @@ fn memory(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The serial ports COM1 to COM4 get the same bytes, and the screen shows the last lines of them.
-fn consoles(log: &Path) -> Result<()> {
-    let (_, machine) = MODELS[0];
-    let ports: Vec<_> = (2..=4).map(|n| log.with_extension(format!("com{n}.log"))).collect();
-    let all = std::iter::once(log).chain(ports.iter().map(|port| port.as_path()));
-    let serial: String = all.map(|port| format!(" -serial file:{}", port.display())).collect();
-    let options = options(machine, "-smp 1 -m 64M -vga std -no-shutdown")?;
-    let append = "selftest=halt console=com1,com2,com3,com4,vga";
-    let mut rest = vec!["-append", append];
-    rest.extend(serial.split_ascii_whitespace());
-    let mut bare = Bare::start_with(&Lab::get()?.qemu, &options, &rest, log)?;
-    bare.says(HALTED)?;
-    let said = bare.said();
-    for port in &ports {
-        let other = std::fs::read_to_string(port)?;
-        ensure!(other == said, "{} differs from {}", port.display(), log.display());
-    }
-    let screen = screen(&mut bare, log)?;
-    let shown: Vec<_> = screen.iter().map(|line| line.trim_end()).filter(|line| !line.is_empty()).collect();
-    let rows = said.lines().flat_map(|line| match line.len() {
-        0 => vec![],
-        _ => line
-            .as_bytes()
-            .chunks(COLUMNS)
-            .map(|row| String::from_utf8_lossy(row).trim_end().to_owned())
-            .collect(),
-    });
-    let rows: Vec<_> = rows.filter(|row| !row.is_empty()).collect();
-    let last = rows.get(rows.len().saturating_sub(shown.len())..).unwrap_or_default();
-    ensure!(shown.len() > 10 && last == shown, "the screen shows {shown:#?}, not {last:#?}");
+/// Boots the image from itself, again and again: each time all processors start, and memory is the same.
+fn warm(machine: &str, times: usize, log: &Path) -> Result<()> {
+    // The machine reads the file byte by byte, so it has no symbols.
+    let stripped = log.with_extension("elf");
+    setup::binutils()?;
+    tool::output(Command::new("strip").arg("-o").arg(&stripped).arg(image::build_for_tests()?.elf))?;
+    let file = format!("name=opt/ferrolite/image,file={}", stripped.display());
+    let options = options(machine, &format!("-smp 3 -m 128M {EXIT} -device virtio-rng-pci"))?;
+    let append = format!("selftest=warm selftest_s={times}");
+    let rest = ["-no-reboot", "-append", &append, "-fw_cfg", &file];
+    let status = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?.ends()?;
+    ensure!(status.code() == Some(SUCCESS), "selftest=warm: {status}; see {}", log.display());
+    let said = std::fs::read_to_string(log)?;
+    let boots: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("warm boot: ")).collect();
+    ensure!(boots.len() == times + 1, "{} boots, not {}", boots.len(), times + 1);
+    let memory: BTreeSet<_> =
+        boots.iter().filter_map(|boot| boot.split_once(", ")).map(|(_, rest)| rest).collect();
+    ensure!(memory.len() == 1, "processors and memory differ: {memory:?}");
+    let places = said.lines().filter_map(|line| line.split_once("image at ")?.1.split_once(';'));
+    let places: BTreeSet<_> = places.map(|(place, _)| place).collect();
+    ensure!(places.len() > 1, "all kernels lay at {places:?}");
     Ok(())
 }
 
-/// The last line of a self-test that halts.
-const HALTED: &str = "selftest halt: the end";
-const COLUMNS: usize = 80;
-
-/// Returns the lines of a VGA's screen, from its memory and the address of the window.
-fn screen(bare: &mut Bare, log: &Path) -> Result<Vec<String>> {
-    let file = log.with_extension("screen");
-    let name = file.to_str().context("a log whose path is no text")?;
-    bare.execute("pmemsave", &json!({ "val": 0xb_8000, "size": 0x8000, "filename": name }))?;
-    let cells = std::fs::read(&file)?;
-    let text: Vec<u8> = cells.iter().step_by(2).copied().collect();
-    let rows: Vec<_> = text.chunks(COLUMNS).map(|row| String::from_utf8_lossy(row).into_owned()).collect();
-    // The window ends with the last row that holds text.
-    let last = rows.iter().rposition(|row| row.contains(HALTED)).context("the screen lacks the last line")?;
-    Ok(rows.get(last.saturating_sub(23)..=last).unwrap_or_default().to_vec())
-}
-
-/// A machine whose only serial port is COM2 writes there.
-fn second_port(log: &Path) -> Result<()> {
-    let (_, machine) = MODELS[1];
-    let options =
-        options(machine, &format!("-smp 1 -m 64M {EXIT} -chardev file,id=c,path={}", log.display()))?;
-    let rest = ["-append", "selftest=boot", "-device", "isa-serial,chardev=c,index=1", "-serial", "none"];
-    let bare = Bare::start_with(&Lab::get()?.qemu, &options, &rest, log)?;
-    let status = bare.ends()?;
-    ensure!(status.code() == Some(SUCCESS), "selftest=boot: {status}; see {}", log.display());
-    let said = std::fs::read_to_string(log)?;
-    ensure!(said.contains("bootchart: executor"), "the second serial port lacks the boot chart");
+/// A node panics once it has joined, and its machine is reset: when it joins again, the manager is
+/// told why the former boot ended.
+fn former(machine: &str, log: &Path) -> Result<()> {
+    let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
+    let mut manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
+    let nics: String = (0..2)
+        .map(|n| {
+            format!(" -netdev user,id=n{n} -device virtio-net-pci,netdev=n{n},disable-legacy=on,romfile=")
+        })
+        .collect();
+    let options = options(machine, &format!("-smp 1 -m 128M -device virtio-rng-pci{nics}"))?;
+    let append = format!(
+        "selftest=join selftest_s=100 app=panic nic=softroce node=node0 manager=10.0.2.2:{}",
+        manager.port()?
+    );
+    let key = format!("name=opt/ferrolite/key,file={}", manager.key().display());
+    let rest = ["-append", &append, "-fw_cfg", &key];
+    let _bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
+    let said =
+        manager.wait_for_line("former boot", LIMIT).context("the manager is not told of the former boot")?;
+    for part in ["node0", "asked for by app=panic"] {
+        ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod bare;
 pub(crate) mod boot;
 pub(crate) mod cluster;
+pub(crate) mod consoles;
 pub(crate) mod image;
 pub(crate) mod machine;
 mod patience;
