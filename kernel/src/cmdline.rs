@@ -70,6 +70,10 @@ pub(crate) const KEYS: &[Key] = &[
     key("selftest_s", "seconds that a test lasts"),
     #[cfg(feature = "selftest")]
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),
+    key(
+        "vlan",
+        "VLAN of a ConnectX-3's Ethernet port, from 1 to 4094, or with a priority from 0 to 7: VLAN:PRIORITY",
+    ),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
 

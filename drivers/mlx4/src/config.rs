@@ -37,6 +37,36 @@ impl Remote {
 /// page boundaries (4096 bytes), except that the last one may end anywhere.
 pub type Ranges = Arc<[Range<u64>]>;
 
+/// A VLAN (IEEE 802.1Q), and the priority of frames there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vlan {
+    id: u16,
+    priority: u8,
+}
+
+impl Vlan {
+    /// Returns the VLAN with the number `id`, from 1 to 4094, and a priority from 0 to 7.
+    #[must_use]
+    pub fn new(id: u16, priority: u8) -> Option<Self> {
+        ((1..=4094).contains(&id) && priority < 8).then_some(Self { id, priority })
+    }
+
+    /// Returns the number of the VLAN.
+    pub(crate) const fn id(self) -> u16 {
+        self.id
+    }
+
+    /// Returns the priority of frames.
+    pub(crate) const fn priority(self) -> u8 {
+        self.priority
+    }
+
+    /// Returns the bytes of a tag behind its type: priority and number.
+    pub(crate) const fn tag(self) -> u16 {
+        (self.priority as u16) << 13 | self.id
+    }
+}
+
 /// The configuration of a driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -52,6 +82,9 @@ pub struct Config {
     pub frames: bool,
     /// The maximum payload of an Ethernet frame on the port's network, in bytes.
     pub mtu: u16,
+    /// The VLAN of an Ethernet port, for RDMA and frames alike; `None`: frames have no tag. Bring-up fails on
+    /// a virtual function, whose master sets its VLANs.
+    pub vlan: Option<Vlan>,
     /// The MSI-X vector of interrupts.
     pub vector: u16,
 }
@@ -59,6 +92,14 @@ pub struct Config {
 impl Default for Config {
     /// Returns the configuration for the first port, on a network with frames of the usual size.
     fn default() -> Self {
-        Self { port: 1, layer: None, remote: Remote::Physical, frames: false, mtu: 1500, vector: 0 }
+        Self {
+            port: 1,
+            layer: None,
+            remote: Remote::Physical,
+            frames: false,
+            mtu: 1500,
+            vlan: None,
+            vector: 0,
+        }
     }
 }

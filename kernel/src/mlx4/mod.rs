@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
-use mlx4::{CardPort, Config, Health, Identity, Layer, Mlx4, Remote};
+use mlx4::{CardPort, Config, Health, Identity, Layer, Mlx4, Remote, Vlan};
 use platform::Instant;
 use verbs::{PortState, Rnic};
 
@@ -61,6 +61,8 @@ pub(crate) struct Network {
     pub link_within: Option<Duration>,
     /// The largest IP packet on Ethernet, in bytes.
     pub mtu: u16,
+    /// The VLAN on Ethernet.
+    pub vlan: Option<Vlan>,
 }
 
 /// The reason for which no card can be used.
@@ -250,7 +252,8 @@ async fn bring_up(
         RemoteAccess::Physical => Remote::Physical,
     };
     let (port, layer) = (choice.port.unwrap_or(1), choice.layer);
-    let config = Config { port, layer, remote, frames: true, mtu: network.mtu, vector: ENTRY };
+    let Network { mtu, vlan, .. } = network;
+    let config = Config { port, layer, remote, frames: true, mtu, vlan, vector: ENTRY };
     let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // The vector is allocated after the reset, which turns messages off.

@@ -1,6 +1,6 @@
 //! The RNIC of this machine, selected by `nic=`.
 
-use ::mlx4::Layer;
+use ::mlx4::{Layer, Vlan};
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::format;
@@ -92,7 +92,15 @@ fn card_network(is_auto: bool) -> Result<mlx4::Network, String> {
     let text = cmdline::get("mtu").unwrap_or("1500");
     let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
     let wrong = || format!("mtu={text}: want a number from {} to {}", MTUS.start(), MTUS.end());
-    Ok(mlx4::Network { link_within, mtu: mtu.ok_or_else(wrong)? })
+    Ok(mlx4::Network { link_within, mtu: mtu.ok_or_else(wrong)?, vlan: vlan()? })
+}
+
+/// Parses `vlan=`.
+fn vlan() -> Result<Option<Vlan>, String> {
+    let Some(text) = cmdline::get("vlan") else { return Ok(None) };
+    let (id, priority) = text.split_once(':').unwrap_or((text, "0"));
+    let vlan = id.parse().ok().zip(priority.parse().ok()).and_then(|(id, level)| Vlan::new(id, level));
+    vlan.map(Some).ok_or_else(|| format!("vlan={text}: want VLAN (1 to 4094) or VLAN:PRIORITY (0 to 7)"))
 }
 
 /// The software RNIC of this kernel.

@@ -58,7 +58,7 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<Base<H::Block>, Error> {
         version: firmware.version,
         health: firmware.error_buffer.map_or(HealthSource::Unseen, HealthSource::Register),
         firmware: Some(firmware),
-        port: Port::physical(number, info.layer, &capabilities),
+        port: Port::physical(number, info.layer, &capabilities).with_vlan(plan.config.vlan),
         capabilities,
         board,
         info,

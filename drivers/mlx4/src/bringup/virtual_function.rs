@@ -30,6 +30,9 @@ pub(super) fn bring_up<H: Hardware>(plan: &Plan<'_, H>) -> Result<Started<H::Blo
 /// Announces the function to its master, and queries the card. Also returns log2 of the number of keys in the
 /// card's table.
 fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Error> {
+    if plan.config.vlan.is_some() {
+        return Err(Error::Lacks("VLANs for a virtual function"));
+    }
     let mut state = CommandState::of_virtual(plan.hw)?;
     // The master has released everything that the function had, so it may reach memory again if it was cut
     // off.

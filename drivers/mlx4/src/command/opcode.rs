@@ -34,6 +34,7 @@ pub enum Opcode {
     MgidHash = 0x027,
     ConfigDev = 0x03a,
     QueryPort = 0x043,
+    SetVlanFltr = 0x047,
     SetMcastFltr = 0x048,
     QueryFunc = 0x056,
     AllocRes = 0xf00,

@@ -1,6 +1,7 @@
 //! Plain Ethernet frames beside RDMA, for a machine without another network card.
 
 use crate::card::Function;
+use crate::config::Vlan;
 use crate::control::Control;
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
@@ -15,6 +16,11 @@ use core::sync::atomic::Ordering;
 
 /// The length of a frame's header with a VLAN tag, in bytes.
 const HEADER: usize = 14 + 4;
+/// The lengths of a frame's two addresses, and of a VLAN tag behind them, in bytes.
+const ADDRESSES: usize = 12;
+const TAG_LEN: usize = 4;
+/// The type of a VLAN tag.
+const TAG: [u8; 2] = [0x81, 0x00];
 /// The number of frames that there is memory for, in each direction.
 const FRAMES: u32 = 256;
 /// The length of the shortest frame, in bytes.
@@ -28,6 +34,8 @@ pub(crate) struct Frames<B> {
     steering: Steering,
     mac: [u8; 6],
     groups: Vec<[u8; 6]>,
+    /// The VLAN of all frames.
+    vlan: Option<Vlan>,
     /// True if other functions of the card may have the address to which a frame is sent.
     shared: bool,
     /// The frame that is being read or written.
@@ -39,13 +47,22 @@ impl<B: Block> Frames<B> {
     pub(crate) fn start(control: &mut Control<'_, impl Hardware<Block = B>>) -> Result<Self, Error> {
         let PortInfo { max_mtu, mac, .. } = control.card().info;
         let shared = control.card().function == Function::Virtual;
+        let vlan = control.card().port.vlan;
         let len = (usize::from(max_mtu) + HEADER).next_multiple_of(64);
         let room = Room { receives: FRAMES, receive_len: len as u32, sends: FRAMES, send_len: len as u32 };
         let number = control.allocate_qpn()?;
         let packets = control.create_packets(Service::Frames, number, room)?;
         let (mut commands, card) = control.commands();
         let steering = Steering::begin(&mut commands, card, number)?;
-        Ok(Self { packets, steering, mac: mac.0, groups: Vec::new(), shared, scratch: vec![0; len].into() })
+        Ok(Self {
+            packets,
+            steering,
+            mac: mac.0,
+            groups: Vec::new(),
+            vlan,
+            shared,
+            scratch: vec![0; len].into(),
+        })
     }
 
     /// Starts to receive frames to a group.
@@ -87,6 +104,33 @@ impl<B: Block> Frames<B> {
         from != self.mac && (to == self.mac || to == BROADCAST || self.groups.contains(&to))
     }
 
+    /// Removes the tag of a received frame, and returns where the frame begins then. Returns `None` if the
+    /// frame is not in the port's VLAN.
+    fn remove_tag(&mut self) -> Option<usize> {
+        let Some(vlan) = self.vlan else { return Some(0) };
+        let (kind, tag) = (self.scratch.get(ADDRESSES..)?.first_chunk()?, self.scratch.get(ADDRESSES + 2..)?);
+        let id = u16::from_be_bytes(*tag.first_chunk()?) & 0xfff;
+        (*kind == TAG && id == vlan.id()).then_some(())?;
+        self.scratch.copy_within(..ADDRESSES, TAG_LEN);
+        Some(TAG_LEN)
+    }
+
+    /// Inserts the tag of the port's VLAN, if it has one, into a frame to be sent. Returns its new length.
+    fn insert_tag(&mut self, len: usize) -> usize {
+        let Some(vlan) = self.vlan else { return len };
+        let tagged = len + TAG_LEN;
+        if len < ADDRESSES || tagged > self.scratch.len() {
+            return len;
+        }
+        self.scratch.copy_within(ADDRESSES..len, ADDRESSES + TAG_LEN);
+        let [a, b] = TAG;
+        let [c, d] = vlan.tag().to_be_bytes();
+        if let Some(place) = self.scratch.get_mut(ADDRESSES..ADDRESSES + TAG_LEN) {
+            place.copy_from_slice(&[a, b, c, d]);
+        }
+        tagged
+    }
+
     /// Calls `each` with up to `budget` received frames. Returns the number of frames.
     pub(crate) fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let mut taken = 0;
@@ -96,7 +140,8 @@ impl<B: Block> Frames<B> {
                 *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
             }
             self.packets.give_back(arrival);
-            let frame = self.scratch.get(..arrival.len).unwrap_or_default();
+            let Some(begin) = self.remove_tag() else { continue };
+            let frame = self.scratch.get(begin..arrival.len).unwrap_or_default();
             if self.is_for_us(frame) {
                 each(frame);
                 taken += 1;
@@ -119,6 +164,7 @@ impl<B: Block> Frames<B> {
         }
         let Some(buffer) = self.scratch.get_mut(..max_len) else { return false };
         let len = fill(buffer).min(max_len);
+        let len = self.insert_tag(len);
         let padded = len.max(SHORTEST);
         if let Some(padding) = self.scratch.get_mut(len..padded) {
             padding.fill(0);

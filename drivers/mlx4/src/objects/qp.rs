@@ -1,6 +1,7 @@
 //! Queue pairs, and posting to their rings.
 
 use crate::bringup::capabilities::BlueFlame;
+use crate::config::Vlan;
 use crate::datapath::doorbell::Page;
 use crate::datapath::ring::{QpRings, SendRing};
 use crate::datapath::wqe::entry::{CHUNK_WORDS, Entry, Head, WORDS};
@@ -188,7 +189,7 @@ impl<B: Block> Qp<B> {
         let domain = self.attributes.domain;
         self.post(check.hw, work, |ring, index, wr| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
-            let from = Source { port: port.number, row, domain };
+            let from = Source { port: port.number, row, domain, tag: port.vlan.map(Vlan::tag) };
             let place = ring.place(index, wr.id)?;
             let head = place.wqe().datagram(wr, check, from)?;
             place.post(head);

@@ -6,7 +6,7 @@ use crate::datapath::ring::Shape;
 use crate::datapath::wqe::entry::{LOG_LEN, LOG_RECEIVE_LEN};
 use crate::datapath::wqe::has_grh;
 use crate::mailbox::{Field, Mailbox};
-use crate::objects::port::Port;
+use crate::objects::port::{Port, VLAN_ROW};
 use core::time::Duration;
 use verbs::{PathMtu, Psn, QKey, QpConnect, QpNum};
 
@@ -38,6 +38,7 @@ const ROCE_MODE: Field = field(0x08, 7, 6);
 const UAR: Field = field(0x0c, 23, 0);
 const LOCAL_QPN: Field = field(0x10, 23, 0);
 const REMOTE_QPN: Field = field(0x14, 23, 0);
+const PATH_FLAGS: Field = path(0x00, 31, 24);
 const COUNTER: Field = path(0x04, 31, 24);
 const GRH: Field = path(0x04, 23, 23);
 const SOURCE_MAC: Field = path(0x04, 22, 16);
@@ -49,6 +50,7 @@ const TRAFFIC_CLASS: Field = path(0x0c, 27, 20);
 const REMOTE_LID: Field = path(0x04, 15, 0);
 const REMOTE_GID: usize = CONTEXT + PATH + 0x10;
 const SCHED_QUEUE: Field = path(0x20, 31, 24);
+const VLAN_INDEX: Field = path(0x20, 23, 16);
 const FORCES: Field = path(0x20, 15, 8);
 const REMOTE_MAC: usize = CONTEXT + PATH + 0x26;
 const LOG_ACK_REQUESTS: Field = field(0x70, 31, 28);
@@ -67,6 +69,7 @@ const RECEIVE_PSN: Field = field(0x94, 23, 0);
 const RECEIVE_CQN: Field = field(0x9c, 23, 0);
 const RECORD: usize = CONTEXT + 0xa0;
 const Q_KEY: Field = field(0xa8, 31, 0);
+const KEEP_TAGS: Field = field(0xc0, 30, 30);
 const MTT: Field = field(0xcc, 31, 0);
 
 /// Bits of the mask of optional parameters.
@@ -101,6 +104,8 @@ const ETHERNET: u32 = 1;
 const ROCE_V2: u32 = 2;
 /// The priority comes from the path (Linux).
 const FORCE_PRIORITY: u32 = 1 << 6;
+/// The path is on the VLAN of an index (Linux).
+const ON_VLAN: u32 = 1 << 6;
 /// The default scheduling queue, and the bit for port 2.
 const SCHEDULER: u32 = 0x83;
 const SECOND_PORT: u32 = 1 << 6;
@@ -241,6 +246,8 @@ impl QpAttributes {
             .with(COUNTER, port.counter.into())
             .with(SOURCE_MAC, port.mac_row.into())
             .with(SCHED_QUEUE, scheduler(port, 0));
+        // Tags are kept, so that frames of other VLANs are seen as such.
+        mailbox.set(KEEP_TAGS, port.vlan.is_some().into());
         mailbox.set_wide(RECORD, rings.record);
         mailbox
     }
@@ -314,6 +321,10 @@ impl QpAttributes {
                 mailbox.set(LINK_TYPE, ETHERNET);
                 mailbox.set(FORCES, FORCE_PRIORITY);
                 mailbox.put(REMOTE_MAC, &address.peer.mac.0);
+                if path.port.vlan.is_some() {
+                    mailbox.set(PATH_FLAGS, ON_VLAN);
+                    mailbox.set(VLAN_INDEX, VLAN_ROW.into());
+                }
             }
             Layer::InfiniBand => mailbox.set(REMOTE_LID, address.peer.lid.into()),
         }
@@ -344,7 +355,11 @@ impl QpAttributes {
 /// Returns the scheduling queue of a service level. Ethernet has fewer of them.
 const fn scheduler(port: Port, service_level: u8) -> u32 {
     let level = match port.layer {
-        Layer::Ethernet => (service_level as u32 & 7) << 3,
+        Layer::Ethernet => match (service_level & 7, port.vlan) {
+            // Work without a level of its own has the priority of the VLAN.
+            (0, Some(vlan)) => (vlan.priority() as u32) << 3,
+            (level, _) => (level as u32) << 3,
+        },
         Layer::InfiniBand => (service_level as u32 & 0xf) << 2,
     };
     SCHEDULER | level | second_port(port)

@@ -14,3 +14,4 @@ mod resources;
 mod semantics;
 mod slave;
 mod verbs;
+mod vlan;

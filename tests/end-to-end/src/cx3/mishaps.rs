@@ -44,6 +44,13 @@ pub(super) fn cases() -> Vec<Case> {
             )
         }),
         case("appliances large frames", large_frames),
+        case("appliances in a VLAN", in_a_vlan),
+        case("appliances a VLAN on a virtual function", |log| {
+            let cluster = Cluster::on_cards(vec![RdmaNic::VIRTUAL], Cards::default(), "vlan=5", log)?;
+            cluster.ends(&REFUSED, LIMIT)?;
+            says(&cluster, "does not start: the card does not have VLANs for a virtual function")
+        }),
+        case("appliances a bad VLAN", |log| refused("vlan=5:8", "vlan=5:8: want VLAN (1 to 4094)", log)),
         case("appliances write by BlueFlame", blue_flame),
         case("appliances no such card", no_such_card),
         case("appliances no such port", no_such_port),
@@ -149,6 +156,23 @@ fn large_frames(log: &Path) -> Result<()> {
     ensure!((1024..=1514).contains(&usual), "the longest frame has {usual} bytes without large frames");
     let large = longest("mtu=9000")?;
     ensure!((4096..4300).contains(&large), "the longest frame has {large} bytes with large ones");
+    Ok(())
+}
+
+/// Checks that all frames of cards in a VLAN have its tag, with its priority, and that a job works there.
+fn in_a_vlan(log: &Path) -> Result<()> {
+    let capture = log.with_extension("pcap");
+    let cards = Cards { pcap: Some(&capture), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "vlan=5:3", log)?;
+    cluster.joined(log)?;
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+    drop(cluster);
+    let bytes = std::fs::read(&capture)?;
+    let frames = frames(&bytes).context("the capture is cut")?;
+    let untagged = frames.iter().find(|frame| frame.get(12..16) != Some(&[0x81, 0, 0x60, 5]));
+    ensure!(untagged.is_none(), "a frame is not in VLAN 5 with priority 3: {untagged:02x?}");
+    let is_ipv4 = |frame: &&&[u8]| frame.get(16..18) == Some(&[8, 0]);
+    ensure!(frames.iter().filter(is_ipv4).count() > 100, "few frames of RoCE v2 in {}", frames.len());
     Ok(())
 }
 

@@ -106,6 +106,8 @@ pub(crate) struct Source {
     pub(crate) row: u8,
     /// The protection domain of the queue pair.
     pub(crate) domain: u32,
+    /// The tag of frames: priority and VLAN.
+    pub(crate) tag: Option<u16>,
 }
 
 /// A WRITE whose payload is inline and not too long.
@@ -212,7 +214,8 @@ impl<'a> Wqe<'a> {
         check: ListCheck<'_, H>,
         from: Source,
     ) -> Result<Head, VerbsError> {
-        const NO_VLAN: u64 = 0xffff;
+        const NO_VLAN: u16 = 0xffff;
+        const TAGGED: u32 = 1 << 29;
         const GRH: u32 = 1 << 23;
         const HEADERS: usize = 4;
         let units = self.payload(HEADERS, &wr.data, check)?;
@@ -224,14 +227,16 @@ impl<'a> Wqe<'a> {
         let grh = has_grh(&wr.to);
         let gid = u128::from_be_bytes(if grh { peer.gid.0 } else { [0; 16] });
         let [a, b, c, d, e, f] = peer.mac.0;
-        let port = u32::from(from.port) << 24 | from.domain;
+        let tagged = if from.tag.is_some() { TAGGED } else { 0 };
+        let port = tagged | u32::from(from.port) << 24 | from.domain;
+        let tag = u64::from(from.tag.unwrap_or(NO_VLAN));
         let path = if grh && link == LinkKind::InfiniBand { GRH } else { 0 } | lid;
         let hops = u32::from(from.row) << 16 | if grh { u32::from(hop_limit) } else { 0 };
         let class = level | if grh { u32::from(traffic_class) << 20 } else { 0 };
         self.unit(1, [pair(port, path), pair(hops, class)]);
         self.unit(2, [(gid >> 64) as u64, gid as u64]);
         let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        self.unit(3, [pair(wr.remote_qp.get(), wr.qkey.0), NO_VLAN << 48 | mac]);
+        self.unit(3, [pair(wr.remote_qp.get(), wr.qkey.0), tag << 48 | mac]);
         self.control(flags(wr.signaled, wr.solicited), wr.imm.unwrap_or(0));
         let opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
         Ok(Head::new(opcode, false, units))

@@ -2,6 +2,7 @@
 
 use super::Port;
 use crate::command::{Command, Commands, Opcode};
+use crate::config::Vlan;
 use crate::error::Error;
 use crate::hardware::Hardware;
 use crate::mailbox::{Field, Mailbox};
@@ -44,9 +45,15 @@ mod row {
 enum Part {
     General = 0x0,
     MacTable = 0x2,
+    VlanTable = 0x3,
     GidTable = 0x5,
     RoceAddresses = 0xd,
 }
+
+/// The row of the port's VLAN in its table. Linux leaves the first two to the null and the missed VLAN.
+pub(crate) const VLAN_ROW: u8 = 2;
+/// The number of words in the filter of VLANs.
+const FILTER_WORDS: usize = 128;
 
 /// The opcode modifier of SET_PORT for Ethernet.
 const ETHERNET: u8 = 1;
@@ -92,6 +99,22 @@ impl Port {
         let mut mailbox = Mailbox::new();
         mailbox.set_wide(0, u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | VALID);
         self.set(commands, Part::MacTable, &mailbox)
+    }
+
+    /// Sets the port's VLAN, and lets frames of no other VLAN in (Linux `mlx4_set_port_vlan_table` and
+    /// `mlx4_SET_VLAN_FLTR`).
+    pub(super) fn set_vlan(
+        self,
+        commands: &mut Commands<'_, impl Hardware>,
+        vlan: Vlan,
+    ) -> Result<(), Error> {
+        const VALID: u32 = 1 << 31;
+        let row = Field::word(4 * usize::from(VLAN_ROW));
+        self.set(commands, Part::VlanTable, &Mailbox::new().with(row, VALID | u32::from(vlan.id())))?;
+        // The last word has the first VLANs.
+        let word = Field::word(4 * (FILTER_WORDS - 1 - usize::from(vlan.id()) / 32));
+        let filter = Mailbox::new().with(word, 1 << (vlan.id() % 32));
+        commands.exec_in(Command::new(Opcode::SetVlanFltr).of(self.number.into()), &filter)
     }
 
     /// Sets the port's GID, in a row for each frame format. The other rows stay empty.

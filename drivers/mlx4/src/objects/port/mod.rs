@@ -5,10 +5,11 @@ mod infiniband;
 
 use crate::bringup::capabilities::Capabilities;
 use crate::command::{Command, Commands, Opcode};
-use crate::config::Layer;
+use crate::config::{Layer, Vlan};
 use crate::error::Error;
 use crate::hardware::Hardware;
 use crate::mailbox::Field;
+pub(crate) use ethernet::VLAN_ROW;
 use verbs::{Gid, LinkKind, MacAddr, PathMtu, PortState};
 
 /// QUERY_PORT (Linux `mlx4_QUERY_PORT`, PRM `query_port_cap`).
@@ -56,6 +57,8 @@ pub(crate) struct Port {
     pub(crate) mac_row: u8,
     /// The counter for frames of queue pairs.
     pub(crate) counter: u8,
+    /// The VLAN of all frames.
+    pub(crate) vlan: Option<Vlan>,
 }
 
 /// The code of no counter.
@@ -72,7 +75,7 @@ impl Port {
     pub(crate) const fn of_virtual(number: u8, layer: Layer) -> Self {
         // InfiniBand ports have counters of their own (Linux).
         let counter = if matches!(layer, Layer::Ethernet) { NO_COUNTER } else { 0 };
-        Self { number, layer, roce_v2: false, shared: true, mac_row: 0, counter }
+        Self { number, layer, roce_v2: false, shared: true, mac_row: 0, counter, vlan: None }
     }
 
     /// Sets the counter, if there is one.
@@ -86,6 +89,11 @@ impl Port {
     /// Sets the row of the address table.
     pub(crate) const fn with_mac_row(self, mac_row: u8) -> Self {
         Self { mac_row, ..self }
+    }
+
+    /// Sets the VLAN. It has no meaning on InfiniBand.
+    pub(crate) fn with_vlan(self, vlan: Option<Vlan>) -> Self {
+        Self { vlan: vlan.filter(|_| self.layer == Layer::Ethernet), ..self }
     }
 
     /// Returns the frame formats of the port, best first.
@@ -149,6 +157,9 @@ impl Port {
         commands.exec(Command::new(Opcode::InitPort).of(self.number.into()))?;
         if self.layer == Layer::Ethernet && !self.shared {
             self.set_mac(commands, info.mac)?;
+            if let Some(vlan) = self.vlan {
+                self.set_vlan(commands, vlan)?;
+            }
         }
         Ok(())
     }
