@@ -187,6 +187,12 @@ pub enum ToManager {
         /// The number of the queue pair.
         queue_pair: Option<QpNum>,
     },
+    /// The former boot of the node's machine ended by a failure, which the node may not have been
+    /// able to tell.
+    FormerEnd {
+        /// The reason.
+        reason: Reason,
+    },
 }
 
 impl ToManager {
