@@ -2,8 +2,9 @@
 //! from posting to the polled completion, with whole frames and their ICRC.
 //!
 //! `cargo bench -p softroce --bench operations` prints nanoseconds, the best of many short runs.
-//! `-- --count OPERATION COUNT` does that many operations and nothing else, under a tool that counts
-//! instructions: `cargo xtask bench instructions` compares the counts with those of its table.
+//! `-- --count OPERATION COUNT` does that many operations, under a tool that counts instructions, and prints
+//! the number of frames and doorbells of both ends: `cargo xtask bench instructions` and `cargo xtask bench
+//! guard` compare the counts with those of their tables.
 //!
 //! The time of the RNICs is a counter, so that the instructions do not depend on the machine's speed.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
@@ -151,7 +152,10 @@ fn run() -> Result<(), String> {
             let operation = OPERATIONS.iter().find(|operation| operation.name == name);
             let operation = operation.ok_or_else(|| format!("there is no operation {name}"))?;
             let count = count.parse().map_err(|_| format!("`{count}` is not a number"))?;
-            Lab::new(operation.mtu).run(operation, count);
+            let mut lab = Lab::new(operation.mtu);
+            lab.run(operation, count);
+            let [here, there] = lab.nodes.each_ref().map(Node::sent);
+            println!("wire: {} frames, {} doorbells", here.0 + there.0, here.1 + there.1);
         }
         _ => return Err("there is only --count OPERATION COUNT".to_owned()),
     }

@@ -1,7 +1,7 @@
 //! The cost of one operation.
 
 use crate::bare::Bare;
-use crate::{Effort, clock, median, time};
+use crate::{Effort, clock, median, print_wire, time};
 use lite::testing::Native;
 use lite::{Config, Lite, Lmr, NodeId, Permissions, RpcOptions};
 use serde_json::{Value, json};
@@ -113,8 +113,8 @@ pub(crate) fn measure(effort: Effort) -> Vec<Value> {
     rows.collect()
 }
 
-/// Does `count` operations, or as many times the same work by verbs alone, and nothing else once the nodes
-/// are there. Returns false if the operation is none of these.
+/// Does `count` operations, or as many times the same work by verbs alone, once the nodes are there, and
+/// prints what they have posted. Returns false if the operation is none of these.
 pub(crate) fn count(operation: &str, count: u32) -> bool {
     let bench = Bench::new();
     let bare = Bare::new(&bench.native);
@@ -131,5 +131,6 @@ pub(crate) fn count(operation: &str, count: u32) -> bool {
         "bare-call" => bare.round_trips(&[7; 64], count),
         _ => return false,
     }
+    print_wire(&bench.native);
     true
 }

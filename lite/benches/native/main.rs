@@ -1,9 +1,10 @@
 //! The cost of LITE itself at native speed: two nodes in one thread over an RNIC that completes at once.
 //!
 //! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do that
-//! many operations and nothing else, under a tool that counts instructions. The operations are `write`,
-//! `random-write`, `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`,
-//! `bare-read`, `bare-fetch-add` and `bare-call`. Only the first three use several regions.
+//! many operations under a tool that counts instructions, and to print the number of work requests that both
+//! nodes have posted, and of the calls that have posted them. The operations are `write`, `random-write`,
+//! `read`, `fetch-add` and `call`, and the same work by verbs alone: `bare-write`, `bare-read`,
+//! `bare-fetch-add` and `bare-call`. Only the first three use several regions.
 //!
 //! Each figure stands beside that of the same work by verbs alone (a task of the same executor over the
 //! same RNIC, with the same copies, one poll of each completion queue, one read of the clock); the cost of
@@ -23,6 +24,7 @@ mod scale;
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use verbs::Rnic;
 
 /// The number of rounds, and of operations in each.
 #[derive(Clone, Copy)]
@@ -57,6 +59,20 @@ fn time(count: u32, f: impl FnOnce()) -> f64 {
     });
     assert!(allocated.count_total <= 1, "{count} operations have allocated: {allocated:?}");
     nanoseconds as f64 / f64::from(count)
+}
+
+/// Prints the number of work requests that the nodes have posted so far, and of the calls that have posted
+/// them.
+fn print_wire(native: &lite::testing::Native) {
+    let (mut posts, mut doorbells) = (0, 0);
+    for node in &native.nodes {
+        node.rnic.counters(&mut |(name, value)| match name {
+            "direct_posts" => posts += value,
+            "direct_doorbells" => doorbells += value,
+            _ => {}
+        });
+    }
+    println!("wire: {posts} work requests, {doorbells} doorbells");
 }
 
 enum Work {

@@ -12,7 +12,7 @@
 //! used several times, because the processor's last cache keeps lines that are used again. The cost after
 //! other work has filled the processor's caches stands beside it.
 
-use crate::{Effort, clock, median, time};
+use crate::{Effort, clock, median, print_wire, time};
 use lite::testing::Native;
 use lite::{Config, Lmr, NodeId, Permissions};
 use serde_json::{Value, json};
@@ -98,12 +98,12 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
     });
 }
 
-/// Does `count` reads or writes on `regions` regions, in sequence or at random as the operation requires, and
-/// nothing else once they are there.
+/// Does `count` reads or writes on `regions` regions, in sequence or at random as the operation requires,
+/// once they are there, and prints what the nodes have posted.
 pub(crate) fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
     let (native, all) = regions(regions_there, 64);
     let (mut data, mut place) = (DATA, 0);
-    native.run_on(1, async {
+    let done = native.run_on(1, async {
         for i in 0..count {
             let random = (operation == RANDOM).then(|| next(&mut place, all.len() as u64, true));
             let lmr = &all[random.map_or(i as usize % all.len(), |at| at as usize)];
@@ -114,7 +114,9 @@ pub(crate) fn count(operation: &str, regions_there: u32, count: u32) -> Result<(
             }
         }
         Ok(())
-    })
+    });
+    print_wire(&native);
+    done
 }
 
 fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> Vec<Value> {

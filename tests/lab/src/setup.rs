@@ -55,6 +55,15 @@ pub fn binutils() -> Result<()> {
     ui::step("installing binutils", || apt::install(&["binutils"]))
 }
 
+/// Returns true if valgrind exists, after an attempt to install it.
+pub fn valgrind() -> bool {
+    if !tool::exists("valgrind") && apt::can_install() {
+        // An error means that the package cannot be had here.
+        let _ = ui::step("installing valgrind", || apt::install(&["valgrind"]));
+    }
+    tool::exists("valgrind")
+}
+
 /// Ensures that the bindings to libibverbs (the feature `ibverbs/libibverbs`) can be built: they need cmake,
 /// and libclang with its headers. libibverbs itself is only needed at run time.
 pub fn bindings() -> Result<()> {

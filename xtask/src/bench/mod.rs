@@ -12,6 +12,7 @@ mod destination;
 mod document;
 pub(crate) mod figures;
 mod gaps;
+pub(crate) mod guard;
 mod heaps;
 mod host;
 pub(crate) mod instructions;
@@ -115,6 +116,9 @@ enum Separate {
     /// Counts the instructions of RDMA operations between two software RNICs, by callgrind; fails if they
     /// differ from the committed counts by more than 3 %
     Instructions,
+    /// Counts the instructions and the wire operations of single operations, compiled as the tests are, by
+    /// callgrind; fails if they differ from a committed table
+    Guard,
     /// Counts the files of LITE on the path of a 64-byte WRITE, and their instructions, by callgrind; fails
     /// above a budget
     Path,
@@ -238,6 +242,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Heaps(options)) => heaps::bench(options),
         Some(Separate::Post(options)) => post::bench(options),
         Some(Separate::Instructions) => callgrind::bench(instructions::count),
+        Some(Separate::Guard) => callgrind::bench(guard::count),
         Some(Separate::Path) => callgrind::bench(path::count),
         Some(Separate::Shares) => callgrind::bench(shares::count),
         None => all(&bench.options),

@@ -3,7 +3,7 @@
 use super::destination;
 use anyhow::{Context, Result};
 use clap::Args;
-use lab::{paths, tool};
+use lab::{cargo, paths, tool};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +24,19 @@ pub(super) fn build(package: &str, bench: &str) -> Result<PathBuf> {
     cargo.args(["bench", "--quiet", "--package", package, "--bench", bench, "--no-run"]);
     cargo.args(["--message-format", "json"]);
     executable(&run(&mut cargo)?).context("cargo does not say where the benchmark is")
+}
+
+/// Builds a benchmark with the profile and the features of the tests, whose crates are compiled already
+/// where the tests have been built. Returns the program. Benchmarks of other packages with that name are
+/// built as well.
+pub(super) fn as_tested(package: &str, bench: &str) -> Result<PathBuf> {
+    let mut cargo = cargo::host("build");
+    cargo.args(["--quiet", "--workspace", "--features", cargo::LIBIBVERBS, "--bench", bench]);
+    cargo.args(["--message-format", "json"]);
+    let messages = run(&mut cargo)?;
+    let directory = format!("/{package}/benches/");
+    let of_package: Vec<_> = messages.lines().filter(|message| message.contains(&directory)).collect();
+    executable(&of_package.join("\n")).context("cargo does not say where the benchmark is")
 }
 
 /// The amount of measurements of a benchmark, and the destination of its figures.

@@ -2,7 +2,7 @@
 //! seeds.
 
 use crate::bench::callgrind::{self, Counted};
-use crate::bench::{instructions, path, shares};
+use crate::bench::{guard, instructions, path, shares};
 use anyhow::{Context, Result, ensure};
 use end_to_end::runner::cargo_test::{SILENCE, cargo_test, many};
 use end_to_end::runner::{Case, Lane, Outcome};
@@ -36,9 +36,10 @@ pub(super) fn cases() -> Vec<Case> {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
         .full_if(true),
-        counted("host::instructions-of-operations", instructions::count),
-        counted("host::path-of-a-write", path::count),
-        counted("host::instructions-of-lite", shares::count),
+        counted("host::cost-of-operations", guard::count),
+        counted("host::instructions-of-operations", instructions::count).full_if(true),
+        counted("host::path-of-a-write", path::count).full_if(true),
+        counted("host::instructions-of-lite", shares::count).full_if(true),
         Case::new("host::graphs-beside-others", graphs_beside_others).in_lane(Lane::Host).full_if(true),
     ];
     cases.extend(CARDS.map(on_cards));
@@ -48,9 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Returns the test of a benchmark that counts instructions.
 fn counted(name: &str, count: fn() -> Result<Counted>) -> Case {
     let show = |tables: &str, log: &Path| std::fs::write(log, tables).context("cannot write the log");
-    Case::new(name, move |log| callgrind::check(count, |tables| show(tables, log)))
-        .in_lane(Lane::Host)
-        .full_if(true)
+    Case::new(name, move |log| callgrind::check(count, |tables| show(tables, log))).in_lane(Lane::Host)
 }
 
 /// Runs the simulated cluster with new random seeds for some minutes. A failing seed is printed with a

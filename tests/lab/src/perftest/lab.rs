@@ -7,7 +7,7 @@ use super::plan::Plan;
 use crate::appliances::{self, Programs};
 use crate::manager::{Job, Manager, Process};
 use crate::{interrupt, paths, tool, ui};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig};
 use netfault::Faults;
 use qemu::cx3::Cx3;
@@ -53,6 +53,10 @@ pub struct Lab {
 impl Lab {
     /// Boots all machines in parallel.
     pub fn boot(programs: Programs, plan: &Plan<'_>) -> Result<Self> {
+        ensure!(
+            plan.device.is_on_fabric() || !plan.linux && plan.pcap.is_none(),
+            "cards have a switch of their own, without a Linux guest and captures"
+        );
         let qemu = plan.device.qemu()?;
         let Programs { kernel, manager } = programs;
         let accel = appliances::decide(&qemu, Machine::Q35, &kernel)?;
@@ -71,7 +75,7 @@ impl Lab {
             seed: plan.seed,
             pcap: plan.pcap.map(Path::to_owned),
         })?;
-        let cards = plan.device.cards(NODES, &fabric, dir.path())?;
+        let cards = plan.device.cards(NODES, dir.path())?;
         let (sender, events) = channel();
         let mut vms = Vec::new();
         for index in 0..NODES {
@@ -121,6 +125,7 @@ impl Lab {
 
     /// Runs a cell. Returns the client's result; an error names the check that failed.
     pub fn run(&mut self, cell: &Cell) -> Result<Figure> {
+        ensure!(cell.loss == 0.0 || self.cards.is_none(), "frames between cards are not lost");
         if self.loss.total_cmp(&cell.loss).is_ne() {
             self.fabric.set_faults(Faults { loss: cell.loss, ..Faults::default() })?;
             self.loss = cell.loss;

@@ -1,12 +1,11 @@
 //! The machines of a lab, and the network between them.
 
-use crate::appliances::{RdmaNic, card_of};
+use crate::appliances::RdmaNic;
 use crate::cx3::Tools;
 use crate::setup;
 use anyhow::Result;
-use fabric::Fabric;
 use qemu::Qemu;
-use qemu::cx3::{Cx3, Cx3Config};
+use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use std::path::Path;
 
 /// The machines and the network of a [`Lab`](super::lab::Lab).
@@ -41,6 +40,11 @@ impl Default for Plan<'_> {
 }
 
 impl Device<'_> {
+    /// Returns true if frames pass through the fabric, which can lose and capture them.
+    pub(super) const fn is_on_fabric(self) -> bool {
+        matches!(self, Self::SoftRoce)
+    }
+
     /// Returns the device of one appliance.
     pub(super) fn nic(self) -> RdmaNic {
         match self {
@@ -58,11 +62,12 @@ impl Device<'_> {
     }
 
     /// Starts the program that serves the cards of `count` appliances, if the devices are cards. Their cables
-    /// lead to the first ports of the fabric.
-    pub(super) fn cards(self, count: u16, fabric: &Fabric, dir: &Path) -> Result<Option<Cx3>> {
+    /// lead to the program's own switch: on the fabric, each frame would wake two more threads.
+    pub(super) fn cards(self, count: u16, dir: &Path) -> Result<Option<Cx3>> {
         let Self::Cx3(tools) = self else { return Ok(None) };
+        let card = CardConfig::profile(self.nic().profile().unwrap_or_default());
         let config = Cx3Config {
-            cards: (0..count).map(|port| card_of(&self.nic(), fabric, port)).collect(),
+            cards: vec![card; count.into()],
             log_level: "warn".into(),
             ..Cx3Config::new(dir.to_owned(), 0, dir.join("cx3.log"))
         };

@@ -7,7 +7,7 @@ pub(super) use profile::{Calls, Profile};
 use super::program;
 use anyhow::{Context, Result};
 use end_to_end::runner::Outcome;
-use lab::{interrupt, tool};
+use lab::{interrupt, setup};
 use std::path::Path;
 use std::process::Command;
 
@@ -22,7 +22,7 @@ pub(crate) fn check(
     count: impl FnOnce() -> Result<Counted>,
     show: impl FnOnce(&str) -> Result<()>,
 ) -> Result<Outcome> {
-    if !tool::exists("valgrind") {
+    if !setup::valgrind() {
         return Ok(Outcome::Skipped("there is no valgrind; install the package valgrind".into()));
     }
     let counted = count()?;
@@ -43,19 +43,36 @@ pub(super) fn bench(count: impl FnOnce() -> Result<Counted>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the instructions of one operation of a program. The program runs `few` operations and then twice
-/// as many, and the difference is counted, so that set-up does not count. The program's last argument is the
-/// number of operations.
+/// The cost of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Count {
+    pub instructions: f64,
+    /// The two numbers of wire operations that the program prints.
+    pub wire: [f64; 2],
+}
+
+/// Returns the instructions of one operation of a program, as [`count`] does.
 pub(super) fn each(program: &Path, arguments: &[&str], few: u32) -> Result<f64> {
+    Ok(count(program, arguments, few)?.instructions)
+}
+
+/// Counts one operation of a program. The program does `few` operations and then twice as many, and the
+/// difference is counted, so that set-up does not count. The program's last argument is the number of
+/// operations. It prints its wire operations.
+pub(super) fn count(program: &Path, arguments: &[&str], few: u32) -> Result<Count> {
     let run = |count: u32| {
         interrupt::check()?;
         let count = count.to_string();
         let mut valgrind = valgrind(Path::new("/dev/null"), &[]);
         valgrind.arg(program).args(arguments).arg(count);
-        collected(&program::run(&mut valgrind)?).context("valgrind tells no count")
+        let output = program::run(&mut valgrind)?;
+        let wire = wire(&output).context("the program tells no wire operations")?;
+        let instructions = collected(&output).context("valgrind tells no count")?;
+        Ok::<_, anyhow::Error>([instructions, wire[0], wire[1]])
     };
-    let [once, twice] = [few, 2 * few].map(run);
-    Ok((twice? as f64 - once? as f64) / f64::from(few))
+    let [once, twice] = [run(few)?, run(2 * few)?];
+    let each = |i: usize| (twice[i] as f64 - once[i] as f64) / f64::from(few);
+    Ok(Count { instructions: each(0), wire: [each(1), each(2)] })
 }
 
 /// Runs a program under callgrind with these options of callgrind. Returns the profile.
@@ -81,6 +98,14 @@ fn collected(output: &str) -> Option<u64> {
     line.rsplit(' ').next()?.parse().ok()
 }
 
+/// Parses `wire: 12 frames, 34 doorbells`.
+fn wire(output: &str) -> Option<[u64; 2]> {
+    let line = output.lines().find_map(|line| line.strip_prefix("wire: "))?;
+    let (first, second) = line.split_once(", ")?;
+    let number = |part: &str| part.split(' ').next()?.parse().ok();
+    Some([number(first)?, number(second)?])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +114,7 @@ mod tests {
     fn the_count_is_read() {
         assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
         assert_eq!(collected("nothing"), None);
+        assert_eq!(wire("==7== x\nwire: 12 work requests, 34 doorbells\n"), Some([12, 34]));
+        assert_eq!(wire("wire: 12 frames"), None);
     }
 }

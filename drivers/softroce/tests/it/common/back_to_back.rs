@@ -4,6 +4,7 @@
 
 use platform::{Arena, IoAddr};
 use softroce::{Config, EthernetPort, SoftRoce};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{
@@ -26,6 +27,8 @@ pub(crate) struct Port {
     side: u8,
     to: Arc<Mutex<Ring>>,
     from: Arc<Mutex<Ring>>,
+    /// The number of times that frames were sent, of which there were one or more each time.
+    doorbells: Arc<AtomicU64>,
 }
 
 impl EthernetPort for Port {
@@ -58,7 +61,9 @@ impl EthernetPort for Port {
         ring.tail += usize::from(!lost);
         true
     }
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.doorbells.fetch_add(1, Ordering::Relaxed);
+    }
     fn arm(&mut self) -> bool {
         false
     }
@@ -67,6 +72,9 @@ impl EthernetPort for Port {
 /// A software RNIC with one queue pair.
 pub(crate) struct Node {
     pub rnic: SoftRoce<Port, spin::Mutex<()>>,
+    /// The wire from this node to the other.
+    wire: Arc<Mutex<Ring>>,
+    doorbells: Arc<AtomicU64>,
     pub memory: Arc<Arena>,
     pub cq: CqId,
     pub qp: QpNum,
@@ -102,13 +110,21 @@ impl Pair {
 impl Node {
     fn new(pair: Pair, side: u8, to: &Arc<Mutex<Ring>>, from: &Arc<Mutex<Ring>>) -> Self {
         let memory = Arc::new(Arena::new(IoAddr(1 << 20), 1 << 20));
-        let port = Port { side, to: Arc::clone(to), from: Arc::clone(from) };
+        let doorbells = Arc::default();
+        let port =
+            Port { side, to: Arc::clone(to), from: Arc::clone(from), doorbells: Arc::clone(&doorbells) };
         let config = Config::new(Gid::from_ipv4([10, 0, 0, side]), [side; 16]);
         let rnic = SoftRoce::new(port, memory.clone(), config);
         let cq = rnic.create_cq(CqOptions { depth: 8 * pair.depth }).unwrap();
         let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: pair.depth, recv_depth: pair.depth };
         let qp = rnic.create_qp(options).unwrap();
-        Self { rnic, memory, cq, qp }
+        Self { rnic, wire: Arc::clone(to), doorbells, memory, cq, qp }
+    }
+
+    /// Returns the numbers of frames that the node has sent, and of doorbells for them.
+    #[allow(dead_code, reason = "not all users count them")]
+    pub(crate) fn sent(&self) -> (u64, u64) {
+        (self.wire.lock().unwrap().sent as u64, self.doorbells.load(Ordering::Relaxed))
     }
 
     fn connect(&self, pair: Pair, peer: &Self) {

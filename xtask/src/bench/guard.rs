@@ -1,0 +1,166 @@
+//! `cargo xtask bench guard`: counts the instructions and the wire operations of single operations, and
+//! compares them with a committed table. It is quick, because the programs are compiled as the tests are; the
+//! counts of instructions are therefore not those of what ships (`cargo xtask bench instructions`, `shares`).
+
+use super::callgrind::{self, Count, Counted};
+use super::program;
+use super::table::{Table, number};
+use anyhow::{Result, anyhow};
+use lab::ui;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The compiler with which the committed instructions were counted.
+const COMPILER: &str = "rustc 1.95.";
+/// The part by which the instructions may differ from the committed ones, and by which those of another
+/// compiler may.
+const TOLERANCE: f64 = 0.04;
+const OTHER_COMPILER: f64 = 0.25;
+
+/// An operation, and what it costs both ends together.
+struct Operation {
+    /// The operation's name in its program.
+    name: &'static str,
+    program: Program,
+    /// Operations of the shorter run. The longer run has twice as many; the difference is counted.
+    counted: u32,
+    instructions: f64,
+    /// Frames and doorbells between software RNICs; work requests and calls that post them by LITE.
+    wire: [f64; 2],
+}
+
+/// The program that does an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// Two software RNICs: the benchmark `operations` of softroce.
+    Rnic,
+    /// Two nodes of LITE over an RNIC that costs next to nothing: the benchmark `native` of lite.
+    Lite,
+}
+
+const fn rnic(name: &'static str, counted: u32, instructions: f64, wire: [f64; 2]) -> Operation {
+    Operation { name, program: Program::Rnic, counted, instructions, wire }
+}
+
+const fn lite(name: &'static str, counted: u32, instructions: f64, wire: [f64; 2]) -> Operation {
+    Operation { name, program: Program::Lite, counted, instructions, wire }
+}
+
+const OPERATIONS: [Operation; 11] = [
+    rnic("write-8", 100, 15_051.0, [2.0, 2.0]),
+    // One acknowledgement for all.
+    rnic("write-8-by-16", 160, 7_492.0, [1.0625, 0.125]),
+    rnic("write-64k", 10, 286_901.0, [17.0, 2.0]),
+    rnic("read-8", 100, 16_736.0, [2.0, 2.0]),
+    // Two requests: the window grows to what one READ uses, and a request is at most a quarter of it.
+    rnic("read-64k", 10, 311_155.0, [18.0, 2.0]),
+    rnic("send-8", 100, 15_262.0, [2.0, 2.0]),
+    rnic("fetch-add", 100, 16_856.0, [2.0, 2.0]),
+    lite("write", 200, 1_870.0, [1.0, 1.0]),
+    lite("read", 200, 2_582.0, [1.0, 1.0]),
+    lite("fetch-add", 200, 2_921.0, [1.0, 1.0]),
+    lite("call", 256, 12_087.0, [2.0, 2.0]),
+];
+
+impl Operation {
+    /// Counts one operation by a program, which has been built.
+    fn count(&self, programs: &[PathBuf; 2]) -> Result<Count> {
+        let (program, arguments): (&Path, &[&str]) = match self.program {
+            Program::Rnic => (&programs[0], &["--count", self.name]),
+            Program::Lite => (&programs[1], &["--count", self.name, "1"]),
+        };
+        callgrind::count(program, arguments, self.counted)
+    }
+
+    /// Returns the complaints about a count that differs from the committed one.
+    fn complaints(&self, count: &Count, tolerance: f64) -> Vec<String> {
+        let Self { name, program, instructions, wire, .. } = self;
+        let mut complaints = Vec::new();
+        if (count.instructions / instructions - 1.0).abs() > tolerance {
+            let counted = count.instructions;
+            complaints.push(format!(
+                "{program:?} {name}: {counted:.0} instructions; {instructions:.0} are committed"
+            ));
+        }
+        if count.wire.iter().zip(wire).any(|(counted, committed)| (counted - committed).abs() > 0.005) {
+            let counted = count.wire;
+            complaints
+                .push(format!("{program:?} {name}: {counted:?} wire operations; {wire:?} are committed"));
+        }
+        complaints
+    }
+}
+
+/// Returns the tolerance of instructions for the compiler that is used.
+fn tolerance(compiler: &str) -> f64 {
+    if compiler.starts_with(COMPILER) { TOLERANCE } else { OTHER_COMPILER }
+}
+
+fn table(counts: &[Count]) -> Table {
+    let remark = "both ends, compiled as the tests are; on the wire: frames and doorbells of software RNICs, work \
+                  requests and calls that post them by LITE";
+    let heads = ["program", "operation", "instructions", "committed", "wire", "doorbells", "committed"];
+    let mut table = Table::new("Instructions and wire operations of an operation", remark, &heads);
+    for (operation, count) in OPERATIONS.iter().zip(counts) {
+        let Operation { name, program, instructions, wire, .. } = operation;
+        let wire_of = |wire: &[f64; 2]| wire.map(|value| format!("{value:.2}"));
+        let ([on_wire, doorbells], committed) = (wire_of(&count.wire), wire_of(wire).join(" and "));
+        let [counted, instructions] = [count.instructions, *instructions].map(number);
+        table.row([
+            format!("{program:?}"),
+            (*name).to_owned(),
+            counted,
+            instructions,
+            on_wire,
+            doorbells,
+            committed,
+        ]);
+    }
+    table
+}
+
+/// Counts all operations. A count that differs from the committed one is out of its bounds.
+pub(crate) fn count() -> Result<Counted> {
+    let programs = ui::step("the benchmarks, compiled as the tests are", || {
+        Ok::<_, anyhow::Error>([
+            program::as_tested("softroce", "operations")?,
+            program::as_tested("lite", "native")?,
+        ])
+    })?;
+    let count = |operation: &Operation| operation.count(&programs);
+    let counts =
+        ui::step("operations under callgrind", || OPERATIONS.iter().map(count).collect::<Result<Vec<_>>>())?;
+    let tolerance = tolerance(&program::run(Command::new("rustc").arg("--version"))?);
+    let both = OPERATIONS.iter().zip(&counts);
+    let complaints: Vec<_> =
+        both.flat_map(|(operation, count)| operation.complaints(count, tolerance)).collect();
+    let verdict = if complaints.is_empty() { Ok(()) } else { Err(anyhow!(complaints.join("; "))) };
+    Ok(Counted { tables: table(&counts).text(), verdict })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_difference_is_a_complaint() {
+        let operation = rnic("write-8", 1, 1000.0, [2.0, 1.0]);
+        for (instructions, wire, complaints) in [
+            (1000.0, [2.0, 1.0], 0),
+            (1039.0, [2.0, 1.0], 0),
+            (1041.0, [2.0, 1.0], 1),
+            (959.0, [2.0, 1.0], 1),
+            (1000.0, [2.01, 1.0], 1),
+            (1000.0, [2.0, 0.9], 1),
+            (1100.0, [1.0, 1.0], 2),
+        ] {
+            let count = Count { instructions, wire };
+            assert_eq!(operation.complaints(&count, TOLERANCE).len(), complaints, "{count:?}");
+        }
+    }
+
+    #[test]
+    fn another_compiler_may_differ_more() {
+        assert!(tolerance("rustc 1.95.0 (59807616e 2026-04-14)") < tolerance("rustc 1.96.0"));
+    }
+}
