@@ -55,7 +55,7 @@ impl Program for PageRank {
         for (signal, value) in signals.iter_mut().zip(values) {
             let rounded = value + degree / 2;
             // A rank is at most 2^62, so the quotient is too small by one at most.
-            let quotient = (u128::from(rounded) * u128::from(reciprocal) >> 64) as u64;
+            let quotient = ((u128::from(rounded) * u128::from(reciprocal)) >> 64) as u64;
             *signal = quotient + u64::from(rounded - quotient * degree >= degree);
         }
         true
