@@ -184,6 +184,9 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
     log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
+    if let Some(loader) = boot.loader() {
+        log::info!("started by {loader}");
+    }
     let image = mm::image().phys;
     log::info!(
         "memory {} MiB, {} MiB free, image at {image:#x}; {mode}, timer {timer}",

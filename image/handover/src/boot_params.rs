@@ -2,6 +2,7 @@
 
 use crate::bytes::{u32_at, u64_at};
 use crate::map::{Entry, Map};
+use crate::screen::Screen;
 
 /// Offsets in the boot parameters (Documentation/arch/x86/zero-page.rst, boot.rst).
 mod offset {
@@ -13,10 +14,12 @@ mod offset {
     pub(super) const EFI_SYSTEM_TABLE: usize = 0x1c4;
     pub(super) const EFI_SYSTEM_TABLE_HIGH: usize = 0x1d8;
     pub(super) const MAP_LEN: usize = 0x1e8;
+    pub(super) const ENTRY: usize = 0x1f0;
     pub(super) const LOADER: usize = 0x210;
     pub(super) const RAMDISK: usize = 0x218;
     pub(super) const RAMDISK_LEN: usize = 0x21c;
     pub(super) const CMDLINE: usize = 0x228;
+    pub(super) const SETUP_DATA: usize = 0x250;
     pub(super) const MAP: usize = 0x2d0;
 }
 
@@ -28,6 +31,9 @@ const MAP_ENTRIES: usize = 128;
 const MAP_ENTRY: usize = 20;
 /// The signature of a loader that was itself loaded by 64-bit EFI: "EL64".
 const EL64: u32 = 0x3436_4c45;
+
+/// The type of setup data with further entries of the memory map.
+const FURTHER_ENTRIES: u32 = 1;
 
 /// The boot parameters.
 #[derive(Clone, Copy)]
@@ -63,9 +69,34 @@ impl<'a> BootParams<'a> {
     /// Sets the address of the command line in a copy of boot parameters.
     pub fn set_cmdline(params: &mut [u8; PARAMS_LEN], at: u32) {
         for (offset, value) in [(offset::CMDLINE, at), (offset::CMDLINE_HIGH, 0)] {
-            if let Some(word) = params.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
-                *word = value.to_le_bytes();
-            }
+            set(params, offset, value);
+        }
+    }
+
+    /// Returns the address of the first setup data, which are a list; `None` if there are none.
+    #[must_use]
+    pub fn setup_data(&self) -> Option<u64> {
+        u64_at(self.0, offset::SETUP_DATA).filter(|at| *at != 0)
+    }
+
+    /// Sets the address of the first setup data in a copy of boot parameters.
+    pub fn set_setup_data(params: &mut [u8; PARAMS_LEN], at: u32) {
+        for (offset, value) in [(offset::SETUP_DATA, at), (offset::SETUP_DATA + 4, 0)] {
+            set(params, offset, value);
+        }
+    }
+
+    /// Returns the width of the entry, in bits, by which the loader has entered the stub, if the stub itself
+    /// has noted that it was not the one that it was entered by last.
+    #[must_use]
+    pub fn entry(&self) -> Option<u8> {
+        self.0.get(offset::ENTRY).copied().filter(|width| matches!(width, 16 | 32 | 64))
+    }
+
+    /// Notes the width of the entry in a copy of boot parameters, in a byte that Linux leaves unused.
+    pub fn set_entry(params: &mut [u8; PARAMS_LEN], width: u8) {
+        if let Some(byte) = params.get_mut(offset::ENTRY) {
+            *byte = width;
         }
     }
 
@@ -83,6 +114,12 @@ impl<'a> BootParams<'a> {
         u64_at(self.0, offset::RSDP).filter(|at| *at != 0)
     }
 
+    /// Returns the screen of pixels, if the loader has set one up.
+    #[must_use]
+    pub fn screen(&self) -> Option<Screen> {
+        Screen::of_params(self.0)
+    }
+
     /// Returns the address of EFI's system table, if EFI has loaded the loader.
     #[must_use]
     pub fn efi_system_table(&self) -> Option<u64> {
@@ -93,12 +130,65 @@ impl<'a> BootParams<'a> {
     /// Adds the entries of the memory map to `map`.
     pub fn read_map(&self, map: &mut Map) {
         let len = self.0.get(offset::MAP_LEN).map_or(0, |len| usize::from(*len));
-        for index in 0..len.min(MAP_ENTRIES) {
-            let at = offset::MAP + index * MAP_ENTRY;
-            let (start, size, kind) = (u64_at(self.0, at), u64_at(self.0, at + 8), u32_at(self.0, at + 16));
-            if let (Some(start), Some(size), Some(kind)) = (start, size, kind) {
-                map.push(Entry::new(start, size, kind));
-            }
+        let end = offset::MAP + len.min(MAP_ENTRIES) * MAP_ENTRY;
+        read_entries(self.0.get(offset::MAP..end).unwrap_or_default(), map);
+    }
+}
+
+/// Adds entries of 20 bytes each to `map`.
+fn read_entries(entries: &[u8], map: &mut Map) {
+    for entry in entries.chunks_exact(MAP_ENTRY) {
+        if let (Some(start), Some(size), Some(kind)) = (u64_at(entry, 0), u64_at(entry, 8), u32_at(entry, 16))
+        {
+            map.push(Entry::new(start, size, kind));
         }
+    }
+}
+
+fn set(params: &mut [u8; PARAMS_LEN], offset: usize, value: u32) {
+    if let Some(word) = params.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
+        *word = value.to_le_bytes();
+    }
+}
+
+/// The header of setup data, which lies in front of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetupData {
+    /// The address of the next setup data, or 0.
+    pub next: u64,
+    kind: u32,
+    /// The length of the data behind the header, in bytes.
+    pub len: u32,
+}
+
+impl SetupData {
+    /// The length of the header, in bytes.
+    pub const HEADER: usize = 16;
+
+    /// Reads a header.
+    #[must_use]
+    pub fn read(bytes: &[u8; Self::HEADER]) -> Self {
+        let word = |at| u32_at(bytes, at).unwrap_or(0);
+        Self { next: u64_at(bytes, 0).unwrap_or(0), kind: word(8), len: word(12) }
+    }
+
+    /// Returns the header of the last setup data, with `len` bytes of entries of the memory map.
+    #[must_use]
+    pub fn further_entries(len: u32) -> [u8; Self::HEADER] {
+        let mut bytes = [0; Self::HEADER];
+        bytes[8..12].copy_from_slice(&FURTHER_ENTRIES.to_le_bytes());
+        bytes[12..].copy_from_slice(&len.to_le_bytes());
+        bytes
+    }
+
+    /// Returns true if the data are further entries of the memory map.
+    #[must_use]
+    pub const fn has_entries(&self) -> bool {
+        self.kind == FURTHER_ENTRIES
+    }
+
+    /// Adds the entries of the memory map in `data` to `map`.
+    pub fn read_map(data: &[u8], map: &mut Map) {
+        read_entries(data, map);
     }
 }

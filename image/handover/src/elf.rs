@@ -1,7 +1,8 @@
 //! The kernel's ELF file.
 
 use crate::bytes::{u16_at, u32_at, u64_at};
-use crate::place::Span;
+use crate::map::Entry;
+use crate::place::{Place, Span};
 
 /// The first bytes of a 64-bit little-endian ELF file.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
@@ -13,6 +14,11 @@ const HEADER: usize = 56;
 /// The type of Xen's note with the 32-bit entry.
 const PHYS32_ENTRY: u32 = 18;
 
+/// The first address that 32 bits do not reach.
+const FOUR_GIB: u64 = 1 << 32;
+/// The alignment of a kernel in memory.
+const ALIGN: u64 = 2 << 20;
+
 /// The reason for which a file is no kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
@@ -22,6 +28,8 @@ pub enum ElfError {
     NoSegment,
     /// There is no note with the 32-bit entry of PVH, or the entry lies in no segment.
     NoEntry,
+    /// The kernel is not linked for a multiple of 2 MiB.
+    Unaligned,
 }
 
 impl ElfError {
@@ -32,6 +40,7 @@ impl ElfError {
             Self::NotElf => "it is no 64-bit ELF file",
             Self::NoSegment => "it has no segment to load",
             Self::NoEntry => "it has no PVH entry",
+            Self::Unaligned => "it does not begin at a multiple of 2 MiB",
         }
     }
 }
@@ -88,6 +97,9 @@ impl<'a> Kernel<'a> {
         if kernel.span.start >= kernel.span.end {
             return Err(ElfError::NoSegment);
         }
+        if !kernel.span.start.is_multiple_of(ALIGN) {
+            return Err(ElfError::Unaligned);
+        }
         let notes = headers.chunks_exact(HEADER).filter(|header| u32_at(header, 0) == Some(NOTE));
         let entry = notes.filter_map(|header| kernel.entry_of(header)).next();
         let is_within = |entry: &u32| (kernel.span.start..kernel.span.end).contains(&u64::from(*entry));
@@ -95,10 +107,31 @@ impl<'a> Kernel<'a> {
         Ok(kernel)
     }
 
-    /// Returns the physical addresses that the kernel takes.
+    /// Returns the physical addresses for which the kernel is linked.
     #[must_use]
     pub const fn span(&self) -> Span {
         self.span
+    }
+
+    /// Returns the distance from there at which the kernel can be loaded: 0 if that memory is free, and
+    /// otherwise that of the highest free place below 4 GiB; `None` if there is none. `taken` is memory in
+    /// use.
+    #[must_use]
+    pub fn distance(&self, map: &[Entry], taken: &[Span]) -> Option<u32> {
+        let is_free = !taken.iter().any(|taken| taken.overlaps(&self.span));
+        if is_free && self.span.end <= FOUR_GIB && Place::is_ram(&self.span, map) {
+            return Some(0);
+        }
+        let start = self.place().find(map, taken)?.start;
+        u32::try_from(start - self.span.start).ok()
+    }
+
+    /// Returns the requirements on a place for the kernel: a distance of a multiple of 2 MiB upwards from the
+    /// addresses for which it is linked, below 4 GiB.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        let Span { start, end } = self.span;
+        Place { len: end - start, align: ALIGN, from: start, below: FOUR_GIB }
     }
 
     /// Returns the physical address of the 32-bit entry of PVH.

@@ -33,9 +33,9 @@ impl Entry {
 }
 
 /// The most entries of a map. A firmware of a server has some hundred, most of which adjoin and are merged.
-const MAX_ENTRIES: usize = 256;
+const MAX_ENTRIES: usize = 512;
 
-/// A memory map of at most 256 entries.
+/// A memory map of at most 512 entries.
 #[repr(C)]
 pub struct Map {
     entries: [Entry; MAX_ENTRIES],
@@ -59,7 +59,7 @@ impl Map {
         }
         let last = self.len.checked_sub(1).and_then(|last| self.entries.get_mut(last));
         if let Some(last) = last.filter(|last| last.end() == entry.start && last.kind == entry.kind) {
-            last.len += entry.len;
+            last.len = last.len.saturating_add(entry.len);
         } else if let Some(free) = self.entries.get_mut(self.len) {
             *free = entry;
             self.len += 1;

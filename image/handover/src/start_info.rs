@@ -37,6 +37,12 @@ impl Module {
     pub const fn new(start: u64, len: u64) -> Self {
         Self { start, len, cmdline: 0, reserved: 0 }
     }
+
+    /// Returns the module with a name: the physical address of a text that ends with a zero.
+    #[must_use]
+    pub const fn named(self, name: u64) -> Self {
+        Self { cmdline: name, ..self }
+    }
 }
 
 impl StartInfo {

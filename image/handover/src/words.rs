@@ -1,7 +1,9 @@
 //! The command line.
 
-/// The beginnings of words that loaders add: GRUB, pxelinux and iPXE name the file that they load.
-const OF_LOADERS: [&[u8]; 2] = [b"BOOT_IMAGE=", b"initrd="];
+/// Returns true if loaders add the word: GRUB, pxelinux and iPXE name the files that they load.
+fn is_of_loader(word: &[u8]) -> bool {
+    word.starts_with(b"BOOT_IMAGE=") || word.starts_with(b"initrd=")
+}
 
 /// Copies a command line without the words that loaders add, and returns the length of the copy. Those are
 /// `BOOT_IMAGE=` and `initrd=`, and a first word without `=`: the name of the program itself, as EFI's shell
@@ -12,7 +14,7 @@ pub fn without_words_of_loaders(line: &[u8], into: &mut [u8]) -> usize {
     let mut len = 0;
     for (index, word) in words.filter(|word| !word.is_empty()).enumerate() {
         let is_name = index == 0 && !word.contains(&b'=');
-        if is_name || OF_LOADERS.iter().any(|begin| word.starts_with(begin)) {
+        if is_name || is_of_loader(word) {
             continue;
         }
         let blank: &[u8] = if len > 0 { b" " } else { b"" };
@@ -22,4 +24,12 @@ pub fn without_words_of_loaders(line: &[u8], into: &mut [u8]) -> usize {
         }
     }
     len
+}
+
+/// Returns the value of the first word `key=value` that a loader has added, up to the length of the line.
+#[must_use]
+pub fn value_of_loader<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let end = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
+    let mut words = line.get(..end)?.split(u8::is_ascii_whitespace);
+    words.find_map(|word| word.strip_prefix(key)?.strip_prefix(b"="))
 }

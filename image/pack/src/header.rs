@@ -19,12 +19,21 @@ const ALIGN: u32 = 0x20_0000;
 const XLOADFLAGS: u16 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 6;
 
 /// Writes the header and the real-mode code. `init_len` is the length of the memory that the image needs from
-/// its load address on, in bytes.
-pub(crate) fn write(file: &mut [u8], stub: &Stub<'_>, init_len: usize) -> Result<(), PackError> {
+/// its load address on, in bytes; `version` is a text for people, which `file` prints.
+pub(crate) fn write(
+    file: &mut [u8],
+    stub: &Stub<'_>,
+    init_len: usize,
+    version: &str,
+) -> Result<(), PackError> {
     let body = u32::try_from(file.len() - HEAD).map_err(|_| PackError::TooLarge(file.len()))?;
     let init = u32::try_from(init_len).map_err(|_| PackError::TooLarge(file.len()))?;
     let blocks = (HEAD / BLOCK - 1) as u8;
-    let version = concat!("ferrolite ", env!("CARGO_PKG_VERSION"), "\0");
+    // The first word is the version.
+    let version = format!("{version}\0");
+    if VERSION + version.len() > HEAD {
+        return Err(PackError::VersionTooLong);
+    }
     let fields: [(usize, &[u8]); 22] = [
         (0x1f1, &[blocks]),                                 // setup_sects
         (0x1f4, &body.div_ceil(16).to_le_bytes()),          // syssize, in paragraphs

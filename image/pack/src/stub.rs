@@ -5,18 +5,15 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 /// The offset of the stub's table from its 32-bit entry, and the text in front of it.
-const TABLE: usize = 0x1b0;
+const TABLE: usize = 0x1a0;
 const TABLE_NAME: &[u8; 16] = b"Ferrolite's stub";
 
 /// The parts of the stub. Addresses are offsets in the file that is made.
 pub(crate) struct Stub<'a> {
     /// The real-mode code, for [`SETUP`](crate::header::SETUP).
     pub(crate) setup: &'a [u8],
-    /// The code, for [`HEAD`].
+    /// The code and constants, for [`HEAD`].
     pub(crate) code: &'a [u8],
-    pub(crate) data_at: usize,
-    /// Constants, and the relocations that the stub applies to itself.
-    pub(crate) data: &'a [u8],
     pub(crate) efi_entry: usize,
 }
 
@@ -27,20 +24,17 @@ impl<'a> Stub<'a> {
         let section = |name| {
             let section = elf.section_by_name(name).ok_or(PackError::Stub("a section is missing"))?;
             let bytes = section.data().map_err(|_| PackError::Stub("it is cut"))?;
-            Ok::<_, PackError>((section.address() as usize, section.file_range().unwrap_or_default(), bytes))
+            Ok::<_, PackError>((section.address() as usize, bytes))
         };
-        let ((setup_at, _, setup), (code_at, _, code)) = (section(".setup")?, section(".text")?);
-        let ((data_at, from, _), (_, to, _)) = (section(".data")?, section(".rela.dyn")?);
+        let ((setup_at, setup), (code_at, code)) = (section(".setup")?, section(".text")?);
         if setup_at != crate::header::SETUP || code_at != HEAD {
             return Err(PackError::Stub("a section is at another address"));
         }
-        let range = from.0 as usize..(to.0 + to.1) as usize;
-        let data = file.get(range).ok_or(PackError::Stub("it is cut"))?;
         let entry = elf
             .symbols()
             .find(|symbol| symbol.name() == Ok("efi_start"))
             .ok_or(PackError::Stub("it has no EFI entry"))?;
-        Ok(Self { setup, code, data_at, data, efi_entry: entry.address() as usize })
+        Ok(Self { setup, code, efi_entry: entry.address() as usize })
     }
 
     /// Fills the stub's table: the length of the image from the 32-bit entry on, and the places and
@@ -49,7 +43,7 @@ impl<'a> Stub<'a> {
         &self,
         file: &mut [u8],
         image_len: usize,
-        files: [(usize, usize); 3],
+        files: [(usize, usize); 4],
     ) -> Result<(), PackError> {
         let at = HEAD + TABLE;
         if file.get(at..at + TABLE_NAME.len()) != Some(TABLE_NAME) {

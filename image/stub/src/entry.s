@@ -1,6 +1,6 @@
 # The entries for Linux's boot protocol and for EFI, and the way out to the kernel.
 #
-# The layout from `head32` on is fixed: the 32-bit entry at 0, the table of `image/pack` at 0x1b0, the 64-bit entry at
+# The layout from `head32` on is fixed: the 32-bit entry at 0, the table of `image/pack` at 0x1a0, the 64-bit entry at
 # 0x200, the 64-bit EFI handover entry at 0x600. In the file `head32` is at 0x1000.
 #
 # The stub has no memory of its own. The loaders of Linux leave memory free behind the file (`init_size`); the stub's
@@ -79,12 +79,13 @@ gdt:
     .quad 0x00cf93000000ffff    # 0x18: data
 gdt_end:
 
-.org 0x1b0                      # filled by image/pack
+.org 0x1a0                      # filled by image/pack
     .ascii "Ferrolite's stub"
 image_len:      .quad 0         # the length of everything from head32 to the workspace
     .quad 0, 0                  # the kernel's file: its distance from head32, and its length
     .quad 0, 0                  # the built-in command line
     .quad 0, 0                  # the built-in module
+    .quad 0, 0                  # the version of the boot file, a text
 
 .org 0x200
 .code64
@@ -112,8 +113,7 @@ from32:
     movl %esi, %esi
     movl %ebx, %ebx
     leaq WORK_STACK_TOP(%rbx), %rsp
-1:  call relocate
-    movq %rsi, %rdi
+1:  movq %rsi, %rdi
     movq %rbx, %rsi
     xorl %ebp, %ebp
     call linux_main             # (boot parameters, workspace, width of the entry)
@@ -122,25 +122,8 @@ from32:
 # The EFI application: rcx: its handle, rdx: the system table.
 .global efi_start
 efi_start:
-    call relocate
     xorl %r8d, %r8d             # no boot parameters
     jmp efi_main
-
-# Applies the relative relocations of a position-independent program. Changes r8 to r11 and rax.
-relocate:
-    leaq head32(%rip), %r8
-    subq $0x1000, %r8           # the address of 0
-    leaq __relocations(%rip), %r9
-    leaq __relocations_end(%rip), %r10
-1:  cmpq %r10, %r9
-    jae 2f
-    movq (%r9), %rax
-    movq 16(%r9), %r11
-    addq %r8, %r11
-    movq %r11, (%r8, %rax)
-    addq $24, %r9
-    jmp 1b
-2:  ret
 
 # Leaves long mode and jumps to a 32-bit address. It is copied to memory below 4 GiB and called there.
 # edi: the address; esi: the value that ebx and esi get there.
@@ -193,11 +176,9 @@ leave_end:
 
 .org 0x600                      # rdi: EFI's handle, rsi: the system table, rdx: boot parameters
     movq %rdi, %rcx
-    movq %rdx, %rdi
+    movq %rdx, %r8
     movq %rsi, %rdx
     andq $~15, %rsp
-    call relocate
-    movq %rdi, %r8
     subq $32, %rsp              # the caller's space of this calling convention
     call efi_main
 1:  hlt

@@ -1,12 +1,8 @@
 //! The way out of long mode: into the kernel, or into the stub at another place.
 
+use crate::mem::{self, address_of};
 use crate::workspace::Workspace;
 use handover::{Kernel, Module, StartInfo};
-
-unsafe extern "C" {
-    static leave_start: u8;
-    static leave_end: u8;
-}
 
 /// Jumps to a 32-bit address with paging off. `value` is in ebx and esi there.
 ///
@@ -14,10 +10,10 @@ unsafe extern "C" {
 /// The workspace must lie below 4 GiB, be executable and mapped one to one; `address` must be 32-bit code
 /// that expects `value`.
 pub(crate) unsafe fn jump(workspace: &mut Workspace, address: u32, value: u32) -> ! {
-    let (from, end) = (&raw const leave_start, &raw const leave_end);
+    let (from, end) = (address_of!("leave_start"), address_of!("leave_end"));
     let len = (end as usize - from as usize).min(workspace.leave.len());
     // SAFETY: the code lies between the two symbols, and works at any address.
-    unsafe { core::ptr::copy_nonoverlapping(from, workspace.leave.as_mut_ptr(), len) };
+    unsafe { mem::copy(from, workspace.leave.as_mut_ptr(), len) };
     let code = workspace.leave.as_ptr();
     // SAFETY: the copied code takes these registers, and does not return.
     unsafe {
@@ -25,21 +21,20 @@ pub(crate) unsafe fn jump(workspace: &mut Workspace, address: u32, value: u32) -
     }
 }
 
-/// Enters the kernel, whose segments are loaded, with the map and the command line in the workspace.
+/// Enters the kernel, whose segments are loaded `distance` bytes above the addresses for which it is linked,
+/// with the map and the command line in the workspace.
 ///
 /// # Safety
 /// As for [`jump`]; the map must be that of the machine, and nothing else may use its RAM any more.
 pub(crate) unsafe fn enter(
     workspace: &mut Workspace,
     kernel: &Kernel<'_>,
+    distance: u32,
     rsdp: Option<u64>,
     modules: [Option<Module>; 2],
 ) -> ! {
-    let mut count = 0;
-    for (place, module) in workspace.modules.iter_mut().zip(modules.into_iter().flatten()) {
-        *place = module;
-        count += 1;
-    }
+    let [initrd, built_in] = modules;
+    let count = workspace.set_modules(initrd, built_in);
     let cmdline = workspace.cmdline.as_ptr() as u64;
     let (map, modules) = (workspace.map.entries(), workspace.modules.as_ptr() as u64);
     workspace.start_info = StartInfo::new(cmdline, rsdp.unwrap_or(0))
@@ -47,5 +42,5 @@ pub(crate) unsafe fn enter(
         .with_modules(modules, count);
     let info = &raw const workspace.start_info as u32;
     // SAFETY: the caller's promise; the entry of PVH expects the start info in ebx.
-    unsafe { jump(workspace, kernel.entry(), info) }
+    unsafe { jump(workspace, kernel.entry().wrapping_add(distance), info) }
 }

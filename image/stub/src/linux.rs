@@ -2,9 +2,9 @@
 
 use crate::payload::{self, Image};
 use crate::serial::Part::{Hex, Text};
-use crate::workspace::{self, CMDLINE};
-use crate::{efi, halt, leave, serial};
-use handover::{BootParams, Kernel, Map, Module, PARAMS_LEN, Place, Span};
+use crate::workspace::{self, CMDLINE, FURTHER_LEN, Workspace};
+use crate::{efi, halt, leave, mem, serial};
+use handover::{BootParams, Map, Module, PARAMS_LEN, Place, SetupData, Span, WORKSPACE_LEN, name_of_loader};
 
 /// The first address that 32 bits do not reach.
 const FOUR_GIB: u64 = 1 << 32;
@@ -12,6 +12,8 @@ const FOUR_GIB: u64 = 1 << 32;
 const ALIGN: u64 = 2 << 20;
 /// The end of the memory that BIOSes, and the real-mode part, use.
 const LOW_MEMORY: u64 = 1 << 20;
+/// The most setup data that are looked at. Loaders pass some five.
+const MOST_SETUP_DATA: usize = 64;
 
 /// Called by entry.s: `params` are Linux's boot parameters, `memory` is the free memory behind the image,
 /// `width` is 32 if this program has made the page tables, and otherwise 64.
@@ -22,47 +24,87 @@ unsafe extern "C" fn linux_main(params: u64, memory: u64, width: u32) -> ! {
     let params = BootParams::new(unsafe { &*(params as *const [u8; PARAMS_LEN]) });
     // SAFETY: the loader leaves the memory behind the image free (`init_size`).
     let workspace = unsafe { workspace::at(memory) };
-    let (image, version) = (Image::own(), params.loader());
+    let image = Image::own();
     params.read_map(&mut workspace.map);
-    let kernel = image.kernel();
-    let with_memory = Span::new(image.start, image.len + workspace::LEN);
-    if width == 64 || with_memory.end > FOUR_GIB || with_memory.overlaps(&kernel.span()) {
-        serial::line(&[
-            Hex(u64::from(width)),
-            Text("-bit entry of Linux at "),
-            Hex(image.start),
-            Text(", loader "),
-            Hex(u64::from(version)),
-        ]);
-        let taken = taken(&params, params_at, &kernel, with_memory);
+    // SAFETY: the loader has put the setup data there, and the page tables map them.
+    unsafe {
+        for_each_further(&params, if width == 64 { u64::MAX } else { FOUR_GIB }, |data| {
+            SetupData::read_map(data, &mut workspace.map);
+        });
+    }
+    let with_memory = Span::new(image.start, image.len + WORKSPACE_LEN);
+    if width == 64 || with_memory.end > FOUR_GIB {
+        serial::line(&[Text("entered at "), Hex(image.start)]);
+        let taken = taken(&params, params_at, with_memory);
         // SAFETY: the boot parameters describe the machine.
         unsafe { start_anew(&workspace.map, &image, &taken, params_at) }
     }
-    serial::line(&[Text("at "), Hex(image.start), Text(", loader "), Hex(u64::from(version))]);
-    if !Place::is_ram(&kernel.span(), workspace.map.entries()) {
-        refuse(&kernel);
-    }
+    describe(&params, width, workspace);
+    workspace.describe_file(&image);
+    workspace.screen = params.screen().unwrap_or_default();
     // SAFETY: the boot parameters name the loader's command line.
     workspace.set_cmdline(image.cmdline, unsafe { workspace::cmdline_of(&params) });
-    let module =
-        params.ramdisk().map(|(at, len)| clear_of(&kernel, Span::new(at, len), with_memory, &workspace.map));
+    let kernel = image.kernel();
+    let ramdisk = params.ramdisk().map(|(at, len)| Span::new(at, len));
+    let taken = [with_memory, ramdisk.unwrap_or_default()];
+    let Some(distance) = kernel.distance(workspace.map.entries(), &taken) else {
+        refuse("the kernel", kernel.place().len);
+    };
+    let module = ramdisk.map(|span| Module::new(span.start, span.end - span.start));
     // SAFETY: a loader that EFI has loaded passes EFI's system table, which stays where it is.
     let rsdp = params.rsdp().or_else(|| unsafe { efi::root_pointer(params.efi_system_table()?, FOUR_GIB) });
     // SAFETY: the kernel's place is RAM, and neither the image nor the RAM disk lies there. Everything else
     // that the loader has passed has been copied.
     unsafe {
-        payload::load(&kernel);
-        leave::enter(workspace, &kernel, rsdp, [module, image.module()])
+        payload::load(&kernel, distance);
+        leave::enter(workspace, &kernel, distance, rsdp, [module, image.module()])
+    }
+}
+
+/// Describes the loader, and the entry that it has used.
+fn describe(params: &BootParams<'_>, width: u32, workspace: &mut Workspace) {
+    let entry = params.entry().map_or(width, u32::from);
+    let entry = match entry {
+        16 => "16",
+        64 => "64",
+        _ => "32",
+    };
+    workspace.describe_loader(&[
+        Text(name_of_loader(params.loader())),
+        Text(" ("),
+        Hex(u64::from(params.loader())),
+        Text("), "),
+        Text(entry),
+        Text("-bit entry"),
+        Text(if params.efi_system_table().is_some() { " under UEFI" } else { "" }),
+    ]);
+}
+
+/// Calls `each` with the further entries of the memory map, which lie in setup data below `limit`.
+///
+/// # Safety
+/// Memory below `limit` that the loader has used must be mapped one to one.
+unsafe fn for_each_further(params: &BootParams<'_>, limit: u64, mut each: impl FnMut(&[u8])) {
+    let mut next = params.setup_data();
+    for _ in 0..MOST_SETUP_DATA {
+        let Some(at) = next.filter(|at| *at < limit) else { return };
+        // SAFETY: the caller's promise.
+        let header = SetupData::read(unsafe { &*(at as *const [u8; SetupData::HEADER]) });
+        let data = at + SetupData::HEADER as u64;
+        if header.has_entries() && data.saturating_add(header.len.into()) <= limit {
+            // SAFETY: as above; the header tells the length.
+            each(unsafe { core::slice::from_raw_parts(data as *const u8, header.len as usize) });
+        }
+        next = Some(header.next).filter(|next| *next != 0);
     }
 }
 
 /// Returns the memory that the stub must not move to.
-fn taken(params: &BootParams<'_>, params_at: u64, kernel: &Kernel<'_>, image: Span) -> [Span; 6] {
+fn taken(params: &BootParams<'_>, params_at: u64, image: Span) -> [Span; 5] {
     let ramdisk = params.ramdisk().map(|(at, len)| Span::new(at, len));
     let cmdline = params.cmdline().map(|at| Span::new(at, CMDLINE as u64));
     [
         Span::new(0, LOW_MEMORY),
-        kernel.span(),
         image,
         Span::new(params_at, PARAMS_LEN as u64),
         ramdisk.unwrap_or_default(),
@@ -70,58 +112,66 @@ fn taken(params: &BootParams<'_>, params_at: u64, kernel: &Kernel<'_>, image: Sp
     ]
 }
 
-/// Starts the stub again by its 32-bit entry: with page tables of its own, below 4 GiB, and apart from the
-/// kernel's place. It moves there if it must.
+/// Starts the stub again by its 32-bit entry, with page tables of its own: at its place if that is below
+/// 4 GiB, and otherwise at another one, to which it moves.
 ///
 /// # Safety
 /// `params` must be the address of the boot parameters.
 unsafe fn start_anew(map: &Map, image: &Image, taken: &[Span], params: u64) -> ! {
-    let place = Place { len: image.len + workspace::LEN, align: ALIGN, from: LOW_MEMORY, below: FOUR_GIB };
-    let Some(to) = place.find(map.entries(), taken) else {
-        serial::line(&[Text("no "), Hex(place.len), Text(" free bytes of RAM below 4 GiB")]);
-        halt()
+    let len = image.len + WORKSPACE_LEN;
+    let to = if image.start + len <= FOUR_GIB {
+        image.start
+    } else {
+        let place = Place { len, align: ALIGN, from: LOW_MEMORY, below: FOUR_GIB };
+        let Some(to) = place.find(map.entries(), taken) else { refuse("the boot file", len) };
+        // SAFETY: the new place is free RAM, and the loader's page tables map RAM one to one.
+        unsafe { mem::copy(image.start as *const u8, to.start as *mut u8, image.len as usize) };
+        to.start
     };
-    // SAFETY: the new place is free RAM, and the loader's page tables map RAM one to one. The memory behind
-    // the new image is the new workspace, whose code runs below 4 GiB. The boot parameters and the command
-    // line move along, because they may lie above.
+    // SAFETY: the memory behind the image is the workspace, whose code runs below 4 GiB. The boot parameters,
+    // the command line and the further entries of the memory map move along, because they may lie above.
     unsafe {
-        core::ptr::copy_nonoverlapping(image.start as *const u8, to.start as *mut u8, image.len as usize);
-        let memory = to.start + image.len;
+        let memory = to + image.len;
         let copy = &mut *((memory + workspace::PARAMS) as *mut [u8; PARAMS_LEN]);
-        *copy = *(params as *const [u8; PARAMS_LEN]);
+        mem::copy(params as *const u8, copy.as_mut_ptr(), PARAMS_LEN);
         if let Some(line) = BootParams::new(copy).cmdline() {
             let at = memory + workspace::PARAMS_CMDLINE;
-            core::ptr::copy_nonoverlapping(line as *const u8, at as *mut u8, CMDLINE);
+            mem::copy(line as *const u8, at as *mut u8, CMDLINE);
             BootParams::set_cmdline(copy, at as u32);
         }
-        leave::jump(workspace::at(memory), to.start as u32, (memory + workspace::PARAMS) as u32)
+        copy_further(copy, memory + workspace::FURTHER);
+        BootParams::set_entry(copy, 64);
+        leave::jump(workspace::at(memory), to as u32, (memory + workspace::PARAMS) as u32)
     }
 }
 
-fn refuse(kernel: &Kernel<'_>) -> ! {
-    let span = kernel.span();
-    serial::line(&[
-        Text("no free RAM from "),
-        Hex(span.start),
-        Text(" to "),
-        Hex(span.end),
-        Text(", where the kernel must lie"),
-    ]);
+/// Copies the further entries of the memory map to `to`, and makes them the only setup data of a copy of the
+/// boot parameters.
+///
+/// # Safety
+/// There must be [`FURTHER_LEN`] free bytes; the loader's page tables must map RAM one to one.
+unsafe fn copy_further(params: &mut [u8; PARAMS_LEN], to: u64) {
+    // SAFETY: the caller's promise.
+    let into = unsafe { &mut *(to as *mut [u8; FURTHER_LEN]) };
+    let mut places = into.iter_mut().skip(SetupData::HEADER);
+    let mut len = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for_each_further(&BootParams::new(params), u64::MAX, |data| {
+            for (byte, place) in data.iter().zip(places.by_ref()) {
+                *place = *byte;
+                len += 1;
+            }
+        });
+    }
+    if let Some(header) = into.first_chunk_mut() {
+        *header = SetupData::further_entries(len);
+    }
+    BootParams::set_setup_data(params, to as u32);
+}
+
+/// Says that there is no memory for `what`, and halts.
+fn refuse(what: &str, len: u64) -> ! {
+    serial::line(&[Text("no "), Hex(len), Text(" free bytes of RAM below 4 GiB for "), Text(what)]);
     halt()
-}
-
-/// Returns the module at `at`. Moves it if the kernel is to lie there.
-fn clear_of(kernel: &Kernel<'_>, at: Span, image: Span, map: &Map) -> Module {
-    let len = at.end - at.start;
-    if !at.overlaps(&kernel.span()) {
-        return Module::new(at.start, len);
-    }
-    let place = Place { len, align: 4096, from: LOW_MEMORY, below: FOUR_GIB };
-    let Some(to) = place.find(map.entries(), &[kernel.span(), image, at]) else {
-        serial::line(&[Text("no free RAM for "), Hex(len), Text(" bytes of the initial RAM disk")]);
-        halt()
-    };
-    // SAFETY: the new place is free RAM, below 4 GiB, which the stub has mapped.
-    unsafe { core::ptr::copy_nonoverlapping(at.start as *const u8, to.start as *mut u8, len as usize) };
-    Module::new(to.start, len)
 }

@@ -21,22 +21,13 @@ mod serial;
 mod workspace;
 
 use core::arch::global_asm;
-use serial::Part::{Hex, Text};
 
 global_asm!(include_str!("entry.s"), options(att_syntax));
 global_asm!(include_str!("setup16.s"), options(att_syntax));
 
 #[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    match info.location() {
-        Some(at) => serial::line(&[
-            Text("the stub has failed at "),
-            Text(at.file()),
-            Text(", line "),
-            Hex(u64::from(at.line())),
-        ]),
-        None => serial::line(&[Text("the stub has failed")]),
-    }
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    serial::text("the stub has failed");
     halt()
 }
 

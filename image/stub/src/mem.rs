@@ -2,15 +2,50 @@
 
 use core::arch::asm;
 
+/// Copies `len` bytes. A call of the compiler's `memcpy` would need a relocation.
+///
 /// # Safety
-/// The requirements of C's `memcpy` apply.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
+/// The requirements of [`core::ptr::copy_nonoverlapping`] apply.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller's promise; the direction flag is clear.
     unsafe {
         asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
             options(nostack, preserves_flags));
     }
+}
+
+/// Fills `len` bytes with zeros.
+///
+/// # Safety
+/// The requirements of [`core::ptr::write_bytes`] apply.
+pub(crate) unsafe fn clear(to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; the direction flag is clear.
+    unsafe {
+        asm!("rep stosb", inout("rcx") len => _, inout("rdi") to => _, in("al") 0_u8,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Returns the address of a symbol of entry.s, by an instruction that needs no relocation.
+macro_rules! address_of {
+    ($symbol:literal) => {{
+        let at: *const u8;
+        // SAFETY: the instruction computes an address, and accesses nothing.
+        unsafe {
+            core::arch::asm!(concat!("lea {}, [rip + ", $symbol, "]"), out(reg) at,
+                options(nomem, nostack, pure, preserves_flags));
+        }
+        at
+    }};
+}
+pub(crate) use address_of;
+
+/// # Safety
+/// The requirements of C's `memcpy` apply.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { copy(from, to, len) };
     to
 }
 

@@ -1,17 +1,12 @@
 //! The stub's own place in memory, and the files behind it: the kernel, and a built-in command line and
 //! module.
 
-use crate::serial::Part::Text;
+use crate::mem::{self, address_of};
 use crate::{halt, serial};
-use handover::{Kernel, Module, Span};
+use handover::{Kernel, Module};
 
 /// The offset of the table that `image/pack` fills, from the 32-bit entry.
-const TABLE: u64 = 0x1b0 + 16;
-
-unsafe extern "C" {
-    /// The 32-bit entry: the first byte of the stub.
-    static head32: u8;
-}
+const TABLE: u64 = 0x1a0 + 16;
 
 /// The image in memory: the stub, and the files.
 pub(crate) struct Image {
@@ -23,14 +18,16 @@ pub(crate) struct Image {
     /// The built-in part of the command line.
     pub(crate) cmdline: &'static [u8],
     module: &'static [u8],
+    /// The version of the boot file, for people.
+    pub(crate) version: &'static [u8],
 }
 
 impl Image {
     /// Returns the image that this program is a part of.
     pub(crate) fn own() -> Self {
-        let start = &raw const head32 as u64;
+        let start = address_of!("head32") as u64;
         let word = |index: u64| {
-            // SAFETY: the table lies within the first page of the stub, and consists of seven numbers.
+            // SAFETY: the table lies within the first page of the stub, and consists of nine numbers.
             unsafe { ((start + TABLE + 8 * index) as *const u64).read_unaligned() }
         };
         let file = |index| {
@@ -40,18 +37,13 @@ impl Image {
                 core::slice::from_raw_parts((start + word(index)) as *const u8, word(index + 1) as usize)
             }
         };
-        Self { start, len: word(0), kernel: file(1), cmdline: file(3), module: file(5) }
-    }
-
-    /// Returns the addresses of the image.
-    pub(crate) fn span(&self) -> Span {
-        Span::new(self.start, self.len)
+        Self { start, len: word(0), kernel: file(1), cmdline: file(3), module: file(5), version: file(7) }
     }
 
     /// Returns the kernel. The packer has checked its file.
     pub(crate) fn kernel(&self) -> Kernel<'static> {
         let Ok(kernel) = Kernel::parse(self.kernel) else {
-            serial::line(&[Text("the kernel's file is damaged")]);
+            serial::text("the kernel's file is damaged");
             halt()
         };
         kernel
@@ -64,17 +56,17 @@ impl Image {
     }
 }
 
-/// Copies the kernel's segments to their addresses.
+/// Copies the kernel's segments to `distance` bytes above their addresses.
 ///
 /// # Safety
-/// The kernel's addresses must be free RAM that is mapped one to one.
-pub(crate) unsafe fn load(kernel: &Kernel<'_>) {
+/// That memory must be free RAM that is mapped one to one.
+pub(crate) unsafe fn load(kernel: &Kernel<'_>, distance: u32) {
     for segment in kernel.segments() {
-        let to = segment.at as *mut u8;
+        let to = (segment.at + u64::from(distance)) as *mut u8;
         // SAFETY: the caller's promise. The file lies elsewhere.
         unsafe {
-            core::ptr::copy_nonoverlapping(segment.bytes.as_ptr(), to, segment.bytes.len());
-            core::ptr::write_bytes(to.add(segment.bytes.len()), 0, segment.zeros as usize);
+            mem::copy(segment.bytes.as_ptr(), to, segment.bytes.len());
+            mem::clear(to.add(segment.bytes.len()), segment.zeros as usize);
         }
     }
 }

@@ -28,6 +28,7 @@ fn write_to(port: u16, value: u8) {
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
     Text(&'a str),
+    Bytes(&'a [u8]),
     /// A number, printed in hexadecimal digits.
     Hex(u64),
 }
@@ -47,9 +48,16 @@ pub(crate) fn line(parts: &[Part<'_>]) {
         }
         write_to(COM1, byte);
     };
-    write(&[Part::Text("stub: ")], &mut send);
+    "stub: ".bytes().for_each(&mut send);
     write(parts, &mut send);
-    write(&[Part::Text("\r\n")], &mut send);
+    "\r\n".bytes().for_each(&mut send);
+}
+
+/// Prints a line as [`line()`] does. A constant list of parts would need relocations, and one that is
+/// made of an argument does not.
+#[inline(never)]
+pub(crate) fn text(text: &str) {
+    line(&[Part::Text(text)]);
 }
 
 /// Passes the bytes of a message to `out`.
@@ -57,6 +65,7 @@ pub(crate) fn write(parts: &[Part<'_>], out: &mut dyn FnMut(u8)) {
     for part in parts {
         match part {
             Part::Text(text) => text.bytes().for_each(&mut *out),
+            Part::Bytes(bytes) => bytes.iter().for_each(|byte| out(*byte)),
             Part::Hex(number) => {
                 out(b'0');
                 out(b'x');

@@ -20,6 +20,7 @@ setup:
     movw $0x11f1, %di
     movw $(0x270 - 0x1f1), %cx
     rep movsb
+    movb $16, 0x11f0            # the width of the entry, for loader.rs
     # The memory map.
     xorl %ebx, %ebx
     movw $0x12d0, %di

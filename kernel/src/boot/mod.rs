@@ -49,6 +49,8 @@ pub(crate) const MAX_REGIONS: usize = 64;
 pub(crate) const MAX_RAM: usize = 512;
 /// The longest command line, in bytes.
 pub(crate) const MAX_CMDLINE: usize = 4096;
+/// The longest description of the loader, in bytes.
+pub(crate) const MAX_LOADER: usize = 384;
 
 /// A screen of pixels in memory.
 #[repr(C)]
@@ -82,6 +84,8 @@ pub(crate) struct BootInfo {
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],
     cmdline_len: usize,
+    loader: [u8; MAX_LOADER],
+    loader_len: usize,
 }
 
 /// The RAM of a memory map: sorted runs, without memory that the map also lists as something else.
@@ -131,6 +135,12 @@ pub(crate) fn info() -> &'static BootInfo {
 }
 
 impl BootInfo {
+    /// Returns the boot stub's description of the loader and of the boot file; `None` without a boot stub.
+    pub(crate) fn loader(&self) -> Option<&str> {
+        let bytes = &self.loader[..self.loader_len];
+        core::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    }
+
     /// Returns the kernel command line, up to the first byte that is not UTF-8.
     pub(crate) fn cmdline(&self) -> &str {
         let bytes = &self.cmdline[..self.cmdline_len];

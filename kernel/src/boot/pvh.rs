@@ -2,7 +2,9 @@
 
 use core::ptr;
 
-use super::{BootInfo, DIRECT_MAP, Framebuffer, MAX_CMDLINE, MAX_RAM, RamMap, Region, regions::Regions};
+use super::{
+    BootInfo, DIRECT_MAP, Framebuffer, MAX_CMDLINE, MAX_LOADER, MAX_RAM, RamMap, Region, regions::Regions,
+};
 use firmware::ranges::Spans;
 use spin::{Mutex, MutexGuard};
 use x86_64::PhysAddr;
@@ -77,6 +79,8 @@ unsafe fn ram(info: &StartInfo) -> RamMap {
 /// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
 const BUILT_IN: &[u8] = b"built-in\0";
 const PARTITION: &[u8] = b"esp\0";
+/// The name of the module that describes the loader, for people.
+const LOADER: &[u8] = b"loader\0";
 /// The name of a module that is a [`Framebuffer`], and no file.
 const FRAMEBUFFER: &[u8] = b"framebuffer\0";
 
@@ -110,6 +114,8 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
         cmdline: [0; MAX_CMDLINE],
         cmdline_len: 0,
+        loader: [0; MAX_LOADER],
+        loader_len: 0,
     };
     for i in 0..u64::from(info.nr_modules) {
         let at = info.modlist_paddr + i * size_of::<Module>() as u64;
@@ -118,6 +124,14 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         let region = Region::new(module.paddr, module.size);
         // SAFETY: as above; the name ends with a zero.
         let is_named = |name| module.cmdline_paddr != 0 && unsafe { is_text(module.cmdline_paddr, name) };
+        if is_named(LOADER) {
+            for (at, slot) in (module.paddr..).zip(&mut boot.loader).take(module.size as usize) {
+                // SAFETY: the boot stub puts the description below 4 GiB.
+                *slot = unsafe { ptr::read((DIRECT_MAP + at) as *const u8) };
+            }
+            boot.loader_len = boot.loader.len().min(module.size as usize);
+            continue;
+        }
         if is_named(FRAMEBUFFER) && module.size == size_of::<Framebuffer>() as u64 {
             // SAFETY: as above; any bits are a `Framebuffer`.
             let screen = unsafe { ptr::read_unaligned((DIRECT_MAP + module.paddr) as *const Framebuffer) };

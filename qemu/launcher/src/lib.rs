@@ -16,6 +16,7 @@ mod uplink;
 pub mod vm;
 
 pub use cx3::Cx3;
+pub use debian::Packages;
 pub use install::{OLDEST_QEMU, Qemu};
 pub use process::die_with_this_thread;
 pub use symbols::Symbols;

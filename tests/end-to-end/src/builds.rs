@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn tests_of_a_mixed_cluster_run_programs() {
-        let cases = crate::cases();
+        let cases = crate::cases(false);
         let case = cases.iter().find(|case| case.name == "cx3::no link in common");
         assert!(case.is_some_and(|case| case.programs == ["--bin", "lite-node"]));
     }

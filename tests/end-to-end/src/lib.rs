@@ -3,28 +3,32 @@
 #![forbid(unsafe_code)]
 
 mod appliance;
+mod boot;
 mod builds;
 mod cx3;
 mod job;
 mod linux;
 pub mod runner;
 
+pub use boot::GROUP as BOOT_MATRIX;
 pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
-use appliance::{boot, cluster, consoles, image, machine, perftest, semantics};
+use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, semantics};
 use job::{disturbed, graph, log, misuse, priorities, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
-/// Returns all tests but the [`builds`](builds()). Cheap tests, and those that find most bugs, come first.
+/// Returns all tests but the [`builds`](builds()). Cheap tests, and those that find most bugs, come first. If
+/// `full`, a package that cannot be had is a failure.
 #[must_use]
-pub fn cases() -> Vec<Case> {
+pub fn cases(full: bool) -> Vec<Case> {
     let groups = [
-        boot::cases(),
+        kernel::cases(),
         machine::cases(),
         consoles::cases(),
         image::cases(),
+        boot::cases(full),
         cluster::cases(),
         semantics::cases(),
         disturbed::cases(),

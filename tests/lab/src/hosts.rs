@@ -68,7 +68,9 @@ impl Lab {
                 Nic::Fabric { plug } => {
                     (None, Some(Network { address, prefix: PREFIX, ..Network::numbered(number, plug) }))
                 }
-                Nic::Management => bail!("an RDMA device is none of the management network"),
+                Nic::Management | Nic::Netboot { .. } => {
+                    bail!("an RDMA device is none of the management network")
+                }
             };
             let config = GuestConfig {
                 memory_mib: 320 + 2 * (image.size_mib() + files_mib),

@@ -14,11 +14,12 @@ use std::time::Duration;
 /// The longest silence of a compiler.
 pub(super) const SILENCE: Duration = Duration::from_secs(600);
 
-/// The two workspaces, which no single cargo invocation may mix.
+/// The workspaces, which no single cargo invocation may mix.
 #[derive(Clone, Copy)]
 enum Workspace {
     Host,
     Kernel,
+    Stub,
 }
 
 impl Workspace {
@@ -26,19 +27,21 @@ impl Workspace {
         match self {
             Self::Host => "host",
             Self::Kernel => "kernel",
+            Self::Stub => "stub",
         }
     }
 
     fn cargo(self, subcommand: &str) -> Command {
         match self {
             Self::Kernel => image::cargo(subcommand),
+            Self::Stub => image::stub_cargo(subcommand),
             Self::Host => cargo::host(subcommand),
         }
     }
 
     fn lane(self) -> Lane {
         match self {
-            Self::Kernel => Lane::Kernel,
+            Self::Kernel | Self::Stub => Lane::Kernel,
             Self::Host => Lane::Host,
         }
     }
@@ -46,7 +49,7 @@ impl Workspace {
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for workspace in [Workspace::Host, Workspace::Kernel] {
+    for workspace in [Workspace::Host, Workspace::Kernel, Workspace::Stub] {
         let name = workspace.name();
         cases.push(Case::new(format!("lint::format-{name}"), move |log| {
             check(workspace.cargo("fmt").args(["--all", "--check"]), log)
@@ -56,6 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
             command.arg("--workspace");
             // The kernel's tests run in QEMU, so it has no test targets.
             match workspace {
+                Workspace::Stub => &mut command,
                 Workspace::Host => command.args(["--all-targets", "--features", LIBIBVERBS]),
                 Workspace::Kernel => command.args(["--features", "selftest,semantics"]),
             };

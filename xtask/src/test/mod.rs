@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Runs all tests of the emulated ConnectX-3 (`cx3::`), also slow ones, and no others
     #[arg(long, conflicts_with = "full")]
     cx3: bool,
+    /// Boots by every loader and firmware (`boot::`), and runs no other tests
+    #[arg(long, conflicts_with_all = ["full", "cx3"])]
+    boot: bool,
     /// Number of tests at once [default: one for each processor, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
@@ -58,6 +61,8 @@ fn try_test(options: &Options) -> Result<ExitCode> {
     cases.retain(|case| {
         if options.cx3 {
             case.name.starts_with(end_to_end::EMULATED_CARDS)
+        } else if options.boot {
+            case.name.starts_with(end_to_end::BOOT_MATRIX)
         } else {
             options.full || !case.full
         }
@@ -65,7 +70,7 @@ fn try_test(options: &Options) -> Result<ExitCode> {
     let matches = |case: &Case, filter: &String| case.name.contains(filter);
     if let Some(filter) = options.filter.iter().find(|f| !cases.iter().any(|case| matches(case, f))) {
         bail!(
-            "no test of this set has `{filter}` in its name; --list shows them, --full and --cx3 choose other sets"
+            "no test of this set has `{filter}` in its name; --list shows them, --full, --cx3 and --boot choose other sets"
         );
     }
     cases.retain(|case| options.filter.is_empty() || options.filter.iter().any(|f| matches(case, f)));
@@ -99,5 +104,5 @@ fn all(full: bool) -> Vec<Case> {
         tools::cases(full),
         figures::cases(),
     ];
-    of_sources.into_iter().flatten().chain(end_to_end::cases()).collect()
+    of_sources.into_iter().flatten().chain(end_to_end::cases(full)).collect()
 }

@@ -26,7 +26,8 @@ struct Target {
     seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
+    Target { name: "boot", seeds: decisions },
     Target { name: "parse", seeds: captured_frames },
     Target { name: "two_transports", seeds: decisions },
     Target { name: "card_commands", seeds: decisions },

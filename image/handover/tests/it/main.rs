@@ -3,8 +3,8 @@
 mod support;
 
 use handover::{
-    BootParams, ElfError, Entry, Kernel, Map, PARAMS_LEN, Place, RAM, RESERVED, Span, from_efi,
-    without_words_of_loaders,
+    BootParams, ElfError, Entry, Kernel, Map, PARAMS_LEN, Place, RAM, RESERVED, Screen, SetupData, Span,
+    from_efi, name_of_loader, value_of_loader, without_words_of_loaders,
 };
 use proptest::prelude::*;
 use support::{Elf, kernel};
@@ -23,6 +23,80 @@ fn words_of_loaders_are_left_out() {
     assert_eq!(filtered("node=a quiet"), "node=a quiet");
     assert_eq!(filtered(""), "");
     assert_eq!(filtered(&"a=b ".repeat(40)).len(), 64, "cut at the length of the copy");
+}
+
+#[test]
+fn the_value_of_a_word_of_loaders_is_found() {
+    assert_eq!(value_of_loader(b"ferrolite.efi initrd=a/key initrd=b x=y", b"initrd"), Some(&b"a/key"[..]));
+    assert_eq!(value_of_loader(b"xinitrd=a\0initrd=b", b"initrd"), None);
+    assert_eq!(
+        [0x72, 0xb0, 0xd0, 0x30, 0xff].map(name_of_loader),
+        ["GRUB", "QEMU", "kexec", "Syslinux", "an unregistered loader"]
+    );
+}
+
+#[test]
+fn the_stubs_own_fields_of_boot_parameters_are_kept() {
+    let mut params = [0; PARAMS_LEN];
+    assert_eq!((BootParams::new(&params).setup_data(), BootParams::new(&params).entry()), (None, None));
+    BootParams::set_setup_data(&mut params, 0x1234_0000);
+    BootParams::set_entry(&mut params, 64);
+    let read = BootParams::new(&params);
+    assert_eq!((read.setup_data(), read.entry()), (Some(0x1234_0000), Some(64)));
+    BootParams::set_entry(&mut params, 3);
+    assert_eq!(BootParams::new(&params).entry(), None, "no width of an entry");
+}
+
+#[test]
+fn the_screen_of_boot_parameters_is_read() {
+    let mut params = [0; PARAMS_LEN];
+    assert_eq!(BootParams::new(&params).screen(), None);
+    params[0x0f] = 0x70;
+    params[0x12..0x18].copy_from_slice(&[0, 5, 0x20, 3, 32, 0]);
+    params[0x18..0x1c].copy_from_slice(&0x8000_0000_u32.to_le_bytes());
+    params[0x24..0x26].copy_from_slice(&5120_u16.to_le_bytes());
+    let screen = Screen { address: 0x8000_0000, width: 1280, height: 800, pitch: 5120, bits: 32 };
+    assert_eq!(BootParams::new(&params).screen(), Some(screen));
+    params[0x36] = 2;
+    params[0x3a] = 1;
+    assert_eq!(BootParams::new(&params).screen().map(|s| s.address), Some(0x1_8000_0000));
+    params[0x0f] = 1;
+    assert_eq!(BootParams::new(&params).screen(), None, "a screen of text");
+}
+
+#[test]
+fn a_map_with_more_than_128_entries_continues_in_setup_data() {
+    // Every other MiB is RAM, so that no entries are merged.
+    let entry = |index: u64| {
+        [(index << 21).to_le_bytes().as_slice(), &(1_u64 << 20).to_le_bytes(), &RAM.to_le_bytes()].concat()
+    };
+    let entries: Vec<_> = (0..300).map(entry).collect();
+    let mut params = [0; PARAMS_LEN];
+    params[0x1e8] = 128;
+    params[0x2d0..0x2d0 + 128 * 20].copy_from_slice(&entries[..128].concat());
+    let further = entries[128..].concat();
+    let header = SetupData::read(&SetupData::further_entries(further.len() as u32));
+    assert!(header.has_entries() && header.next == 0 && header.len as usize == further.len());
+    let mut map = Map::default();
+    BootParams::new(&params).read_map(&mut map);
+    assert_eq!(map.entries().len(), 128);
+    SetupData::read_map(&further, &mut map);
+    assert_eq!(map.entries().len(), 300);
+    assert_eq!(map.entries()[299], Entry::new(299 << 21, 1 << 20, RAM));
+}
+
+#[test]
+fn a_kernel_is_put_where_it_is_linked_for_or_to_the_highest_free_place() {
+    let file = kernel();
+    let kernel = Kernel::parse(&file).unwrap();
+    let all = [Entry::new(0, 64 << 20, RAM)];
+    assert_eq!(kernel.distance(&all, &[]), Some(0));
+    // The boot file lies there: the highest free multiple of 2 MiB is taken.
+    assert_eq!(kernel.distance(&all, &[Span::new(1 << 20, 3 << 20)]), Some((62 - 2) << 20));
+    let reserved = [all[0], Entry::new(0x20_0000, 0x1000, RESERVED)];
+    assert_eq!(kernel.distance(&reserved, &[]), Some((62 - 2) << 20));
+    assert_eq!(kernel.distance(&[Entry::new(0, 2 << 20, RAM)], &[]), None);
+    assert_eq!(kernel.distance(&[Entry::new(1 << 32, 1 << 30, RAM)], &[]), None, "above 4 GiB");
 }
 
 #[test]
@@ -94,6 +168,47 @@ fn a_kernel_is_read_and_others_are_refused() {
 }
 
 proptest! {
+    /// Any boot parameters and any further entries are read, and the kernel is put into RAM that is free, or
+    /// nowhere.
+    #[test]
+    fn any_boot_parameters_harm_nothing(
+        seed in prop::collection::vec(any::<u8>(), PARAMS_LEN),
+        count: u8,
+        further in prop::collection::vec(any::<u8>(), 0..400),
+        taken in prop::collection::vec((any::<u32>(), any::<u32>()), 0..4),
+    ) {
+        let mut params: [u8; PARAMS_LEN] = seed.try_into().expect("the length is that of boot parameters");
+        params[0x1e8] = count;
+        // Entries in the first 8 GiB, of which every other one is RAM: random ones would hardly ever fit.
+        for (index, entry) in params[0x2d0..0x2d0 + 128 * 20].chunks_exact_mut(20).enumerate() {
+            entry[5..8].fill(0);
+            entry[4] &= 1;
+            entry[12..16].fill(0);
+            entry[16..20].copy_from_slice(&(1 + index as u32 % 2).to_le_bytes());
+        }
+        let read = BootParams::new(&params);
+        let mut map = Map::default();
+        read.read_map(&mut map);
+        SetupData::read_map(&further, &mut map);
+        let _ = (read.cmdline(), read.ramdisk(), read.rsdp(), read.efi_system_table(), read.loader());
+        let taken: Vec<_> = taken.iter().map(|(at, len)| Span::new(u64::from(*at), u64::from(*len))).collect();
+        let file = kernel();
+        let kernel = Kernel::parse(&file).unwrap();
+        if let Some(distance) = kernel.distance(map.entries(), &taken) {
+            let span = Span::new(kernel.span().start + u64::from(distance), kernel.place().len);
+            prop_assert!(distance.is_multiple_of(2 << 20) && span.end <= 1 << 32);
+            prop_assert!(Place::is_ram(&span, map.entries()) && !taken.iter().any(|t| t.overlaps(&span)));
+        }
+    }
+
+    /// Any memory map of EFI is read, with any length of descriptors.
+    #[test]
+    fn any_map_of_efi_harms_nothing(bytes in prop::collection::vec(any::<u8>(), 0..2000), stride in 0_usize..100) {
+        let mut map = Map::default();
+        from_efi(&bytes, stride, &mut map);
+        prop_assert!(map.entries().iter().all(|entry| entry.len > 0));
+    }
+
     /// Damaged files are refused or read, and never end the program.
     #[test]
     fn a_damaged_kernel_harms_nothing(at in 0_usize..400, byte: u8) {

@@ -5,6 +5,8 @@ pub(crate) mod apt;
 pub(crate) mod archive;
 pub(crate) mod command;
 pub(crate) mod elf;
+mod packages;
 mod suites;
 
 pub(crate) use apt::Apt;
+pub use packages::Packages;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -78,6 +79,19 @@ impl Vm {
     /// Starts a machine. Its events are sent to `events`. Its console is also written to `console`, if given,
     /// with backtraces symbolized from the kernel image.
     pub fn start(qemu: &Qemu, spec: VmSpec, console: Option<&Path>, events: Sender<Event>) -> Result<Self> {
+        Self::start_from(qemu, spec, None, console, events)
+    }
+
+    /// Starts a machine as [`start`](Self::start) does. With `medium`, QEMU gets these arguments in place of
+    /// those for the kernel, so that the machine's firmware boots; the specification's kernel serves
+    /// backtraces only.
+    pub fn start_from(
+        qemu: &Qemu,
+        spec: VmSpec,
+        medium: Option<Vec<OsString>>,
+        console: Option<&Path>,
+        events: Sender<Event>,
+    ) -> Result<Self> {
         let console = console
             .map(|path| {
                 File::create(path).with_context(|| format!("cannot write the console {}", path.display()))
@@ -88,6 +102,7 @@ impl Vm {
         let keeper = Keeper {
             qemu: qemu.clone(),
             spec,
+            medium,
             console,
             events,
             shared: Arc::clone(&shared),
@@ -148,6 +163,7 @@ fn signal(state: &State, signal: Signal) {
 struct Keeper {
     qemu: Qemu,
     spec: VmSpec,
+    medium: Option<Vec<OsString>>,
     console: Option<File>,
     events: Sender<Event>,
     shared: Arc<Shared>,
@@ -203,7 +219,10 @@ impl Keeper {
             return Ok(None);
         }
         let mut command = self.qemu.command();
-        command.args(self.spec.arguments());
+        match &self.medium {
+            None => command.args(self.spec.arguments()),
+            Some(medium) => command.args(self.spec.arguments_without_kernel()).args(medium),
+        };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             die_with_this_thread(&mut command).spawn().context("cannot start qemu-system-x86_64")?;
@@ -304,7 +323,7 @@ enum Watched {
 }
 
 /// Splits a console's bytes into lines. A carriage return at the end of a line is dropped, and invalid UTF-8
-/// is replaced.
+/// is replaced. A line also ends where the cursor is sent elsewhere, as firmware does that draws a box.
 #[derive(Default)]
 struct LineSplitter {
     partial: Vec<u8>,
@@ -317,13 +336,25 @@ impl LineSplitter {
 
     fn push(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
-        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+        for piece in bytes.split_inclusive(|b| matches!(b, b'\n' | b'H')) {
             self.partial.extend_from_slice(piece);
             if piece.ends_with(b"\n") || self.partial.len() >= Self::LONGEST {
+                lines.extend(self.finish());
+            } else if let Some(sequence) = self.cursor_position() {
+                self.partial.truncate(self.partial.len() - sequence);
                 lines.extend(self.finish());
             }
         }
         lines
+    }
+
+    /// Returns the length of the sequence at the end, `ESC [ ROW ; COLUMN H`, that sends the cursor
+    /// elsewhere.
+    fn cursor_position(&self) -> Option<usize> {
+        let rest = self.partial.strip_suffix(b"H")?;
+        let sequence = rest.rsplit(|b| *b == 0x1b).next().filter(|sequence| sequence.len() < rest.len())?;
+        let numbers = sequence.strip_prefix(b"[")?;
+        numbers.iter().all(|b| b.is_ascii_digit() || *b == b';').then_some(sequence.len() + 2)
     }
 
     fn finish(&mut self) -> Option<String> {
@@ -343,5 +374,9 @@ mod tests {
         assert_eq!(lines.push(b"o\n\nx\xff"), ["two", ""]);
         assert_eq!(lines.finish().unwrap(), "x\u{fffd}");
         assert_eq!(lines.finish(), None);
+        assert_eq!(
+            lines.push(b"\x1b[01;02HERROR in H\x1b[03;04Hx\x1b[0m HI\n"),
+            ["ERROR in H", "x\x1b[0m HI"]
+        );
     }
 }

@@ -45,6 +45,16 @@ pub struct FwCfg {
 pub enum Nic {
     /// A device on QEMU's user-mode network, with DHCP; the host is 10.0.2.2.
     Management,
+    /// A device as [`Management`](Self::Management), from which the firmware boots: its boot program comes by
+    /// TFTP.
+    Netboot {
+        /// The directory with the files for TFTP.
+        tftp: PathBuf,
+        /// The name of the boot program, which DHCP tells.
+        file: String,
+        /// The device's option ROM; without one the firmware must have a driver.
+        rom: Option<PathBuf>,
+    },
     /// A device on a port of the fabric.
     Fabric {
         /// The port.
@@ -104,9 +114,24 @@ fn management_mac(index: u16) -> [u8; 6] {
 const RNG_SLOT: usize = 1;
 
 impl VmSpec {
-    /// Returns the arguments for QEMU. The console is QEMU's standard output.
+    /// Returns the arguments for QEMU, which loads the kernel itself. The console is QEMU's standard output.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
+        let mut args = self.arguments_without_kernel();
+        args.extend(["-kernel".into(), self.kernel.clone().into()]);
+        if let Some(initrd) = &self.initrd {
+            args.extend(["-initrd".into(), initrd.into()]);
+        }
+        if !self.cmdline.is_empty() {
+            args.extend(["-append".into(), (&self.cmdline).into()]);
+        }
+        args
+    }
+
+    /// Returns the arguments for QEMU except those for the kernel, its command line and its module: a machine
+    /// that boots from something else needs other arguments.
+    #[must_use]
+    pub fn arguments_without_kernel(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
         let mut arg = |option: &str, value: &dyn AsRef<std::ffi::OsStr>| {
             args.push(option.into());
@@ -147,13 +172,6 @@ impl VmSpec {
         }
         for file in &self.fw_cfg {
             arg("-fw_cfg", &option(&format!("name={},file=", file.name), &file.file));
-        }
-        arg("-kernel", &self.kernel);
-        if let Some(initrd) = &self.initrd {
-            arg("-initrd", initrd);
-        }
-        if !self.cmdline.is_empty() {
-            arg("-append", &self.cmdline);
         }
         args.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(OsString::from));
         args
@@ -213,6 +231,9 @@ impl Nic {
     fn netdev(&self, n: usize) -> Option<OsString> {
         Some(match self {
             Self::Management => format!("user,id=net{n},ipv6=off").into(),
+            Self::Netboot { tftp, file, .. } => {
+                option(&format!("user,id=net{n},ipv6=off,bootfile={file},tftp="), tftp)
+            }
             Self::Fabric { plug: Plug::Memory(_) } => format!("vhost-user,id=net{n},chardev=port{n}").into(),
             Self::Fabric { plug: Plug::Stream(socket) } => {
                 option(&format!("stream,id=net{n},server=off,addr.type=unix,addr.path="), socket)
@@ -223,9 +244,13 @@ impl Nic {
 
     fn device(&self, n: usize, index: u16, accel: Accel) -> String {
         let slot = RNG_SLOT + 1 + n;
-        let (mac, mtu) = match self {
+        let (mac, more) = match self {
             Self::Card { socket } => return card(socket, slot),
             Self::Management => (management_mac(index), String::new()),
+            Self::Netboot { rom, .. } => {
+                let rom = rom.as_deref().map(|rom| rom.to_string_lossy().replace(',', ",,"));
+                (management_mac(index), format!("{},bootindex=0", rom.unwrap_or_default()))
+            }
             Self::Fabric { .. } => (fabric_mac(index), format!(",host_mtu={FABRIC_MTU}")),
         };
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -235,7 +260,7 @@ impl Nic {
             _ => accel.doorbell(),
         };
         format!(
-            "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}{doorbell}"
+            "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={more}{doorbell}"
         )
     }
 }
@@ -326,7 +351,7 @@ mod tests {
             "-netdev stream,id=net1,server=off,addr.type=unix,addr.path=s",
             "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200,ioeventfd=off",
             "-fw_cfg name=opt/x,file=a,,b",
-            "-kernel k -initrd i,j -append a=b c=d -nodefaults",
+            "-nodefaults -no-user-config -no-reboot -kernel k -initrd i,j -append a=b c=d",
         ] {
             assert!(streamed.contains(part), "{part}\nnot in\n{streamed}");
         }

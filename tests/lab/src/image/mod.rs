@@ -6,7 +6,7 @@ mod stub;
 
 pub use contents::{Apps, Contents, Heap};
 pub use size::{BUDGET, check as check_size};
-pub use stub::stub;
+pub use stub::{stub, stub_cargo, test_loader};
 
 use crate::{paths, setup, tool};
 use anyhow::{Context, Result, bail};

@@ -8,11 +8,30 @@ use std::process::Command;
 
 /// Builds the stub, and returns its ELF file.
 pub fn stub(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
+    build("stub", run)
+}
+
+/// Builds the loader for tests, and returns its ELF file.
+pub fn test_loader(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
+    build("test-loader", run)
+}
+
+fn build(program: &str, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
     setup::binutils()?;
-    let target = target().join("stub");
-    let mut cargo = super::cargo_in("image/stub", "build");
-    cargo.args(["--release", "--locked"]).env("CARGO_TARGET_DIR", &target);
-    run(&mut cargo)
-        .with_context(|| format!("the boot stub does not build in {}", paths::root().display()))?;
-    Ok(target.join("release/stub"))
+    let mut cargo = stub_cargo("build");
+    cargo.args(["--release", "--locked", "--bin", program]);
+    run(&mut cargo).with_context(|| format!("{program} does not build in {}", paths::root().display()))?;
+    Ok(directory().join("release").join(program))
+}
+
+/// Returns cargo for the stub's workspace.
+pub fn stub_cargo(subcommand: &str) -> Command {
+    let mut cargo = super::cargo_in("image/stub", subcommand);
+    cargo.env("CARGO_TARGET_DIR", directory());
+    cargo
+}
+
+/// Returns the stub's own target directory.
+fn directory() -> PathBuf {
+    target().join("stub")
 }

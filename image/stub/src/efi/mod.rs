@@ -1,33 +1,23 @@
 //! The entries of EFI: the application, and Linux's handover (UEFI specification 2.10, chapters 4 and 7).
 
+mod describe;
+mod initrd;
+
 use crate::payload::{self, Image};
 use crate::serial::Part::{self, Hex, Text};
 use crate::workspace::{self, CMDLINE, Workspace};
 use crate::{leave, serial};
-use core::ffi::c_void;
 use core::ptr::null_mut;
-use handover::{BootParams, Kernel, Module, PARAMS_LEN, Place, Span, from_efi};
-use r_efi::efi::protocols::{device_path, load_file2, loaded_image};
+use handover::{BootParams, Kernel, Module, PARAMS_LEN, Screen, WORKSPACE_LEN, from_efi};
+use r_efi::efi::protocols::{graphics_output, loaded_image};
 use r_efi::efi::{self, BootServices, Guid, Handle, Status, SystemTable};
 
 /// The length of a page, in bytes.
 const PAGE: u64 = 4096;
 /// The tries to end the boot services: the memory map may change between two calls.
 const TRIES: usize = 8;
-/// The memory below the stack pointer that the stub may use, in bytes.
-const STACK: u64 = 64 << 10;
-/// The vendor of the device path under which loaders offer an initial RAM disk (Linux,
-/// drivers/firmware/efi/libstub: `LINUX_EFI_INITRD_MEDIA_GUID`).
-const INITRD: Guid =
-    Guid::from_fields(0x5568_e427, 0x68fc, 0x4f3d, 0xac, 0x74, &[0xca, 0x55, 0x52, 0x31, 0xcc, 0x68]);
-
-/// The device path of the initial RAM disk: a vendor's media, and the end.
-#[repr(C)]
-struct InitrdPath {
-    media: device_path::Protocol,
-    vendor: Guid,
-    end: device_path::Protocol,
-}
+/// The greatest address that 32 bits reach.
+const MAX_ADDRESS: u64 = u32::MAX as u64;
 
 /// The environment of the application.
 struct Firmware {
@@ -75,65 +65,98 @@ fn check(status: Status) -> Result<(), Status> {
     if status.is_error() { Err(status) } else { Ok(()) }
 }
 
+/// Reads the command line that the firmware passes, which is UTF-16.
+fn read_options<'a>(own: Option<&loaded_image::Protocol>, line: &'a mut [u8; CMDLINE]) -> &'a [u8] {
+    if let Some(own) = own {
+        let (at, len) = (own.load_options.cast::<u16>(), own.load_options_size as usize / 2);
+        for (index, byte) in line.iter_mut().enumerate().take(len.min(CMDLINE - 1)) {
+            // SAFETY: the firmware passes `len` characters.
+            let character = unsafe { at.add(index).read_unaligned() };
+            // A character that is not ASCII is in no key and no value.
+            *byte = u8::try_from(character).unwrap_or(b'?');
+        }
+    }
+    line
+}
+
 impl Firmware {
     fn boot(&self, params: Option<BootParams<'_>>) -> Result<core::convert::Infallible, Status> {
         let image = Image::own();
-        serial::line(&[Text("EFI at "), Hex(image.start)]);
         // SAFETY: a call of the firmware. It must not reset the machine while a loader is slow.
         let _ = unsafe { (self.services.set_watchdog_timer)(0, 0, 0, null_mut()) };
         let memory = self
-            .pages(efi::ALLOCATE_MAX_ADDRESS, efi::LOADER_CODE, u64::from(u32::MAX), workspace::LEN)
-            .inspect_err(|_| self.say(&[Text("no free memory below 4 GiB")]))?;
+            .pages(efi::ALLOCATE_MAX_ADDRESS, efi::LOADER_CODE, MAX_ADDRESS, WORKSPACE_LEN)
+            .inspect_err(|_| self.refuse(WORKSPACE_LEN))?;
         // SAFETY: the memory has just been allocated.
         let workspace = unsafe { workspace::at(memory) };
-        match &params {
+        let own = self.protocol::<loaded_image::Protocol>(self.handle, loaded_image::PROTOCOL_GUID);
+        let mut options = [0; CMDLINE];
+        let line = match &params {
             // SAFETY: the boot parameters name the loader's command line.
-            Some(params) => workspace.set_cmdline(image.cmdline, unsafe { workspace::cmdline_of(params) }),
-            None => self.read_options(&image, workspace),
-        }
+            Some(params) => unsafe { workspace::cmdline_of(params) },
+            None => read_options(own, &mut options),
+        };
+        workspace.set_cmdline(image.cmdline, line);
+        self.describe(own, params.is_some(), workspace);
+        workspace.describe_file(&image);
+        workspace.screen = self.screen().unwrap_or_default();
         // SAFETY: the firmware maps everything one to one.
         let rsdp = unsafe { root_pointer(core::ptr::from_ref(self.table) as u64, u64::MAX) };
         let of_loader = params.and_then(|params| params.ramdisk()).map(|(at, len)| Module::new(at, len));
-        let module = of_loader.or_else(|| self.initrd());
+        let module = of_loader.or_else(|| self.offered_initrd()).or_else(|| self.named_initrd(own, line));
         let kernel = image.kernel();
-        let span = kernel.span();
-        // If the firmware itself uses the place, it is free once the boot services have ended.
-        let _ = self.pages(efi::ALLOCATE_ADDRESS, efi::LOADER_DATA, span.start, span.end - span.start);
-        self.map(workspace)?;
-        self.check_place(
-            &kernel,
-            &[
-                image.span(),
-                Span::new(memory, workspace::LEN),
-                module.map_or(Span::default(), |module| Span::new(module.start, module.len)),
-                stack(),
-            ],
-            workspace,
-        )?;
+        let distance = self.place(&kernel)?;
         self.end_services(workspace)?;
-        // SAFETY: the place is RAM that nothing uses any more.
+        // SAFETY: the place has been allocated, and nothing else is done any more.
         unsafe {
             core::arch::asm!("cli", options(nomem, nostack));
-            payload::load(&kernel);
-            leave::enter(workspace, &kernel, rsdp, [module, image.module()])
+            payload::load(&kernel, distance);
+            leave::enter(workspace, &kernel, distance, rsdp, [module, image.module()])
         }
     }
 
-    /// Fails unless the kernel's place is RAM and overlaps none of `taken`.
-    fn check_place(&self, kernel: &Kernel<'_>, taken: &[Span], workspace: &Workspace) -> Result<(), Status> {
-        let span = kernel.span();
-        let is_free = !taken.iter().any(|taken| taken.overlaps(&span));
-        if is_free && Place::is_ram(&span, workspace.map.entries()) {
-            return Ok(());
+    /// Returns the screen of pixels, if the firmware has one whose pixels have 32 bits in memory.
+    fn screen(&self) -> Option<Screen> {
+        let (mut guid, mut at) = (graphics_output::PROTOCOL_GUID, null_mut());
+        // SAFETY: a call of the firmware.
+        check(unsafe { (self.services.locate_protocol)(&raw mut guid, null_mut(), &raw mut at) }).ok()?;
+        // SAFETY: the firmware returns the interface of that protocol, with its present mode.
+        let (mode, info) = unsafe {
+            let mode = &*(*at.cast::<graphics_output::Protocol>()).mode;
+            (mode, &*mode.info)
+        };
+        // The two formats with bytes of red, green and blue, in whichever order.
+        (info.pixel_format <= graphics_output::PIXEL_BLUE_GREEN_RED_RESERVED_8_BIT_PER_COLOR).then(|| {
+            Screen {
+                address: mode.frame_buffer_base,
+                width: info.horizontal_resolution,
+                height: info.vertical_resolution,
+                pitch: info.pixels_per_scan_line * 4,
+                bits: 32,
+            }
+        })
+    }
+
+    /// Allocates memory for the kernel: where it is linked for, or elsewhere below 4 GiB. Returns the
+    /// distance between the two.
+    fn place(&self, kernel: &Kernel<'_>) -> Result<u32, Status> {
+        let (linked, place) = (kernel.span().start, kernel.place());
+        if self.pages(efi::ALLOCATE_ADDRESS, efi::LOADER_DATA, linked, place.len).is_ok() {
+            return Ok(0);
         }
-        self.say(&[
-            Text("the firmware uses the memory from "),
-            Hex(span.start),
-            Text(" to "),
-            Hex(span.end),
-            Text(", where the kernel must lie"),
-        ]);
-        Err(Status::OUT_OF_RESOURCES)
+        let len = place.len + place.align - PAGE;
+        let at = self
+            .pages(efi::ALLOCATE_MAX_ADDRESS, efi::LOADER_DATA, MAX_ADDRESS, len)
+            .inspect_err(|_| self.refuse(len))?;
+        // Firmware that has no memory above the place for which the kernel is linked has none for it.
+        let start = at.next_multiple_of(place.align);
+        start.checked_sub(linked).map(|distance| distance as u32).ok_or(Status::OUT_OF_RESOURCES)
+    }
+
+    /// Says that there is no memory.
+    #[inline(never)]
+    fn refuse(&self, len: u64) {
+        self.say(&[Text("no "), Hex(len), Text(" free bytes of RAM below 4 GiB")]);
     }
 
     /// Allocates memory, and returns its address.
@@ -149,59 +172,6 @@ impl Firmware {
             (self.services.allocate_pages)(how, kind, len.div_ceil(PAGE) as usize, &raw mut at)
         })?;
         Ok(at)
-    }
-
-    /// Reads the command line that the firmware passes: UTF-16.
-    fn read_options(&self, image: &Image, workspace: &mut Workspace) {
-        let mut line = [0; CMDLINE];
-        if let Some(own) = self.protocol::<loaded_image::Protocol>(self.handle, loaded_image::PROTOCOL_GUID) {
-            let (at, len) = (own.load_options.cast::<u16>(), own.load_options_size as usize / 2);
-            for (index, byte) in line.iter_mut().enumerate().take(len.min(CMDLINE - 1)) {
-                // SAFETY: the firmware passes `len` characters.
-                let character = unsafe { at.add(index).read_unaligned() };
-                // A character that is not ASCII is in no key and no value.
-                *byte = u8::try_from(character).unwrap_or(b'?');
-            }
-        }
-        workspace.set_cmdline(image.cmdline, &line);
-    }
-
-    /// Loads the initial RAM disk that the loader offers.
-    fn initrd(&self) -> Option<Module> {
-        let node =
-            |r#type, sub_type, length: u8| device_path::Protocol { r#type, sub_type, length: [length, 0] };
-        let path = InitrdPath {
-            media: node(device_path::TYPE_MEDIA, device_path::Media::SUBTYPE_VENDOR, 20),
-            vendor: INITRD,
-            end: node(device_path::TYPE_END, device_path::End::SUBTYPE_ENTIRE, 4),
-        };
-        let mut guid = load_file2::PROTOCOL_GUID;
-        let (mut at, mut device) = ((&raw const path).cast_mut().cast(), null_mut());
-        // SAFETY: a call of the firmware; the path ends with its end.
-        check(unsafe { (self.services.locate_device_path)(&raw mut guid, &raw mut at, &raw mut device) })
-            .ok()?;
-        let file = self.protocol::<load_file2::Protocol>(device, load_file2::PROTOCOL_GUID)?;
-        let file = core::ptr::from_ref(file).cast_mut();
-        let mut len = 0_usize;
-        // SAFETY: a call of the loader. Without a buffer it tells the length.
-        let _ = unsafe { ((*file).load_file)(file, at, efi::Boolean::FALSE, &raw mut len, null_mut()) };
-        if len == 0 {
-            return None;
-        }
-        let memory = self.pages(efi::ALLOCATE_ANY_PAGES, efi::LOADER_DATA, 0, len as u64).ok()?;
-        let into = memory as *mut c_void;
-        // SAFETY: as above; the buffer has been allocated with this length.
-        let loaded = unsafe { ((*file).load_file)(file, at, efi::Boolean::FALSE, &raw mut len, into) };
-        match check(loaded) {
-            Ok(()) => Some(Module::new(memory, len as u64)),
-            Err(status) => {
-                self.say(&[
-                    Text("the initial RAM disk cannot be read: status "),
-                    Hex(status.as_usize() as u64),
-                ]);
-                None
-            }
-        }
     }
 
     /// Returns a protocol of a handle.
@@ -261,15 +231,8 @@ impl Firmware {
             // SAFETY: the firmware's console takes a string that ends with a zero.
             let _ = unsafe { ((*console).output_string)(console, one.as_mut_ptr()) };
         };
-        serial::write(&[Text("ferrolite: ")], &mut print);
+        "ferrolite: ".bytes().for_each(&mut print);
         serial::write(parts, &mut print);
-        serial::write(&[Text("\r\n")], &mut print);
+        "\r\n".bytes().for_each(&mut print);
     }
-}
-
-/// Returns the part of the firmware's stack that the stub uses.
-fn stack() -> Span {
-    let here: u8 = 0;
-    let at = &raw const here as u64;
-    Span { start: at.saturating_sub(STACK), end: at + STACK }
 }

@@ -1,0 +1,84 @@
+//! kexec: a running Linux, whose network cards are in use, starts the boot file.
+
+use super::trial::Trial;
+use super::with_tools;
+use crate::runner::Case;
+use anyhow::{Context, Result, ensure};
+use fabric::Plug;
+use lab::cluster::Lab;
+use lab::cx3;
+use qemu::linux::{Guest, GuestConfig, Network, Release};
+use std::time::Duration;
+
+/// The longest time for Linux to start, and for a command, on a busy host.
+const BOOT: Duration = Duration::from_secs(240);
+const SOON: Duration = Duration::from_secs(120);
+/// The time after which a command that does not return is given up.
+const GONE: Duration = Duration::from_secs(2);
+
+/// A system call of kexec.
+#[derive(Clone, Copy)]
+struct Call {
+    name: &'static str,
+    option: &'static str,
+    /// The memory of the machine. Linux puts a file as high as it can.
+    memory_mib: u32,
+    /// The least address at which the stub must find itself, and the greatest.
+    at: (u64, u64),
+}
+
+const FOUR_GIB: u64 = 1 << 32;
+const CALLS: [Call; 3] = [
+    Call { name: "load", option: "-c", memory_mib: 1024, at: (0, FOUR_GIB) },
+    Call { name: "load-above-4G", option: "-c", memory_mib: 6144, at: (FOUR_GIB, u64::MAX) },
+    Call { name: "file-load", option: "-s", memory_mib: 1024, at: (0, FOUR_GIB) },
+];
+
+pub(super) fn cases(full: bool) -> Vec<Case> {
+    let case = |call: Call| {
+        let check = move |tools: &super::Tools, log: &std::path::Path| starts(&Trial::new(tools, log)?, call);
+        with_tools(&format!("kexec-{}", call.name), full, check).full_if(true)
+    };
+    CALLS.into_iter().map(case).collect()
+}
+
+/// Boots Linux, and from it the boot file, which joins and counts words.
+fn starts(trial: &Trial<'_>, call: Call) -> Result<()> {
+    let image = cx3::image(Release::Host, &["kexec-tools"])?;
+    let network = Network::numbered(1, Plug::Stream(trial.fabric().socket(0).to_owned()));
+    let config = GuestConfig {
+        name: "linux".into(),
+        memory_mib: call.memory_mib,
+        network: Some(network),
+        management: true,
+        files: vec![
+            ("/ferrolite.efi".into(), trial.image("efi", &[])?),
+            ("/key".into(), trial.key().to_owned()),
+        ],
+        console: Some(trial.console_file()),
+        boot_within: BOOT,
+        ..GuestConfig::default()
+    };
+    let mut guest = Guest::boot(&Lab::get()?.qemu, &image, &config)?;
+    let words = trial.words()?;
+    let load = format!("kexec {} -l /ferrolite.efi --initrd=/key --command-line='{words}'", call.option);
+    guest.check(&load, SOON)?;
+    // The command ends with the Linux that runs it.
+    let gone = guest.run("kexec -e", GONE);
+    ensure!(gone.is_err(), "kexec has returned: {gone:?}");
+    trial.counts_words(&["started by kexec (0xd0), 64-bit entry"])?;
+    let place = trial.entered_at()?;
+    ensure!((call.at.0..call.at.1).contains(&place), "the boot file was entered at {place:#x}");
+    guest.kill();
+    Ok(())
+}
+
+impl Trial<'_> {
+    /// Returns the address at which the loader has put the boot file.
+    fn entered_at(&self) -> Result<u64> {
+        let console = self.console()?;
+        let (_, rest) = console.rsplit_once("entered at 0x").context("no address of the boot file")?;
+        let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
+        Ok(u64::from_str_radix(&digits, 16)?)
+    }
+}
