@@ -133,6 +133,16 @@ fn manager() -> Result<SocketAddrV4, String> {
     text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
 }
 
+/// Returns the random number of this boot.
+fn boot_id() -> u64 {
+    static ID: spin::Once<u64> = spin::Once::new();
+    *ID.call_once(|| {
+        let mut bytes = [0; 8];
+        crate::random::fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    })
+}
+
 /// Returns this node's description for the manager.
 fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
     let attributes = rnic.attributes();
@@ -158,6 +168,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
         cpus: u16::try_from(Machine.cpus()).unwrap_or(u16::MAX),
         apps: apps.iter().map(|app| app.manifest()).collect(),
         boot: BootReport { stages },
+        boot_id: boot_id(),
     }
 }
 
