@@ -17,10 +17,11 @@ static CHART: IrqMutex<Chart> = IrqMutex::new(Chart { stages: [("", 0); MAX_STAG
 pub(crate) fn mark(stage: &'static str) {
     let now = cpu::tsc();
     let mut chart = CHART.lock();
-    let at = chart.len;
+    // A stage may be repeated: an attempt to join. The last time counts.
+    let at = chart.stages.iter().take(chart.len).position(|(name, _)| *name == stage).unwrap_or(chart.len);
     if let Some(slot) = chart.stages.get_mut(at) {
         *slot = (stage, now);
-        chart.len += 1;
+        chart.len = chart.len.max(at + 1);
     }
 }
 

@@ -1,7 +1,13 @@
-//! The kernel command line: `key=value` pairs separated by blanks. An unknown key is an error and is not
-//! ignored.
+//! The keys of the kernel command line and of configuration files, and their values. An unknown key
+//! is an error and is not ignored.
 
-use spin::Once;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bootconfig::{Setting, Settings, Source};
+
+use crate::sync::IrqMutex;
 
 /// A key of the command line.
 pub(crate) struct Key {
@@ -19,29 +25,44 @@ pub(crate) const KEYS: &[Key] = &[
     #[cfg(feature = "selftest")]
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
+        "console",
+        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, framebuffer, none",
+    ),
+    key(
         "fabric",
         "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
     ),
+    key("dns", "IPv4 addresses of DNS servers, separated by commas; DHCP's by default"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
+    key(
+        "link_s",
+        "seconds for which a ConnectX-3's link is waited for; by default for ever with nic=mlx4, 60 with auto",
+    ),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
-    key("manager", "manager's address:port"),
+    key("manager", "manager's address:port or name:port, or several, separated by commas; DHCP's by default"),
     key(
         "mgmt",
         "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
     ),
+    key("mtu", "largest IP packet on the network of a ConnectX-3's Ethernet port, in bytes (1500)"),
     key(
         "nic",
-        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT selects one), or auto (default): mlx4 if there is a card",
+        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT:LAYER selects one, its port, and ib or eth), or auto (default): mlx4 if there is a card",
     ),
     key("node", "this node's name"),
     key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
     key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
+    key("rdma_ip", "IPv4 address of RDMA: manager (default: the manager assigns it), ADDRESS, or dhcp"),
     key(
         "remote",
         "memory that peers can access: all that can be lent (default), arena (LITE's part; arena:MIB sets its size, half by default), or physical (all that a ConnectX-3 can address)",
+    ),
+    key(
+        "retry",
+        "what a node does that cannot join: on (default: it tries again, after 1 s to 60 s), or off: it ends",
     ),
     #[cfg(feature = "selftest")]
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
@@ -62,26 +83,59 @@ fn is_known(name: &str) -> bool {
     }
 }
 
-static CMDLINE: Once<&'static str> = Once::new();
+static SETTINGS: IrqMutex<Settings<'static>> = IrqMutex::new(Settings::new(is_known));
 
-/// Stores the command line and prints its errors on the console. Returns the number of errors.
-pub(crate) fn init(line: &'static str) -> usize {
-    CMDLINE.call_once(|| line);
-    let mut errors = 0;
-    for word in line.split_ascii_whitespace() {
-        match word.split_once('=') {
-            None => {
-                errors += 1;
-                log::error!("command line: `{word}` is not key=value");
-            }
-            Some((name, _)) if !is_known(name) => {
-                errors += 1;
-                log::error!("command line: unknown key `{name}` in `{word}`");
-            }
-            Some(_) => {}
+/// Stores the command line.
+pub(crate) fn add_line(line: &'static str) {
+    SETTINGS.lock().add_line(line);
+}
+
+/// Stores the settings of a file.
+pub(crate) fn add_file(source: Source, bytes: &'static [u8]) {
+    SETTINGS.lock().add_file(source, bytes);
+}
+
+/// Replaces the settings of DHCP, and prints them, if they are others than before.
+pub(crate) fn set_dhcp(line: &[u8]) {
+    static BEFORE: IrqMutex<&str> = IrqMutex::new("");
+    let Ok(line) = core::str::from_utf8(line) else {
+        log::warn!("DHCP: the settings are not UTF-8, and are ignored");
+        return;
+    };
+    if *BEFORE.lock() == line {
+        return;
+    }
+    // The settings last as long as the kernel. A server that changes them does so a few times a day at most.
+    let line: &'static str = Box::leak(Box::from(line));
+    *BEFORE.lock() = line;
+    let problems = SETTINGS.lock().set_dhcp(line);
+    problems.iter().for_each(|problem| log::warn!("{problem}"));
+    report_source(&SETTINGS.lock().clone(), Source::Dhcp);
+}
+
+/// Prints the settings of a source: those that count, and those that another source overrides.
+fn report_source(settings: &Settings<'_>, source: Source) {
+    for (counts, what) in [(true, ""), (false, ", overridden")] {
+        let pair = |setting: Setting<'_>| format!(" {}={}", setting.name, setting.value);
+        let line: String = settings.of(source, counts).map(pair).collect();
+        if !line.is_empty() {
+            log::info!("settings by {source}{what}:{line}");
         }
     }
-    if errors > 0 {
+}
+
+/// Prints the settings of each source, and the errors on the console. Returns the number of errors.
+pub(crate) fn report() -> usize {
+    let settings = SETTINGS.lock().clone();
+    Source::ALL.into_iter().for_each(|source| report_source(&settings, source));
+    for word in settings.of_loaders() {
+        log::info!("command line: `{word}` of a loader is ignored");
+    }
+    let problems = settings.problems();
+    for problem in problems {
+        log::error!("{problem}");
+    }
+    if !problems.is_empty() {
         for k in KEYS {
             crate::println!("  {:<12} {}", k.name, k.help);
         }
@@ -89,31 +143,22 @@ pub(crate) fn init(line: &'static str) -> usize {
             crate::println!("  {LITE}{:<15} {}: {}", setting.name, setting.help, setting.wanted());
         }
     }
-    errors
+    problems.len()
 }
 
-/// Returns the value of `name`, the last one if it occurs more than once.
+/// Returns the value of `name` that counts.
 ///
 /// # Panics
 /// Panics if `name` is not one of [`KEYS`].
 pub(crate) fn get(name: &str) -> Option<&'static str> {
     assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
-    find(CMDLINE.get().copied().unwrap_or(""), name)
+    SETTINGS.lock().get(name).map(|setting| setting.value)
 }
 
-/// Returns the value of `name` on a line that is not stored yet; see [`get`].
-pub(crate) fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.split_ascii_whitespace()
-        .rev()
-        .filter_map(|w| w.split_once('='))
-        .find(|(k, _)| *k == name)
-        .map(|(_, v)| v)
-}
-
-/// Returns LITE's settings on the command line, in order: the name without [`LITE`], and the value.
-pub(crate) fn lite_settings() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let line = CMDLINE.get().copied().unwrap_or("");
-    line.split_ascii_whitespace().filter_map(|word| word.strip_prefix(LITE)?.split_once('='))
+/// Returns LITE's settings: the name without [`LITE`], and the value.
+pub(crate) fn lite_settings() -> Vec<(&'static str, &'static str)> {
+    let settings = SETTINGS.lock();
+    settings.iter().filter_map(|setting| Some((setting.name.strip_prefix(LITE)?, setting.value))).collect()
 }
 
 /// Returns the value of `name` as a number, or `default` if the key is absent. Reports a value that is not a
@@ -122,7 +167,7 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
     match get(name) {
         None => default,
         Some(v) => v.parse().unwrap_or_else(|_| {
-            log::error!("command line: `{name}={v}` is not a number; using {default}");
+            log::error!("`{name}={v}` is not a number; using {default}");
             default
         }),
     }

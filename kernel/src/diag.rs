@@ -11,6 +11,7 @@ use x86_64::VirtAddr;
 
 use crate::arch::{self, cpu};
 use crate::console;
+use crate::former;
 use crate::mm::{self, heap};
 use crate::power::{self, Code};
 
@@ -121,6 +122,7 @@ fn die(code: Code, cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: 
     }
     let mut line = Line { bytes: [0; 240], len: 0 };
     let _ = line.write_fmt(cause);
+    former::keep(line.as_str());
     console::print_dying(format_args!("\nFATAL on cpu {me}: {cause}\n"));
     if let Some(task) = CURRENT_TASK.get().and_then(|hook| hook()) {
         console::print_dying(format_args!("in task `{task}`\n"));

@@ -27,9 +27,11 @@ mod arch;
 mod boot;
 mod chart;
 mod cmdline;
+mod config;
 mod console;
 mod diag;
 mod exec;
+mod former;
 mod io_addresses;
 mod machine;
 mod mlx4;
@@ -46,6 +48,8 @@ mod smp;
 mod sync;
 mod time;
 mod virtio;
+#[cfg(feature = "selftest")]
+mod warm;
 
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -62,23 +66,25 @@ core::arch::global_asm!(include_str!("boot/entry.s"), options(att_syntax));
 
 /// The address of a local APIC's registers if ACPI names none.
 const LOCAL_APIC: u64 = 0xfee0_0000;
-/// The longest time for the other processors to start.
-const PROCESSORS_WITHIN: Duration = Duration::from_secs(1);
+/// The time without the arrival of a processor after which the boot goes on without the others.
+const PROCESSORS_SILENCE: Duration = Duration::from_secs(2);
 /// The time after which the drivers and the boot have finished, and the inventory of devices is printed.
 const INVENTORY_AFTER: Duration = Duration::from_millis(400);
 
 /// The entry from `boot/entry.s`: in long mode, with the boot page tables, on the boot stack, with interrupts
-/// off.
+/// off. `image` is the physical address of the image.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
+extern "C" fn kernel_entry(start_info: u64, tsc: u64, image: u64) -> ! {
     time::start(tsc);
+    mm::set_image_place(image);
     sync::set_wait_hook(diag::end_if_dying);
     cpu::init_floating_point();
     cpu::init_memory_types();
     arch::mem::init();
     console::init();
-    // SAFETY: the loader passed `start_info`, and the boot page tables map the first 4 GiB one to one.
+    // SAFETY: the loader passed `start_info`, and the boot page tables contain the direct map of 4 GiB.
     let boot = unsafe { boot::init(start_info) };
+    pci::quiet::early();
     // SAFETY: called once, with this machine's memory map.
     unsafe { mm::init_frames(boot) };
     chart::mark("loader info");
@@ -87,8 +93,9 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     chart::mark("acpi");
     // SAFETY: called once, after the frame allocator was initialised.
     unsafe { mm::init_paging(boot, acpi.processors.len().clamp(1, percpu::MAX_CPUS)) };
+    mm::set_numa(&acpi.numa);
     chart::mark("page tables");
-    if let Err(e) = stacks::map_all(0) {
+    if let Err(e) = stacks::map_all(0, 0) {
         panic!("no stacks: {e}");
     }
     let top = Stack { cpu: 0, kind: Kind::Main }.top();
@@ -102,14 +109,18 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
 extern "C" fn on_own_stack() -> ! {
     let (boot, acpi) = (boot::info(), acpi::tables());
     start_boot_processor(acpi);
+    former::find(boot, boot.ram.start_page(&boot.modules));
     let (cpus, clock_source) = start_clock_and_processors(acpi);
-    let errors = cmdline::init(boot.cmdline());
+    // SAFETY: called once; no driver has started.
+    unsafe { config::init(boot) };
+    console::choose(cmdline::get("console"), acpi.console, boot.framebuffer);
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
     inventory(boot, acpi, cpus, clock_source);
+    let errors = cmdline::report();
     if errors > 0 {
-        log::error!("{errors} errors on the command line: this node does not start");
+        log::error!("{errors} errors in the configuration: this node does not start");
         power::exit(power::Code::Refused);
     }
     if let Some(us) = cmdline::get("spin_us") {
@@ -134,11 +145,15 @@ fn start_boot_processor(acpi: &Tables) {
         nmi: console::report_nmi,
         interrupt: exec::on_interrupt,
     });
-    apic::init(|| {
+    apic::init(acpi.keep_xapic, || {
         let at = acpi.local_apic.unwrap_or(PhysAddr::new_truncate(LOCAL_APIC));
         mm::map_device(at, mm::PAGE).unwrap_or_else(|e| panic!("local APIC at {at:?}: {e}"))
     });
     apic::enable();
+    match interrupts::drain() {
+        0 => {}
+        stale => log::warn!("{stale} interrupts of devices came that a former kernel has set up"),
+    }
 }
 
 /// Starts the other processors, and measures the clock meanwhile. Returns the number of running processors
@@ -146,23 +161,19 @@ fn start_boot_processor(acpi: &Tables) {
 fn start_clock_and_processors(acpi: &Tables) -> (usize, &'static str) {
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
-    power::init(power::Registers {
-        reset: acpi.reset,
-        sleep_control: acpi.sleep_control,
-        soft_off: acpi.soft_off,
-    });
+    power::init(acpi.power);
     random::init();
     exec::init_this_cpu();
-    percpu::announce(apic::id());
+    percpu::announce(apic::id(), acpi.numa.node_of(apic::id()).unwrap_or(0));
     chart::mark("interrupts");
     // SAFETY: called once; page tables and heap are final.
-    unsafe { smp::start(&acpi.processors) };
+    let starting = unsafe { smp::start(acpi, boot::info()) };
     let (hertz, source) = clock.finish();
     time::set_hertz(hertz);
     sync::set_hertz(hertz);
     apic::calibrate_finish(timer, hertz);
     chart::mark("clock");
-    let cpus = smp::wait(PROCESSORS_WITHIN, &acpi.processors);
+    let cpus = starting.map_or(1, |starting| starting.wait(PROCESSORS_SILENCE));
     chart::mark("processors");
     (cpus, source)
 }
@@ -173,17 +184,25 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
     log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
-    log::info!("memory {} MiB, {} MiB free; {mode}, timer {timer}", total >> 20, free >> 20);
+    let image = mm::image().phys;
+    log::info!(
+        "memory {} MiB, {} MiB free, image at {image:#x}; {mode}, timer {timer}",
+        total >> 20,
+        free >> 20
+    );
     log::info!(
         "clock {}.{:03} MHz by {clock_source}",
         time::hertz() / 1_000_000,
         time::hertz() / 1000 % 1000
     );
-    if boot.ram.dropped + boot.modules.dropped > 0 {
-        log::warn!("{} regions of the memory map are not used", boot.ram.dropped + boot.modules.dropped);
+    if boot.ram.dropped() + boot.modules.dropped > 0 {
+        log::warn!("{} regions of the memory map are not used", boot.ram.dropped() + boot.modules.dropped);
     }
     if acpi.processors.is_empty() {
         log::warn!("ACPI lists no processors: only the boot processor is used");
+    }
+    if let Some(words) = former::words() {
+        log::warn!("the former boot of this machine ended: {words}");
     }
     if !random::is_seeded() {
         log::error!(

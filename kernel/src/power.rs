@@ -9,15 +9,26 @@
 //! | [`Code::SelftestFailed`] | 0x04 | 9 |
 //! | [`Code::Refused`] | 0x05 | 11 |
 //!
-//! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it, a success is a soft power-off by
-//! ACPI, and a failure is a reset (so that a server boots again). A machine without these registers halts.
+//! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it, and on real machines, a success
+//! turns the machine off, and a failure resets it (so that a server boots again), by the steps of
+//! [`firmware::power`].
 
+use core::time::Duration;
+use firmware::Register;
+use firmware::power::{Power, SLEEP_BITS, Step};
 use spin::Once;
+use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
 
 use crate::arch::cpu;
-use crate::boot::acpi::Register;
-use crate::mm;
+use crate::{mm, time};
+
+/// The time that a step gets to end the machine, before the next one is tried.
+const STEP: Duration = Duration::from_millis(100);
+/// The longest time for firmware to give up ACPI's registers.
+const TAKE: Duration = Duration::from_secs(3);
+/// `SCI_EN` of a PM1 control register.
+const SCI_EN: u16 = 1;
 
 /// The reason for which the machine ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,65 +48,109 @@ pub(crate) enum Code {
     Refused = 0x05,
 }
 
-/// ACPI's registers for reset and power-off.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Registers {
-    /// Reset register and value.
-    pub reset: Option<(Register, u8)>,
-    /// Sleep control register (hardware-reduced).
-    pub sleep_control: Option<Register>,
-    /// PM1a control port and `SLP_TYP`.
-    pub soft_off: Option<(u16, u8)>,
-}
-
-static REGISTERS: Once<Registers> = Once::new();
+static REGISTERS: Once<Power> = Once::new();
 
 /// Stores the registers, and maps them while mappings can still be added.
-pub(crate) fn init(registers: Registers) {
-    for register in [registers.reset.map(|(r, _)| r), registers.sleep_control].into_iter().flatten() {
-        if let Register::Memory(at) = register
-            && let Err(e) = mm::map_device(at, 1)
-        {
-            log::warn!("power register at {at:?}: {e}");
+pub(crate) fn init(registers: Power) {
+    for at in registers.in_memory() {
+        if let Err(e) = mm::map_device(PhysAddr::new_truncate(at), 2) {
+            log::warn!("power register at {at:#x}: {e}");
         }
     }
     REGISTERS.call_once(|| registers);
 }
 
+/// Returns the address of a register in memory, if it is mapped.
+fn mapped(at: u64) -> Option<*mut u8> {
+    let at = mm::phys_to_virt(PhysAddr::new_truncate(at));
+    mm::is_mapped(at).then_some(at)
+}
+
 fn write(register: Register, value: u8) {
     match register {
-        // SAFETY: ACPI names this register for this purpose, and the machine ends here.
+        // SAFETY: a register for this purpose, by ACPI or by convention; the machine ends here.
         Register::Port(port) => unsafe { Port::new(port).write(value) },
         Register::Memory(at) => {
-            let at = mm::phys_to_virt(at);
-            if mm::virt_to_phys(at).is_some() {
-                // SAFETY: the register was mapped by `init`. ACPI names it for this purpose, and the machine
-                // ends here.
+            if let Some(at) = mapped(at) {
+                // SAFETY: as above; it was mapped by `init`.
                 unsafe { at.write_volatile(value) };
             }
         }
     }
 }
 
+fn read_wide(register: Register) -> u16 {
+    match register {
+        // SAFETY: reading a PM1 control register has no side effect.
+        Register::Port(port) => unsafe { Port::new(port).read() },
+        // SAFETY: as above; it was mapped by `init`.
+        Register::Memory(at) => mapped(at).map_or(0, |at| unsafe { at.cast::<u16>().read_volatile() }),
+    }
+}
+
+fn write_wide(register: Register, value: u16) {
+    match register {
+        // SAFETY: as in `write`.
+        Register::Port(port) => unsafe { Port::new(port).write(value) },
+        Register::Memory(at) => {
+            if let Some(at) = mapped(at) {
+                // SAFETY: as in `write`.
+                unsafe { at.cast::<u16>().write_volatile(value) };
+            }
+        }
+    }
+}
+
+/// Takes a step, and waits for its effect.
+fn take(step: Step) {
+    match step {
+        Step::TakeAcpi { pm1, port, value } => {
+            if read_wide(pm1) & SCI_EN != 0 {
+                return;
+            }
+            write(Register::Port(port), value);
+            let begun = time::now();
+            while read_wide(pm1) & SCI_EN == 0 && time::now() < begun + TAKE {
+                core::hint::spin_loop();
+            }
+        }
+        Step::Sleep(register, bits) => {
+            let kept = read_wide(register) & !SLEEP_BITS;
+            // Some chipsets take the sleep type only before the enable bit.
+            write_wide(register, kept | bits & !(1 << 13));
+            write_wide(register, kept | bits);
+            time::spin_for(STEP);
+        }
+        Step::Write(register, value) => {
+            write(register, value);
+            time::spin_for(STEP);
+        }
+        Step::TripleFault => cpu::triple_fault(),
+    }
+}
+
+/// Turns the machine off. It halts if that is not possible.
+pub(crate) fn off() -> ! {
+    cpu::interrupts_off();
+    REGISTERS.get().copied().unwrap_or_default().off().for_each(take);
+    crate::console::print_dying(format_args!("this machine cannot be turned off: halted\n"));
+    cpu::halt_for_ever()
+}
+
+/// Resets the machine.
+pub(crate) fn reset() -> ! {
+    cpu::interrupts_off();
+    REGISTERS.get().copied().unwrap_or_default().reset().for_each(take);
+    cpu::halt_for_ever()
+}
+
 /// Ends the machine. Prints nothing, and takes no lock except the console's, for which it does not wait.
 pub(crate) fn exit(code: Code) -> ! {
     cpu::interrupts_off();
     crate::console::print_dying(format_args!(""));
-    // SAFETY: this is QEMU's isa-debug-exit; on other machines nothing answers at this port.
-    unsafe { Port::new(0xf4).write(code as u32) };
-    if let Some(registers) = REGISTERS.get() {
-        if code == Code::Success {
-            const SLEEP_ENABLE: u8 = 1 << 5;
-            if let Some(register) = registers.sleep_control {
-                write(register, 5 << 2 | SLEEP_ENABLE);
-            }
-            if let Some((port, slp_typ)) = registers.soft_off {
-                // SAFETY: as in `write`.
-                unsafe { Port::new(port).write(u16::from(slp_typ) << 10 | 1 << 13) };
-            }
-        } else if let Some((register, value)) = registers.reset {
-            write(register, value);
-        }
+    if cpu::is_virtual() {
+        // SAFETY: this is QEMU's isa-debug-exit; on other virtual machines nothing answers at this port.
+        unsafe { Port::new(0xf4).write(code as u32) };
     }
-    cpu::halt_for_ever()
+    if code == Code::Success { off() } else { reset() }
 }

@@ -72,7 +72,7 @@ pub enum FromClient {
         name: String,
     },
     /// Goes on with a job whose connection has ended with the manager's process. The answers are those that
-    /// the job has not given yet; `Accepted` means that the job begins anew.
+    /// the job has not given yet; `Accepted` means that the job starts again.
     Attach {
         /// The job.
         job: JobId,
@@ -179,7 +179,7 @@ pub enum ToClient {
         /// True if members with larger ids follow on another page.
         more: bool,
     },
-    /// The job has started, or starts anew because the manager was restarted while input came: then the
+    /// The job has started, or starts again because the manager was restarted while input came: then the
     /// client sends its input again, and what came of the job before is void.
     Accepted {
         /// The job's number.

@@ -193,6 +193,12 @@ pub enum ToManager {
         /// The number of the queue pair.
         queue_pair: Option<QpNum>,
     },
+    /// The former boot of the node's machine ended by a failure, which the node may not have been
+    /// able to tell.
+    FormerEnd {
+        /// The reason.
+        reason: Reason,
+    },
     /// The answer to [`ToNode::AskJobs`].
     Jobs {
         /// The node's parts of jobs, and those that have ended and that the manager has not told it to

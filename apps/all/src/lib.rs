@@ -29,6 +29,8 @@ pub fn all() -> Vec<Box<dyn App>> {
         vec![Box::new(echo::Echo)],
         #[cfg(feature = "graph")]
         graph::apps(),
+        #[cfg(feature = "log")]
+        logjob::apps(),
         // The next application: `cargo xtask new-app` inserts its line above this one.
     ];
     apps.into_iter().flatten().collect()

@@ -4,7 +4,7 @@ use crate::generate::{Generator, MAX_SCALE, Model};
 use crate::programs::{ONE, Stop};
 use alloc::format;
 use alloc::string::{String, ToString};
-use core::str::FromStr;
+use runtime::{Arg, Syntax};
 
 /// An algorithm, which is an application of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,16 +37,16 @@ impl Algorithm {
         }
     }
 
-    /// Returns a description for users, without the arguments that all graph applications have.
-    #[must_use]
-    pub fn about(self) -> &'static str {
-        match self {
-            Self::PageRank => "ranks the vertices of a graph: [iterations=K | tolerance=T] [undirected=true]",
-            Self::Components => "finds the connected components of a graph",
-            Self::Bfs => "counts the edges from a vertex to all others: source=ID [undirected=true]",
-            Self::Sssp => "finds shortest paths from a vertex: source=ID [weights=true] [undirected=true]",
-            Self::Triangles => "counts the triangles of a graph: [each=true]",
-        }
+    /// Returns the name, the purpose and the arguments.
+    pub(crate) fn syntax(self) -> Syntax {
+        let (about, args): (_, &[Arg]) = match self {
+            Self::PageRank => ("ranks the vertices of a graph", &PAGERANK),
+            Self::Components => ("finds the connected components of a graph", &COMMON),
+            Self::Bfs => ("counts the edges from a vertex to all others", &BFS),
+            Self::Sssp => ("finds shortest paths from a vertex", &SSSP),
+            Self::Triangles => ("counts the triangles of a graph", &TRIANGLES),
+        };
+        Syntax { name: self.name(), about, args }
     }
 
     /// Returns true if the algorithm always lets an edge lead in both directions, also without
@@ -54,24 +54,35 @@ impl Algorithm {
     fn is_undirected(self) -> bool {
         matches!(self, Self::Components | Self::Triangles)
     }
-
-    /// Returns true if the algorithm accepts an argument.
-    fn accepts(self, key: &str) -> bool {
-        match key {
-            "vertices" | "generate" | "scale" | "degree" | "seed" | "hub" => true,
-            "iterations" | "tolerance" => self == Self::PageRank,
-            "undirected" => !self.is_undirected(),
-            "source" => matches!(self, Self::Bfs | Self::Sssp),
-            "weights" => self == Self::Sssp,
-            "each" => self == Self::Triangles,
-            _ => false,
-        }
-    }
 }
 
-/// The arguments of every graph application.
-pub(crate) const COMMON: &str =
-    "[vertices=FILE] [generate=rmat|uniform scale=S [degree=16] [seed=1]] [hub=EDGES]";
+const UNDIRECTED: Arg = Arg::optional("undirected", "true");
+const SOURCE: Arg = Arg::required("source", "ID");
+
+/// Returns the arguments of an algorithm and those that all of them have.
+const fn with_common<const N: usize, const ALL: usize>(own: [Arg; N]) -> [Arg; ALL] {
+    let mut all = [UNDIRECTED; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < N { own[at] } else { COMMON[at - N] };
+        at += 1;
+    }
+    all
+}
+
+const COMMON: [Arg; 6] = [
+    Arg::optional("vertices", "FILE"),
+    Arg::optional("generate", "rmat|uniform"),
+    Arg::optional("scale", "S"),
+    Arg::optional("degree", "16"),
+    Arg::optional("seed", "1"),
+    Arg::optional("hub", "EDGES"),
+];
+const PAGERANK: [Arg; 9] =
+    with_common([Arg::optional("iterations", "K"), Arg::optional("tolerance", "T"), UNDIRECTED]);
+const BFS: [Arg; 8] = with_common([SOURCE, UNDIRECTED]);
+const SSSP: [Arg; 9] = with_common([SOURCE, Arg::optional("weights", "true"), UNDIRECTED]);
+const TRIANGLES: [Arg; 7] = with_common([Arg::optional("each", "true")]);
 
 /// The arguments of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,28 +105,10 @@ pub struct Args {
     pub hub: Option<u64>,
 }
 
-/// Returns the value of an argument, which must be from `least` to `most`.
-fn number<T: FromStr + PartialOrd + ToString>(
-    key: &str,
-    value: &str,
-    least: T,
-    most: T,
-) -> Result<T, String> {
-    let parsed = value.parse().ok().filter(|number| *number >= least && *number <= most);
-    parsed.ok_or_else(|| {
-        format!("{key}={value}: want a number from {} to {}", least.to_string(), most.to_string())
-    })
-}
-
-fn flag(key: &str, value: &str) -> Result<bool, String> {
-    value.parse().map_err(|_| format!("{key}={value}: want true or false"))
-}
-
 /// Returns a tolerance in parts of [`ONE`].
-fn tolerance(value: &str) -> Result<u64, String> {
-    let parsed = value.parse::<f64>().ok().filter(|number| *number >= 1e-18 && *number <= 2.0);
-    let fixed = parsed.map(|number| (number * ONE as f64) as u64);
-    fixed.ok_or_else(|| format!("tolerance={value}: want a number from 1e-18 to 2"))
+fn tolerance(value: &str) -> Option<u64> {
+    let parsed = value.parse::<f64>().ok().filter(|number| *number >= 1e-18 && *number <= 2.0)?;
+    Some((parsed * ONE as f64) as u64)
 }
 
 impl Args {
@@ -124,64 +117,43 @@ impl Args {
     /// # Errors
     /// A reason for users, in one line.
     pub fn parse(algorithm: Algorithm, args: &[String]) -> Result<Self, String> {
-        let usage = |why: String| format!("{} {why}; {}; {COMMON}", algorithm.name(), algorithm.about());
-        let mut parsed = Self {
-            stop: Stop::Tolerance(ONE / 1_000_000_000),
-            source: 0,
-            undirected: algorithm.is_undirected(),
-            weights: false,
-            each: false,
-            vertices: None,
-            generator: None,
-            hub: None,
+        let syntax = algorithm.syntax();
+        let args = syntax.read(args)?;
+        let iterations = args.number("iterations", 0..=1_000_000)?;
+        let stop = match (iterations, args.text("tolerance")) {
+            (Some(_), Some(_)) => return Err(syntax.complaint("want either iterations= or tolerance=")),
+            (Some(iterations), None) => Stop::Iterations(iterations),
+            (None, Some(value)) => Stop::Tolerance(tolerance(value).ok_or_else(|| {
+                syntax.complaint(&format!("tolerance={value}: want a number from 1e-18 to 2"))
+            })?),
+            (None, None) => Stop::Tolerance(ONE / 1_000_000_000),
         };
-        let (mut stops, mut source) = (0, None);
-        let mut generator = Generator { model: Model::Rmat, scale: 0, degree: 16, seed: 1 };
-        let (mut model, mut scale, mut shaped) = (None, None, false);
-        for arg in args {
-            let Some((key, value)) = arg.split_once('=').filter(|(key, _)| algorithm.accepts(key)) else {
-                return Err(usage(format!("does not know the argument {arg:?}")));
-            };
-            match key {
-                "iterations" => parsed.stop = Stop::Iterations(number(key, value, 0, 1_000_000)?),
-                "tolerance" => parsed.stop = Stop::Tolerance(tolerance(value)?),
-                "source" => source = Some(number(key, value, 0, u64::MAX)?),
-                "undirected" => parsed.undirected = flag(key, value)?,
-                "weights" => parsed.weights = flag(key, value)?,
-                "each" => parsed.each = flag(key, value)?,
-                "hub" => parsed.hub = Some(number(key, value, 1, u64::MAX)?),
-                "vertices" => parsed.vertices = Some(value.to_string()),
-                "scale" => scale = Some(number(key, value, 0, MAX_SCALE)?),
-                "degree" => generator.degree = number(key, value, 1, 1 << 16)?,
-                "seed" => generator.seed = number(key, value, 0, u64::MAX)?,
-                _ => model = Some(self::model(value)?),
-            }
-            stops += u32::from(matches!(key, "iterations" | "tolerance"));
-            shaped |= matches!(key, "scale" | "degree" | "seed");
-        }
-        if stops > 1 {
-            return Err(usage("takes either iterations= or tolerance=, once".to_string()));
-        }
-        parsed.generator = match (model, scale) {
-            (Some(model), Some(scale)) => Some(Generator { model, scale, ..generator }),
-            (Some(_), None) => return Err(usage("needs scale= for a generated graph".to_string())),
-            (None, _) if shaped => {
-                return Err(usage("needs generate= for scale=, degree= and seed=".to_string()));
-            }
-            (None, _) => None,
-        };
-        if algorithm.accepts("source") {
-            parsed.source = source.ok_or_else(|| usage("needs source=ID".to_string()))?;
-        }
-        Ok(parsed)
+        Ok(Self {
+            stop,
+            source: args.number("source", 0..=u64::MAX)?.unwrap_or(0),
+            undirected: algorithm.is_undirected() || args.flag("undirected")?,
+            weights: args.flag("weights")?,
+            each: args.flag("each")?,
+            vertices: args.text("vertices").map(ToString::to_string),
+            generator: generator(&syntax, &args)?,
+            hub: args.number("hub", 1..=u64::MAX)?,
+        })
     }
 }
 
-fn model(value: &str) -> Result<Model, String> {
-    match value {
-        "rmat" => Ok(Model::Rmat),
-        "uniform" => Ok(Model::Uniform),
-        _ => Err(format!("generate={value}: want rmat or uniform")),
+/// Returns the generated graph, if there is one.
+fn generator(syntax: &Syntax, args: &runtime::Args<'_>) -> Result<Option<Generator>, String> {
+    let model = args.one_of("generate", &[("rmat", Model::Rmat), ("uniform", Model::Uniform)])?;
+    let scale = args.number("scale", 0..=MAX_SCALE)?;
+    let degree = args.number("degree", 1..=1 << 16)?;
+    let seed = args.number("seed", 0..=u64::MAX)?;
+    match (model, scale) {
+        (Some(model), Some(scale)) => {
+            Ok(Some(Generator { model, scale, degree: degree.unwrap_or(16), seed: seed.unwrap_or(1) }))
+        }
+        (Some(_), None) => Err(syntax.complaint("a generated graph needs scale=")),
+        (None, None) if degree.is_none() && seed.is_none() => Ok(None),
+        (None, _) => Err(syntax.complaint("scale=, degree= and seed= need generate=")),
     }
 }
 
@@ -212,21 +184,22 @@ mod tests {
     #[test]
     fn wrong_arguments_are_refused_in_one_line() {
         for (algorithm, args, says) in [
-            (Algorithm::PageRank, "twenty", "does not know the argument \"twenty\""),
-            (Algorithm::PageRank, "source=6", "does not know the argument \"source=6\""),
+            (Algorithm::PageRank, "twenty", "unknown argument \"twenty\""),
+            (Algorithm::PageRank, "source=6", "unknown argument \"source=6\""),
             (Algorithm::PageRank, "iterations=-1", "want a number from 0 to 1000000"),
             (Algorithm::PageRank, "iterations=1 tolerance=1", "either iterations= or tolerance="),
             (Algorithm::PageRank, "tolerance=0", "want a number from 1e-18 to 2"),
             (Algorithm::PageRank, "tolerance=nan", "want a number from 1e-18 to 2"),
-            (Algorithm::Bfs, "", "needs source=ID"),
-            (Algorithm::Components, "undirected=true", "does not know the argument"),
+            (Algorithm::Bfs, "", "source=ID is missing"),
+            (Algorithm::Components, "undirected=true", "unknown argument"),
             (Algorithm::Sssp, "source=6 weights=yes", "want true or false"),
-            (Algorithm::Components, "generate=rmat", "needs scale="),
-            (Algorithm::Components, "scale=3", "needs generate="),
+            (Algorithm::Components, "generate=rmat", "a generated graph needs scale="),
+            (Algorithm::Components, "scale=3", "need generate="),
             (Algorithm::Components, "generate=tree scale=3", "want rmat or uniform"),
         ] {
             let error = parse(algorithm, args).unwrap_err();
-            assert!(error.contains(says) && !error.contains('\n'), "{error}");
+            let usage = format!("; usage: {}", algorithm.syntax().usage());
+            assert!(error.contains(says) && error.ends_with(&usage) && !error.contains('\n'), "{error}");
         }
     }
 }

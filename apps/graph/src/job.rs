@@ -1,6 +1,7 @@
 //! The applications: from the input of a job to its output.
 
 use crate::args::{Algorithm, Args};
+use crate::binary::{Binary, FaultAt};
 use crate::components::components;
 use crate::edge::{Edge, push, with_room};
 use crate::engine::{Outcome, run};
@@ -61,8 +62,7 @@ impl Graph {
 
 impl App for Graph {
     fn manifest(&self) -> AppManifest {
-        let (name, about) = (self.0.name().to_string(), self.0.about().to_string());
-        AppManifest { name, about, cut: CutRule::after(|byte| byte == b'\n') }
+        self.0.syntax().manifest(CutRule::after(|byte| byte == b'\n'))
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {
@@ -97,10 +97,6 @@ fn vertices_file(start: &JobStart, name: &str) -> Option<usize> {
     let is_it = |full: &str| full == name || full.rsplit('/').next() == Some(name);
     start.inputs.iter().position(|file| is_it(&file.name))
 }
-
-/// A wrong line of the input: the number of the file, the offset, and the reason for users. The order is
-/// that of the places.
-type FaultAt = (u32, u64, String);
 
 /// The counts of a report.
 type Counts = Vec<(String, u64)>;
@@ -163,10 +159,25 @@ impl Node<'_> {
             input.hub = Some(u64::MAX);
         }
         let mut fault: Option<FaultAt> = None;
-        for split in self.job.take_splits() {
+        let splits = self.job.take_splits();
+        let lens: Vec<u64> = self.job.start().inputs.iter().map(|file| file.len).collect();
+        let mut binary = Binary::open(net, &lens, &splits, self.args.weights).await?;
+        for split in splits {
+            if binary.has(split.file) {
+                let mut add = |from, to, weight| self.add_weighed(&mut input, from, to, weight);
+                binary.split(&split, &mut add).await?;
+                continue;
+            }
+            // A file with a wrong header is in no form.
+            if binary.fault.is_some() {
+                break;
+            }
             let found = self.parse(split, &mut input).await?;
             fault = [fault, found].into_iter().flatten().min();
         }
+        let mut add = |from, to, weight| self.add_weighed(&mut input, from, to, weight);
+        let found = binary.finish(net, &mut add).await?;
+        fault = [fault, found].into_iter().flatten().min();
         if let Some(generator) = self.args.generator {
             self.generate(generator, &mut input).await?;
         }
@@ -218,6 +229,12 @@ impl Node<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Adds an edge with its weight, if weights count.
+    fn add_weighed(&self, input: &mut Input, from: u64, to: u64, weight: u32) -> Result<(), JobError> {
+        let weight = if self.args.weights { weight } else { 1 };
+        self.add(input, Edge { to, from, weight })
     }
 
     /// Adds an edge, and the reverse edge of an undirected graph. A loop only adds its vertex, except for

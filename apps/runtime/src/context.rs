@@ -17,7 +17,7 @@ use core::fmt;
 use core::future::Future;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
-use lite::{Lite, Lmr, Permissions, Scope};
+use lite::{FunctionId, Lite, Lmr, Permissions, Scope};
 use platform::{Instant, Pages};
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
@@ -28,6 +28,9 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(1800);
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 /// The least time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The first number of the jobs' own functions and mailboxes; the job's number is added.
+const JOB_PORTS: FunctionId = 0x4b00_0000;
 
 /// One node's part of a job. Clones refer to the same job.
 #[derive(Clone)]
@@ -201,18 +204,50 @@ impl JobContext {
     pub fn alloc(&self, len: u64) -> BoxFuture<'_, Result<Region, JobError>> {
         Box::pin(async move {
             let lite = &self.0.lite.with_deadline(MEMORY_TIMEOUT);
-            let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
-                Err(lite::Error::NoMemory { asked, free }) => {
-                    return Err(JobError::OutOfMemory { wanted: asked, has: free });
-                }
-                other => other.during("allocating memory")?,
-            };
-            let mut regions = self.0.regions.lock();
-            regions.next += 1;
-            let number = regions.next;
-            regions.live.insert(number, Allocated { lmr: lmr.clone(), names: Vec::new() });
-            Ok(Region { number, lmr })
+            self.keep_region(lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await)
         })
+    }
+
+    /// Turns pages into LITE memory on this node, with their content: without a copy on an appliance. The
+    /// memory is freed at the end of the job.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::OutOfMemory`] if the node has too little memory for a copy that it needs.
+    ///
+    /// ```
+    /// # async fn example(job: &runtime::JobContext) -> Result<(), runtime::JobError> {
+    /// let mut table = job.pages(1 << 20)?;
+    /// table.fill(7);
+    /// let region = job.alloc_pages(table).await?;
+    /// job.publish(&region, "table").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn alloc_pages(&self, pages: Pages) -> BoxFuture<'_, Result<Region, JobError>> {
+        Box::pin(async move {
+            let lite = &self.0.lite.with_deadline(MEMORY_TIMEOUT);
+            let made = async {
+                let memory = lite.own_pages(pages).await?;
+                lite.register_memory(memory, Permissions::all()).await
+            };
+            self.keep_region(made.await)
+        })
+    }
+
+    /// Notes a new region, which ends with the job.
+    fn keep_region(&self, made: Result<Lmr, lite::Error>) -> Result<Region, JobError> {
+        let lmr = match made {
+            Err(lite::Error::NoMemory { asked, free }) => {
+                return Err(JobError::OutOfMemory { wanted: asked, has: free });
+            }
+            other => other.during("allocating memory")?,
+        };
+        let mut regions = self.0.regions.lock();
+        regions.next += 1;
+        let number = regions.next;
+        regions.live.insert(number, Allocated { lmr: lmr.clone(), names: Vec::new() });
+        Ok(Region { number, lmr })
     }
 
     /// Frees memory of [`alloc`](Self::alloc) before the job's end.
@@ -264,6 +299,21 @@ impl JobContext {
             let number = job.0.collectives.fetch_add(1, Ordering::Relaxed);
             Collective::open(job, number, rooms).await
         })
+    }
+
+    /// Returns one of the job's 256 numbers for functions and mailboxes: the same on all nodes of
+    /// the job, and another one than those of other jobs that run at the same time. Functions that
+    /// are registered through [`lite`](Self::lite) end with the job.
+    ///
+    /// ```
+    /// # fn example(job: &runtime::JobContext) -> Result<(), lite::Error> {
+    /// let mailbox = job.lite().open_mailbox(job.port(0), lite::RpcOptions::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn port(&self, number: u8) -> FunctionId {
+        JOB_PORTS | (self.id().0 as u32 & 0xffff) << 8 | u32::from(number)
     }
 
     /// Waits until all nodes of the job have called this with the same name.

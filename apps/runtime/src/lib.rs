@@ -15,6 +15,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod args;
 mod collective;
 mod context;
 mod dataset;
@@ -31,6 +32,7 @@ mod task;
 pub mod testing;
 mod usage;
 
+pub use args::{Arg, Args, Syntax};
 pub use collective::{Collective, Reduce};
 pub use context::{JobContext, Region};
 pub use error::JobError;

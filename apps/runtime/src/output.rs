@@ -1,4 +1,5 @@
-//! The output of a job, sent to the manager in pieces within a window that the client's acknowledgements move.
+//! The output of a job, sent to the manager in pieces within a window that the client's
+//! acknowledgements move.
 
 use crate::error::During;
 use crate::{JobContext, JobError};
@@ -115,7 +116,7 @@ impl Credit {
         Poll::Pending
     }
 
-    /// Sends all pieces that are to be sent.
+    /// Sends all pieces that were not sent yet.
     pub(crate) async fn send(&self, lite: &Lite, job: JobId) -> Result<(), lite::Error> {
         loop {
             let Some((offset, bytes)) = self.0.lock().next() else { return Ok(()) };

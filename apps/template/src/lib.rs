@@ -12,7 +12,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError, Reduce};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Reduce, Syntax};
 
 /// The room for a message of each node, in bytes.
 const ROOM: usize = 4096;
@@ -27,38 +27,26 @@ pub fn apps() -> Vec<Box<dyn App>> {
     vec![Box::new(Template)]
 }
 
-/// The arguments of a job.
-struct Args {
-    /// The length of the shortest line that counts, in bytes.
-    least: usize,
-}
+/// The name and the arguments.
+const SYNTAX: Syntax = Syntax {
+    name: "template",
+    about: "counts the lines of a text",
+    args: &[Arg::optional("least", "BYTES")],
+};
 
-impl Args {
-    fn parse(args: &[String]) -> Result<Self, String> {
-        let mut parsed = Self { least: 0 };
-        for arg in args {
-            match arg.split_once('=') {
-                Some(("least", value)) => {
-                    parsed.least = value.parse().map_err(|_| format!("{arg}: want a number of bytes"))?;
-                }
-                _ => return Err(format!("unknown argument {arg:?}; there is: least=BYTES")),
-            }
-        }
-        Ok(parsed)
-    }
+/// Returns the length of the shortest line that counts, in bytes.
+fn least(args: &[String]) -> Result<usize, JobError> {
+    let read = SYNTAX.read(args).and_then(|args| args.number("least", 0..=usize::MAX));
+    Ok(read.map_err(JobError::Refused)?.unwrap_or(0))
 }
 
 impl App for Template {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "template".to_string(),
-            about: "counts the lines of a text: [least=BYTES]".to_string(),
-            cut: CutRule::after(|byte| byte == b'\n'),
-        }
+        SYNTAX.manifest(CutRule::after(|byte| byte == b'\n'))
     }
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
-        Args::parse(&start.args).map(drop).map_err(JobError::Refused)
+        least(&start.args).map(drop)
     }
 
     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
@@ -68,11 +56,11 @@ impl App for Template {
 
 /// Runs the part of this node.
 async fn run(job: JobContext) -> Result<JobReport, JobError> {
-    let args = Args::parse(&job.start().args).map_err(JobError::Refused)?;
+    let least = least(&job.start().args)?;
     let (mut lines, mut longest) = (0, 0);
     for split in job.take_splits() {
         let counted = split.bytes.split_inclusive(|&byte| byte == b'\n').map(length);
-        for bytes in counted.filter(|&bytes| bytes >= args.least) {
+        for bytes in counted.filter(|&bytes| bytes >= least) {
             lines += 1;
             longest = longest.max(bytes as u64);
         }

@@ -26,6 +26,6 @@ fn any_number_of_nodes_gives_the_same_result() {
 fn wrong_arguments_are_refused_with_a_reason() {
     let mut cluster = Cluster::new(1, 2, 1, template::apps);
     let mut refusal = |arg| cluster.run("template", &[arg], &[("text", TEXT)]).unwrap_err();
-    assert_eq!(refusal("most=4"), "unknown argument \"most=4\"; there is: least=BYTES");
-    assert_eq!(refusal("least=four"), "least=four: want a number of bytes");
+    assert!(refusal("most=4").ends_with(": unknown argument \"most=4\"; usage: [least=BYTES]"));
+    assert!(refusal("least=four").contains(": least=four: want a number from 0 to "));
 }

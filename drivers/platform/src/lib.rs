@@ -13,6 +13,7 @@ extern crate alloc;
 
 #[cfg(feature = "arena")]
 mod arena;
+pub mod bitmaps;
 pub mod coverage;
 mod lent;
 mod link;

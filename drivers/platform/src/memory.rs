@@ -97,6 +97,14 @@ pub trait Memory: Send + Sync {
         Pages::on_heap(len)
     }
 
+    /// Lends pages in place, with their content.
+    ///
+    /// # Errors
+    /// The pages, if peers cannot reach memory where they are. The default returns them always.
+    fn lend_pages(&self, pages: Pages) -> Result<Box<dyn Lent>, Pages> {
+        Err(pages)
+    }
+
     /// Returns the amounts of total and free memory. Takes constant time.
     fn stats(&self) -> MemoryStats;
 

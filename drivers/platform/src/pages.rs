@@ -2,13 +2,14 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
 /// A run of bytes that nobody but its owner accesses.
-pub trait OwnRun: AsRef<[u8]> + AsMut<[u8]> + Send + Sync {}
+pub trait OwnRun: AsRef<[u8]> + AsMut<[u8]> + Any + Send + Sync {}
 
-impl<T: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> OwnRun for T {}
+impl<T: AsRef<[u8]> + AsMut<[u8]> + Any + Send + Sync> OwnRun for T {}
 
 /// Memory of a program's own, as a slice, which the platform gets back when this is dropped.
 ///
@@ -16,7 +17,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> OwnRun for T {}
 /// later jobs. Pages come from the allocator of frames and return to it.
 ///
 /// [`Lent`](crate::Lent) memory is the opposite: devices and peers may change it at any time, so there is no
-/// slice of it. Pages are never lent. Their bytes reach other nodes by a copy.
+/// slice of it. Pages become lent memory, in place, only when their owner gives them up:
+/// [`Memory::lend_pages`](crate::Memory::lend_pages).
 ///
 /// ```
 /// use platform::{Arena, IoAddr, Memory};
@@ -34,6 +36,19 @@ impl Pages {
     #[must_use]
     pub fn new(run: impl OwnRun + 'static) -> Self {
         Self(Box::new(run))
+    }
+
+    /// Returns the run of the platform, if it is a `T`.
+    ///
+    /// # Errors
+    /// The pages themselves, if their run is another one.
+    pub fn into_run<T: OwnRun + 'static>(self) -> Result<Box<T>, Self> {
+        let run: &dyn Any = &*self.0;
+        if !run.is::<T>() {
+            return Err(self);
+        }
+        let run: Box<dyn Any> = self.0;
+        run.downcast().map_err(|_| unreachable!("the run is a `T`"))
     }
 
     /// Returns `len` zeroed bytes of the heap, or `None` if there are too few. This suits platforms whose

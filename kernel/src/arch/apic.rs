@@ -12,6 +12,8 @@ mod register {
     pub(super) const TASK_PRIORITY: u32 = 0x80;
     pub(super) const END_OF_INTERRUPT: u32 = 0xb0;
     pub(super) const SPURIOUS: u32 = 0xf0;
+    pub(super) const IN_SERVICE: u32 = 0x100;
+    pub(super) const REQUESTED: u32 = 0x200;
     pub(super) const ERROR_STATUS: u32 = 0x280;
     pub(super) const COMMAND: u32 = 0x300;
     pub(super) const COMMAND_HIGH: u32 = 0x310;
@@ -26,7 +28,13 @@ mod register {
 
 const APIC_BASE: u32 = 0x1b;
 const TSC_DEADLINE: u32 = 0x6e0;
+/// Bits of [`APIC_BASE`]: x2APIC mode, and the APIC is on.
+const EXTENDED: u64 = 1 << 10;
+const ON: u64 = 1 << 11;
 const MASKED: u32 = 1 << 16;
+/// The greatest id that xAPIC, and a device's message without interrupt remapping, can address; 255 is all
+/// processors.
+pub(crate) const LAST_SHORT_ID: u32 = 254;
 const X2APIC: usize = 1;
 
 /// The address of xAPIC's mapped registers; [`X2APIC`] for x2APIC; 0 before [`init`].
@@ -58,13 +66,16 @@ fn write(register: u32, value: u32) {
 
 /// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`].
 ///
-/// `map` maps the page of registers and returns its address. It is called only if there is no x2APIC.
-pub(crate) fn init(map: impl FnOnce() -> *mut u8) {
+/// `map` maps the page of registers and returns its address. It is called only if x2APIC is not used: the
+/// processor does not have it, or `keep_xapic` is set and firmware has not turned it on.
+pub(crate) fn init(keep_xapic: bool, map: impl FnOnce() -> *mut u8) {
     mask_legacy();
     // TSC deadlines need a counter with one rate in all power states.
     let invariant = cpu::bit(cpu::cpuid(0x8000_0007, 0).edx, 8);
     DEADLINE.store(invariant && cpu::bit(cpu::cpuid(1, 0).ecx, 24), Ordering::Relaxed);
-    if cpu::bit(cpu::cpuid(1, 0).ecx, 21) {
+    // SAFETY: reading the register has no side effect.
+    let is_on = unsafe { Msr::new(APIC_BASE).read() } & EXTENDED != 0;
+    if is_on || cpu::bit(cpu::cpuid(1, 0).ecx, 21) && !keep_xapic {
         BASE.store(X2APIC, Ordering::Relaxed);
         return;
     }
@@ -95,8 +106,11 @@ pub(crate) fn enable() {
     // SAFETY: enables the APIC in the mode that `init` chose, at the address that firmware set.
     unsafe {
         let mut msr = Msr::new(APIC_BASE);
-        let mode = if BASE.load(Ordering::Relaxed) == X2APIC { 3 << 10 } else { 1 << 11 };
-        msr.write(msr.read() | mode);
+        // An APIC that is off must be turned on before it enters x2APIC mode.
+        msr.write(msr.read() | ON);
+        if BASE.load(Ordering::Relaxed) == X2APIC {
+            msr.write(msr.read() | EXTENDED);
+        }
     }
     write(register::SPURIOUS, 1 << 8 | u32::from(interrupts::SPURIOUS));
     write(register::TASK_PRIORITY, 0);
@@ -107,6 +121,38 @@ pub(crate) fn enable() {
     write(register::DIVIDE, 0b1011); // divide by 1
     let deadline = if has_deadline() { 2 << 17 } else { 0 };
     write(register::TIMER, deadline | u32::from(interrupts::TIMER));
+}
+
+/// Returns true if an interrupt can be sent to the processor with local APIC id `id`.
+pub(crate) fn reaches(id: u32) -> bool {
+    BASE.load(Ordering::Relaxed) == X2APIC || id <= LAST_SHORT_ID
+}
+
+/// Returns the highest vector whose bit is set in the eight registers from `register` on.
+fn highest(register: u32) -> Option<u8> {
+    (0..8).rev().find_map(|n| {
+        let bits = read(register + 0x10 * n);
+        (bits != 0).then(|| (32 * n + 31 - bits.leading_zeros()) as u8)
+    })
+}
+
+/// Ends all interrupts that a former kernel has left in service. Returns true if some are requested, which
+/// come as soon as interrupts are on. Call with interrupts off, after [`enable`].
+pub(crate) fn end_stale() -> bool {
+    // There are 256 vectors, each at most once in service.
+    for _ in 0..256 {
+        if highest(register::IN_SERVICE).is_none() {
+            break;
+        }
+        end_of_interrupt();
+    }
+    highest(register::REQUESTED).is_some()
+}
+
+/// Returns true if `vector` is in service.
+pub(crate) fn is_in_service(vector: u8) -> bool {
+    let (word, bit) = (u32::from(vector / 32), u32::from(vector % 32));
+    cpu::bit(read(register::IN_SERVICE + 0x10 * word), bit)
 }
 
 fn has_deadline() -> bool {

@@ -37,6 +37,11 @@ pub(crate) fn is_tcg() -> bool {
     cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT")
 }
 
+/// Returns true in a virtual machine, according to the processor's hypervisor bit.
+pub(crate) fn is_virtual() -> bool {
+    bit(cpuid(1, 0).ecx, 31)
+}
+
 /// Returns true if bit `bit` of a CPUID register is set.
 pub(crate) const fn bit(register: u32, bit: u32) -> bool {
     register >> bit & 1 != 0
@@ -80,6 +85,20 @@ pub(crate) fn halt_for_ever() -> ! {
         // SAFETY: with interrupts masked only NMI, SMI or reset end the halt.
         unsafe { asm!("cli", "hlt") };
     }
+}
+
+/// Writes this processor's caches back to memory.
+pub(crate) fn write_back_caches() {
+    // SAFETY: the instruction changes no memory but makes it equal to what the caches hold.
+    unsafe { asm!("wbinvd", options(nostack, preserves_flags)) };
+}
+
+/// Makes this processor shut down, which resets the machine: an exception without a descriptor table.
+pub(crate) fn triple_fault() -> ! {
+    let nothing = [0u16; 5];
+    // SAFETY: the machine ends here.
+    unsafe { asm!("lidt [{}]", "int3", in(reg) &raw const nothing, options(nostack)) };
+    halt_for_ever()
 }
 
 /// True if the entry stubs save state with XSAVE (AVX is on) rather than FXSAVE. The stubs read it.

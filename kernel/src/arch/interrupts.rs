@@ -222,9 +222,46 @@ extern "C" fn dispatch(frame: &mut Frame) {
     match vector {
         0..32 => exception(vector, frame),
         SPURIOUS => {}
-        0x20..FIRST_DEVICE => {} // The legacy controllers are masked: any interrupt here is spurious.
+        _ if DRAINING.load(Ordering::Relaxed) => {
+            DRAINED.fetch_add(1, Ordering::Relaxed);
+            end_if_in_service(vector);
+        }
+        // The legacy controllers are masked: any interrupt here is spurious, or was sent by a device that a
+        // former kernel has set up.
+        0x20..FIRST_DEVICE => end_if_in_service(vector),
         _ => interrupt(vector),
     }
+}
+
+/// True while interrupts of a former kernel are discarded.
+static DRAINING: AtomicBool = AtomicBool::new(false);
+/// The number of interrupts that were discarded.
+static DRAINED: AtomicUsize = AtomicUsize::new(0);
+
+/// The legacy controllers' interrupts do not pass through the local APIC.
+fn end_if_in_service(vector: u8) {
+    if apic::is_in_service(vector) {
+        apic::end_of_interrupt();
+    }
+}
+
+/// Discards the interrupts that devices have sent to a former kernel: of a loader, or before a warm
+/// boot. Returns their number. Call on the boot processor with interrupts off, after its local APIC
+/// is on and before any vector has a handler.
+pub(crate) fn drain() -> usize {
+    let before = DRAINED.load(Ordering::Relaxed);
+    DRAINING.store(true, Ordering::Relaxed);
+    // An interrupt that is taken may uncover one of lower priority. There are 256 vectors.
+    for _ in 0..256 {
+        if !apic::end_stale() {
+            break;
+        }
+        cpu::interrupts_on();
+        core::hint::spin_loop();
+        cpu::interrupts_off();
+    }
+    DRAINING.store(false, Ordering::Relaxed);
+    DRAINED.load(Ordering::Relaxed) - before
 }
 
 fn interrupt(vector: u8) {
@@ -361,15 +398,29 @@ pub(crate) fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVe
     allocate_on(0, name, handler)
 }
 
-/// Allocates a vector as [`allocate`] does, but delivered to the processor with index `cpu`.
+/// Allocates a vector as [`allocate`] does, but delivered to the processor with index `cpu`. If a
+/// device cannot address that processor, another one takes the interrupt, runs the handler, and
+/// wakes the processor.
 pub(crate) fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
-    let cpu = percpu::cpu(cpu).ok_or(NoVector)?;
+    let wanted = percpu::cpu(cpu).ok_or(NoVector)?;
+    let apic_id = |cpu: &percpu::PerCpu| cpu.apic_id.load(Ordering::Relaxed);
+    let is_short = |cpu: &&percpu::PerCpu| apic_id(cpu) <= apic::LAST_SHORT_ID;
+    let (cpu, handler) = if is_short(&wanted) {
+        (wanted, handler)
+    } else {
+        let other = (0..percpu::limit()).filter_map(percpu::cpu).find(is_short).ok_or(NoVector)?;
+        let relay = move || {
+            handler();
+            apic::send(apic_id(wanted), WAKE);
+        };
+        (other, Box::new(relay) as Handler)
+    };
     let slot = NEXT.fetch_add(1, Ordering::Relaxed);
     let vector =
         u8::try_from(slot).ok().and_then(|s| s.checked_add(FIRST_DEVICE)).filter(|v| *v < END_DEVICE);
     let vector = vector.ok_or(NoVector)?;
     HANDLERS.get(slot).ok_or(NoVector)?.call_once(|| handler);
     log::debug!("vector {vector:#x} on cpu {} for {name}", cpu.index);
-    let msi_address = 0xfee0_0000 | u64::from(cpu.apic_id.load(Ordering::Relaxed) & 0xff) << 12;
+    let msi_address = 0xfee0_0000 | u64::from(apic_id(cpu)) << 12;
     Ok(Irq { vector, msi_address, msi_data: u32::from(vector) })
 }

@@ -14,7 +14,7 @@ pub(crate) mod percpu;
 pub(crate) mod probe;
 pub(crate) mod stacks;
 
-pub(crate) use percpu::this_cpu_index;
+pub(crate) use percpu::{this_cpu_index, this_cpu_node};
 
 /// Stops all other processors for ever, wherever they are. Call only when the machine is about to end.
 pub(crate) fn stop_others() {

@@ -9,7 +9,7 @@ use x86_64::registers::model_specific::GsBase;
 use super::descriptors::Descriptors;
 
 /// The most processors that are used.
-pub(crate) const MAX_CPUS: usize = 64;
+pub(crate) const MAX_CPUS: usize = 512;
 
 /// The data of one processor. Other processors access it by [`cpu`].
 #[repr(C)]
@@ -21,6 +21,8 @@ pub(crate) struct PerCpu {
     /// True once the processor runs and [`cpu`] returns it.
     running: AtomicBool,
     pub apic_id: AtomicU32,
+    /// The NUMA node; 0 if the firmware does not name it.
+    pub node: AtomicUsize,
     /// Interrupts so far, timer and spurious ones included.
     pub interrupts: AtomicU64,
     /// Faults from which a probe has recovered; see `probe`.
@@ -33,6 +35,8 @@ pub(crate) struct PerCpu {
 unsafe impl Sync for PerCpu {}
 
 static CPUS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+/// The number of processors that have data, running or not.
+static PREPARED: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Nonzero once the boot processor has set GS, so that [`this_cpu`] works there.
 static READY: AtomicUsize = AtomicUsize::new(0);
@@ -56,6 +60,18 @@ pub(crate) fn this_cpu_index() -> usize {
     if READY.load(Ordering::Relaxed) == 0 { 0 } else { this_cpu().index as usize }
 }
 
+/// Returns the NUMA node of this processor; 0 while the boot processor has no data yet.
+#[inline]
+pub(crate) fn this_cpu_node() -> usize {
+    if READY.load(Ordering::Relaxed) == 0 { 0 } else { this_cpu().node.load(Ordering::Relaxed) }
+}
+
+/// Returns a number above the index of each processor that runs.
+#[inline]
+pub(crate) fn limit() -> usize {
+    PREPARED.load(Ordering::Acquire)
+}
+
 /// Returns the processor with index `index`, once it runs.
 pub(crate) fn cpu(index: usize) -> Option<&'static PerCpu> {
     let p = CPUS.get(index)?.load(Ordering::Acquire);
@@ -77,6 +93,7 @@ pub(crate) fn prepare(index: u32) {
         index,
         running: AtomicBool::new(false),
         apic_id: AtomicU32::new(0),
+        node: AtomicUsize::new(0),
         interrupts: AtomicU64::new(0),
         #[cfg(feature = "selftest")]
         probe_hits: AtomicU64::new(0),
@@ -86,6 +103,7 @@ pub(crate) fn prepare(index: u32) {
     data.descriptors.link();
     if let Some(slot) = CPUS.get(index as usize) {
         slot.store(data, Ordering::Release);
+        PREPARED.fetch_max(index as usize + 1, Ordering::AcqRel);
     }
 }
 
@@ -102,10 +120,12 @@ pub(crate) unsafe fn install(index: u32) {
     READY.store(1, Ordering::Release);
 }
 
-/// Adds this processor, whose local APIC has the id `apic_id`, to the running processors.
-pub(crate) fn announce(apic_id: u32) {
+/// Adds this processor to the running processors. Its local APIC has the id `apic_id`, and it belongs to a
+/// NUMA node.
+pub(crate) fn announce(apic_id: u32, node: usize) {
     let this = this_cpu();
     this.apic_id.store(apic_id, Ordering::Relaxed);
+    this.node.store(node, Ordering::Relaxed);
     this.running.store(true, Ordering::Release);
     COUNT.fetch_add(1, Ordering::AcqRel);
 }

@@ -5,13 +5,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use x86_64::instructions::port::Port;
 
+use crate::arch::cpu;
 use crate::sync::IrqMutex;
 
 /// Keys of the selector (QEMU's `docs/specs/fw_cfg`).
 const KEY_SIGNATURE: u16 = 0;
 const KEY_DIRECTORY: u16 = 0x19;
 /// The longest accepted blob, in bytes.
-const MAX_BLOB: u32 = 1 << 20;
+const MAX_BLOB: u32 = 64 << 20;
 
 struct Ports {
     selector: Port<u16>,
@@ -62,8 +63,33 @@ impl Ports {
     }
 }
 
+/// Writes the file `name` by fw_cfg's DMA. `access` is a page of RAM at the physical address `at`.
+/// Returns false if there is no such file.
+#[cfg(feature = "selftest")]
+pub(crate) fn write(name: &str, bytes: &[u8], access: *mut u8, at: x86_64::PhysAddr) -> bool {
+    let Some((key, _)) = PORTS.lock().find(name).filter(|_| cpu::is_virtual()) else { return false };
+    // The control word, the length and the address, then the bytes themselves.
+    let (select, write) = (1 << 3, 1 << 4);
+    let head = [u32::from(key) << 16 | select | write, bytes.len() as u32].map(u32::to_be_bytes);
+    let data = (at.as_u64() + 16).to_be_bytes();
+    let whole = head.as_flattened().iter().chain(&data).chain(bytes).take(4096);
+    for (n, byte) in whole.enumerate() {
+        // SAFETY: the caller passes a page that nothing else uses.
+        unsafe { access.add(n).write_volatile(*byte) };
+    }
+    // SAFETY: the device reads the page, and writes its control word only.
+    unsafe {
+        Port::new(0x514).write(((at.as_u64() >> 32) as u32).to_be());
+        Port::new(0x518).write((at.as_u64() as u32).to_be());
+        access.cast::<u32>().read_volatile() == 0
+    }
+}
+
 /// Returns the blob `name` (such as `opt/ferrolite/key`), or `None` if there is no such blob or no fw_cfg.
 pub(crate) fn read(name: &str) -> Option<Vec<u8>> {
+    if !cpu::is_virtual() {
+        return None;
+    }
     let (key, size) = PORTS.lock().find(name)?;
     if size > MAX_BLOB {
         log::error!("fw_cfg: {name} has {size} bytes, more than {MAX_BLOB}");

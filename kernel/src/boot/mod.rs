@@ -11,6 +11,7 @@ pub(crate) mod acpi;
 pub(crate) mod fw_cfg;
 mod pvh;
 
+use firmware::ranges::{Span, Spans, start_page};
 use spin::Once;
 use x86_64::PhysAddr;
 
@@ -36,22 +37,72 @@ impl Region {
     }
 }
 
-/// The most regions that are kept of a memory map, and of loaded modules. Further regions are not used, and
-/// reported on the console.
+/// The virtual address of physical address 0: the direct map. The boot page tables map the first 4 GiB
+/// there, the final ones all RAM.
+pub(crate) const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+
+/// The most regions that are kept of loaded modules. Further regions are not used, and reported on
+/// the console.
 pub(crate) const MAX_REGIONS: usize = 64;
+/// The most runs of RAM that are kept of a memory map, after adjacent ones are merged. The smallest are not
+/// used beyond that, and reported on the console.
+pub(crate) const MAX_RAM: usize = 512;
 /// The longest command line, in bytes.
 pub(crate) const MAX_CMDLINE: usize = 4096;
+
+/// A screen of pixels in memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framebuffer {
+    /// The physical address of the first pixel.
+    pub address: u64,
+    /// Pixels in a line.
+    pub width: u32,
+    /// Lines.
+    pub height: u32,
+    /// Bytes from one line to the next.
+    pub pitch: u32,
+    /// Bits of a pixel.
+    pub bits: u32,
+}
 
 /// The loader's description of the machine.
 pub(crate) struct BootInfo {
     /// Usable RAM, as the loader lists it.
-    pub ram: regions::Regions,
+    pub ram: RamMap,
     /// Memory that holds modules from the loader.
     pub modules: regions::Regions,
+    /// The module that is configuration in the boot file itself.
+    pub built_in: Option<Region>,
+    /// The module that is configuration of a partition, or of the EFI system partition.
+    pub partition: Option<Region>,
+    /// The screen of pixels that firmware has set up.
+    pub framebuffer: Option<Framebuffer>,
     /// ACPI's root pointer.
     pub rsdp: Option<PhysAddr>,
     cmdline: [u8; MAX_CMDLINE],
     cmdline_len: usize,
+}
+
+/// The RAM of a memory map: sorted runs, without memory that the map also lists as something else.
+pub(crate) struct RamMap(&'static Spans<MAX_RAM>);
+
+impl RamMap {
+    /// Returns the runs.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Region> + Clone + '_ {
+        self.0.spans().iter().map(|s| Region::new(s.start, s.len()))
+    }
+
+    /// Returns the number of runs that were dropped because there are too many.
+    pub(crate) fn dropped(&self) -> usize {
+        self.0.dropped()
+    }
+
+    /// Returns a page for the start of processors, which is not in `taken`; see [`start_page`].
+    pub(crate) fn start_page(&self, taken: &regions::Regions) -> Option<PhysAddr> {
+        let taken = taken.iter().map(|r| Span { start: r.start.as_u64(), end: r.end.as_u64() });
+        start_page(self.0, taken).map(PhysAddr::new_truncate)
+    }
 }
 
 static INFO: Once<BootInfo> = Once::new();
@@ -59,7 +110,7 @@ static INFO: Once<BootInfo> = Once::new();
 /// Reads the loader's description of the machine.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 ///
 /// # Panics
 /// Panics if the loader has passed no memory map.

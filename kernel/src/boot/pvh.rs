@@ -2,7 +2,9 @@
 
 use core::ptr;
 
-use super::{BootInfo, MAX_CMDLINE, Region, regions::Regions};
+use super::{BootInfo, DIRECT_MAP, Framebuffer, MAX_CMDLINE, MAX_RAM, RamMap, Region, regions::Regions};
+use firmware::ranges::Spans;
+use spin::{Mutex, MutexGuard};
 use x86_64::PhysAddr;
 
 /// The bytes "xEn3" with the top bit of the "E" set.
@@ -46,41 +48,93 @@ struct Module {
 const _: () =
     assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
 
+/// The RAM, which is too large for the boot stack.
+static MAP: Mutex<Spans<MAX_RAM>> = Mutex::new(Spans::new());
+
+/// Reads the memory map: RAM without memory that it also lists as something else.
+///
+/// # Safety
+/// The requirements of [`read`] apply, and it is the first call.
+unsafe fn ram(info: &StartInfo) -> RamMap {
+    let entry = |i: u64| {
+        let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
+        // SAFETY: the caller's promise; the map has `memmap_entries` entries.
+        unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const MemMapEntry) }
+    };
+    let entries = || (0..u64::from(info.memmap_entries)).map(entry);
+    let spans = MutexGuard::leak(MAP.lock());
+    for e in entries().filter(|e| e.kind == RAM) {
+        let region = Region::new(e.addr, e.size);
+        spans.add(region.start.as_u64(), region.end.as_u64());
+    }
+    for e in entries().filter(|e| e.kind != RAM) {
+        let region = Region::new(e.addr, e.size);
+        spans.remove(region.start.as_u64(), region.end.as_u64());
+    }
+    RamMap(spans)
+}
+
+/// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
+const BUILT_IN: &[u8] = b"built-in\0";
+const PARTITION: &[u8] = b"esp\0";
+/// The name of a module that is a [`Framebuffer`], and no file.
+const FRAMEBUFFER: &[u8] = b"framebuffer\0";
+
+/// Returns true if the bytes at physical address `at` are `text`.
+///
+/// # Safety
+/// A text that ends with a zero must lie there, below 4 GiB.
+unsafe fn is_text(at: u64, text: &[u8]) -> bool {
+    // SAFETY: the caller's promise; nothing is read behind a zero, which differs from the next byte
+    // of `text`.
+    (0_u64..).zip(text).all(|(i, byte)| unsafe { ptr::read((DIRECT_MAP + at + i) as *const u8) } == *byte)
+}
+
 /// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.
 ///
 /// # Safety
-/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must be in the direct map.
 pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
-    let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };
+    let info = unsafe { ptr::read_unaligned((DIRECT_MAP + start_info) as *const StartInfo) };
     if info.magic != MAGIC || info.version < 1 || info.memmap_paddr == 0 {
         return None;
     }
     let mut boot = BootInfo {
-        ram: Regions::new(),
+        // SAFETY: as above.
+        ram: unsafe { ram(&info) },
         modules: Regions::new(),
+        built_in: None,
+        partition: None,
+        framebuffer: None,
         rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
         cmdline: [0; MAX_CMDLINE],
         cmdline_len: 0,
     };
-    for i in 0..u64::from(info.memmap_entries) {
-        let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
-        // SAFETY: as above; the map has `memmap_entries` entries.
-        let entry = unsafe { ptr::read_unaligned(at as *const MemMapEntry) };
-        if entry.kind == RAM {
-            boot.ram.push(Region::new(entry.addr, entry.size));
-        }
-    }
     for i in 0..u64::from(info.nr_modules) {
         let at = info.modlist_paddr + i * size_of::<Module>() as u64;
         // SAFETY: as above.
-        let module = unsafe { ptr::read_unaligned(at as *const Module) };
-        boot.modules.push(Region::new(module.paddr, module.size));
+        let module = unsafe { ptr::read_unaligned((DIRECT_MAP + at) as *const Module) };
+        let region = Region::new(module.paddr, module.size);
+        // SAFETY: as above; the name ends with a zero.
+        let is_named = |name| module.cmdline_paddr != 0 && unsafe { is_text(module.cmdline_paddr, name) };
+        if is_named(FRAMEBUFFER) && module.size == size_of::<Framebuffer>() as u64 {
+            // SAFETY: as above; any bits are a `Framebuffer`.
+            let screen = unsafe { ptr::read_unaligned((DIRECT_MAP + module.paddr) as *const Framebuffer) };
+            boot.framebuffer = Some(screen);
+            continue;
+        }
+        boot.modules.push(region);
+        if is_named(BUILT_IN) {
+            boot.built_in = Some(region);
+        } else if is_named(PARTITION) {
+            boot.partition = Some(region);
+        }
     }
     if info.cmdline_paddr != 0 {
         for (i, slot) in boot.cmdline.iter_mut().enumerate() {
             // SAFETY: as above; the command line ends with a zero.
-            let byte = unsafe { ptr::read((info.cmdline_paddr as *const u8).add(i)) };
+            let byte = unsafe { ptr::read(((DIRECT_MAP + info.cmdline_paddr) as *const u8).add(i)) };
             if byte == 0 {
                 break;
             }

@@ -1,40 +1,103 @@
-//! The console: a 16550 at COM1 behind a ring, and the `log` backend.
+//! The console: serial ports behind a ring, the screen of a VGA or of pixels, and the `log`
+//! backend. All of them get the same lines.
 //!
 //! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the
 //! ring, and core 0 drains it between polls, so that no task waits for a serial line. A full ring makes the
-//! writer wait for a bounded time.
+//! writer wait for a bounded time. The screen is written at once.
+//!
+//! The first of COM1 to COM4 that answers is used from the first line on. Once the settings are
+//! known, [`choose`] adds the port that firmware names (SPCR) and the screen, or uses those that
+//! `console=` names. They get all earlier lines first.
 
+mod framebuffer;
+#[cfg(feature = "selftest")]
+mod ramfb;
 mod ring;
 mod uart;
+mod vga;
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use firmware::Register;
+use firmware::spcr::Spcr;
+use heapless::Vec;
+use x86_64::PhysAddr;
 
+use crate::boot::Framebuffer;
 use crate::sync::IrqMutex;
-use crate::time;
+use crate::{mm, time};
+use framebuffer::Pixels;
 use ring::Ring;
-use uart::Uart;
+use uart::{Registers, Uart};
+use vga::Screen as Text;
 
-struct Console {
-    uart: Uart,
-    ring: Ring,
+/// The most serial ports: COM1 to COM4, and one in memory.
+const MAX_UARTS: usize = 5;
+/// The most text that is kept until the consoles are chosen. Later text is missing on those that are added.
+const EARLY: usize = 8 << 10;
+
+/// The most screens.
+const MAX_SCREENS: usize = 2;
+
+/// A screen, of cells of text or of pixels.
+enum Screen {
+    Text(Text),
+    Pixels(Pixels),
 }
 
-static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console { uart: Uart::new(), ring: Ring::new() });
+impl Screen {
+    fn put(&mut self, byte: u8) {
+        match self {
+            Self::Text(text) => text.put(byte),
+            Self::Pixels(pixels) => pixels.put(byte),
+        }
+    }
+}
+
+struct Console {
+    uarts: Vec<Uart, MAX_UARTS>,
+    screens: Vec<Screen, MAX_SCREENS>,
+    ring: Ring,
+    /// The text so far; `None` once the consoles are chosen.
+    early: Option<Vec<u8, EARLY>>,
+}
+
+static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console {
+    uarts: Vec::new(),
+    screens: Vec::new(),
+    ring: Ring::new(),
+    early: Some(Vec::new()),
+});
 /// True if the main loop drains the ring.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 
 impl Console {
-    /// Sends bytes while the UART accepts them; with `wait`, until the ring is empty or the UART is stuck.
+    /// Sends bytes while all UARTs accept them; with `wait`, until the ring is empty or the UARTs are stuck.
     fn drain(&mut self, wait: bool) {
-        while !self.ring.is_empty() && self.uart.ready(wait) {
+        while !self.ring.is_empty() && self.uarts.iter_mut().all(|uart| uart.ready(wait)) {
             for _ in 0..uart::FIFO_BYTES {
-                match self.ring.pop() {
-                    Some(byte) => self.uart.put(byte),
-                    None => break,
-                }
+                let Some(byte) = self.ring.pop() else { break };
+                self.uarts.iter_mut().for_each(|uart| uart.put(byte));
             }
         }
+    }
+
+    /// Adds a UART, which gets the text so far.
+    fn add_uart(&mut self, mut uart: Uart) {
+        if self.uarts.iter().any(|other| other.registers() == uart.registers()) {
+            return;
+        }
+        for some in self.early.iter().flat_map(|early| early.chunks(uart::FIFO_BYTES)) {
+            if uart.ready(true) {
+                some.iter().for_each(|byte| uart.put(*byte));
+            }
+        }
+        let _ = self.uarts.push(uart);
+    }
+
+    fn add_screen(&mut self, mut screen: Screen) {
+        self.early.iter().flatten().for_each(|byte| screen.put(*byte));
+        let _ = self.screens.push(screen);
     }
 }
 
@@ -60,6 +123,10 @@ impl Console {
     }
 
     fn push(&mut self, byte: u8) {
+        if let Some(early) = &mut self.early {
+            let _ = early.push(byte);
+        }
+        self.screens.iter_mut().for_each(|screen| screen.put(byte));
         if self.ring.is_full() {
             self.drain(true);
         }
@@ -100,12 +167,65 @@ impl log::Log for Logger {
     }
 }
 
-/// Prepares the UART and makes this the `log` backend, at level `info`.
+/// Finds the first serial port and makes this the `log` backend, at level `info`.
 pub(crate) fn init() {
-    CONSOLE.lock().uart.init();
+    let first = uart::COM.into_iter().find_map(|port| Uart::probe(Registers::Ports(port), false));
+    if let Some(uart) = first {
+        CONSOLE.lock().add_uart(uart);
+    }
     if log::set_logger(&Logger).is_ok() {
         log::set_max_level(log::LevelFilter::Info);
     }
+}
+
+/// Uses the consoles that `names` lists, separated by commas; without `names`, the first serial
+/// port, the port that firmware names, and the screens. `spcr` is firmware's table, `pixels` its
+/// screen. Call once, with the final page tables.
+pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>, pixels: Option<Framebuffer>) {
+    // The registers that firmware has set up; a rate of 0 means to keep it.
+    let named = || {
+        let spcr = spcr?;
+        let registers = match spcr.port {
+            Register::Port(port) => Registers::Ports(port),
+            Register::Memory(at) => {
+                let at = mm::map_device(PhysAddr::new_truncate(at), 8 * u64::from(spcr.stride)).ok()?;
+                Registers::Memory(at as usize, usize::from(spcr.stride))
+            }
+        };
+        Uart::probe(registers, spcr.baud != 115_200)
+    };
+    let text = || {
+        let at = mm::map_device(PhysAddr::new_truncate(vga::MEMORY.0), vga::MEMORY.1).ok()?;
+        Some(Screen::Text(Text::probe(at)?))
+    };
+    let pixels = || Some(Screen::Pixels(Pixels::new(pixels?)?));
+    if let Some(names) = names {
+        CONSOLE.lock().uarts.clear();
+        for name in names.split(',') {
+            let port = name.strip_prefix("com").and_then(|n| n.parse::<usize>().ok()?.checked_sub(1));
+            let serial = |uart: Option<Uart>| uart.map(|uart| CONSOLE.lock().add_uart(uart));
+            let visible = |screen: Option<Screen>| screen.map(|screen| CONSOLE.lock().add_screen(screen));
+            let added = match (name, port.and_then(|n| uart::COM.get(n))) {
+                ("none", _) => continue,
+                ("spcr", _) => serial(named()),
+                ("vga", _) => visible(text()),
+                ("framebuffer", _) => visible(pixels()),
+                #[cfg(feature = "selftest")]
+                ("ramfb", _) => visible(ramfb::start().and_then(Pixels::new).map(Screen::Pixels)),
+                (_, Some(port)) => serial(Uart::probe(Registers::Ports(*port), false)),
+                _ => None,
+            };
+            if added.is_none() {
+                log::warn!("there is no console `{name}`");
+            }
+        }
+    } else {
+        let (named, text, pixels) = (named(), text(), pixels());
+        let mut console = CONSOLE.lock();
+        named.into_iter().for_each(|uart| console.add_uart(uart));
+        text.into_iter().chain(pixels).for_each(|screen| console.add_screen(screen));
+    }
+    CONSOLE.lock().early = None;
 }
 
 /// Sets the least severe level shown, from the command line's `log=`.

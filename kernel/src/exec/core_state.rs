@@ -65,7 +65,9 @@ impl Which {
     }
 }
 
-/// A core's part of the executor.
+/// A core's part of the executor, in cache lines that have nothing of another core.
+// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
 pub(super) struct Core {
     queue: IrqMutex<VecDeque<Runnable>>,
     /// The length of the queue. Changes under the lock of the queue.

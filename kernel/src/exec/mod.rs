@@ -144,7 +144,9 @@ where
     spawn_on(cpu, name, future)
 }
 
-/// A task's future, counted as one of its core's tasks from its start until it is dropped.
+/// A task's future, counted as one of its core's tasks from its start until it is dropped. The task
+/// is in cache lines of its own, so that tasks of two cores have none in common.
+#[repr(align(128))]
 struct Counted<F> {
     core: &'static Core,
     future: F,

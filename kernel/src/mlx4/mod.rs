@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
-use mlx4::{CardPort, Config, Health, Identity, Mlx4, Remote};
+use mlx4::{CardPort, Config, Health, Identity, Layer, Mlx4, Remote};
 use platform::Instant;
 use verbs::{PortState, Rnic};
 
@@ -32,9 +32,10 @@ const VIRTUAL: u16 = 0x1004;
 
 /// The MSI-X table entry by which the card interrupts.
 const ENTRY: u16 = 0;
-/// The longest time for a link to come up: cables take seconds, a subnet manager or the spanning tree of a
-/// switch up to half a minute.
-const LINK_LIMIT: Duration = Duration::from_secs(60);
+/// The time after which the console says that there is no link, and the longest until it says so again.
+/// Cables take seconds, a subnet manager or the spanning tree of a switch up to half a minute.
+const LINK_SAID: Duration = Duration::from_secs(5);
+const LINK_SAID_AGAIN: Duration = Duration::from_secs(60);
 /// The interval at which the link is checked.
 const LINK_INTERVAL: Duration = Duration::from_millis(1);
 /// The interval at which the card's health is checked, and the longest between two steps of a recovery.
@@ -49,6 +50,17 @@ pub(crate) struct Choice {
     pub address: Option<Address>,
     /// The port, from 1. `None` selects the first.
     pub port: Option<u8>,
+    /// The layer of a port that supports both. `None` selects the one that the card suggests.
+    pub layer: Option<Layer>,
+}
+
+/// The properties of a card's network.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Network {
+    /// The longest time for a link to come up; `None` is for ever.
+    pub link_within: Option<Duration>,
+    /// The largest IP packet on Ethernet, in bytes.
+    pub mtu: u16,
 }
 
 /// The reason for which no card can be used.
@@ -138,7 +150,7 @@ impl DrivenCard {
 }
 
 /// Brings a card and its link up, and prints a description of all cards.
-pub(crate) async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
+pub(crate) async fn start(choice: Choice, network: Network) -> Result<DrivenCard, NoCard> {
     let mut cards: Vec<Function> = pci::functions().into_iter().filter(is_card).collect();
     // Physical functions come before virtual ones, otherwise in the order of the bus.
     cards.sort_by_key(|card| card.id.1 == VIRTUAL);
@@ -152,8 +164,7 @@ pub(crate) async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
         (None, Some(address)) => return Err(NoCard::Elsewhere(address, cards)),
         (None, None) => return Err(NoCard::Absent),
     };
-    let port = choice.port.unwrap_or(1);
-    let brought_up = bring_up(&function, port).await;
+    let brought_up = bring_up(&function, choice, network).await;
     let (card, message, times) = brought_up.map_err(|why| NoCard::Fails(function.address, why))?;
     pci::claim(function.address, "mlx4");
     let identity = card.identity();
@@ -223,7 +234,11 @@ fn print_unused(function: &Function) {
     }
 }
 
-async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
+async fn bring_up(
+    function: &Function,
+    choice: Choice,
+    network: Network,
+) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
     let device = PciCard::new(function.clone()).map_err(|e| format!("{e}"))?;
     let remote = match machine::remote_access() {
@@ -234,22 +249,37 @@ async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times
         RemoteAccess::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
         RemoteAccess::Physical => Remote::Physical,
     };
-    let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
+    let (port, layer) = (choice.port.unwrap_or(1), choice.layer);
+    let config = Config { port, layer, remote, frames: true, mtu: network.mtu, vector: ENTRY };
     let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // The vector is allocated after the reset, which turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
     let message = Message { address: irq.msi_address, data: irq.msi_data };
     turn_messages_on(function, message).map_err(|e| e.to_string())?;
-    let deadline = time::now() + LINK_LIMIT;
+    await_link(&card, network.link_within).await?;
+    Ok((card, message, Times { begun, up, linked: time::now() }))
+}
+
+/// Waits until the port has a link, and says on the console if that takes long.
+async fn await_link(card: &Card, within: Option<Duration>) -> Result<(), String> {
+    let begun = time::now();
+    let (mut say_at, mut pause) = (begun + LINK_SAID, LINK_SAID);
     while card.attributes().port_state != PortState::Active {
-        if time::now() >= deadline {
-            return Err(format!("its port has no link after {} s", LINK_LIMIT.as_secs()));
+        let waited = time::now().saturating_since(begun);
+        if within.is_some_and(|within| waited >= within) {
+            return Err(format!("its port has no link after {} s", waited.as_secs()));
+        }
+        if time::now() >= say_at {
+            let port = card.identity().port;
+            log::warn!("rnic mlx4: port {port} has no link after {} s, and is waited for", waited.as_secs());
+            pause = (pause * 2).min(LINK_SAID_AGAIN);
+            say_at = time::now() + pause;
         }
         exec::sleep(LINK_INTERVAL).await;
         card.progress(time::now(), EVENTS);
     }
-    Ok((card, message, Times { begun, up, linked: time::now() }))
+    Ok(())
 }
 
 /// Turns messages on again after a reset, which turns them off and clears their table.

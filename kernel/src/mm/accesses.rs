@@ -6,7 +6,7 @@ use core::hint;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::arch::percpu::MAX_CPUS;
+use crate::arch::percpu::{self, MAX_CPUS};
 use crate::arch::this_cpu_index;
 
 /// The number of accesses that a processor is making, on a cache line of its own.
@@ -45,7 +45,7 @@ impl Drop for Access {
 /// this. Accesses wait for nothing, so this ends.
 pub(super) fn wait_for_all() {
     core::sync::atomic::fence(Ordering::SeqCst);
-    for Count(count) in &BEGUN {
+    for Count(count) in BEGUN.iter().take(percpu::limit()) {
         while count.load(Ordering::Acquire) != 0 {
             hint::spin_loop();
         }

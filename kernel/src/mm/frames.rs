@@ -1,15 +1,21 @@
 //! The frame allocator: physically contiguous runs of 4 KiB frames, in two bitmaps (used frames; first frames
-//! of runs).
+//! of runs), which are written as memory is used ([`platform::bitmaps`]).
 //!
-//! It takes the first run that fits, from the lowest address, a word of 64 frames at a time. A run is
-//! freed whole or not at all: the second bitmap knows where each begins and so where it ends.
+//! It takes the first run that fits: on a machine with NUMA nodes from the nearest node, otherwise from the
+//! lowest address. A run is freed whole or not at all: the second bitmap knows where each begins and so where
+//! it ends.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 use core::slice;
+use firmware::ranges::Spans;
+use platform::bitmaps::{Bitmaps, CHUNK, CHUNK_WORDS, Chunk};
+use spin::{Mutex, MutexGuard};
 use x86_64::PhysAddr;
 
 use super::{DIRECT_MAP, PAGE};
-use crate::boot::{Region, regions::Regions};
+use crate::arch;
+use crate::boot::{MAX_RAM, RamMap, Region};
 use crate::sync::IrqMutex;
 
 /// The maximum length of a run, in frames (16 TiB). Longer ones are refused.
@@ -29,10 +35,7 @@ pub(crate) struct Stats {
 }
 
 struct Frames {
-    /// A bit for each frame from physical address 0. It is set if the frame is used, or is not RAM.
-    taken: &'static mut [u64],
-    /// A bit for each frame. It is set if an allocated run begins there.
-    first: &'static mut [u64],
+    bitmaps: Bitmaps<'static>,
     total: u64,
     free: u64,
     /// A lower bound of the free frames: no frame below it is free.
@@ -45,8 +48,7 @@ struct Frames {
 }
 
 static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
-    taken: &mut [],
-    first: &mut [],
+    bitmaps: Bitmaps::new(&mut [], &mut [], &mut []),
     total: 0,
     free: 0,
     hint: 0,
@@ -55,39 +57,17 @@ static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
     lendable_least: 0,
 });
 
-/// The RAM, sorted, as the loader described it. [`ram`] and [`overlaps_ram`] use it.
-static RAM: spin::Once<Regions> = spin::Once::new();
+/// The RAM, in whole frames. [`overlaps_ram`] uses it.
+static RAM: Mutex<Spans<MAX_RAM>> = Mutex::new(Spans::new());
 
-fn get(bits: &[u64], i: u64) -> bool {
-    bits.get((i / 64) as usize).is_none_or(|w| w >> (i % 64) & 1 != 0)
+/// The ranges of frames in which a processor of a node allocates, the nearest first; for memory that is lent,
+/// and for other memory. Empty on a machine without NUMA nodes.
+struct Nearest {
+    all: Vec<Range<u64>>,
+    lendable: Vec<Range<u64>>,
 }
 
-fn set_range(bits: &mut [u64], start: u64, end: u64, value: bool) {
-    let mut i = start;
-    while i < end {
-        let (word, shift) = ((i / 64) as usize, i % 64);
-        let n = (64 - shift).min(end - i);
-        let mask = if n == 64 { u64::MAX } else { ((1 << n) - 1) << shift };
-        if let Some(w) = bits.get_mut(word) {
-            *w = if value { *w | mask } else { *w & !mask };
-        }
-        i += n;
-    }
-}
-
-/// Returns the first `i >= from` whose bit is `value`, or the length of `bits`.
-fn next(bits: &[u64], from: u64, value: bool) -> u64 {
-    let len = bits.len() as u64 * 64;
-    let mut i = from;
-    while let Some(w) = bits.get((i / 64) as usize) {
-        let w = if value { *w } else { !*w } >> (i % 64);
-        if w != 0 {
-            return i + u64::from(w.trailing_zeros());
-        }
-        i = (i / 64 + 1) * 64;
-    }
-    len
-}
+static NEAREST: spin::Once<Vec<Nearest>> = spin::Once::new();
 
 impl Frames {
     /// Returns the first free run of `count` frames that begins at a multiple of `align`, not before `from`,
@@ -95,12 +75,12 @@ impl Frames {
     fn find(&self, count: u64, align: u64, from: u64, below: u64) -> Option<u64> {
         let mut at = self.hint.max(from);
         loop {
-            at = next(self.taken, at, false).next_multiple_of(align);
+            at = self.bitmaps.next_free(at).next_multiple_of(align);
             let end = at.checked_add(count)?;
-            if end > below.min(self.taken.len() as u64 * 64) {
+            if end > below.min(self.bitmaps.frames()) {
                 return None;
             }
-            let used = next(self.taken, at, true);
+            let used = self.bitmaps.next_taken(at);
             if used >= end {
                 return Some(at);
             }
@@ -137,8 +117,7 @@ impl Frames {
 
     /// Marks a free run as used.
     fn take(&mut self, at: u64, count: u64) {
-        set_range(self.taken, at, at + count, true);
-        set_range(self.first, at, at + 1, true);
+        self.bitmaps.take(at..at + count);
         self.free -= count;
         self.lendable_free -= self.lendable_among(at, count);
         self.lendable_least = self.lendable_least.min(self.lendable_free);
@@ -152,21 +131,20 @@ impl Frames {
 
     fn free(&mut self, at: u64, count: u64) -> Result<(), &'static str> {
         let end = at.checked_add(count).ok_or("the run is too long")?;
-        if !get(self.first, at) || end > self.first.len() as u64 * 64 {
+        if !self.bitmaps.is_first(at) || end > self.bitmaps.frames() {
             return Err("no run begins there");
         }
         // The run extends to the next run's first frame or to the next free frame. RAM that was never
         // allocated (reserved) has no first bit, so a run that ends right before such RAM is checked only for
         // not being longer.
-        let length = next(self.first, at + 1, true).min(next(self.taken, at + 1, false)) - at;
+        let length = self.bitmaps.next_first(at + 1).min(self.bitmaps.next_free(at + 1)) - at;
         if count > length {
             return Err("the run is shorter");
         }
-        if count < length && get(self.taken, end) && !self.reserved(end) {
+        if count < length && self.bitmaps.next_taken(end) == end && !self.reserved(end) {
             return Err("the run is longer");
         }
-        set_range(self.first, at, at + 1, false);
-        set_range(self.taken, at, end, false);
+        self.bitmaps.release(at..end);
         self.free += count;
         self.lendable_free += self.lendable_among(at, count);
         self.hint = self.hint.min(at);
@@ -181,25 +159,34 @@ impl Frames {
 }
 
 /// The regions that the allocator manages: RAM without the regions that were reserved at the start.
-static MANAGED: spin::Once<Regions> = spin::Once::new();
+static MANAGED: Mutex<Spans<MAX_RAM>> = Mutex::new(Spans::new());
+
+/// The regions of RAM, once they are known.
+struct Regions {
+    ram: &'static Spans<MAX_RAM>,
+    managed: &'static Spans<MAX_RAM>,
+}
+
+static REGIONS: spin::Once<Regions> = spin::Once::new();
 
 fn managed(start: u64, end: u64) -> bool {
-    MANAGED.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() <= start && end <= r.end.as_u64()))
+    REGIONS.get().is_some_and(|r| r.managed.spans().iter().any(|s| s.start <= start && end <= s.end))
 }
 
 /// Returns whether `start..end` overlaps RAM of the memory map.
 pub(crate) fn overlaps_ram(start: u64, end: u64) -> bool {
-    RAM.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() < end && start < r.end.as_u64()))
+    REGIONS.get().is_some_and(|r| r.ram.spans().iter().any(|s| s.start < end && start < s.end))
 }
 
 /// Returns the number of frames for which the bitmaps have a bit.
 pub(crate) fn end() -> u64 {
-    FRAMES.lock().taken.len() as u64 * 64
+    FRAMES.lock().bitmaps.frames()
 }
 
 /// Returns the regions of RAM from which runs are allocated.
 pub(crate) fn ram() -> impl Iterator<Item = Region> {
-    MANAGED.get().into_iter().flat_map(Regions::iter)
+    let spans = REGIONS.get().into_iter().flat_map(|r| r.managed.spans());
+    spans.map(|s| Region::new(s.start, s.len()))
 }
 
 /// Takes over all of `ram` except `reserved`. The bitmaps are placed in that RAM.
@@ -207,79 +194,81 @@ pub(crate) fn ram() -> impl Iterator<Item = Region> {
 /// # Safety
 /// The caller calls this once. `ram` is RAM, and only `reserved` in it is in use. RAM below 4 GiB is mapped
 /// in the direct map.
-pub(crate) unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone) {
-    let mut whole = Regions::new();
-    let mut top = 0;
+pub(crate) unsafe fn init(ram: &RamMap, reserved: impl Iterator<Item = Region>) {
+    let whole = MutexGuard::leak(RAM.lock());
+    let free = MutexGuard::leak(MANAGED.lock());
     for r in ram.iter() {
-        let start = r.start.as_u64().next_multiple_of(PAGE);
-        let end = r.end.as_u64() & !(PAGE - 1);
-        if start < end {
-            whole.push(Region::new(start, end - start));
-            top = end.max(top);
-        }
+        let (start, end) = (r.start.as_u64().next_multiple_of(PAGE), r.end.as_u64() & !(PAGE - 1));
+        whole.add(start, end);
+        free.add(start, end);
     }
-    // The rest of each region without the reserved ones.
-    let mut free = Regions::new();
-    for r in whole.iter() {
-        let mut at = r.start.as_u64();
-        let end = r.end.as_u64();
-        while at < end {
-            let inside = |x: &Region| x.start.as_u64() <= at && at < x.end.as_u64();
-            if let Some(x) = reserved.clone().find(inside) {
-                at = x.end.as_u64().next_multiple_of(PAGE);
-                continue;
-            }
-            let stop = reserved.clone().map(|x| x.start.as_u64() & !(PAGE - 1)).filter(|s| *s > at).min();
-            let stop = stop.unwrap_or(end).min(end);
-            free.push(Region::new(at, stop - at));
-            at = stop;
-        }
+    for r in reserved {
+        free.remove(r.start.as_u64() & !(PAGE - 1), r.end.as_u64().next_multiple_of(PAGE));
     }
+    let top = whole.spans().last().map_or(0, |s| s.end);
     // The bitmaps go to the first address with room that is already mapped at this point of the boot.
-    let words = (top / PAGE).div_ceil(64);
-    let bytes = (words * 16).next_multiple_of(PAGE);
-    let bitmaps_at = free.iter().find(|r| r.len() >= bytes && r.start.as_u64() + bytes <= 4 << 30);
-    let bitmaps_at = bitmaps_at.expect("no room for the frame bitmaps").start.as_u64();
-    let base = (DIRECT_MAP + bitmaps_at) as *mut u64;
-    // SAFETY: `bytes` bytes at `bitmaps_at` are free RAM, mapped, and used by nothing else.
-    let (taken, first) = unsafe {
-        base.write_bytes(0xff, words as usize);
-        base.add(words as usize).write_bytes(0, words as usize);
-        let len = words as usize;
-        (slice::from_raw_parts_mut(base, len), slice::from_raw_parts_mut(base.add(len), len))
+    let chunks = (top / PAGE).div_ceil(CHUNK);
+    let words = chunks * CHUNK_WORDS;
+    let bytes = (words * 16 + chunks).next_multiple_of(PAGE);
+    let at = free.spans().iter().find(|s| s.len() >= bytes && s.start + bytes <= 4 << 30);
+    let at = at.expect("no room for the frame bitmaps").start;
+    free.remove(at, at + bytes);
+    let base = (DIRECT_MAP + at) as *mut u64;
+    let len = words as usize;
+    // SAFETY: `bytes` bytes at `at` are free RAM, mapped, and used by nothing else. Any bits are words, and
+    // zeros are `Chunk::Absent`.
+    let mut bitmaps = unsafe {
+        let states = base.add(2 * len).cast::<Chunk>();
+        states.write_bytes(0, chunks as usize);
+        Bitmaps::new(
+            slice::from_raw_parts_mut(base, len),
+            slice::from_raw_parts_mut(base.add(len), len),
+            slice::from_raw_parts_mut(states, chunks as usize),
+        )
     };
-    let mut managed = Regions::new();
     let mut total = 0;
-    for r in free.iter() {
-        let mut start = r.start.as_u64();
-        if start == bitmaps_at {
-            start += bytes;
-        }
-        if start < r.end.as_u64() {
-            let region = Region::new(start, r.end.as_u64() - start);
-            set_range(taken, start / PAGE, r.end.as_u64() / PAGE, false);
-            total += region.len() / PAGE;
-            managed.push(region);
-        }
+    for s in free.spans() {
+        bitmaps.add(s.start / PAGE..s.end / PAGE);
+        total += s.len() / PAGE;
     }
-    RAM.call_once(|| whole);
-    MANAGED.call_once(|| managed);
-    let none = Frames {
-        taken,
-        first,
-        total,
-        free: total,
-        hint: 0,
-        lendable: &[],
-        lendable_free: 0,
-        lendable_least: 0,
+    REGIONS.call_once(|| Regions { ram: whole, managed: free });
+    let mut frames = FRAMES.lock();
+    (frames.bitmaps, frames.total, frames.free) = (bitmaps, total, total);
+}
+
+/// Sets, once, the memory of NUMA nodes: for each node, ranges of physical addresses, the nearest first. From
+/// now on a processor allocates from them in that order.
+pub(crate) fn set_nodes(nodes: Vec<Vec<Range<u64>>>, lendable: &[Range<u64>]) {
+    let managed: Vec<_> = ram().map(|r| r.start.as_u64()..r.end.as_u64()).collect();
+    let within = |ranges: &[Range<u64>], memory: &[Range<u64>]| -> Vec<Range<u64>> {
+        let common = |a: &Range<u64>, b: &Range<u64>| a.start.max(b.start)..a.end.min(b.end);
+        let parts = ranges.iter().flat_map(|r| memory.iter().map(move |m| common(r, m)));
+        let frames = parts.map(|r| r.start.div_ceil(PAGE)..r.end / PAGE);
+        frames.filter(|r| r.start < r.end).collect()
     };
-    *FRAMES.lock() = none;
+    let nearest = |ranges: Vec<Range<u64>>| Nearest {
+        all: within(&ranges, &managed),
+        lendable: within(&ranges, lendable),
+    };
+    let nearest = nodes.into_iter().map(nearest).collect();
+    NEAREST.call_once(|| nearest);
 }
 
 /// Allocates `bytes` (rounded up to frames) contiguous bytes, aligned to 4096 and not zeroed. Returns `None`
 /// if no such run is free.
 pub(crate) fn alloc(bytes: u64) -> Option<PhysAddr> {
+    alloc_on(arch::this_cpu_node(), bytes)
+}
+
+/// Allocates as [`alloc()`] does, from the NUMA node `node` if it has such a run, otherwise from the nearest
+/// node that has.
+pub(crate) fn alloc_on(node: usize, bytes: u64) -> Option<PhysAddr> {
+    if let Some(nearest) = NEAREST.get().and_then(|nodes| nodes.get(node)) {
+        let at = FRAMES.lock().alloc_among(bytes.div_ceil(PAGE), 1, nearest.all.iter().cloned());
+        if let Some(at) = at {
+            return Some(PhysAddr::new_truncate(at * PAGE));
+        }
+    }
     alloc_within(bytes, PAGE, u64::MAX)
 }
 
@@ -311,12 +300,15 @@ pub(crate) fn free(at: PhysAddr, bytes: u64) {
     }
 }
 
-/// Allocates as [`alloc_within`] does, anywhere in `ranges` of physical addresses, each of which has whole
-/// frames.
-pub(crate) fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<PhysAddr> {
-    let align = align.max(PAGE) / PAGE;
-    let frames = ranges.iter().map(|range| range.start / PAGE..range.end / PAGE);
-    let at = FRAMES.lock().alloc_among(bytes.div_ceil(PAGE), align, frames)?;
+/// Allocates as [`alloc_within`] does, in memory that can be lent: from the nearest node that has such a run,
+/// otherwise anywhere.
+pub(crate) fn alloc_lendable(bytes: u64, align: u64) -> Option<PhysAddr> {
+    let (count, align) = (bytes.div_ceil(PAGE), align.max(PAGE) / PAGE);
+    let nearest = NEAREST.get().and_then(|nodes| nodes.get(arch::this_cpu_node()));
+    let mut frames = FRAMES.lock();
+    let near = nearest.and_then(|n| frames.alloc_among(count, align, n.lendable.iter().cloned()));
+    let all = frames.lendable;
+    let at = near.or_else(|| frames.alloc_among(count, align, all.iter().cloned()))?;
     Some(PhysAddr::new_truncate(at * PAGE))
 }
 
@@ -347,13 +339,13 @@ fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
             let end = (at + COUNT_STEP).min(range.end);
             let frames = FRAMES.lock();
             while at < end {
-                let taken = next(frames.taken, at, true).min(end);
+                let taken = frames.bitmaps.next_taken(at).min(end);
                 (free, run) = (free + taken - at, run + taken - at);
                 largest = largest.max(run);
                 at = taken;
                 if at < end {
                     run = 0;
-                    at = next(frames.taken, at, false).min(end);
+                    at = frames.bitmaps.next_free(at).min(end);
                 }
             }
         }
@@ -372,11 +364,11 @@ pub(crate) fn set_lendable(ranges: &'static [Range<u64>]) {
     let mut frames = FRAMES.lock();
     let mut free = 0;
     for range in ranges {
-        let mut at = next(frames.taken, range.start, false);
+        let mut at = frames.bitmaps.next_free(range.start);
         while at < range.end {
-            let taken = next(frames.taken, at, true).min(range.end);
+            let taken = frames.bitmaps.next_taken(at).min(range.end);
             free += taken - at;
-            at = next(frames.taken, taken, false);
+            at = frames.bitmaps.next_free(taken);
         }
     }
     (frames.lendable, frames.lendable_free, frames.lendable_least) = (ranges, free, free);

@@ -33,7 +33,7 @@ impl Run {
     /// Returns the run at `at`.
     ///
     /// # Safety
-    /// The `size` bytes must be zero, lent, and used by nothing else until this is dropped.
+    /// The `size` bytes must be initialised, lent, and used by nothing else until this is dropped.
     pub(super) const unsafe fn new(at: PhysAddr, size: u64, home: Home) -> Self {
         Self { at, size, home }
     }
@@ -197,6 +197,10 @@ impl Memory for LentMemory {
 
     fn pages(&self, len: usize) -> Option<Pages> {
         pages::take(len)
+    }
+
+    fn lend_pages(&self, pages: Pages) -> Result<Box<dyn Lent>, Pages> {
+        pages::lend(pages).map(|run| Box::new(run) as Box<dyn Lent>)
     }
 
     fn stats(&self) -> MemoryStats {

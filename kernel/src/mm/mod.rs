@@ -2,7 +2,7 @@
 //!
 //! | virtual | what | rights |
 //! |---|---|---|
-//! | `0x20_0000..` | kernel image, virtual = physical | text R-X, read-only data R--, data RW- |
+//! | `0x20_0000..` | kernel image, from [`Image::phys`] | text R-X, read-only data R--, data RW- |
 //! | `DIRECT_MAP + physical` | all RAM; device registers that [`map_device`] added | RW-, but R-- for kernel text, read-only data and page tables |
 //! | `STACKS..` | stacks, each at the top of a slot whose rest is not mapped | RW- |
 
@@ -18,13 +18,15 @@ mod pages;
 pub(crate) mod paging;
 pub(crate) mod stacks;
 
+use core::sync::atomic::{AtomicU64, Ordering};
+use firmware::numa::Numa;
 use x86_64::{PhysAddr, VirtAddr};
 
 use crate::boot::{BootInfo, Region};
 use paging::Rights;
 
-/// The virtual address of physical address 0. The boot page tables in `boot/entry.s` rely on it too.
-pub(crate) const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+pub(crate) use crate::boot::DIRECT_MAP;
+
 /// The physical address space for which the direct map has room, in bytes.
 pub(crate) const DIRECT_MAP_BYTES: u64 = 64 << 40;
 /// The size of a page and of a frame, in bytes.
@@ -37,7 +39,7 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// The addresses (virtual = physical) at which the parts of the image begin and end.
+/// The virtual addresses at which the parts of the image begin and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Image {
     /// The start of the image and of the text.
@@ -48,6 +50,23 @@ pub(crate) struct Image {
     pub rodata_end: u64,
     /// The end of the image.
     pub end: u64,
+    /// The physical address of the start, a multiple of 2 MiB. The image is one run of physical memory.
+    pub phys: u64,
+}
+
+impl Image {
+    /// Returns the physical address of `virt`, which must lie in the image.
+    pub(crate) const fn physical(&self, virt: u64) -> u64 {
+        virt - self.start + self.phys
+    }
+}
+
+/// The value of [`Image::phys`], once it is set.
+static IMAGE_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the physical address at which the loader has put the image.
+pub(crate) fn set_image_place(phys: u64) {
+    IMAGE_AT.store(phys, Ordering::Relaxed);
 }
 
 /// Returns the addresses of the kernel image.
@@ -57,6 +76,7 @@ pub(crate) fn image() -> Image {
         text_end: (&raw const __text_end) as u64,
         rodata_end: (&raw const __rodata_end) as u64,
         end: (&raw const __image_end) as u64,
+        phys: IMAGE_AT.load(Ordering::Relaxed),
     }
 }
 
@@ -75,9 +95,14 @@ pub(crate) fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
     }
     let image = image();
     if (image.start..image.end).contains(&addr) {
-        return Some(PhysAddr::new_truncate(addr));
+        return Some(PhysAddr::new_truncate(image.physical(addr)));
     }
     paging::translate(VirtAddr::new_truncate(addr))
+}
+
+/// Returns true if the page at `virt` is mapped. Takes no lock.
+pub(crate) fn is_mapped(virt: *const u8) -> bool {
+    paging::translate(VirtAddr::new_truncate(virt as u64)).is_some()
 }
 
 /// Passes RAM to the frame allocator. The boot page tables are still in use. The heap works from here on.
@@ -87,7 +112,7 @@ pub(crate) fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
 pub(crate) unsafe fn init_frames(boot: &BootInfo) {
     let image = image();
     let low = Region::new(0, 1 << 20);
-    let kernel = Region::new(image.start, image.end - image.start);
+    let kernel = Region::new(image.phys, image.end - image.start);
     // SAFETY: the loader reports this as RAM, and the image, the first MiB and the modules are excluded.
     unsafe { frames::init(&boot.ram, [low, kernel].into_iter().chain(boot.modules.iter())) };
 }
@@ -100,6 +125,15 @@ pub(crate) unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
     unsafe { paging::init(boot.ram.iter(), cpus as u64) };
     lent::init();
+}
+
+/// Makes each processor allocate from the NUMA node nearest to it. Call once, after [`init_paging`].
+pub(crate) fn set_numa(numa: &Numa) {
+    if numa.nodes() < 2 {
+        return;
+    }
+    let nearest = |node| numa.nearest(node).into_iter().flat_map(|node| numa.memory_of(node)).collect();
+    frames::set_nodes((0..numa.nodes()).map(nearest).collect(), &lent::covered().ranges);
 }
 
 /// Maps `len` bytes of device registers at `phys`, uncached, and returns their address. To map the same range

@@ -1,51 +1,27 @@
-//! Modules that the loader has put into memory: on an appliance, a file with the cluster key, passed as an
-//! initrd.
+//! Modules that the loader has put into memory: archives with configuration and the cluster key, or
+//! a file with the key alone.
 
 use zeroize::Zeroize;
 
 use super::phys_to_virt;
-use crate::boot::regions::Regions;
 use crate::boot::{BootInfo, Region};
 
-/// The longest module that is read. A longer one is not a secret of Ferrolite.
-const LONGEST: u64 = 4096;
-
-/// The loader's modules, which lie in RAM that nothing else uses.
-pub(crate) struct Modules {
-    ram: &'static Regions,
-    modules: &'static Regions,
-}
-
-impl Modules {
-    /// Returns the modules of `boot`.
-    pub(crate) fn of(boot: &'static BootInfo) -> Self {
-        Self { ram: &boot.ram, modules: &boot.modules }
-    }
-
-    /// Returns the number of modules.
-    pub(crate) fn count(&self) -> usize {
-        self.modules.iter().count()
-    }
-
-    /// Calls `take` with the short modules, one after the other, until it returns a value; returns that
-    /// value. The module is a secret, and is overwritten with zeros.
-    pub(crate) fn take<T>(&self, mut take: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
-        let short = self.modules.iter().filter(|module| module.len() <= LONGEST && self.is_mapped(module));
-        for module in short {
-            let at = phys_to_virt(module.start);
-            // SAFETY: the direct map contains all RAM, this module lies in RAM, and the frame allocator never
-            // allocates memory of modules. The caller has a `Modules`, of which only one exists at a time, in
-            // the task that starts the node.
-            let bytes = unsafe { core::slice::from_raw_parts_mut(at, module.len() as usize) };
-            if let Some(taken) = take(bytes) {
-                bytes.zeroize();
-                return Some(taken);
-            }
+/// Calls `read` with each module of `boot`, the loader's before those of the boot stub, and overwrites the
+/// module with zeros. A module outside of RAM is left out.
+///
+/// # Safety
+/// Call once, with the final page tables, before devices can reach memory.
+pub(crate) unsafe fn take_all(boot: &BootInfo, mut read: impl FnMut(Region, &[u8])) {
+    for module in boot.modules.iter() {
+        if !boot.ram.iter().any(|ram| ram.start <= module.start && module.end <= ram.end) {
+            log::warn!("a boot module at {:?} is not in RAM, and not read", module.start);
+            continue;
         }
-        None
-    }
-
-    fn is_mapped(&self, module: &Region) -> bool {
-        self.ram.iter().any(|ram| ram.start <= module.start && module.end <= ram.end)
+        // SAFETY: the direct map contains all RAM, this module lies in RAM, and the frame allocator never
+        // allocates memory of modules. The caller calls this once.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(phys_to_virt(module.start), module.len() as usize) };
+        read(module, bytes);
+        bytes.zeroize();
     }
 }

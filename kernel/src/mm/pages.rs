@@ -1,10 +1,12 @@
 //! Frames of one owner, as a slice: large memory of an application that returns to the frame allocator.
 
+use core::mem::ManuallyDrop;
 use core::slice;
 use platform::Pages;
 use x86_64::PhysAddr;
 
-use super::{frames, phys_to_virt};
+use super::memory::{Home, Run};
+use super::{frames, lent, phys_to_virt};
 
 /// A contiguous run of frames that is not lent. It is returned when dropped.
 struct Own {
@@ -14,7 +16,20 @@ struct Own {
 
 /// Returns `len` zeroed bytes. Returns `None` if no such run is free.
 pub(super) fn take(len: usize) -> Option<Pages> {
-    Some(Pages::new(Own { at: frames::alloc_zeroed(len.max(1) as u64)?, len }))
+    Some(Pages::new(Own { at: lent::alloc_own(len.max(1) as u64)?, len }))
+}
+
+/// Lends pages in place. Returns them if they cannot be lent.
+pub(super) fn lend(pages: Pages) -> Result<Run, Pages> {
+    let own = pages.into_run::<Own>()?;
+    if own.len == 0 || !lent::lend_own(own.at, own.len as u64) {
+        return Err(Pages::new(*own));
+    }
+    // The frames pass to the run.
+    let own = ManuallyDrop::new(*own);
+    // SAFETY: the bytes have just been lent. They were used by `own` only, which is gone. They were zeroed,
+    // or written by their owner, when they were allocated.
+    Ok(unsafe { Run::new(own.at, own.len as u64, Home::Frames) })
 }
 
 impl AsRef<[u8]> for Own {

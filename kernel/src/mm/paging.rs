@@ -259,9 +259,10 @@ pub(crate) unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) 
         let run = t.set_aside(of_ram + cpus * TABLES_OF_CPU + TABLES_OF_KERNEL)?;
         RUN.call_once(|| run);
         t.root = t.frame()?;
-        t.map(image.start, image.start, image.text_end - image.start, Rights::Text)?;
-        t.map(image.text_end, image.text_end, image.rodata_end - image.text_end, Rights::ReadOnly)?;
-        t.map(image.rodata_end, image.rodata_end, image.end - image.rodata_end, Rights::Data)?;
+        let mut part = |from: u64, to, rights| t.map(from, image.physical(from), to - from, rights);
+        part(image.start, image.text_end, Rights::Text)?;
+        part(image.text_end, image.rodata_end, Rights::ReadOnly)?;
+        part(image.rodata_end, image.end, Rights::Data)?;
         for r in ram {
             let start = r.start.as_u64().next_multiple_of(PAGE);
             let end = (r.end.as_u64() & !(PAGE - 1)).min(super::DIRECT_MAP_BYTES);
@@ -269,7 +270,7 @@ pub(crate) unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) 
                 t.map(DIRECT_MAP + start, start, end - start, Rights::Data)?;
             }
         }
-        t.protect(DIRECT_MAP + image.start, image.rodata_end - image.start, Rights::ReadOnly)?;
+        t.protect(DIRECT_MAP + image.phys, image.rodata_end - image.start, Rights::ReadOnly)?;
         t.protect(DIRECT_MAP + run.start.as_u64(), run.len(), Rights::ReadOnly)
     };
     if let Err(e) = build(&mut t) {

@@ -26,7 +26,7 @@ impl Stack {
         let mut inner = self.inner.lock();
         let taken = inner.sockets.iter().any(|(_, other)| match other {
             Socket::Tcp(other) => other.is_listening() && other.listen_endpoint().port == port,
-            Socket::Dhcpv4(_) => false,
+            Socket::Dhcpv4(_) | Socket::Dns(_) => false,
         });
         if taken {
             return Err(NetworkError::InUse);

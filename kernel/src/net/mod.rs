@@ -25,6 +25,7 @@ use core::future::{Future, poll_fn};
 use core::net::Ipv4Addr;
 use core::pin::pin;
 use core::task::Poll;
+use core::time::Duration;
 use platform::Instant;
 use spin::Once;
 
@@ -33,7 +34,7 @@ use crate::exec::{self, Poller};
 use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
-use crate::{cmdline, mm, random};
+use crate::{cmdline, mm, random, time};
 use nic::Nic;
 use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};
@@ -41,6 +42,10 @@ use virtio::Sizes;
 
 /// Machines with less memory get short rings.
 const SMALL: u64 = 96 << 20;
+
+/// The time after which the console says that there is no lease for RDMA, and until it says so again.
+const LEASE_SAID: Duration = Duration::from_secs(5);
+const LEASE_SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// The machine's network, for as long as the kernel lives.
 pub(crate) struct Net {
@@ -101,6 +106,22 @@ impl Net {
                 None => start_stack(port, Addressing::Static(config)),
             }
         })
+    }
+
+    /// Waits until `port` has an address by DHCP, and returns it. The management port's address counts, also
+    /// if it is fixed.
+    pub(crate) async fn lease_on(&self, port: &'static Port) -> Ipv4Addr {
+        let shared = self.stack.get().copied().filter(|stack| core::ptr::eq(stack.port(), port));
+        let start = || *self.fabric_stack.call_once(|| start_stack(port, Addressing::Dhcp));
+        let stack = shared.unwrap_or_else(start);
+        let mut said_at = time::now() + LEASE_SAID;
+        loop {
+            if let Some(config) = with_deadline(said_at, stack.configured()).await {
+                return config.address;
+            }
+            log::error!("rdma_ip=dhcp: no DHCP server answers on port {}; has it a link?", port.mac());
+            said_at = time::now() + LEASE_SAID_AGAIN;
+        }
     }
 
     /// Returns all stacks, each once.

@@ -14,11 +14,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddrV4;
 use core::time::Duration;
 use lite::Lite;
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
-use verbs::Rnic;
+use verbs::{Gid, Rnic};
 
 use crate::boot::acpi;
 use crate::machine::Machine;
@@ -68,7 +67,7 @@ struct Node {
 }
 
 async fn start() -> Result<Node, String> {
-    let manager = manager()?;
+    control_link::check()?;
     let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
@@ -86,17 +85,20 @@ async fn start() -> Result<Node, String> {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
     let apps = apps::all(perftest::application(network, &rnic));
-    let name = cmdline::get("node")
-        .map_or_else(|| format!("node-{}", rnic.rnic().attributes().port.mac), ToOwned::to_owned);
+    // DHCP may set the name.
+    let name = || {
+        let of_port = || format!("node-{}", rnic.rnic().attributes().port.mac);
+        cmdline::get("node").map_or_else(of_port, ToOwned::to_owned)
+    };
     let keep_id = match cmdline::get("id").unwrap_or("fresh") {
         "fresh" => false,
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name, total, &apps) };
-    let (link, welcome) = control_link::join(stack, manager, &key, buffers, config.silence, offer)
-        .await
-        .map_err(|e| format!("{e}"))?;
+    let gid = rnic.own_address(network).await?;
+    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), gid, &name(), total, &apps) };
+    let (link, welcome) = control_link::join(stack, &key, buffers, config.silence, &offer).await?;
+    let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let config = lite::Config { name, ..config };
@@ -144,7 +146,13 @@ fn boot_id() -> u64 {
 }
 
 /// Returns this node's description for the manager.
-fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
+fn join_offer(
+    rnic: &dyn Rnic,
+    gid: Option<Gid>,
+    name: &str,
+    memory: u64,
+    apps: &[Box<dyn runtime::App>],
+) -> Join {
     let attributes = rnic.attributes();
     let mut stages = Vec::new();
     chart::each(|stage, us| stages.push((stage.to_owned(), us)));
@@ -156,7 +164,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
             driver: attributes.driver.to_owned(),
             links: attributes.links.to_vec(),
             mac: attributes.port.mac,
-            gid: None,
+            gid,
             lid: attributes.port.lid,
             mtu: attributes.max_mtu,
             max_rd_atomic: attributes.max_rd_atomic,

@@ -1,11 +1,14 @@
 //! The RNIC of this machine, selected by `nic=`.
 
+use ::mlx4::Layer;
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::net::Ipv6Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::ops::RangeInclusive;
+use core::time::Duration;
 use platform::Memory;
 use softroce::SoftRoce;
 use verbs::{Gid, Rnic};
@@ -40,22 +43,56 @@ impl Wanted {
             _ => {}
         }
         let choice = text.strip_prefix("mlx4").and_then(Self::card);
-        let wrong = || format!("nic={text}: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT");
+        let wrong = || format!("nic={text}: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT:LAYER");
         choice.map(Self::Mlx4).ok_or_else(wrong)
     }
 
-    /// Parses the text behind `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
+    /// Parses the text behind `mlx4`: `:ADDRESS`, `/PORT` or `/PORT:LAYER`, both or neither.
     fn card(text: &str) -> Option<Choice> {
         let (address, port) = match text.split_once('/') {
-            Some((address, port)) => (address, Some(port.parse().ok()?)),
+            Some((address, port)) => (address, Some(port)),
             None => (text, None),
+        };
+        let (port, layer) = match port.map(|port| port.split_once(':').unwrap_or((port, ""))) {
+            None => (None, None),
+            Some((port, layer)) => (Some(port.parse().ok()?), Self::layer(layer)?),
         };
         let address = match address {
             "" => None,
             address => Some(address.strip_prefix(':')?.parse().ok()?),
         };
-        Some(Choice { address, port })
+        Some(Choice { address, port, layer })
     }
+
+    /// Parses a layer, or no layer. Returns `None` if it is neither.
+    fn layer(text: &str) -> Option<Option<Layer>> {
+        match text {
+            "" => Some(None),
+            "ib" => Some(Some(Layer::InfiniBand)),
+            "eth" => Some(Some(Layer::Ethernet)),
+            _ => None,
+        }
+    }
+}
+
+/// The longest time for a card's link to come up, if another RNIC can take its place.
+const LINK_LIMIT: Duration = Duration::from_secs(60);
+/// The permitted values of `mtu=`: the least of IPv4, and the largest of ConnectX-3 cards.
+const MTUS: RangeInclusive<u16> = 576..=9978;
+
+/// Parses `link_s=` and `mtu=`. `is_auto` is true if the node has another RNIC than a card.
+fn card_network(is_auto: bool) -> Result<mlx4::Network, String> {
+    let link_within = match cmdline::get("link_s") {
+        None => is_auto.then_some(LINK_LIMIT),
+        Some(text) => {
+            let seconds = text.parse().map_err(|_| format!("link_s={text}: want a number of seconds"))?;
+            Some(Duration::from_secs(seconds))
+        }
+    };
+    let text = cmdline::get("mtu").unwrap_or("1500");
+    let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
+    let wrong = || format!("mtu={text}: want a number from {} to {}", MTUS.start(), MTUS.end());
+    Ok(mlx4::Network { link_within, mtu: mtu.ok_or_else(wrong)? })
 }
 
 /// The software RNIC of this kernel.
@@ -81,13 +118,14 @@ impl NodeRnic {
         if !random::is_seeded() {
             return Err("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)".to_owned());
         }
+        let card_network = card_network(wanted == Wanted::Auto)?;
         let choice = match wanted {
             Wanted::Auto => Some(Choice::default()),
             Wanted::Mlx4(choice) => Some(choice),
             Wanted::SoftRoce => None,
         };
         if let Some(choice) = choice {
-            match mlx4::start(choice).await {
+            match mlx4::start(choice, card_network).await {
                 Ok(driven) => {
                     let port = net.attach_card(driven.address(), &driven.card);
                     return Ok(Self::Card(driven.into(), port));
@@ -152,6 +190,26 @@ impl NodeRnic {
         Ok(())
     }
 
+    /// Returns the address of `rdma_ip=`, or `None` if the manager assigns one. An address by DHCP is waited
+    /// for.
+    ///
+    /// # Errors
+    /// A line for the user: the value is malformed, or the RNIC has no Ethernet port.
+    pub(super) async fn own_address(&self, network: &'static Net) -> Result<Option<Gid>, String> {
+        let text = cmdline::get("rdma_ip").unwrap_or("manager");
+        if text == "manager" {
+            return Ok(None);
+        }
+        let port = self.port().ok_or_else(|| format!("rdma_ip={text}: the port is on InfiniBand"))?;
+        let address = match text {
+            "dhcp" => network.lease_on(port).await,
+            _ => text.parse::<Ipv4Addr>().ok().filter(is_unicast).ok_or_else(|| {
+                format!("rdma_ip={text}: want manager, dhcp or the IPv4 address of one node")
+            })?,
+        };
+        Ok(Some(Gid(address.to_ipv6_mapped().octets())))
+    }
+
     /// Returns the Ethernet port that has the RNIC's address, also for IP. InfiniBand has none.
     pub(super) fn port(&self) -> Option<&'static Port> {
         match self {
@@ -159,4 +217,8 @@ impl NodeRnic {
             Self::Soft(_, port) => Some(port),
         }
     }
+}
+
+fn is_unicast(address: &Ipv4Addr) -> bool {
+    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast() || address.is_loopback())
 }

@@ -5,7 +5,8 @@
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
 
-use super::{Address, Bar, Function};
+use super::address::Address;
+use super::{Bar, Function};
 use crate::boot::Region;
 
 /// Each window lies entirely above or entirely below this address.

@@ -2,10 +2,17 @@
 
 use x86_64::instructions::port::Port;
 
-use super::Address;
+use super::address::Address;
 use crate::boot::acpi::EcamWindow;
 use crate::mm;
 use crate::sync::IrqMutex;
+
+/// The offset of the command register; the status register is in the upper half of its word.
+pub(super) const COMMAND: u16 = 0x04;
+/// The bit of the command register that lets the function master the bus.
+pub(super) const COMMAND_MASTER: u32 = 1 << 2;
+/// The class of bridges.
+const BRIDGE: u32 = 6;
 
 /// The address and data ports. The lock keeps the pair of accesses together.
 static PORTS: IrqMutex<(Port<u32>, Port<u32>)> = IrqMutex::new((Port::new(0xcf8), Port::new(0xcfc)));
@@ -99,6 +106,16 @@ impl Config {
                     ports.1.read()
                 }
             }
+        }
+    }
+
+    /// Stops a function from mastering the bus, unless it is a bridge, whose bus mastering passes
+    /// on that of the devices behind it.
+    pub(super) fn stop(&self, address: Address) {
+        // The upper half is the status register: writing zeros does not change it.
+        let command = self.read(address, COMMAND) & 0xffff;
+        if command & COMMAND_MASTER != 0 && self.read(address, 8) >> 24 != BRIDGE {
+            self.write(address, COMMAND, command & !COMMAND_MASTER);
         }
     }
 

@@ -4,71 +4,27 @@
 //! (The crate `pci_types` panics on a reserved BAR type and follows capability lists without limit, so it is
 //! not used.)
 
+mod address;
 mod assign;
 mod config;
 mod msix;
 mod names;
+pub(crate) mod quiet;
 mod scan;
 mod window;
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::str::FromStr;
 use x86_64::PhysAddr;
 
 use crate::boot::acpi::Tables;
 use crate::mm;
 use crate::sync::IrqMutex;
+pub(crate) use address::Address;
 pub(crate) use config::Config;
+use config::{COMMAND, COMMAND_MASTER};
 pub(crate) use msix::{Message, MsixError, MsixTable};
 pub(crate) use window::Window;
-
-/// The address of a function: segment, bus, device, function.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Address {
-    pub segment: u16,
-    pub bus: u8,
-    /// Device, 0 to 31.
-    pub device: u8,
-    /// Function, 0 to 7.
-    pub function: u8,
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { segment, bus, device, function } = self;
-        if *segment != 0 {
-            write!(f, "{segment:04x}:")?;
-        }
-        write!(f, "{bus:02x}:{device:02x}.{function}")
-    }
-}
-
-impl FromStr for Address {
-    type Err = ();
-
-    /// Parses the format of [`Display`](fmt::Display). The segment may be written even if it is 0.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let hex = |text: &str, digits: usize| {
-            let right = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
-            right.then(|| u16::from_str_radix(text, 16).ok()).flatten().ok_or(())
-        };
-        let (front, function) = text.rsplit_once('.').ok_or(())?;
-        let (front, device) = front.rsplit_once(':').ok_or(())?;
-        let (segment, bus) = front.rsplit_once(':').unwrap_or(("0000", front));
-        let (device, function) = (hex(device, 2)? as u8, hex(function, 1)? as u8);
-        if device > 31 || function > 7 {
-            return Err(());
-        }
-        Ok(Self { segment: hex(segment, 4)?, bus: hex(bus, 2)? as u8, device, function })
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// A base address register: a window of a function's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,9 +94,7 @@ pub(crate) mod capability {
     pub(crate) const MSIX: u8 = 0x11;
 }
 
-const COMMAND: u16 = 0x04;
 const COMMAND_MEMORY: u32 = 1 << 1;
-const COMMAND_MASTER: u32 = 1 << 2;
 const COMMAND_NO_INTX: u32 = 1 << 10;
 
 impl Function {
@@ -159,6 +113,18 @@ impl Function {
         // The upper half is the status register: writing zeros does not change it.
         let command = self.read(COMMAND) & 0xffff;
         self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
+    }
+
+    /// Stops the function from mastering the bus, unless it is a bridge.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn stop(&self) {
+        self.config.stop(self.address);
+    }
+
+    /// Returns true if the function may master the bus.
+    #[cfg(feature = "selftest")]
+    pub(crate) fn is_master(&self) -> bool {
+        self.read(COMMAND) & COMMAND_MASTER != 0
     }
 
     /// Returns the offsets of the capabilities with `id`, in the list's order.
@@ -193,7 +159,8 @@ impl Function {
         names::of(self.id, self.class)
     }
 
-    fn is_bridge(&self) -> bool {
+    /// Returns true for a bridge.
+    pub(crate) fn is_bridge(&self) -> bool {
         self.class.0 == 6
     }
 }

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
 
-use super::{Address, Bar, COMMAND, Config, Function};
+use super::address::Address;
+use super::config::COMMAND;
+use super::{Bar, Config, Function};
 use crate::arch::cpu;
 use crate::boot::acpi::EcamWindow;
 
@@ -36,8 +38,7 @@ pub(super) fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
         scan.bus(first, 0);
         // Servers have more root buses, which only AML names. A virtual machine has one here, and probing the
         // others would cost it milliseconds.
-        let virtual_machine = cpu::bit(cpu::cpuid(1, 0).ecx, 31);
-        if !virtual_machine {
+        if !cpu::is_virtual() {
             for bus in buses {
                 if !scan.seen[usize::from(bus)] {
                     scan.bus(bus, 0);
@@ -86,6 +87,7 @@ impl Scan {
         let bridge = head >> 16 & 0x7f == 1;
         let subsystem = if bridge { 0 } else { read(0x2c) };
         let halves = |word: u32| (word as u16, (word >> 16) as u16);
+        self.config.stop(address);
         let bars = self.bars(
             address,
             match head >> 16 & 0x7f {

@@ -50,6 +50,18 @@ fn own_pages() -> Result<(), alloc::string::String> {
         ensure!(frames::totals().1 < before, "pages are not taken from the frames");
     }
     ensure!(frames::totals().1 == before, "pages have not returned to the frame allocator");
+    let mut pages = LentMemory.pages(LEN).ok_or("no pages")?;
+    pages.fill(3);
+    let at = mm::virt_to_phys(pages.as_ptr()).ok_or("pages are not in the direct map")?;
+    let lent = LentMemory.lend_pages(pages).map_err(|_| "pages are not lent")?;
+    ensure!(lent.addr().0 == at.as_u64() && lent.size() == LEN as u64, "pages are not lent in place");
+    let mut last = [0; 2];
+    LentMemory.read(IoAddr(at.as_u64() + LEN as u64 - 2), &mut last).map_err(|_| "no access by address")?;
+    ensure!(last == [3; 2], "lent pages have lost their content");
+    drop(lent);
+    let refused = LentMemory.write(IoAddr(at.as_u64()), &[9]) == Err(MemoryError::OutOfRange);
+    ensure!(refused, "pages can be written by address after their loan");
+    ensure!(frames::totals().1 == before, "lent pages have not returned to the frame allocator");
     Ok(())
 }
 
@@ -198,8 +210,8 @@ fn unlent_memory_is_refused() -> Result<(), alloc::string::String> {
         ("beyond all memory", first.0 + len, 1),
         ("across the end of all memory", first.0 + len - 4, 8),
         ("across the end of addresses", u64::MAX - 3, 8),
-        ("text", image.start, 8),
-        ("data", image.rodata_end, 8),
+        ("text", image.phys, 8),
+        ("data", image.physical(image.rodata_end), 8),
         ("a page table", tables.start.as_u64(), 8),
         ("before the page tables", tables.start.as_u64() - 4, 8),
         ("a device", 0xfee0_0000, 4),

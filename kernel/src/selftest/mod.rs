@@ -10,7 +10,15 @@
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked, and free after the last access |
 //! | `iommu` | an IOMMU is reported as off, is turned on, and is reported as on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
+//! | `crowd` | each processor runs a task |
+//! | `numa` | each processor's memory comes from its NUMA node |
+//! | `stale` | interrupts of a former kernel are discarded |
+//! | `masters` | devices of a former kernel lose the bus |
+//! | `warm` | boots the image of fw_cfg `selftest_s` times, each from the one before |
+//! | `halt` | the machine prints its last line and halts, so that its consoles can be looked at |
+//! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
 //! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
+//! | `modules` | the key of a module is known, and the module is overwritten |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
@@ -25,6 +33,8 @@ mod fpu;
 mod heap;
 mod iommu;
 mod locks;
+mod machine;
+mod modules;
 mod net;
 mod scheduling;
 mod speed;
@@ -57,7 +67,16 @@ pub(crate) async fn run(name: &str) {
             Ok(_) => return,
             Err(why) => Err(why),
         },
+        "crowd" => machine::crowd().await,
+        "numa" => machine::numa().await,
+        "stale" => machine::stale(),
+        "masters" => machine::masters(),
+        "warm" => machine::warm(),
+        "halt" => machine::halt(),
+        "off" => power::off(),
+        "reset" => power::reset(),
         "locks" => locks::run(),
+        "modules" => modules::run(),
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,

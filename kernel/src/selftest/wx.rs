@@ -48,11 +48,11 @@ fn check_all(cpu: usize) -> Outcome {
     unsafe { mm::phys_to_virt(frame).write_bytes(0xc3, 4096) };
     let mut cases = alloc::vec![
         case("text", text, RX),
-        case("text in the direct map", DIRECT_MAP + text, R),
+        case("text in the direct map", DIRECT_MAP + image.physical(text), R),
         case("read-only data", read_only, R),
-        case("read-only data in the direct map", DIRECT_MAP + read_only, R),
+        case("read-only data in the direct map", DIRECT_MAP + image.physical(read_only), R),
         case("data", data, RW),
-        case("data in the direct map", DIRECT_MAP + data, RW),
+        case("data in the direct map", DIRECT_MAP + image.physical(data), RW),
         case("heap", heap_at, RW),
         case("frame", mm::phys_to_virt(frame) as u64, RW),
         case("stack", stack_at, RW),

@@ -20,11 +20,11 @@ ap_start:
     lgdtl ap_gdt_pointer - ap_start
     movl $0x80010033, %eax      # PG, WP, NE, ET, MP, PE
     movl %eax, %cr0
-    ljmpl $8, $ap_start64       # in the kernel's text, mapped one to one
+    ljmpl $8, $ap_start64       # in the kernel's text, which the tables map
 .balign 4
 ap_gdt_pointer:
     .word 15
-    .long ap_gdt                # in the kernel's read-only data, mapped one to one
+    .long ap_gdt                # in the kernel's read-only data; read once paging is on
 .balign 4
 ap_cr3:
     .long 0

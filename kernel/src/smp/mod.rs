@@ -1,12 +1,15 @@
 //! Starts the other processors by INIT and startup IPIs, all at once while the boot continues.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use x86_64::{PhysAddr, VirtAddr};
 
 use crate::arch::percpu::{self, MAX_CPUS};
 use crate::arch::stacks::{Kind, Stack};
 use crate::arch::{apic, cpu, interrupts};
+use crate::boot::BootInfo;
+use crate::boot::acpi::{self, Tables};
 use crate::mm::paging::{self, Rights};
 use crate::mm::stacks;
 use crate::{exec, mm, time};
@@ -19,51 +22,49 @@ unsafe extern "C" {
     static ap_cr3: u8;
 }
 
-/// The address of the real-mode page: below 640 KiB, above the memory that firmware uses. The frame allocator
-/// does not contain the first MiB.
-const TRAMPOLINE: u64 = 0x8000;
-
 /// Index of the next processor to arrive. The boot processor is 0.
 #[unsafe(no_mangle)]
 static AP_NEXT: AtomicU32 = AtomicU32::new(1);
 /// Initial stack pointers, by index.
 #[unsafe(no_mangle)]
 static AP_STACK_TOPS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
-/// The number of processors to which a startup IPI was sent.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
+/// The silence after which the processors that have not arrived are told to start once more.
+const REPEAT: Duration = Duration::from_millis(200);
 
-/// Returns true if the firmware's memory map has RAM for the trampoline.
-fn trampoline_is_ram() -> bool {
-    mm::frames::overlaps_ram(TRAMPOLINE, TRAMPOLINE + mm::PAGE)
+/// The processors that are asked to start, and the page in which they do: RAM below 640 KiB, which the frame
+/// allocator does not contain.
+pub(crate) struct Starting {
+    apic_ids: Vec<u32>,
+    page: PhysAddr,
 }
 
-/// Starts all processors in `apic_ids` except this one. They join the executor when they are ready.
+/// Starts all processors of `acpi` except this one. They join the executor when they are ready.
 ///
 /// # Safety
 /// Call once, on the boot processor, after page tables, heap and interrupts are set up.
-pub(crate) unsafe fn start(apic_ids: &[u32]) {
+pub(crate) unsafe fn start(acpi: &Tables, boot: &BootInfo) -> Option<Starting> {
     let me = apic::id();
-    let mut others = 0;
-    for id in apic_ids.iter().filter(|id| **id != me) {
-        if others + 1 >= MAX_CPUS || !trampoline_is_ram() {
+    let mut apic_ids = Vec::new();
+    let page = boot.ram.start_page(&boot.modules);
+    for id in acpi.processors.iter().copied().filter(|id| *id != me) {
+        let index = apic_ids.len() as u32 + 1;
+        if index as usize >= MAX_CPUS || page.is_none() || !apic::reaches(id) {
             log::error!("processor with APIC id {id} is not used");
             continue;
         }
-        let index = others as u32 + 1;
-        if let Err(e) = stacks::map_all(index) {
+        // The n-th processor to arrive takes the n-th stacks: mostly the n-th of the list, on its own node.
+        let node = acpi.numa.node_of(id).unwrap_or(0);
+        if let Err(e) = stacks::map_all(index, node) {
             log::error!("no stacks for cpu {index}: {e}");
             break;
         }
         percpu::prepare(index);
-        AP_STACK_TOPS[others + 1].store(Stack { cpu: index, kind: Kind::Main }.top(), Ordering::Relaxed);
-        others += 1;
+        AP_STACK_TOPS[index as usize].store(Stack { cpu: index, kind: Kind::Main }.top(), Ordering::Relaxed);
+        apic_ids.push(id);
     }
-    if others == 0 {
-        return;
-    }
-    let at = PhysAddr::new_truncate(TRAMPOLINE);
-    let to = mm::phys_to_virt(at);
+    let at = page.filter(|_| !apic_ids.is_empty())?;
     let (first, len) = (&raw const ap_start, (&raw const ap_end) as usize - (&raw const ap_start) as usize);
+    let to = mm::phys_to_virt(at);
     // SAFETY: the page is unused RAM, `len` is below the length of a page, and CR3 is patched inside the
     // copy.
     unsafe {
@@ -71,53 +72,65 @@ pub(crate) unsafe fn start(apic_ids: &[u32]) {
         let cr3 = (&raw const ap_cr3) as usize - first as usize;
         to.add(cr3).cast::<u32>().write_unaligned(paging::root().as_u64() as u32);
     }
-    let page = VirtAddr::new_truncate(TRAMPOLINE);
-    let alias = VirtAddr::new_truncate(mm::DIRECT_MAP + TRAMPOLINE);
-    let mapped = paging::protect(alias, mm::PAGE, Rights::ReadOnly)
-        .and_then(|()| paging::map(page, at, mm::PAGE, Rights::Text));
+    let starting = Starting { apic_ids, page: at };
+    let mapped = paging::protect(starting.alias(), mm::PAGE, Rights::ReadOnly)
+        .and_then(|()| paging::map(starting.real_mode(), at, mm::PAGE, Rights::Text));
     if let Err(e) = mapped {
         log::error!("other processors stay off: {e}");
-        return;
+        return None;
     }
-    let targets = || apic_ids.iter().filter(|id| **id != me).take(others);
-    ASKED.store(others, Ordering::Relaxed);
-    targets().for_each(|id| apic::send_init(*id));
+    starting.apic_ids.iter().for_each(|id| apic::send_init(*id));
     // The manual's 10 ms after INIT were for processors with an external APIC; 200 us are enough for all
     // processors with long mode.
     time::spin_for(Duration::from_micros(200));
-    targets().for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
+    starting.send_startup();
+    Some(starting)
 }
 
-/// Waits until all processors run, for at most `limit`. Half-way, a second startup IPI goes to all. Returns
-/// the number of running processors.
-pub(crate) fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
-    let want = ASKED.load(Ordering::Relaxed) + 1;
-    let begun = time::now();
-    let mut again = false;
-    while percpu::count() < want && time::now() < begun + limit {
-        if !again && time::now() > begun + limit / 2 && AP_NEXT.load(Ordering::Relaxed) == 1 {
-            again = true;
-            let me = apic::id();
-            apic_ids
-                .iter()
-                .filter(|id| **id != me)
-                .for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
+impl Starting {
+    /// Returns the virtual address of the page for real mode, which is its physical one.
+    fn real_mode(&self) -> VirtAddr {
+        VirtAddr::new_truncate(self.page.as_u64())
+    }
+
+    /// Returns the address of the page in the direct map.
+    fn alias(&self) -> VirtAddr {
+        VirtAddr::new_truncate(mm::DIRECT_MAP + self.page.as_u64())
+    }
+
+    /// Tells all processors to start. A processor that runs ignores this.
+    fn send_startup(&self) {
+        self.apic_ids.iter().for_each(|id| apic::send_startup(*id, (self.page.as_u64() >> 12) as u8));
+    }
+
+    /// Waits until all processors run, or none has arrived for `silence`. Returns the number of running
+    /// processors.
+    pub(crate) fn wait(self, silence: Duration) -> usize {
+        let want = self.apic_ids.len() + 1;
+        let (mut last, mut seen, mut repeated) = (time::now(), percpu::count(), false);
+        while seen < want && time::now() < last + silence {
+            if !repeated && time::now() > last + REPEAT {
+                repeated = true;
+                self.send_startup();
+            }
+            if percpu::count() > seen {
+                (last, seen) = (time::now(), percpu::count());
+            }
+            core::hint::spin_loop();
         }
-        core::hint::spin_loop();
+        let running = percpu::count();
+        if running < want {
+            // A late processor may still arrive, so its page stays.
+            log::error!("{} of {want} processors did not start", want - running);
+            return running;
+        }
+        let gone = paging::unmap(self.real_mode(), mm::PAGE)
+            .and_then(|()| paging::protect(self.alias(), mm::PAGE, Rights::Data));
+        if let Err(e) = gone {
+            log::error!("the page for the start of processors: {e}");
+        }
+        running
     }
-    let running = percpu::count();
-    if running < want {
-        // A late processor may still arrive, so its trampoline stays.
-        log::error!("{} of {want} processors did not start", want - running);
-        return running;
-    }
-    let gone = paging::unmap(VirtAddr::new_truncate(TRAMPOLINE), mm::PAGE).and_then(|()| {
-        paging::protect(VirtAddr::new_truncate(mm::DIRECT_MAP + TRAMPOLINE), mm::PAGE, Rights::Data)
-    });
-    if let Err(e) = gone {
-        log::error!("trampoline: {e}");
-    }
-    running
 }
 
 /// The entry of an application processor into Rust: on its own stack, with interrupts off.
@@ -131,6 +144,7 @@ extern "C" fn ap_entry(index: u32) -> ! {
     interrupts::load();
     apic::enable();
     exec::init_this_cpu();
-    percpu::announce(apic::id());
+    let id = apic::id();
+    percpu::announce(id, acpi::tables().numa.node_of(id).unwrap_or(0));
     exec::run()
 }

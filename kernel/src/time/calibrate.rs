@@ -1,12 +1,13 @@
 //! The frequency of the time stamp counter: reported by the processor or hypervisor, or measured against
 //! HPET, ACPI's power management timer or the PIT while the boot continues.
 
+use firmware::Register;
 use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
 use x86_64::registers::model_specific::Msr;
 
 use crate::arch::cpu;
-use crate::boot::acpi::{Register, Tables};
+use crate::boot::acpi::Tables;
 use crate::mm;
 
 /// The least length of the measured window, in nanoseconds.
@@ -35,7 +36,7 @@ impl Reference {
         {
             return hpet;
         }
-        if let Some((Register::Port(port), _)) = acpi.pm_timer {
+        if let Some((Register::Port(port), _)) = acpi.power.fadt.pm_timer {
             return Self::PmTimer(port);
         }
         start_pit();

@@ -28,6 +28,8 @@ const NO_VECTOR: u16 = 0xffff;
 
 // Offsets in the common configuration structure (virtio 1.2, section 4.1.4.3).
 const COMMON_MSIX_CONFIG: usize = 0x10;
+#[cfg(feature = "selftest")]
+const COMMON_STATUS: usize = 0x14;
 const COMMON_QUEUE_SELECT: usize = 0x16;
 const COMMON_QUEUE_VECTOR: usize = 0x1a;
 const COMMON_QUEUE_NOTIFY_OFF: usize = 0x1e;
@@ -96,6 +98,16 @@ impl Doorbell {
         fence(Ordering::SeqCst);
         // SAFETY: the register is in the mapped notification area, as `Registers::doorbell` has checked.
         unsafe { self.register.write_volatile(self.queue) };
+    }
+}
+
+/// Resets a function if it is a virtio device, so that it uses no rings any more.
+#[cfg(feature = "selftest")]
+pub(crate) fn reset(function: &Function) {
+    if function.id.0 == VENDOR
+        && let Some(registers) = Registers::find(function)
+    {
+        registers.set_status(0);
     }
 }
 
@@ -239,6 +251,12 @@ impl Registers {
     fn set_u16(&self, offset: usize, value: u16) {
         // SAFETY: as in `u16`; these registers have no effect on memory.
         unsafe { self.common.add(offset).cast::<u16>().write_volatile(value) };
+    }
+
+    #[cfg(feature = "selftest")]
+    fn set_status(&self, value: u8) {
+        // SAFETY: as in `u16`; a device without a status uses no memory.
+        unsafe { self.common.add(COMMON_STATUS).write_volatile(value) };
     }
 
     /// Makes a queue interrupt by the only vector.

@@ -1,5 +1,6 @@
 //! The speed of several cores: each runs a task of its own, and no two tasks have a region or a function in
-//! common. One core and two are measured in turn.
+//! common. One core, two cores of the same nodes, and two cores with nodes of their own are measured in turn:
+//! the last ones show what the machine loses when two of its processors work.
 //!
 //! `cargo bench -p lite --bench cores [-- --json FILE] [--quick]`. It is a program of its own, so that its
 //! calls do not change what the compiler does with those of the benchmark `native`.
@@ -69,35 +70,34 @@ impl Setting {
         CORE.set(0);
         Self { native, regions }
     }
+}
 
-    /// Does `count` operations on each of the first `cores` cores at once.
-    fn run(&self, cores: usize, operation: Operation, count: u32) -> Taken {
-        let (ready, now) = (Barrier::new(cores), NOW.get());
-        let begun = Instant::now();
-        let one = |core: usize| {
-            CORE.set(core);
-            NOW.set(now);
-            ready.wait();
-            let before = processor_time();
-            operation(self, core, count);
-            (processor_time() - before, NOW.get())
-        };
-        let ended: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..cores)
-                .map(|core| {
-                    scope.spawn({
-                        let one = &one;
-                        move || one(core)
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
-        });
-        let wall = begun.elapsed().as_secs_f64();
-        // Time goes on in the next threads.
-        NOW.set(ended.iter().map(|(_, now)| *now).max().unwrap_or(now));
-        Taken { processor: ended.iter().map(|(processor, _)| processor).sum(), wall }
-    }
+/// Does `count` operations at once on as many cores as there are settings. Each core works in its own one of
+/// these settings, which may all be the same.
+fn run_on(settings: &[&Setting], operation: Operation, count: u32) -> Taken {
+    let (ready, now) = (Barrier::new(settings.len()), NOW.get());
+    let begun = Instant::now();
+    let one = |core: usize, setting: &Setting| {
+        CORE.set(core);
+        NOW.set(now);
+        ready.wait();
+        let before = processor_time();
+        operation(setting, core, count);
+        (processor_time() - before, NOW.get())
+    };
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (settings.iter().enumerate())
+            .map(|(core, &setting)| {
+                let one = &one;
+                scope.spawn(move || one(core, setting))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let wall = begun.elapsed().as_secs_f64();
+    // Time goes on in the next threads.
+    NOW.set(ended.iter().map(|(_, now)| *now).max().unwrap_or(now));
+    Taken { processor: ended.iter().map(|(processor, _)| processor).sum(), wall }
 }
 
 type Operation = fn(&Setting, usize, u32);
@@ -141,29 +141,45 @@ fn calls(setting: &Setting, core: usize, count: u32) {
 
 /// Measures and prints all rows, in rounds of `count` operations on each core.
 fn measure(rounds: u32, count: u32) -> Vec<Value> {
-    let setting = Setting::new();
+    let (setting, other) = (Setting::new(), Setting::new());
     // The first use opens connections and grows all buffers.
     for core in 0..CORES {
         CORE.set(core);
-        OPERATIONS.iter().for_each(|(_, operation)| operation(&setting, core, 2000));
+        for setting in [&setting, &other] {
+            OPERATIONS.iter().for_each(|(_, operation)| operation(setting, core, 2000));
+        }
     }
     println!("operations per second, medians of {rounds} rounds of {count} on each core");
+    println!("two: two cores of the same nodes; apart: two cores, each with two nodes of its own");
     println!(
-        "{:<22}{:>14}{:>24}{:>24}",
-        "operation", "one core", "two, processor's time", "two, time on the wall"
+        "{:<22}{:>12}{:>14}{:>14}{:>16}{:>14}",
+        "operation", "one core", "two, busy", "two, wall", "apart, busy", "apart, wall"
     );
     let row = |&(name, operation): &(&str, Operation)| {
-        let (mut speeds, mut by_processor, mut by_wall) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut speeds, mut ratios) = (Vec::new(), [const { Vec::new() }; 4]);
         for _ in 0..rounds {
-            let one = setting.run(1, operation, count);
-            let all = setting.run(CORES, operation, count);
+            let one = run_on(&[&setting], operation, count);
+            let two = run_on(&[&setting, &setting], operation, count);
+            let apart = run_on(&[&setting, &other], operation, count);
             speeds.push(f64::from(count) / one.processor);
-            by_processor.push(CORES as f64 * one.processor / all.processor);
-            by_wall.push(CORES as f64 * one.wall / all.wall);
+            let ratio = |taken: Taken| {
+                [one.processor / taken.processor, one.wall / taken.wall].map(|ratio| CORES as f64 * ratio)
+            };
+            let [[processor, wall], [apart, apart_wall]] = [ratio(two), ratio(apart)];
+            let all = ratios.iter_mut().zip([processor, wall, apart, apart_wall]);
+            all.for_each(|(all, ratio)| all.push(ratio));
         }
-        let [speed, processor, wall] = [&mut speeds, &mut by_processor, &mut by_wall].map(|s| median(s));
-        println!("{name:<22}{speed:>14.0}{processor:>23.2}x{wall:>23.2}x");
-        json!({ "operation": name, "one_per_s": speed, "processor": processor, "wall": wall })
+        let speed = median(&mut speeds);
+        let [processor, wall, apart, apart_wall] = ratios.each_mut().map(|all| median(all));
+        println!("{name:<22}{speed:>12.0}{processor:>13.2}x{wall:>13.2}x{apart:>15.2}x{apart_wall:>13.2}x");
+        json!({
+            "operation": name,
+            "one_per_s": speed,
+            "processor": processor,
+            "wall": wall,
+            "apart_processor": apart,
+            "apart_wall": apart_wall,
+        })
     };
     OPERATIONS.iter().map(row).collect()
 }

@@ -6,7 +6,7 @@ use crate::base::qos::MemoryCharge;
 use crate::region::request::{MapRequest, Request};
 use crate::{CompletionQueue, Error, Lmr, LocalMemory, Permissions, Placement};
 use core::time::Duration;
-use platform::Instant;
+use platform::{Instant, Pages};
 use proto::NodeId;
 
 impl Lite {
@@ -143,6 +143,27 @@ impl Lite {
     /// `NoMemory` if fewer bytes are free.
     pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
         LocalMemory::take(&self.by.node, len).await
+    }
+
+    /// Turns pages, which their owner has filled as a slice, into memory that can become a region, with their
+    /// content. On an appliance nothing is copied: the frames stay where they are. With `remote=arena`, and
+    /// in a process, peers reach another part of the memory, and the bytes are copied there once.
+    ///
+    /// # Errors
+    /// `NoMemory` if the bytes must be copied and there is no room. The pages are gone then.
+    ///
+    /// ```
+    /// # use lite::{Error, Lite, Permissions};
+    /// # async fn example(lite: &Lite) -> Result<(), Error> {
+    /// let mut table = lite.platform().memory().pages(1 << 20).expect("enough memory");
+    /// table.fill(7);
+    /// let memory = lite.own_pages(table).await?;
+    /// let region = lite.register_memory(memory, Permissions::READ | Permissions::SHARE).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn own_pages(&self, pages: Pages) -> Result<LocalMemory, Error> {
+        LocalMemory::of_pages(&self.by.node, pages).await
     }
 
     /// Makes `memory` a region in place, with its content. This node is its owner and master. For

@@ -5,6 +5,7 @@ use super::handle_table::HandleEntry;
 use super::issuer::Issuer;
 use super::layout::Location;
 use super::mapped::Mapping;
+use super::notify::Notification;
 use crate::base::own::{Hold, OwnPiece};
 use crate::base::qos::{Class, MemoryCharge, Priority, Share};
 use crate::base::scope::Scoped;
@@ -16,7 +17,7 @@ use crate::transport::op::{
     Access, Ended, FastRoute, InFlight, MemberIndex, STAMP_BITS, StampId, TaskWaker, Verb,
 };
 use crate::transport::transfer::Data;
-use crate::{Error, Permissions};
+use crate::{Error, FunctionId, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
 use core::future::poll_fn;
@@ -354,6 +355,14 @@ impl Lmr {
         self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
     }
 
+    /// Waits until a message of `len` bytes may go, if limits or a scheme apply.
+    pub(crate) async fn rate_message(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
+        if !self.is_rated() {
+            return Ok(None);
+        }
+        self.here().admit(&self.terms.by.class, len as u64, deadline, false).await.map(Some)
+    }
+
     /// Reads `into.len()` bytes from `offset`.
     #[allow(
         clippy::manual_async_fn,
@@ -396,6 +405,35 @@ impl Lmr {
             );
             self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
+    }
+
+    /// Writes `data` at `offset`, and sends `message` to mailbox or function `port` of the node that has the
+    /// byte at `offset`. The receiver of the message finds the data in its place, so nobody has to look
+    /// for it again and again. This takes one round trip: the message follows the data on one queue pair.
+    ///
+    /// It takes a [`write`](Self::write) and then a [`send`](crate::Lite::send), one after the other, if the
+    /// data is on this node or in several pieces of the region, or if limits apply to the application.
+    ///
+    /// # Errors
+    /// `Ok`: the data is there, and the message is in the queue, once. `Unknown`, `NodeDown`: either may be
+    /// there, but not the message without the data. Any other error: the message is not in the queue; the
+    /// data may be there.
+    ///
+    /// ```
+    /// # use lite::{Error, Lmr};
+    /// # async fn example(inbox: &Lmr) -> Result<(), Error> {
+    /// inbox.write_notify(4096, &[7; 1000], 5, b"1000 bytes at 4096").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn write_notify(
+        &self,
+        offset: u64,
+        data: &[u8],
+        port: FunctionId,
+        message: &[u8],
+    ) -> Result<(), Error> {
+        Notification { lmr: self, offset, data, port, message }.send().await
     }
 
     /// Sets `len` bytes from `offset` to `byte`. The region's node does it. It counts as an operation

@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use platform::{Instant, IoAddr};
+use platform::{Instant, IoAddr, Pages};
 
 /// Memory of this node that no other node reaches. Dropping it frees it.
 ///
@@ -24,7 +24,8 @@ use platform::{Instant, IoAddr};
 ///
 /// There are no slices of it: memory that can become a region is lent by the platform, and devices and peers
 /// may change lent memory at any time. An array that is computed with as a slice lies in
-/// [`Pages`](platform::Pages), and is copied here once, by [`write`](Self::write), for others to read.
+/// [`Pages`], which [`Lite::own_pages`](crate::Lite::own_pages) turns into such memory when
+/// the computation is done.
 ///
 /// ```
 /// # use lite::{Error, Lite, Permissions};
@@ -49,6 +50,17 @@ impl LocalMemory {
     /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
     pub(crate) async fn take(node: &Arc<RegionOwner>, len: u64) -> Result<Self, Error> {
         let stock = node.take_stock(len).await?;
+        Self::of_stock(node, stock, len)
+    }
+
+    /// Turns pages into memory of LITE, with their content.
+    pub(crate) async fn of_pages(node: &Arc<RegionOwner>, pages: Pages) -> Result<Self, Error> {
+        let len = pages.len() as u64;
+        let stock = node.take_pages(pages).await?;
+        Self::of_stock(node, stock, len)
+    }
+
+    fn of_stock(node: &Arc<RegionOwner>, stock: Stock, len: u64) -> Result<Self, Error> {
         let layout = Layout::new(len, 0, 1, stock.pieces().iter().copied()).ok_or(Error::OutOfBounds)?;
         node.report_memory();
         let stock = Arc::new(stock);

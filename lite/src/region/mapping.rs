@@ -4,7 +4,7 @@ use super::handle_table::HandleTable;
 use super::layout::{Layout, Location};
 use super::mapped::Mapping;
 use super::memory::RegionMemory;
-use super::pages::{MOST_PIECES, Pages};
+use super::pages::{MOST_PIECES, PiecePages};
 use super::request::Shape;
 use crate::base::lock::Mutex;
 use crate::base::member::MemberId;
@@ -308,7 +308,7 @@ impl Mappings {
         let nonsense = || Error::Refused("the owner's pieces do not form a region".into());
         let first_page = |shape: &mut Shape| {
             let first = core::mem::take(&mut shape.first);
-            Pages::new(first, shape.count, MOST_PIECES)
+            PiecePages::new(first, shape.count, MOST_PIECES)
         };
         let mut pages = first_page(&mut shape)?;
         let mut changes = 0;

@@ -2,7 +2,7 @@
 //! for the owner.
 
 use super::layout::{Layout, Piece};
-use super::pages::{MOST_PIECES, MOST_SHARE_PIECES, Pages};
+use super::pages::{MOST_PIECES, MOST_SHARE_PIECES, PiecePages};
 use super::placement::MOST_SHARES;
 use super::request::Plan;
 use super::request::Shape;
@@ -21,6 +21,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
+use platform::Pages;
 
 /// The bytes taken at once: memory is zeroed when it is taken, and other tasks must run in between.
 const STEP: u64 = 16 << 20;
@@ -164,6 +165,31 @@ impl RegionMemory {
         Self { rpc, holdings: Holdings::default() }
     }
 
+    /// Turns pages into memory of this node that can be lent, with their content: in place if the platform
+    /// lends memory there, otherwise by one copy.
+    pub(crate) async fn take_pages(&self, pages: Pages) -> Result<Stock, Error> {
+        let len = pages.len() as u64;
+        let lent = if len > 0 { self.platform.memory().lend_pages(pages) } else { Err(pages) };
+        let pages = match lent {
+            Ok(run) => {
+                let mut stock = Stock { runs: Vec::new(), pieces: Vec::new(), len: 0 };
+                let added = stock.add((self.me, self.incarnation), run, len);
+                return added.then_some(stock).ok_or(Error::NoMemory { asked: len, free: 0 });
+            }
+            Err(pages) => pages,
+        };
+        let stock = self.take_stock(len).await?;
+        let mut rest = &*pages;
+        for run in &stock.runs {
+            let (now, more) = rest.split_at(rest.len().min(run.size() as usize));
+            run.write(0, now).map_err(|_| Error::OutOfBounds)?;
+            self.counters.bytes_copied.add(now.len() as u64);
+            rest = more;
+            platform::yield_now().await;
+        }
+        Ok(stock)
+    }
+
     /// Takes `len` zeroed bytes of this node's memory, in one piece if possible.
     pub(crate) async fn take_stock(&self, len: u64) -> Result<Stock, Error> {
         let memory = self.platform.memory();
@@ -239,7 +265,7 @@ impl RegionMemory {
         else {
             return Err(nonsense());
         };
-        let mut pages = Pages::new(shape.first, shape.count, MOST_SHARE_PIECES)?;
+        let mut pages = PiecePages::new(shape.first, shape.count, MOST_SHARE_PIECES)?;
         while let Some(from) = pages.missing() {
             match self.request_long(at, &Request::Reserved { holding, from }, deadline).await? {
                 Response::Pieces(more) => pages.add(more)?,

@@ -17,6 +17,7 @@ mod local;
 mod mapped;
 mod mapping;
 mod memory;
+mod notify;
 mod owner;
 mod pages;
 mod placement;

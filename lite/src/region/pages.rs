@@ -14,7 +14,7 @@ pub(super) const MOST_SHARE_PIECES: usize = 4096;
 pub(super) const MOST_PIECES: usize = 65_536;
 
 /// The pieces that have come so far.
-pub(super) struct Pages {
+pub(super) struct PiecePages {
     pieces: Vec<Piece>,
     count: usize,
 }
@@ -23,7 +23,7 @@ fn nonsense() -> Error {
     Error::Refused("malformed pages of a region's pieces".into())
 }
 
-impl Pages {
+impl PiecePages {
     /// Accepts the first page of `count` pieces, which may be `most` at most.
     pub(super) fn new(first: Vec<Piece>, count: u32, most: usize) -> Result<Self, Error> {
         let count = count as usize;
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn only_so_many_are_taken_and_nothing_is_allocated_ahead() {
         let piece = |i: u64| Piece { at: (NodeId(1), Incarnation(1)), addr: IoAddr(4096 * i), len: 8 };
-        assert!(Pages::new(vec![], u32::MAX, MOST_PIECES).is_err());
-        assert!(Pages::new(vec![], 4097, MOST_SHARE_PIECES).is_err());
-        assert!(Pages::new(vec![piece(0); 2], 1, 9).is_err());
-        let mut pages = Pages::new(vec![piece(0)], 4096, MOST_SHARE_PIECES).unwrap();
+        assert!(PiecePages::new(vec![], u32::MAX, MOST_PIECES).is_err());
+        assert!(PiecePages::new(vec![], 4097, MOST_SHARE_PIECES).is_err());
+        assert!(PiecePages::new(vec![piece(0); 2], 1, 9).is_err());
+        let mut pages = PiecePages::new(vec![piece(0)], 4096, MOST_SHARE_PIECES).unwrap();
         assert!(pages.pieces.capacity() < 8, "the count alone allocates nothing");
         assert_eq!(pages.missing(), Some(1));
         assert!(pages.add(vec![]).is_err(), "or it would be asked for for ever");

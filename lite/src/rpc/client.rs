@@ -102,7 +102,7 @@ pub(crate) struct RawRequest<'a> {
 }
 
 /// The result of one attempt at a call, apart from errors.
-enum Attempt {
+pub(super) enum Attempt {
     /// The reply has been stored; the value is its length in bytes.
     Reply(usize),
     /// The server's queue is full; the handler has not run.
@@ -148,7 +148,7 @@ impl Rpc {
     /// Returns the channel of a connection for a call of the present core. LITE's internal calls to a node
     /// are all on the first one, because they arrive in the order in which they are sent.
     #[inline(always)]
-    fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
+    pub(super) fn channel<'c>(&self, conn: &'c Conn, function: FunctionId) -> Option<&'c Channel> {
         let channels = conn.channels.as_ref()?;
         if function < super::internal::INTERNAL && channels.count() > 1 {
             return conn.channel(conn.shard_for(self.transport.shards.here(&*self.local.platform).index));
@@ -277,6 +277,18 @@ impl Rpc {
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let Some(rpc) = self.channel(conn, request.function) else { return Err(Error::Unknown) };
+        self.call_on(conn, rpc, request, target, issued).await
+    }
+
+    /// Makes a call over a channel of a connection.
+    pub(super) async fn call_on(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        rpc: &Channel,
+        request: &RawRequest<'_>,
+        target: &mut ReplyTarget<'_>,
+        issued: &AtomicBool,
+    ) -> Result<Attempt, Error> {
         let Some(mut slot) = rpc.claim(request.function >= super::internal::INTERNAL).await else {
             self.fail(conn);
             return Ok(Attempt::NotSent);

@@ -38,14 +38,23 @@ impl Cores {
 /// The number of times that the nodes may be polled in a row without work.
 const IDLE: u32 = 1_000_000;
 
+/// The ready tasks of a core, in cache lines of their own, as an appliance's cores have them.
+// Two cache lines, because processors fetch lines in pairs.
 #[derive(Default)]
+#[repr(align(128))]
 struct Queue(Mutex<VecDeque<Arc<Job>>>);
 
+/// A task, in cache lines of its own, so that tasks of two cores have none in common.
+#[repr(align(128))]
 struct Job {
     queue: Arc<Queue>,
     task: Mutex<Option<Task>>,
     queued: AtomicBool,
 }
+
+/// Aligns the task that has this value to two cache lines.
+#[repr(align(128))]
+struct OwnLines;
 
 impl Wake for Job {
     fn wake(self: Arc<Self>) {
@@ -142,6 +151,8 @@ pub struct Native {
     clock: Clock,
 }
 
+/// The task that runs in the foreground of a core: true if it is ready.
+#[repr(align(128))]
 struct Main(AtomicBool);
 
 impl Wake for Main {
@@ -251,8 +262,14 @@ impl Native {
         }
     }
 
-    /// Starts a task of node `i`, counted from 1, on the present core.
+    /// Starts a task of node `i`, counted from 1, on the present core. Its state is in cache lines of its
+    /// own.
     pub fn spawn(&self, i: usize, task: impl Future<Output = ()> + Send + 'static) {
+        let own_lines = OwnLines;
+        let task = async move {
+            let _ = &own_lines;
+            task.await;
+        };
         self.nodes[i - 1].host.spawn("native", Box::pin(task));
     }
 }

@@ -16,6 +16,7 @@ mod large;
 mod membership;
 mod mishaps;
 mod names;
+mod notify;
 mod one_sided;
 mod own_memory;
 mod posting;

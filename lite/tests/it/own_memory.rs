@@ -237,3 +237,34 @@ fn what_is_being_written_from_stays_as_it_is() {
         assert_eq!((got[0], &got[1..]), (9, &data[1..]));
     });
 }
+
+/// Pages become memory that can be a region, with their content, and return when the region is freed.
+#[test]
+fn pages_become_a_region() {
+    let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
+    let (a, b) = (c.lite(1), c.lite(2));
+    c.world.run(LIMIT, async move {
+        // The first calls make the connection.
+        let mut free = None;
+        for len in [1, 0, 4096, 5_000_001] {
+            let mut pages = a.platform().memory().pages(len).unwrap();
+            pages.iter_mut().zip(0u32..).for_each(|(byte, at)| *byte = (at * 7) as u8);
+            let memory = a.own_pages(pages).await.unwrap();
+            assert_eq!(memory.len(), len as u64);
+            let lmr = a.register_memory(memory, Permissions::READ | Permissions::SHARE).await.unwrap();
+            lmr.publish("table").await.unwrap();
+            let there = b.map("table", Permissions::READ).await.unwrap();
+            let mut got = vec![0; len];
+            there.read(0, &mut got).await.unwrap();
+            assert!(got.iter().zip(0u32..).all(|(byte, at)| *byte == (at * 7) as u8), "{len}");
+            drop(there);
+            lmr.free().await.unwrap();
+            a.sleep(Duration::from_millis(100)).await;
+            let now = a.platform().memory().stats().free;
+            assert_eq!(*free.get_or_insert(now), now, "{len}");
+        }
+        let pages = a.platform().memory().pages(32 << 20).unwrap();
+        assert!(matches!(a.own_pages(pages).await, Err(Error::NoMemory { .. })), "no room for a copy");
+        assert_eq!(Some(a.platform().memory().stats().free), free);
+    });
+}

@@ -46,8 +46,8 @@ impl Inputs {
             .collect()
     }
 
-    /// Passes the files' bytes on in order from the beginning, in pieces of at most `piece` bytes, each of one
-    /// file, until `give` returns false.
+    /// Passes the files' bytes on in order from the beginning, in pieces of at most `piece` bytes,
+    /// each of one file, until `give` returns false.
     pub fn stream(
         &self,
         piece: usize,

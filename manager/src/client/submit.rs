@@ -116,9 +116,10 @@ impl Outcome {
 }
 
 impl Client {
-    /// Runs a job. If this succeeds, `output` holds the whole output, still under its temporary name. Two
-    /// threads call `watch`. If the manager is restarted meanwhile, the client connects again and goes on with
-    /// the job; input that the nodes do not have yet is sent again from the beginning.
+    /// Runs a job. If this succeeds, `output` holds the whole output, still under its temporary
+    /// name. Two threads call `watch`. If the manager is restarted meanwhile, the client connects
+    /// again and goes on with the job; input that the nodes do not have yet is sent again from the
+    /// beginning.
     pub fn submit(
         self,
         job: &Job,
@@ -283,7 +284,7 @@ fn obey(
                     sent += bytes.len() as u64;
                     sending.send(&FromClient::Input { job, bytes })?;
                     watch(Update::Input { sent, total: inputs.total() });
-                    // The job may begin anew in the middle of its input.
+                    // The job may start again in the middle of its input.
                     next = orders.try_recv().ok();
                     Ok(next.is_none())
                 })?;

@@ -23,7 +23,7 @@ pub(super) struct Commit {
 const MANY: usize = 100_000;
 
 impl Commit {
-    /// Returns true if so many messages wait for the disk that changes which nodes ask for are refused.
+    /// Returns true if too many messages wait for the disk. Requests for changes are refused then.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() > MANY
     }

@@ -346,6 +346,10 @@ impl Core {
             ToManager::AskVoucher { request, to, incarnation } => {
                 self.vouch(node, to, incarnation, request);
             }
+            ToManager::FormerEnd { reason } => {
+                let name = live.member.name.clone();
+                self.log(format!("{name}: the former boot of its machine ended: {reason}"));
+            }
             ToManager::Leave => self.remove_member(node, "left"),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
         }

@@ -174,7 +174,7 @@ pub struct Spec {
 /// The progress of a job, as far as a restarted manager needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// No node computes yet. After a restart of the manager the job begins anew.
+    /// No node computes yet. After a restart of the manager the job starts again.
     Loading,
     /// The nodes have all input. After a restart of the manager the job goes on.
     Running,
@@ -194,7 +194,7 @@ pub enum Stage {
 pub struct JobRecord {
     /// The present number of the job.
     pub job: JobId,
-    /// The number that the job had first. It differs if the job has begun anew.
+    /// The number that the job had first. It differs if the job has started again.
     pub first: JobId,
     /// The job as it was submitted.
     pub spec: Spec,

@@ -12,8 +12,8 @@ pub mod runner;
 pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
-use appliance::{boot, cluster, image, perftest, semantics};
-use job::{disturbed, graph, misuse, priorities, word_count};
+use appliance::{boot, cluster, consoles, image, machine, perftest, semantics};
+use job::{disturbed, graph, log, misuse, priorities, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -22,6 +22,8 @@ use runner::Case;
 pub fn cases() -> Vec<Case> {
     let groups = [
         boot::cases(),
+        machine::cases(),
+        consoles::cases(),
         image::cases(),
         cluster::cases(),
         semantics::cases(),
@@ -34,6 +36,7 @@ pub fn cases() -> Vec<Case> {
         priorities::cases(),
         cx3::cases(),
         graph::cases(),
+        log::cases(),
         word_count::cases(),
     ];
     groups.into_iter().flatten().collect()

@@ -62,9 +62,11 @@ pub struct Cluster {
     qemu: Qemu,
     /// True if machines get the key as a boot module, false if by fw_cfg.
     module_key: bool,
+    /// True if the machines have one device, on the fabric, and command lines without a manager.
+    one_network: bool,
     // Declared after the machines, because it must be dropped after those that use its cards.
     cards: Option<Cx3>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// Properties of a cluster's cards.
@@ -74,6 +76,8 @@ pub struct Cards<'a> {
     pub first: Option<&'a str>,
     /// A further card for each machine, connected to the switch of `cx3`.
     pub spare: Option<&'a RdmaNic>,
+    /// The file for a capture of the fabric, complete once the cluster is dropped.
+    pub pcap: Option<&'a Path>,
 }
 
 impl Cluster {
@@ -92,6 +96,32 @@ impl Cluster {
         let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
         cluster.boot(count, options, key, log)?;
         Ok(cluster)
+    }
+
+    /// Starts machines as [`start`](Self::start) does, with the manager's key and `config` in an initrd.
+    pub fn with_initrd(count: u16, options: &str, config: &str, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
+        let key = std::fs::read(cluster.manager.key())?;
+        let files = [("ferrolite/config", config.as_bytes()), ("ferrolite/key", &key)];
+        let initrd = cluster.dir.path().join("initrd");
+        std::fs::write(&initrd, bootconfig::archive(&files))?;
+        cluster.boot(count, options, Some(&initrd), log)?;
+        Ok(cluster)
+    }
+
+    /// Starts `count` machines whose only devices are on the first ports of the fabric. Two more ports are
+    /// free. No manager is on the command line unless `options` names one.
+    pub fn on_one_network(count: u16, options: &str, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; usize::from(count) + 2];
+        let mut cluster = Self { one_network: true, ..Self::without_machines(nics, &[], log)? };
+        cluster.boot(count, options, None, log)?;
+        Ok(cluster)
+    }
+
+    /// Returns the fabric.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// Prepares a cluster for machines with these RDMA devices, and for hosts beside them;
@@ -121,7 +151,7 @@ impl Cluster {
             dir: dir.path().to_owned(),
             faults: netfault::Faults::default(),
             seed: 0,
-            pcap: None,
+            pcap: special.pcap.map(Path::to_owned),
         })?;
         let cards = tools.as_ref().map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());
@@ -150,8 +180,9 @@ impl Cluster {
             nics,
             qemu,
             module_key: false,
+            one_network: false,
             cards: cards.transpose()?,
-            _dir: dir,
+            dir,
         })
     }
 
@@ -186,7 +217,9 @@ impl Cluster {
             let name = format!("node{index}");
             let key = key.unwrap_or(self.manager.key()).to_owned();
             let (manager, driver) = (self.manager.port()?, nic.driver());
-            let cmdline = format!("manager=10.0.2.2:{manager} node={name} nic={driver} {options}");
+            let manager =
+                if self.one_network { String::new() } else { format!("manager=10.0.2.2:{manager} ") };
+            let cmdline = format!("{manager}node={name} nic={driver} {options}");
             let spec = VmSpec {
                 kernel: lab.kernel_for(&cmdline)?,
                 cmdline,
@@ -200,8 +233,10 @@ impl Cluster {
                     .into_iter()
                     .collect(),
                 initrd: self.module_key.then_some(key),
-                nics: [Nic::Management, self.rdma(index.into())]
+                nics: (!self.one_network)
+                    .then_some(Nic::Management)
                     .into_iter()
+                    .chain([self.rdma(index.into())])
                     .chain(self.spare(index.into()))
                     .collect(),
                 name,

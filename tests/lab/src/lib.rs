@@ -20,6 +20,7 @@ pub mod hosts;
 pub mod image;
 pub mod interrupt;
 pub mod manager;
+pub mod network_services;
 pub mod paths;
 pub mod peer;
 pub mod perftest;

@@ -80,7 +80,7 @@ macro_rules! each_case {
                 a_full_queue_makes_callers_wait, one_call_to_many_has_a_result_of_each, handlers_use_memory;
             messages:
                 once_and_in_order, of_any_length, sent_is_in_the_queue, a_mailbox_takes_no_calls,
-                a_closed_mailbox_is_none, a_full_mailbox_makes_senders_wait;
+                a_closed_mailbox_is_none, a_full_mailbox_makes_senders_wait, a_message_follows_its_data;
             sync:
                 a_lock_has_one_holder, shared_holders_hold_it_together, a_lock_is_fair, a_destroyed_lock_is_gone,
                 nobody_leaves_a_barrier_before_all_have_come, barriers_are_of_any_group, a_barrier_is_for_its_group,

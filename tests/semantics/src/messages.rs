@@ -1,6 +1,6 @@
 //! Messages: one way, exactly once, in order, to mailboxes and functions.
 
-use crate::context::{BRIEF, Context, pattern};
+use crate::context::{BRIEF, Context, RW, SHARED, pattern};
 use crate::failure::{Outcome, ensure, fails, same_bytes};
 use alloc::vec;
 use core::time::Duration;
@@ -148,4 +148,32 @@ pub(crate) async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
         cx.meet().await?;
     }
     fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
+}
+
+/// The receiver of a message finds the data that was written before it, of any length.
+pub(crate) async fn a_message_follows_its_data(cx: &Context) -> Outcome {
+    const LEN: usize = 300_000;
+    let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
+    let own = cx.lite.alloc(cx.me(), 2 * LEN as u64, SHARED).await?;
+    own.publish(&cx.name_of("inbox", cx.rank())).await?;
+    let rank = |node| cx.nodes().iter().position(|other| *other == node).unwrap_or(0);
+    for to in [cx.next(), cx.me()] {
+        let inbox = cx.lite.map_wait(&cx.name_of("inbox", rank(to)), RW).await?;
+        for (round, len) in [0usize, 1, 100, 5000, 65_536, 65_537, LEN].into_iter().enumerate() {
+            let half = round % 2 * LEN;
+            let data = pattern(len, cx.rank() + round);
+            let text = [(half as u64).to_le_bytes(), (len as u64).to_le_bytes()].concat();
+            let sent = inbox.write_notify(half as u64, &data, cx.function(0), &text);
+            let (sent, message) = join(sent, next(&mailbox)).await;
+            sent?;
+            let message = message?;
+            same_bytes(message.data(), &text)?;
+            let mut got = vec![0; len];
+            own.read(half as u64, &mut got).await?;
+            same_bytes(&got, &pattern(len, rank(message.from()) + round))?;
+            cx.meet().await?;
+        }
+    }
+    own.free().await?;
+    Ok(())
 }

@@ -1,13 +1,14 @@
-//! The throughput of one node by the number of its threads, each with one operation at a time: writes and
-//! calls to one other node over softroce. All times are virtual: the network has a latency and a rate, and a
-//! processor's work takes no time. `cargo xtask bench figures --figure threads` runs it.
+//! The throughput of one node by the number of its threads, each with one operation at a time:
+//! writes and calls to one other node over softroce; and by the number of queue pairs to that node.
+//! All times are virtual: the network has a latency and a rate, and a processor's work takes no
+//! time. `cargo xtask bench figures --figure threads --figure queue-pairs` runs it.
 //!
 //! `cargo run --release -p sim --example threads -- [--operations N] [--json FILE]`
 #![forbid(unsafe_code)]
 
-use lite::{Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
+use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
 use netfault::Faults;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::{Cluster, Options};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +25,11 @@ const RATE_BPS: u64 = 40_000_000_000;
 const ECHO: u32 = 1;
 /// The virtual time that a measurement may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// The numbers of queue pairs, and of the threads that use them.
+const QUEUE_PAIRS: [usize; 4] = [1, 2, 3, 4];
+const THREADS_OF_QUEUE_PAIRS: usize = 64;
+/// The probability with which a lossy network loses a frame.
+const LOSS: f64 = 1e-3;
 /// The bytes of a small operation, and of a large one.
 const SIZES: [usize; 2] = [64, 4096];
 
@@ -54,15 +60,18 @@ fn arguments() -> Result<(usize, Option<String>), String> {
     Ok((operations, json))
 }
 
-/// Starts two nodes, the second of which echoes.
-fn cluster() -> Result<Cluster, String> {
-    let faults = Faults { delay_ns: LATENCY_NS, rate_bps: RATE_BPS, queue: 1 << 20, ..Faults::NONE };
+/// Starts two nodes with `queue_pairs` to each other, of which the second one echoes. `loss` is the
+/// probability with which the network loses a frame.
+fn cluster(queue_pairs: usize, loss: f64) -> Result<Cluster, String> {
+    let faults = Faults { delay_ns: LATENCY_NS, rate_bps: RATE_BPS, queue: 1 << 20, loss, ..Faults::NONE };
+    let options = Options::default();
     let cluster = Cluster::new(Options {
         nodes: 2,
         nics: "softroce".parse()?,
         lease: Duration::from_secs(600),
         faults,
-        ..Options::default()
+        config: Config { queue_pairs, ..options.config.clone() },
+        ..options
     });
     let lite = cluster.lite(2);
     let server = lite.register(ECHO, RpcOptions::default()).map_err(|e| e.to_string())?;
@@ -132,22 +141,44 @@ fn rate(
     Ok((threads * each) as f64 / took.as_secs_f64())
 }
 
-fn run() -> Result<(), String> {
-    let (operations, file) = arguments()?;
-    let mut cluster = cluster()?;
+/// Measures each operation with a growing number of threads.
+fn by_threads(operations: usize) -> Result<Vec<Value>, String> {
+    let mut cluster = cluster(Config::default().queue_pairs, 0.0)?;
+    println!("{:<12} {:>12} {:>12} {:>12}", "threads", "writes", "4 KiB writes", "calls");
     let mut rows = Vec::new();
-    println!("{:<8} {:>12} {:>12} {:>12}", "threads", "writes", "4 KiB writes", "calls");
     for threads in THREADS {
         let mut rates = [0.0; OPERATIONS.len()];
         for (rate_of, operation) in rates.iter_mut().zip(OPERATIONS) {
             *rate_of = rate(&mut cluster, threads, operation, operations)?;
         }
         let [writes, large, calls] = rates;
-        println!("{threads:<8} {writes:>12.0} {large:>12.0} {calls:>12.0}");
+        println!("{threads:<12} {writes:>12.0} {large:>12.0} {calls:>12.0}");
         rows.push(json!({ "threads": threads, "writes": writes, "large": large, "calls": calls }));
     }
+    Ok(rows)
+}
+
+/// Measures small writes with a growing number of queue pairs: alone, and over a network that loses frames.
+fn by_queue_pairs(operations: usize) -> Result<Vec<Value>, String> {
+    println!("\n{:<12} {:>12} {:>12}", "queue pairs", "writes", "with loss");
+    let mut rows = Vec::new();
+    for count in QUEUE_PAIRS {
+        let measure = |loss| {
+            let small = Operation::Write(SIZES[0]);
+            rate(&mut cluster(count, loss)?, THREADS_OF_QUEUE_PAIRS, small, operations)
+        };
+        let (writes, lossy) = (measure(0.0)?, measure(LOSS)?);
+        println!("{count:<12} {writes:>12.0} {lossy:>12.0}");
+        rows.push(json!({ "queue_pairs": count, "writes": writes, "lossy": lossy }));
+    }
+    Ok(rows)
+}
+
+fn run() -> Result<(), String> {
+    let (operations, file) = arguments()?;
+    let report = json!({ "threads": by_threads(operations)?, "queue_pairs": by_queue_pairs(operations)? });
     let Some(file) = file else { return Ok(()) };
-    std::fs::write(&file, format!("{:#}\n", json!(rows))).map_err(|e| format!("{file}: {e}"))
+    std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("{file}: {e}"))
 }
 
 fn main() -> ExitCode {

@@ -149,6 +149,15 @@ impl Report {
         }
     }
 
+    /// Returns the bytes of input of the last job: of its files, and of the dataset that the job before has
+    /// kept.
+    fn input_bytes(&self) -> u64 {
+        let count = |figures: &Value, name: &str| figures.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let before = self.figures.get("earlier").and_then(Value::as_array).and_then(|jobs| jobs.last());
+        let files = self.figures.get("input_bytes").and_then(Value::as_u64).unwrap_or(0);
+        files + before.map_or(0, |job| count(job, "kept_bytes"))
+    }
+
     fn summary(&self) -> String {
         let number = |name: &str| self.figures.get(name).and_then(Value::as_f64).unwrap_or(0.0);
         let counts = self.figures.get("reports").and_then(|r| r.get(0)?.get("counts")?.as_object());
@@ -158,7 +167,7 @@ impl Report {
             .filter(|name| !matches!(name.as_str(), "mapped_bytes" | "reduced_keys"))
             .map(|name| format!(", {:.0} {name}", number(name)))
             .collect();
-        let input = ui::bytes(self.figures.get("input_bytes").and_then(Value::as_u64).unwrap_or(0));
+        let input = ui::bytes(self.input_bytes());
         let (elapsed, stream, run) = (number("elapsed_s"), number("stream_s"), number("run_s"));
         format!(
             "{input}{counted}: {elapsed:.2} s \
@@ -181,4 +190,24 @@ fn shortened(line: &str) -> String {
         short.push('…');
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(figures: &Value) -> String {
+        Report { figures: figures.as_object().cloned().unwrap_or_default() }.summary()
+    }
+
+    #[test]
+    fn a_dataset_is_input_too() {
+        let files = json!({ "input_bytes": 2000, "elapsed_s": 1.0 });
+        assert!(summary(&files).starts_with("2000 B: 1.00 s"), "{}", summary(&files));
+        let earlier = [json!({ "input_bytes": 7000, "kept_bytes": 3000 })];
+        let dataset = json!({ "input_bytes": 0, "elapsed_s": 1.0, "earlier": earlier });
+        assert!(summary(&dataset).starts_with("3000 B: 1.00 s"), "{}", summary(&dataset));
+        let repeated = json!({ "input_bytes": 5000, "earlier": [json!({ "input_bytes": 5000 })] });
+        assert!(summary(&repeated).starts_with("5000 B"), "{}", summary(&repeated));
+    }
 }

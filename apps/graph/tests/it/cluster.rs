@@ -1,6 +1,6 @@
 //! Tests of whole jobs on clusters: equal output on any nodes, errors, generated graphs.
 
-use graph::{Generator, Model, apps};
+use graph::{Edge, Generator, Model, apps};
 use runtime::testing::Cluster;
 use std::fmt::Write as _;
 
@@ -134,7 +134,7 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
             ("sssp", &["source=1", "weights=true"], "1 2 3\n1 2\n", "g: byte 9: the line has no weight"),
             ("bfs", &["source=9"], "1 2\n", "source=9: the graph has no such vertex"),
             ("cc", &["vertices=v"], "1 2\n", "vertices=v: the job has no such input"),
-            ("pagerank", &["twenty"], "1 2\n", "pagerank does not know the argument \"twenty\""),
+            ("pagerank", &["twenty"], "1 2\n", "pagerank: unknown argument \"twenty\""),
             // The first of several wrong lines counts.
             ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),
         ] {
@@ -145,5 +145,65 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
         for (_, lite) in &cluster.nodes {
             assert_eq!(lite.audit(), []);
         }
+    }
+}
+
+/// Returns the edges of a text with weights.
+fn edges_of(text: &str) -> Vec<(u64, u64, u32)> {
+    let mut edges = Vec::new();
+    let format = graph::Format { weights: true };
+    graph::parse_edges(text.as_bytes(), format, |from, to, weight| edges.push((from, to, weight))).unwrap();
+    edges
+}
+
+/// The compact form has the same results as the text, wherever its records are cut.
+#[test]
+fn a_compact_graph_is_the_same_graph() {
+    let mut all = Everywhere::new();
+    let generator = Generator { model: Model::Rmat, scale: 8, degree: 12, seed: 3 };
+    // Identifiers of 4 bytes, and one of 8 bytes.
+    for far in [0, 1 << 40] {
+        let line = |edge: Edge| format!("{} {} {}\n", edge.from, edge.to + far, edge.weight % 100);
+        let text: String = (0..generator.edges()).map(|number| line(generator.edge(number))).collect();
+        let source = text.split(' ').next().unwrap();
+        let edges = edges_of(&text);
+        let (plain, weighted) = (graph::to_flg1(&edges, false), graph::to_flg1(&edges, true));
+        assert!(weighted.len() > plain.len() && plain.len() >= 32 + 8 * edges.len());
+        let text: &[(&str, &[u8])] = &[("g", text.as_bytes())];
+        let from = &format!("source={source}")[..];
+        assert!(all.run("cc", &[], &[("g.flg", &plain)]) == all.run("cc", &[], text));
+        let args = &[from, "weights=true", "undirected=true"];
+        assert!(all.run("sssp", args, &[("g.flg", &weighted)]) == all.run("sssp", args, text));
+        // Weights that do not count, and two forms in one job.
+        let twice: &[(&str, &[u8])] = &[("g.flg", &weighted), text[0], ("again.flg", &plain)];
+        assert!(all.run("bfs", &[from], twice) == all.run("bfs", &[from], text));
+    }
+    let nothing = graph::to_flg1(&[], false);
+    assert_eq!(all.run("triangles", &[], &[("g.flg", &nothing)]), b"0\n");
+}
+
+#[test]
+fn a_wrong_compact_graph_is_refused_with_its_place() {
+    let edges: Vec<(u64, u64, u32)> = (0..500).map(|n| (n, n * 7 % 500, 1)).collect();
+    let good = graph::to_flg1(&edges, false);
+    for nodes in [1, 3] {
+        let mut cluster = Cluster::new(3, nodes, 1, apps);
+        cluster.run("cc", &[], &[("g", &good)]).unwrap();
+        let free = cluster.free();
+        let mut refused = |args: &[&str], says: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            let mut file = good.clone();
+            change(&mut file);
+            let error = cluster.run("sssp", args, &[("g", &file)]).unwrap_err();
+            assert!(error.starts_with(says) && !error.contains('\n'), "{error}");
+            assert_eq!(cluster.free(), free, "{says}");
+        };
+        let (args, weighted) = (&["source=1"][..], &["source=1", "weights=true"][..]);
+        refused(args, "g: byte 3000: the file has 3000 bytes, and its 500 edges need 4032", &|file| {
+            file.truncate(3000);
+        });
+        refused(args, "g: byte 7: the file ends in its header of 32 bytes", &|file| file.truncate(7));
+        refused(args, "g: byte 4: the flags 0x50 are unknown", &|file| file[4] = 0x50);
+        refused(args, "g: byte 16: the checksum is not that of the edges", &|file| file[3000] ^= 4);
+        refused(weighted, "g: byte 4: the edges have no weights", &|_| {});
     }
 }

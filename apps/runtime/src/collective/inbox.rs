@@ -1,11 +1,11 @@
 //! The inboxes of an exchange: memory into which other nodes write what is too long for a message.
 
-use super::INLINE;
+use super::{INLINE, PEER_TIMEOUT};
 use crate::error::During;
 use crate::{JobContext, JobError, Region};
 use alloc::vec;
 use alloc::vec::Vec;
-use lite::{Lmr, Permissions};
+use lite::{FunctionId, Lmr, Permissions};
 
 /// The length of an entry of the table at the front of an inbox, in bytes: offset and room, for each rank.
 const ENTRY: usize = 16;
@@ -84,6 +84,7 @@ impl Outbox {
     /// Opens the inbox of the node of rank `rank`.
     pub(super) async fn open(job: &JobContext, name: &str, rank: usize) -> Result<Self, JobError> {
         let inbox = job.open_with(name, Permissions::READ | Permissions::WRITE).await?;
+        let inbox = inbox.with_deadline(PEER_TIMEOUT);
         let mut entry = [0; ENTRY];
         inbox.read((job.rank() * ENTRY) as u64, &mut entry).await.during("reading an inbox")?;
         let (words, _) = entry.as_chunks::<8>();
@@ -97,10 +98,20 @@ impl Outbox {
         INLINE.max(self.part.room as usize)
     }
 
-    /// Writes `data`, which is at most as long as the room, for a round.
-    pub(super) async fn write(&self, round: u64, data: &[u8]) -> Result<(), JobError> {
+    /// Writes `data`, which is at most as long as the room, for a round, and sends `message` behind it to
+    /// mailbox `port` of the inbox's node.
+    pub(super) async fn write_notify(
+        &self,
+        round: u64,
+        data: &[u8],
+        port: FunctionId,
+        message: &[u8],
+    ) -> Result<(), JobError> {
         match &self.inbox {
-            Some(inbox) => inbox.write(self.part.half(round), data).await.during("writing to another node"),
+            Some(inbox) => inbox
+                .write_notify(self.part.half(round), data, port, message)
+                .await
+                .during("writing to another node"),
             None => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
 //! Collective operations of the nodes of a job: exchange, reduction, broadcast.
 //!
 //! All operations are exchanges: each node sends one message to each other node. A message that is too long
-//! for a mailbox goes to an inbox, which the receiver has allocated, by WRITEs, and the message behind it
-//! says so. So an exchange needs n(n-1) messages, no READ, no call and no barrier.
+//! for a mailbox goes to an inbox, which the receiver has allocated, by WRITEs, and the message behind it, on
+//! the same queue pair, says so. So an exchange needs n(n-1) messages, no READ, no call and no barrier.
 //!
 //! Each inbox has two halves, which the rounds use in turn. That suffices: a node sends round r + 2 only
 //! after it has received all messages of round r + 1, and a node that has sent round r + 1 has read all of
@@ -234,10 +234,10 @@ impl Collective {
         let header =
             Header { job: self.job.id().0, round: self.round, rounds, place, len: data.len() as u64 };
         let mut message = header.emit();
-        match place {
-            Place::Message => message.extend_from_slice(data),
-            Place::Inbox => outbox.write(self.round, data).await?,
+        if place == Place::Inbox {
+            return outbox.write_notify(self.round, data, self.port, &message).await;
         }
+        message.extend_from_slice(data);
         self.job.waiting_lite().send(node, self.port, &message).await.during("sending to another node")
     }
 

@@ -133,3 +133,33 @@ fn output_is_in_the_order_of_ranks() {
         assert_eq!(nodes.free(), free);
     }
 }
+
+/// Each job has numbers of its own for mailboxes, which are the same on all its nodes and end with it.
+#[test]
+fn ports_are_of_the_job() {
+    let ports: std::sync::Arc<std::sync::Mutex<Vec<u32>>> = std::sync::Arc::default();
+    let seen = ports.clone();
+    let mut nodes = Nodes::new(3, move |job| {
+        let seen = seen.clone();
+        Box::pin(async move {
+            let lite = |error| JobError::Lite { during: "using a port", error };
+            let port = job.port(7);
+            let mailbox = job.lite().open_mailbox(port, lite::RpcOptions::default()).map_err(lite)?;
+            job.barrier("open").await?;
+            let next = job.nodes()[(job.rank() + 1) % 3];
+            job.lite().send(next, port, b"to the next").await.map_err(lite)?;
+            let message = mailbox.receive().await.map_err(lite)?;
+            assert_eq!(message.from(), job.nodes()[(job.rank() + 2) % 3]);
+            seen.lock().unwrap().push(port);
+            // The mailbox ends with the job, although nobody closes it.
+            std::mem::forget(mailbox);
+            Ok(())
+        })
+    });
+    nodes.run(b"");
+    nodes.run(b"");
+    let ports = ports.lock().unwrap().clone();
+    assert!(ports[..3].iter().all(|port| *port == ports[0]), "{ports:?}");
+    assert!(ports[3..].iter().all(|port| *port == ports[3] && *port != ports[0]), "{ports:?}");
+    assert_eq!(ports.len(), 6);
+}

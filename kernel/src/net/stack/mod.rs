@@ -3,6 +3,8 @@
 //! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context.
 //! Lock order: stack, then port.
 
+mod dhcp;
+mod names;
 mod stream;
 
 use alloc::vec;
@@ -12,13 +14,14 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::{Poll, Waker};
 use platform::{Instant, NetworkError};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
-use smoltcp::socket::{dhcpv4, tcp};
+use smoltcp::socket::tcp;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr};
 
 use super::device::{PortDevice, Queries};
 use super::port::{Inner as PortInner, Port};
 use crate::sync::IrqMutex;
 use crate::time;
+pub(crate) use names::NameError;
 pub(crate) use stream::TcpStream;
 
 /// Frames that one call of the poller receives, and bursts of segments that it sends.
@@ -65,6 +68,8 @@ pub(in crate::net) struct Inner {
     queries: Queries,
     dhcp: Option<SocketHandle>,
     config: Option<Ipv4Config>,
+    /// The further contents of the lease.
+    extras: dhcp::Extras,
     /// A second address, in the fabric's network, if the port is the fabric's too.
     second: Option<Ipv4Cidr>,
     config_waiters: Vec<Waker>,
@@ -101,6 +106,7 @@ impl Stack {
             queries,
             dhcp: None,
             config: None,
+            extras: dhcp::Extras::default(),
             second: None,
             config_waiters: Vec::with_capacity(4),
             next_port: FIRST_PORT + (seed % 16000) as u16,
@@ -108,14 +114,7 @@ impl Stack {
         };
         match addressing {
             Addressing::Static(config) => port.with(|below| inner.configure(below, Some(config))),
-            Addressing::Dhcp => {
-                let mut socket = dhcpv4::Socket::new();
-                let mut retry = socket.get_retry_config();
-                retry.discover_timeout = smoltcp::time::Duration::from_secs(1);
-                retry.initial_request_timeout = smoltcp::time::Duration::from_secs(1);
-                socket.set_retry_config(retry);
-                inner.dhcp = Some(inner.sockets.add(socket));
-            }
+            Addressing::Dhcp => inner.dhcp = Some(inner.sockets.add(dhcp::client())),
         }
         let stack = Self { port, inner: IrqMutex::new(inner) };
         stack.poll(now);
@@ -157,6 +156,16 @@ impl Stack {
             }
         })
         .await
+    }
+
+    /// Returns true if the address is by DHCP.
+    pub(crate) fn uses_dhcp(&self) -> bool {
+        self.inner.lock().dhcp.is_some()
+    }
+
+    /// Returns the settings that the DHCP server has passed, or an empty text.
+    pub(crate) fn dhcp_settings(&self) -> heapless::Vec<u8, 255> {
+        self.inner.lock().extras.settings.clone()
     }
 
     /// Returns the stack's port.
@@ -272,16 +281,10 @@ impl Inner {
 
     fn poll_dhcp(&mut self, below: &mut PortInner) {
         let Some(handle) = self.dhcp else { return };
-        let config = match self.sockets.get_mut::<dhcpv4::Socket<'_>>(handle).poll() {
-            None => return,
-            Some(dhcpv4::Event::Deconfigured) => None,
-            Some(dhcpv4::Event::Configured(c)) => Some(Ipv4Config {
-                address: c.address.address(),
-                prefix: c.address.prefix_len(),
-                gateway: c.router,
-            }),
-        };
-        self.configure(below, config);
+        if let Some((config, extras)) = dhcp::poll(self.sockets.get_mut(handle)) {
+            self.extras = extras;
+            self.configure(below, config);
+        }
     }
 
     fn configure(&mut self, below: &mut PortInner, config: Option<Ipv4Config>) {

@@ -1,36 +1,68 @@
 //! The join of a node: DHCP, TCP, the handshake of Noise, and the manager's welcome.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use bootconfig::{Endpoint, Host, endpoints};
+use core::fmt;
 use core::future::poll_fn;
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, WrongRole,
 };
 use proto::{Hello, Join, ToNode, Welcome};
+use verbs::MacAddr;
 use zeroize::Zeroizing;
 
-use super::{Incoming, LinkPoller, ManagerLink, RecvError};
+use super::{Incoming, ManagerLink, RecvError};
 use crate::arch::cpu;
-use crate::net::stack::{Buffers, Stack, TcpStream};
-use crate::{chart, exec, net, random, time};
+use crate::net::stack::{Buffers, NameError, Stack, TcpStream};
+use crate::{chart, cmdline, exec, net, random, time};
 
-/// The deadline of a join, counted from its start.
+/// The deadline of an attempt to join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
+/// The longest time for a connection to one of several addresses.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// The pause between two attempts to connect to a manager that refuses the connection.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// The reason for which a manager was not reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unreachable {
+    /// There is no connection.
+    Network(NetworkError),
+    /// The manager's name has no address.
+    Name(NameError),
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(why) => write!(f, "{why}"),
+            Self::Name(why) => write!(f, "{why}"),
+        }
+    }
+}
 
 /// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinError {
-    /// The manager cannot be reached.
-    NoManager(SocketAddrV4, NetworkError),
+    /// The port has no address. The flag is true if it is one of DHCP.
+    NoAddress(MacAddr, bool),
+    /// No source of settings names a manager.
+    NoneNamed,
+    /// A source of settings names managers that are malformed.
+    Named(String),
+    /// No manager can be reached.
+    NoManager(Vec<(Endpoint, Unreachable)>),
     /// The manager has another cluster key, or the answering process is not a manager.
     Channel(SocketAddrV4, ChannelError),
+    /// The connection to this manager has ended too early, or was silent.
+    Ended(SocketAddrV4, NetworkError),
     /// The manager refuses the node.
     Refused(String),
     /// The manager's answer is malformed.
@@ -41,14 +73,32 @@ pub(crate) enum JoinError {
     NoRandomness,
 }
 
-impl core::fmt::Display for JoinError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl JoinError {
+    /// Returns true if another attempt has the same result, as long as the node is not started again.
+    pub(super) const fn is_final(&self) -> bool {
+        matches!(self, Self::Key(_) | Self::NoRandomness)
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoManager(at, why) => write!(f, "no manager at {at}: {why}"),
+            Self::NoAddress(mac, true) => write!(f, "no DHCP server answers on port {mac}; has it a link?"),
+            Self::NoAddress(mac, false) => write!(f, "port {mac} has no address"),
+            Self::NoneNamed => f.write_str("no manager is known: set manager=ADDRESS:PORT"),
+            Self::Named(why) => write!(f, "manager={why}"),
+            Self::NoManager(tried) => {
+                for (index, (manager, why)) in tried.iter().enumerate() {
+                    let before = if index > 0 { "; " } else { "" };
+                    write!(f, "{before}no manager at {manager}: {why}")?;
+                }
+                Ok(())
+            }
             Self::Channel(at, ChannelError::WrongKey) => {
                 write!(f, "wrong cluster key: the manager at {at} has another")
             }
             Self::Channel(at, why) => write!(f, "manager at {at}: {why}"),
+            Self::Ended(at, why) => write!(f, "manager at {at}: {why}"),
             Self::Refused(reason) => write!(f, "the manager refuses: {reason}"),
             Self::Malformed => f.write_str("the manager's answer to the join cannot be read"),
             Self::Key(why) => write!(f, "{why}"),
@@ -59,73 +109,142 @@ impl core::fmt::Display for JoinError {
     }
 }
 
-/// Joins the cluster of the manager at `manager`. On success the connection is up and sends heartbeats by
-/// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
+/// An attempt to join.
+pub(super) struct Attempt<'a> {
+    /// TCP on the management port.
+    pub stack: &'static Stack,
+    /// The cluster key.
+    pub key: &'a ClusterKey,
+    /// The lengths of the connection's buffers.
+    pub buffers: Buffers,
+    /// The longest silence of the manager beyond the lease that the connection outlasts.
+    pub silence: Option<Duration>,
+}
+
+impl Attempt<'_> {
+    /// Joins the cluster of one of the managers. The `turn`-th of them is tried first. On success the
+    /// connection is up and sends heartbeats by itself.
+    ///
+    /// # Errors
+    /// A [`JoinError`], within five seconds.
+    pub(super) async fn run(
+        &self,
+        turn: usize,
+        join: &(dyn Fn() -> Join + Sync),
+    ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
+        if !random::is_seeded() {
+            return Err(JoinError::NoRandomness);
+        }
+        let deadline = time::now() + JOIN_DEADLINE;
+        // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
+        let mut fresh = Zeroizing::new([0; 32]);
+        random::fill(&mut *fresh);
+        let key = self.key.for_role(Role::Node).map_err(JoinError::Key)?;
+        let start = Handshake::initiator_with(&key, *fresh, arithmetic());
+        drop(fresh);
+        if net::with_deadline(deadline, self.stack.configured()).await.is_none() {
+            return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
+        }
+        chart::mark("address");
+        let (stream, manager) = self.connect(turn, deadline).await?;
+        chart::mark("tcp");
+        let channel_error = |e| JoinError::Channel(manager, e);
+        let ended = |e| JoinError::Ended(manager, e);
+        let (Channel { mut sealer, opener, .. }, rest) =
+            match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
+                None => return Err(ended(NetworkError::Deadline)),
+                Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
+                Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+                Some(Ok(done)) => done,
+            };
+        chart::mark("noise");
+        let mut sealed = Vec::new();
+        let asked = time::now();
+        sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
+        stream.write_all(&sealed, deadline).await.map_err(ended)?;
+        let mut incoming = Incoming::new(opener, rest);
+        let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
+        let answer = match answer {
+            None => return Err(ended(NetworkError::Deadline)),
+            Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
+            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+            Some(Ok(message)) => message,
+        };
+        let welcome = match proto::decode::<ToNode>(&answer) {
+            Ok(ToNode::Welcome(welcome)) => welcome,
+            Ok(ToNode::Refused { reason }) => return Err(JoinError::Refused(reason)),
+            _ => return Err(JoinError::Malformed),
+        };
+        chart::mark("join");
+        let lease = Duration::from_millis(welcome.lease_ms.into());
+        stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+    }
+
+    /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the
+    /// connection, tries again until `deadline`.
+    async fn connect(&self, turn: usize, deadline: Instant) -> Result<(TcpStream, SocketAddrV4), JoinError> {
+        if self.stack.uses_dhcp() {
+            cmdline::set_dhcp(&self.stack.dhcp_settings());
+        }
+        let mut managers = managers()?;
+        let first = turn % managers.len();
+        managers.rotate_left(first);
+        loop {
+            let mut tried = Vec::new();
+            for manager in &managers {
+                match self.connect_to(manager, deadline).await {
+                    Ok(connected) => return Ok(connected),
+                    Err(why) => tried.push((manager.clone(), why)),
+                }
+            }
+            let refuses = |why: &Unreachable| *why == Unreachable::Network(NetworkError::Refused);
+            if !tried.iter().all(|(_, why)| refuses(why)) || time::now() + RETRY >= deadline {
+                return Err(JoinError::NoManager(tried));
+            }
+            exec::sleep(RETRY).await;
+        }
+    }
+
+    /// Connects to a manager by one of its addresses.
+    async fn connect_to(
+        &self,
+        manager: &Endpoint,
+        deadline: Instant,
+    ) -> Result<(TcpStream, SocketAddrV4), Unreachable> {
+        let addresses = match &manager.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => {
+                let servers = dns_servers();
+                self.stack.resolve(name, &servers, deadline).await.map_err(Unreachable::Name)?
+            }
+        };
+        let mut result = Err(Unreachable::Name(NameError::NameUnknown));
+        for address in addresses {
+            let remote = SocketAddrV4::new(address, manager.port);
+            let deadline = deadline.min(time::now() + CONNECT_DEADLINE);
+            match self.stack.connect(remote, self.buffers, deadline).await {
+                Ok(stream) => return Ok((stream, remote)),
+                Err(why) => result = Err(Unreachable::Network(why)),
+            }
+        }
+        result
+    }
+}
+
+/// Parses `manager=`.
 ///
 /// # Errors
-/// A [`JoinError`], within five seconds.
-pub(crate) async fn join(
-    stack: &'static Stack,
-    manager: SocketAddrV4,
-    key: &ClusterKey,
-    buffers: Buffers,
-    silence: Option<Duration>,
-    join: impl FnOnce() -> Join,
-) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
-    if !random::is_seeded() {
-        return Err(JoinError::NoRandomness);
-    }
-    // Before the first await: a task that computes later must not delay the adoption of the poller.
-    LinkPoller::register();
-    let deadline = time::now() + JOIN_DEADLINE;
-    let no_manager = |e| JoinError::NoManager(manager, e);
-    // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
-    let mut fresh = Zeroizing::new([0; 32]);
-    random::fill(&mut *fresh);
-    let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
-    let start = Handshake::initiator_with(&key, *fresh, arithmetic());
-    drop(fresh);
-    if net::with_deadline(deadline, stack.configured()).await.is_none() {
-        return Err(no_manager(NetworkError::NoAddress));
-    }
-    chart::mark("address");
-    let stream = loop {
-        match stack.connect(manager, buffers, deadline).await {
-            Err(NetworkError::Refused) if time::now() + RETRY < deadline => exec::sleep(RETRY).await,
-            done => break done.map_err(no_manager)?,
-        }
-    };
-    chart::mark("tcp");
-    let channel_error = |e| JoinError::Channel(manager, e);
-    let (Channel { mut sealer, opener, .. }, rest) =
-        match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
-            None => return Err(no_manager(NetworkError::Deadline)),
-            Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
-            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-            Some(Ok(done)) => done,
-        };
-    chart::mark("noise");
-    let mut sealed = Vec::new();
-    let asked = time::now();
-    sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
-    stream.write_all(&sealed, deadline).await.map_err(no_manager)?;
-    let mut incoming = Incoming::new(opener, rest);
-    let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
-    let answer = match answer {
-        None => return Err(no_manager(NetworkError::Deadline)),
-        Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
-        Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-        Some(Ok(message)) => message,
-    };
-    let welcome = match proto::decode::<ToNode>(&answer) {
-        Ok(ToNode::Welcome(welcome)) => welcome,
-        Ok(ToNode::Refused { reason }) => return Err(JoinError::Refused(reason)),
-        _ => return Err(JoinError::Malformed),
-    };
-    chart::mark("join");
-    let lease = Duration::from_millis(welcome.lease_ms.into());
-    stream.outlast(silence.map(|silence| silence + lease));
-    Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+/// If no source of settings has the key, or its value is malformed.
+pub(super) fn managers() -> Result<Vec<Endpoint>, JoinError> {
+    let text = cmdline::get("manager").ok_or(JoinError::NoneNamed)?;
+    endpoints(text).map_err(|why| JoinError::Named(format!("{text}: {why}")))
+}
+
+/// Parses `dns=`. A part that is no address is left out.
+fn dns_servers() -> Vec<Ipv4Addr> {
+    let text = cmdline::get("dns").unwrap_or_default();
+    text.split(',').filter_map(|part| part.parse().ok()).collect()
 }
 
 /// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.

@@ -1,28 +1,34 @@
-//! The cluster key, as the launcher passes it.
+//! The cluster key, as the launcher or the loader passes it.
 
-use alloc::string::{String, ToString};
+use alloc::format;
+use alloc::string::String;
 use proto::channel::ClusterKey;
 use zeroize::Zeroizing;
 
-use crate::boot;
-use crate::mm::modules::Modules;
+use crate::{boot, config};
 
-/// Returns the cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd),
-/// which is overwritten.
+/// The file of fw_cfg.
+const FILE: &str = "opt/ferrolite/key";
+
+/// Returns the cluster key: the launcher's (a file of fw_cfg), or else that of a boot module. Prints its
+/// source. Call once: the text of the key is overwritten.
 ///
 /// # Errors
 /// A line for the user: there is no key, or it is malformed.
 pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
-    let name = "opt/ferrolite/key";
-    if let Some(text) = boot::fw_cfg::read(name) {
+    let of_module = config::take_key();
+    if let Some(text) = boot::fw_cfg::read(FILE) {
         let text = Zeroizing::new(text);
-        return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
+        log::info!("cluster key by fw_cfg");
+        return ClusterKey::from_hex(&text).map_err(|e| format!("fw_cfg {FILE}: {e}"));
     }
-    let modules = Modules::of(boot::info());
-    modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
-        0 => alloc::format!(
-            "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"
-        ),
-        _ => "no boot module is a cluster key: want 64 hexadecimal digits".to_string(),
-    })
+    let Some(key) = of_module else {
+        return Err(match boot::info().modules.iter().count() {
+            0 => format!("no cluster key: pass it as fw_cfg file {FILE}, or as ferrolite/key in an initrd"),
+            _ => "no boot module is a cluster key or contains ferrolite/key".into(),
+        });
+    };
+    log::info!("cluster key by {}", key.source);
+    ClusterKey::from_hex(&key.text)
+        .map_err(|e| format!("{}: no boot module is a cluster key: {e}", key.source))
 }

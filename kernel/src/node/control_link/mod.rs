@@ -7,6 +7,7 @@
 
 mod join;
 mod key;
+mod patience;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -23,8 +24,8 @@ use crate::exec::Poller;
 use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
 use crate::{exec, time};
-pub(crate) use join::join;
 pub(crate) use key::cluster_key;
+pub(crate) use patience::{check, join};
 
 /// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;

@@ -24,11 +24,11 @@ pub(super) struct Finished {
 }
 
 impl Core {
-    /// Takes over the jobs of a former process. Those that had not begun to compute begin anew when their
+    /// Takes over the jobs of a former process. Those that had not begun to compute start again when their
     /// clients come back; the others go on.
     pub(in super::super) fn restore_jobs(&mut self, jobs: Vec<JobRecord>) {
         let now = self.now;
-        // A job that has begun anew may have a record of each of its numbers. The last one counts.
+        // A job that has started again may have a record of each of its numbers. The last one counts.
         let mut last: BTreeMap<JobId, JobRecord> = BTreeMap::new();
         let mut gone = Vec::new();
         for record in jobs {

@@ -23,7 +23,7 @@ pub(in super::super) struct Submission {
     pub(in super::super) spec: Spec,
     /// The time at which the submission arrived, or at which the manager began to wait for its client.
     pub(in super::super) since: Instant,
-    /// The first and the last number of the job, if it began before and begins anew.
+    /// The first and the last number of the job, if it began before and starts again.
     pub(in super::super) former: Option<(JobId, JobId)>,
     /// The nodes on which the job began before.
     pub(in super::super) nodes: Vec<NodeId>,
@@ -73,7 +73,7 @@ impl Core {
         self.dataset_objection(datasets, keep.as_ref())
     }
 
-    /// Refuses a submission, or reports the failure of a job that was to begin anew.
+    /// Refuses a submission, or reports the failure of a job that was to start again.
     pub(super) fn fail_submission(&mut self, submission: &Submission, reason: Reason) {
         if let Some((_, job)) = submission.former {
             self.log(format!("job {}: failed: {reason}", job.0));

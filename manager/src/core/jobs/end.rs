@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// Ends a job for good, and returns its client.
+    /// Ends a job that does not start again, and returns its client.
     fn cancel(&mut self, id: JobId, reason: &str) -> Option<Option<ConnId>> {
         let job = self.end_parts(id, reason)?;
         self.job_gone(id);

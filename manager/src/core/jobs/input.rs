@@ -71,7 +71,7 @@ impl Core {
     /// queues them.
     pub(in super::super) fn job_input(&mut self, conn: ConnId, of: JobId, bytes: &[u8]) {
         let now = self.now;
-        if self.begins_anew(conn, of) {
+        if self.starts_again(conn, of) {
             // The client does not know yet that it has to send its input again.
             return;
         }

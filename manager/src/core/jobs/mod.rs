@@ -86,7 +86,7 @@ impl Jobs {
 struct Job {
     /// The client; `None` after a restart of the manager, until the client comes back.
     client: Option<ConnId>,
-    /// The number that the job had first. It differs if the job has begun anew.
+    /// The number that the job had first. It differs if the job has started again.
     first: JobId,
     spec: Spec,
     /// The nodes, by rank.

@@ -1,5 +1,5 @@
-//! Jobs that begin anew, because a connection broke while input came; and the parts that a node reports after
-//! it has resumed.
+//! Jobs that start again, because a connection broke while input came; and the parts that a node
+//! reports after it has resumed.
 
 use super::super::records::{Record, Stage};
 use super::super::{ConnId, Core};
@@ -9,25 +9,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Core {
     /// Handles the break of the connection of a node that takes part in a job. If input was on its way, the
-    /// job begins anew.
+    /// job starts again.
     pub(in super::super) fn part_is_cut_off(&mut self, id: JobId, why: &str) {
         if self.jobs.running.get(&id).is_some_and(|job| job.phase != Phase::Running) {
             self.restart_job(id, why);
         }
     }
 
-    /// Ends a job on its nodes, and lets it begin anew when they have ended it. It gets another number then.
+    /// Ends a job on its nodes, and lets it start again when they have ended it. It gets another number then.
     pub(super) fn restart_job(&mut self, id: JobId, why: &str) {
         self.save_job(id, Stage::Loading);
         let Some(job) = self.end_parts(id, why) else { return };
-        self.log(format!("job {}: begins anew: {why}", id.0));
+        self.log(format!("job {}: starts again: {why}", id.0));
         let former = Some((job.first, id));
         let (conn, nodes) = (job.client, job.nodes());
         self.jobs.waiting.push(Submission { conn, spec: job.spec, since: self.now, former, nodes });
         self.start_waiting();
     }
 
-    /// Fails the jobs that are about to begin anew and had begun on a node that has died.
+    /// Fails the jobs that are about to start again and had begun on a node that has died.
     pub(in super::super) fn fail_restarts_on(&mut self, node: NodeId, reason: &str) {
         let (failed, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.jobs.waiting)
             .into_iter()
@@ -38,8 +38,9 @@ impl Core {
         }
     }
 
-    /// Returns whether the job of a client is about to begin anew, and `of` is the number that it had before.
-    pub(super) fn begins_anew(&self, conn: ConnId, of: JobId) -> bool {
+    /// Returns whether the job of a client is about to start again, and `of` is the number that it
+    /// had before.
+    pub(super) fn starts_again(&self, conn: ConnId, of: JobId) -> bool {
         let waits = self.jobs.waiting.iter().any(|submission| {
             submission.conn == Some(conn) && submission.former.is_some_and(|(_, last)| last >= of)
         });

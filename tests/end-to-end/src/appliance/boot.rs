@@ -1,11 +1,12 @@
 //! The kernel's own tests, in QEMU: each boots an image with `selftest=NAME` and expects success.
 
+use super::place::test_image_at;
 use crate::runner::{Case, Outcome};
 use anyhow::{Result, ensure};
 use lab::appliances::SUCCESS;
 use lab::cluster::{Cluster, Lab, ended};
 use qemu::vm::{Exit, Machine, Nic, Vm, VmSpec};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -33,6 +34,10 @@ struct SelfTest {
     expect: Exit,
     /// A text that the console must contain.
     says: &'static str,
+    /// The physical address of the image, if it is not the one for which the image is linked.
+    place: Option<u64>,
+    /// True if the machine gets an initrd with a key.
+    has_initrd: bool,
 }
 
 impl SelfTest {
@@ -46,6 +51,8 @@ impl SelfTest {
             full: false,
             expect: SUCCESS,
             says: "",
+            place: None,
+            has_initrd: false,
         }
     }
 
@@ -70,12 +77,22 @@ impl SelfTest {
         Self { says, ..self }
     }
 
+    /// Boots the image at this physical address. The console must name it.
+    fn at(self, place: u64, says: &'static str) -> Self {
+        Self { place: Some(place), says, ..self }
+    }
+
+    fn with_initrd(self) -> Self {
+        Self { has_initrd: true, ..self }
+    }
+
     fn full(self) -> Self {
         Self { full: true, ..self }
     }
 
     fn title(&self) -> String {
-        format!("kernel::{}-{}-{}cpu-{}M", self.name, self.machine, self.cpus, self.memory_mb)
+        let place = self.place.map(|place| format!("-at-{place:#x}")).unwrap_or_default();
+        format!("kernel::{}-{}-{}cpu-{}M{place}", self.name, self.machine, self.cpus, self.memory_mb)
     }
 
     fn case(self) -> Case {
@@ -93,10 +110,13 @@ impl SelfTest {
             accel: lab.accel,
             cpus: self.cpus,
             memory_mb: self.memory_mb,
-            kernel: lab.kernel_for(&cmdline)?,
+            kernel: match self.place {
+                Some(place) => test_image_at(place, log)?,
+                None => lab.kernel_for(&cmdline)?,
+            },
             cmdline,
             fw_cfg: Vec::new(),
-            initrd: None,
+            initrd: self.has_initrd.then(|| initrd(log)).transpose()?,
             nics: vec![Nic::Management],
         };
         let (events, inbox) = channel();
@@ -107,6 +127,14 @@ impl SelfTest {
         ensure!(console.contains("bootchart: "), "there is no boot chart");
         Ok(())
     }
+}
+
+/// Writes an initrd with a key next to `log`.
+fn initrd(log: &Path) -> Result<PathBuf> {
+    let file = log.with_extension("initrd");
+    let key = "5a".repeat(32);
+    std::fs::write(&file, bootconfig::archive(&[("ferrolite/key", key.as_bytes())]))?;
+    Ok(file)
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -125,10 +153,17 @@ pub(crate) fn cases() -> Vec<Case> {
         SelfTest::new("boot", Q35Iommu),
         SelfTest::new("iommu", Q35Iommu).says("the IOMMU at 0xfed90000 (DMAR)"),
         SelfTest::new("iommu-on", Q35Iommu).dies(REFUSED, "(DMAR) translates the addresses of devices"),
+        SelfTest::new("modules", Microvm).with_initrd(),
+        SelfTest::new("modules", Q35).with_initrd(),
         SelfTest::new("locks", Microvm).says("NMI at 0x"),
         SelfTest::new("wx", Microvm).cpus(2),
         SelfTest::new("wx", Q35),
         SelfTest::new("heap", Microvm).cpus(2),
+        // The first two overlap the virtual addresses of the image.
+        SelfTest::new("wx", Microvm).cpus(2).at(0x40_0000, "image at 0x400000"),
+        SelfTest::new("heap", Microvm).at(0x60_0000, "image at 0x600000"),
+        SelfTest::new("smp", Q35).cpus(4).at(0x160_0000, "image at 0x1600000"),
+        SelfTest::new("boot", Q35).memory_mb(4096).at(0x7e00_0000, "image at 0x7e000000"),
         SelfTest::new("fpu", Microvm).cpus(2),
         SelfTest::new("idle", Microvm).cpus(2),
         SelfTest::new("progress", Microvm),

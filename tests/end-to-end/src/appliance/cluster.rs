@@ -1,6 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
+use super::patience;
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -36,11 +37,25 @@ pub(crate) fn cases() -> Vec<Case> {
         case("shutdown-ends-the-nodes-well", shutdown),
         case("panic-reaches-the-manager", panic),
         case("idle-uses-little", idle),
-        case("wrong-key-node", wrong_key_node),
         case("wrong-key-client", wrong_key_client),
-        case("absent-manager-node", absent_manager_node),
+        case("absent-manager-node-without-retry", |log| {
+            // The last key counts; nothing listens on port 1.
+            refused_option(
+                "manager=10.0.2.2:1 retry=off",
+                "no manager at 10.0.2.2:1: connection refused",
+                log,
+            )
+        }),
+        case("bad-retry-node", |log| refused_option("retry=never", "retry=never: want on or off", log)),
+        case("ipv6-manager-node", |log| {
+            refused_option("manager=[fe80::1]:18500", "`[fe80::1]:18500` is an IPv6 address", log)
+        }),
         case("unknown-nic-node", |log| {
-            refused_option("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
+            refused_option(
+                "nic=cx9",
+                "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT:LAYER",
+                log,
+            )
         }),
         case("unknown-remote-node", |log| {
             refused_option("remote=some", "remote=some: want all, physical, arena or arena:MIB", log)
@@ -53,6 +68,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("key-as-a-boot-module", module_key),
         case("boot-module-without-a-key", module_without_key),
+        case("configuration-by-an-initrd", configuration),
+        case("unknown-key-in-an-initrd", bad_configuration),
         case("unknown-lite-setting-node", |log| {
             refused_option("lite.turbo=on", "unknown key `lite.turbo`", log)
         }),
@@ -71,6 +88,9 @@ pub(crate) fn cases() -> Vec<Case> {
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
     ]
+    .into_iter()
+    .chain(patience::cases())
+    .collect()
 }
 
 fn leave(log: &Path) -> Result<()> {
@@ -130,22 +150,7 @@ fn idle(log: &Path) -> Result<()> {
     Ok(())
 }
 
-fn wrong_key_node(log: &Path) -> Result<()> {
-    let key = tempfile::NamedTempFile::new()?;
-    std::fs::write(key.path(), format!("{}\n", "5a".repeat(32)))?;
-    let cluster = Cluster::start(1, "", Some(key.path()), log)?;
-    cluster.ends(&REFUSED, LIMIT)?;
-    says(&cluster, "wrong cluster key")
-}
-
-fn absent_manager_node(log: &Path) -> Result<()> {
-    // The last key counts; nothing listens on port 1.
-    let cluster = Cluster::start(1, "manager=10.0.2.2:1", None, log)?;
-    cluster.ends(&REFUSED, LIMIT)?;
-    says(&cluster, "no manager at 10.0.2.2:1")
-}
-
-fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
+pub(super) fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, options, None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, why)
@@ -170,8 +175,34 @@ fn module_without_key(log: &Path) -> Result<()> {
     says(&cluster, "no boot module is a cluster key")
 }
 
+/// Checks that a node with key and settings in an initrd joins, that the command line overrides the initrd,
+/// and that the console names the source of each value.
+fn configuration(log: &Path) -> Result<()> {
+    let options = "selftest=join selftest_s=1 BOOT_IMAGE=/ferrolite log=info";
+    let mut cluster = Cluster::with_initrd(1, options, "# a node\nnode=other\nlog=debug\nid=keep\n", log)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    let joined = cluster.manager.wait_for_line("left", LIMIT).context("the node does not leave")?;
+    ensure!(joined.contains("node0"), "the manager says `{joined}`");
+    for what in [
+        "settings by command line: manager=10.0.2.2:",
+        "settings by initrd: id=keep",
+        "settings by initrd, overridden: node=other log=debug",
+        "command line: `BOOT_IMAGE=/ferrolite` of a loader is ignored",
+        "cluster key by initrd",
+    ] {
+        wait_for_console(0, what, log)?;
+    }
+    Ok(())
+}
+
+fn bad_configuration(log: &Path) -> Result<()> {
+    let cluster = Cluster::with_initrd(1, "", "manger=10.0.2.2:1\n", log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "initrd: unknown key `manger` in `manger=10.0.2.2:1`")
+}
+
 /// Returns the command that counts the words of an input on all nodes of a cluster.
-fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
+pub(super) fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
     let mut submit = cluster.manager.client("submit");
     submit.args(["--app", "wordcount", "--input"]).arg(input).arg("--output").arg(output);
     submit
@@ -206,7 +237,7 @@ fn lite_silence(log: &Path) -> Result<()> {
 }
 
 /// Returns the manager's process.
-fn process(cluster: &Cluster) -> Result<Pid> {
+pub(super) fn process(cluster: &Cluster) -> Result<Pid> {
     i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")
 }
 
@@ -260,7 +291,7 @@ fn stands_still(pause: Duration, log: &Path) -> Result<()> {
 }
 
 /// Waits until the console of a machine contains a text.
-fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
+pub(super) fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
     let console = log.with_extension(format!("node{machine}.log"));
     let deadline = Instant::now() + LIMIT;
     while !String::from_utf8_lossy(&std::fs::read(&console)?).contains(what) {

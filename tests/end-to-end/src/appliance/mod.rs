@@ -1,7 +1,12 @@
 //! Appliances that tests boot themselves, without `cargo xtask run`.
 
+mod bare;
 pub(crate) mod boot;
 pub(crate) mod cluster;
+pub(crate) mod consoles;
 pub(crate) mod image;
+pub(crate) mod machine;
+mod patience;
 pub(crate) mod perftest;
+mod place;
 pub(crate) mod semantics;

@@ -2,6 +2,7 @@
 
 use super::GROUP;
 use crate::appliance::boot::REFUSED;
+use crate::job::capture::frames;
 use crate::job::inputs::Input;
 use crate::job::word_count::word_count;
 use crate::runner::{Case, Outcome};
@@ -31,6 +32,18 @@ pub(super) fn cases() -> Vec<Case> {
         case("appliances a card fails that is all there is", |log| fails(&["--one-nic"], log)).full_if(true),
         case("appliances a card is lost", lost).full_if(true),
         case("appliances a card and a port are chosen", chosen),
+        case("appliances a port type is chosen", port_type),
+        case("appliances InfiniBand is chosen", |log| {
+            word_count(Input::SmallText, 2, false, "cx3:vpi:ib", &[], log)
+        }),
+        case("appliances no such port type", |log| {
+            refused(
+                "nic=mlx4/1:ib",
+                "does not start: the card does not have an InfiniBand link at its port",
+                log,
+            )
+        }),
+        case("appliances large frames", large_frames),
         case("appliances write by BlueFlame", blue_flame),
         case("appliances no such card", no_such_card),
         case("appliances no such port", no_such_port),
@@ -101,6 +114,41 @@ fn chosen(log: &Path) -> Result<()> {
     ] {
         says(&cluster, line)?;
     }
+    Ok(())
+}
+
+/// Checks that a card with both layers is on the chosen one: on Ethernet it has a link and carries a job, on
+/// InfiniBand it waits for a subnet manager, for as long as it may.
+fn port_type(log: &Path) -> Result<()> {
+    let vpi: RdmaNic = "cx3:vpi".parse().map_err(anyhow::Error::msg)?;
+    let start = |nodes, options| Cluster::on_cards(vec![vpi.clone(); nodes], Cards::default(), options, log);
+    let cluster = start(2, "nic=mlx4/1:eth")?;
+    cluster.joined(log)?;
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+    drop(cluster);
+    let cluster = start(1, "nic=mlx4/1:ib link_s=7")?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "rnic mlx4: port 1 has no link after 5 s, and is waited for")?;
+    says(&cluster, "does not start: its port has no link after 7 s")
+}
+
+/// Checks that a job's frames have a path MTU of 4096 on a network with large frames, and not without them.
+fn large_frames(log: &Path) -> Result<()> {
+    let capture = log.with_extension("pcap");
+    let longest = |options| -> Result<usize> {
+        let cards = Cards { pcap: Some(&capture), ..Cards::default() };
+        let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, options, log)?;
+        cluster.joined(log)?;
+        tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+        drop(cluster);
+        let bytes = std::fs::read(&capture)?;
+        let frames = frames(&bytes).context("the capture is cut")?;
+        Ok(frames.iter().map(|frame| frame.len()).max().unwrap_or_default())
+    };
+    let usual = longest("")?;
+    ensure!((1024..=1514).contains(&usual), "the longest frame has {usual} bytes without large frames");
+    let large = longest("mtu=9000")?;
+    ensure!((4096..4300).contains(&large), "the longest frame has {large} bytes with large ones");
     Ok(())
 }
 

@@ -37,7 +37,7 @@ pub(super) fn check(path: &Path) -> Result<()> {
 }
 
 /// Returns the frames of a capture, or `None` if the file is malformed or truncated.
-pub(super) fn frames(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn frames(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let (header, mut rest) = bytes.split_at_checked(FILE_HEADER)?;
     let mut frames = Vec::new();

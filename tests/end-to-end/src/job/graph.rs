@@ -107,7 +107,7 @@ fn wrong_line(log: &Path) -> Result<Outcome> {
     let args = ["--nodes", "2", "--app", "cc", "--input", &edges];
     refused(&args, "edges: byte 10: \"many\" is not a target", log)?;
     let args = ["--nodes", "1", "--app", "bfs", "--arg", "root=1", "--input", &edges];
-    refused(&args, "does not know the argument \"root=1\"", log)?;
+    refused(&args, "unknown argument \"root=1\"", log)?;
     Ok(Outcome::Passed)
 }
 

@@ -1,9 +1,10 @@
 //! Runs of `cargo xtask run`: their results, disturbed runs, and wrong options.
 
-mod capture;
+pub(crate) mod capture;
 pub(crate) mod disturbed;
 pub(crate) mod graph;
 pub(crate) mod inputs;
+pub(crate) mod log;
 pub(crate) mod misuse;
 pub(crate) mod priorities;
 pub(crate) mod word_count;

@@ -13,7 +13,12 @@ pub enum RdmaNic {
     SoftRoce,
     /// An emulated ConnectX-3 of a profile, for which QEMU must have vfio-user devices.
     Card(&'static str),
+    /// An emulated card that has both layers, on InfiniBand, which it does not suggest itself.
+    VpiInfiniBand,
 }
+
+/// The profile of a card that has both layers.
+const VPI: &str = "vpi";
 
 impl RdmaNic {
     /// The usual card.
@@ -28,11 +33,15 @@ impl RdmaNic {
         match self {
             Self::SoftRoce => None,
             Self::Card(profile) => Some(profile),
+            Self::VpiInfiniBand => Some(VPI),
         }
     }
 
     /// Returns true if the device has an InfiniBand port.
     pub(crate) fn is_infiniband(&self) -> bool {
+        if *self == Self::VpiInfiniBand {
+            return true;
+        }
         let profile = self.profile().and_then(|name| Profile::named(name, MacAddr([0; 6])));
         let link = profile.and_then(|profile| Some(profile.ports.first()?.links.suggested()));
         link == Some(LinkType::InfiniBand)
@@ -43,6 +52,7 @@ impl RdmaNic {
         match self {
             Self::SoftRoce => "softroce",
             Self::Card(_) => "mlx4",
+            Self::VpiInfiniBand => "mlx4/1:ib",
         }
     }
 }
@@ -54,6 +64,7 @@ impl fmt::Display for RdmaNic {
             card if *card == Self::USUAL => f.write_str("cx3"),
             card if *card == Self::VIRTUAL => f.write_str("cx3-vf"),
             Self::Card(profile) => write!(f, "cx3:{profile}"),
+            Self::VpiInfiniBand => write!(f, "cx3:{VPI}:ib"),
         }
     }
 }
@@ -66,11 +77,13 @@ impl FromStr for RdmaNic {
             "softroce" => return Ok(Self::SoftRoce),
             "cx3" => return Ok(Self::USUAL),
             "cx3-vf" => return Ok(Self::VIRTUAL),
+            "cx3:vpi:ib" => return Ok(Self::VpiInfiniBand),
             _ => {}
         }
         let profile = text.strip_prefix("cx3:").and_then(|name| Profile::NAMES.iter().find(|p| **p == name));
         profile.map(|profile| Self::Card(profile)).ok_or_else(|| {
-            format!("want softroce, cx3, cx3-vf or cx3:PROFILE, of {}", Profile::NAMES.join(", "))
+            let profiles = Profile::NAMES.join(", ");
+            format!("want softroce, cx3, cx3-vf, cx3:vpi:ib or cx3:PROFILE, of {profiles}")
         })
     }
 }
@@ -113,7 +126,10 @@ mod tests {
             assert!(!nic.is_infiniband());
         }
         assert_eq!("cx3:pro".parse::<RdmaNic>(), "cx3".parse());
-        assert!("cx3:ib".parse::<RdmaNic>().is_ok_and(|nic| nic.is_infiniband()));
+        for text in ["cx3:ib", "cx3:vpi:ib"] {
+            assert!(text.parse::<RdmaNic>().is_ok_and(|nic| nic.is_infiniband() && nic.to_string() == text));
+        }
+        assert!("cx3:vpi".parse::<RdmaNic>().is_ok_and(|nic| !nic.is_infiniband()));
         for wrong in ["", "cx4", "cx3:", "cx3:none", "cx3-"] {
             assert!(wrong.parse::<RdmaNic>().is_err(), "{wrong}");
         }

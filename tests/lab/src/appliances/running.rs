@@ -105,7 +105,7 @@ impl Appliances<'_> {
             };
             let spec = VmSpec {
                 cmdline: format!(
-                    "manager=10.0.2.2:{port} node={name} nic={} remote={}{}",
+                    "manager=10.0.2.2:{port} node={name} nic={} remote={} retry=off{}",
                     plan.nic(index).driver(),
                     plan.remote,
                     plan.lite_words()

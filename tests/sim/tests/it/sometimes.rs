@@ -20,6 +20,7 @@ const RARE: &[&str] = &[
     "a node was suspended",
     "a question was asked again",
     "a transfer went on over a new connection",
+    "a watcher was told that an end is settled",
     "an operation was lost with its connection",
     "memory was taken in several runs",
     "the end of a life waited for what was under way",

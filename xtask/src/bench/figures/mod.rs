@@ -39,7 +39,7 @@ ratios; what is simulated is exact.
 ";
 
 /// The names of all figures, each with the least number of its rows with `--quick`.
-pub(crate) const NAMES: [(&str, usize); 9] = [
+pub(crate) const NAMES: [(&str, usize); 10] = [
     ("latency", 1),
     ("throughput", 1),
     ("memory", 5),
@@ -47,6 +47,7 @@ pub(crate) const NAMES: [(&str, usize); 9] = [
     ("rpc", 1),
     ("waiting", 1),
     ("threads", 7),
+    ("queue-pairs", 4),
     ("nodes", 2),
     ("qos", 12),
 ];
@@ -82,6 +83,8 @@ enum Figure {
     Waiting,
     /// Writes and calls of a growing number of threads (simulated)
     Threads,
+    /// Writes over a growing number of queue pairs (simulated)
+    QueuePairs,
     /// Calls of a growing number of nodes (simulated)
     Nodes,
     /// High priority beside a flood of low priority
@@ -112,6 +115,7 @@ impl Figure {
                  nominal 10 us and then sleeps, and one thread per node polls for all."
             }
             Self::Threads => "Paper: the numbers of this figure are not known here.",
+            Self::QueuePairs => "Paper: the numbers of this figure are not known here.",
             Self::Nodes => {
                 "Paper: the numbers of this figure are not known here. The authors' source admits 15 nodes."
             }
@@ -126,6 +130,7 @@ struct Shared<'a> {
     quick: bool,
     between: Option<Between>,
     scaling: Option<[Table; 2]>,
+    threads: Option<[Table; 2]>,
 }
 
 impl Shared<'_> {
@@ -145,6 +150,15 @@ impl Shared<'_> {
         tables.get_mut(index).map(Table::take).context("there is no such table")
     }
 
+    /// Returns the table of the simulated threads at `index`: by threads, or by queue pairs.
+    fn threads(&mut self, index: usize) -> Result<Table> {
+        if self.threads.is_none() {
+            self.threads = Some(simulated::threads(self.quick)?);
+        }
+        let tables = self.threads.as_mut().context("the simulation of threads")?;
+        tables.get_mut(index).map(Table::take).context("there is no such table")
+    }
+
     fn table(&mut self, figure: Figure) -> Result<Table> {
         let (lab, quick) = (self.lab, self.quick);
         match figure {
@@ -157,7 +171,8 @@ impl Shared<'_> {
                 Ok(self.between()?.calls(in_process))
             }
             Figure::Waiting => waiting::table(lab, quick),
-            Figure::Threads => simulated::threads(quick),
+            Figure::Threads => self.threads(0),
+            Figure::QueuePairs => self.threads(1),
             Figure::Nodes => simulated::nodes(quick),
             Figure::Qos => qos::table(lab, if quick { 1 } else { 5 }, if quick { 20 } else { 300 }),
         }
@@ -171,7 +186,7 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let page = options.write.then(|| output::beside("figures", &page)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
-    let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None };
+    let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None, threads: None };
     let mut text = format!("{HEAD}\n{}\n", host.describe(AMOUNT));
     if host.busy().is_some() {
         text.push_str(BUSY);

@@ -38,7 +38,14 @@ pub(super) fn nodes(quick: bool) -> Result<Table> {
     Ok(table)
 }
 
-/// Operations per virtual second of a number of threads (`sim`'s example `threads`).
+/// The output of `sim`'s example `threads`.
+#[derive(Deserialize)]
+struct Simulated {
+    threads: Vec<Threads>,
+    queue_pairs: Vec<QueuePairs>,
+}
+
+/// Operations per virtual second of a number of threads.
 #[derive(Deserialize)]
 struct Threads {
     threads: u32,
@@ -47,14 +54,31 @@ struct Threads {
     calls: f64,
 }
 
-/// Simulates one node whose threads write to another node, and call it.
-pub(super) fn threads(quick: bool) -> Result<Table> {
+/// Operations per virtual second of 64 threads with a number of queue pairs.
+#[derive(Deserialize)]
+struct QueuePairs {
+    queue_pairs: u32,
+    writes: f64,
+    lossy: f64,
+}
+
+/// Simulates one node whose threads write to another node, and call it; then its threads with a growing
+/// number of queue pairs.
+pub(super) fn threads(quick: bool) -> Result<[Table; 2]> {
     let operations = if quick { 640 } else { 20_000 };
-    let rows: Vec<Threads> = ui::step("threads", || {
+    let simulated: Simulated = ui::step("threads", || {
         program::simulate("sim", "threads", &["--operations".to_owned(), operations.to_string()])
     })?;
+    Ok([by_threads(&simulated.threads, operations)?, by_queue_pairs(&simulated.queue_pairs, operations)?])
+}
+
+/// Returns thousands per second, and the ratio to the first row.
+fn pair(rate: f64, first: f64) -> [String; 2] {
+    [format!("{:.0}", rate / 1e3), format!("{:.2}", rate / first)]
+}
+
+fn by_threads(rows: &[Threads], operations: u32) -> Result<Table> {
     let first = rows.first().context("the simulation has no rows")?;
-    let (writes, large, calls) = (first.writes, first.large, first.calls);
     let mut table = Table::new(
         "Operations of a growing number of threads (simulated)",
         format!(
@@ -65,11 +89,28 @@ pub(super) fn threads(quick: bool) -> Result<Table> {
         ),
         &["threads", "64 B writes", "ratio", "4 KiB writes", "ratio", "64 B calls", "ratio"],
     );
-    for row in &rows {
-        let pair = |rate: f64, one: f64| [format!("{:.0}", rate / 1e3), format!("{:.2}", rate / one)];
-        let figures = [pair(row.writes, writes), pair(row.large, large), pair(row.calls, calls)];
+    for row in rows {
+        let figures =
+            [pair(row.writes, first.writes), pair(row.large, first.large), pair(row.calls, first.calls)];
         let [[a, b], [c, d], [e, f]] = figures;
         table.row([row.threads.to_string(), a, b, c, d, e, f]);
+    }
+    Ok(table)
+}
+
+fn by_queue_pairs(rows: &[QueuePairs], operations: u32) -> Result<Table> {
+    let first = rows.first().context("the simulation has no rows")?;
+    let mut table = Table::new(
+        "64 B writes with a growing number of queue pairs (simulated)",
+        format!(
+            "as above, 64 threads, {operations} writes; of several queue pairs the first one carries only calls; with loss, \
+             the network loses one frame of 1,000; thousands per virtual second, and the ratio to one queue pair"
+        ),
+        &["queue pairs", "64 B writes", "ratio", "with loss", "ratio"],
+    );
+    for row in rows {
+        let [[a, b], [c, d]] = [pair(row.writes, first.writes), pair(row.lossy, first.lossy)];
+        table.row([row.queue_pairs.to_string(), a, b, c, d]);
     }
     Ok(table)
 }

@@ -2,7 +2,7 @@
 
 use super::serve::{CALLS, HEADER, MESSAGES, seal};
 use super::worker::{Ended, Worker};
-use crate::explore::check::CallEnd;
+use crate::explore::check::{CallEnd, WriteEnd};
 use lite::{Error, NodeId, RpcOptions};
 use std::future::Future;
 use std::pin::pin;
@@ -115,6 +115,28 @@ impl Worker {
             self.check.sent(id, to, ended(&result));
         } else if ended(&result) == CallEnd::Never {
             self.check.called(id, CallEnd::Never);
+        }
+        result?.ok()
+    }
+
+    /// Writes to a shared region with a message behind it. A node may execute the message once at most.
+    pub(super) async fn notify(&mut self) -> Option<()> {
+        let n = self.shared();
+        let region = self.region(n).await?;
+        let timeout = self.timeout();
+        let region = region.with_deadline(timeout);
+        let (at, len) = self.range();
+        let (offset, data) = (self.offset(at), self.random.bytes(len));
+        let (call, message) = self.request(HEADER + 20);
+        let id = self.check.writes(self.member(), n, self.number, at, &data);
+        self.check.sends(call);
+        let what = format!("write {len} at {offset} of region {n}, then send {call:#x}");
+        let result = self.run(what, timeout, region.write_notify(offset, &data, CALLS, &message)).await;
+        // After most errors the data may be there without the message.
+        let end = if matches!(result, Some(Ok(()))) { WriteEnd::Done } else { WriteEnd::Unknown };
+        self.check.wrote(n, self.number, id, end);
+        if ended(&result) == CallEnd::Never {
+            self.check.called(call, CallEnd::Never);
         }
         result?.ok()
     }

@@ -59,9 +59,16 @@ impl Worker {
         let cut = self.random.below(len + 1);
         let halves = [0..cut, cut..len];
         let lists = self.random.one_in(2);
-        let take = lite.local_memory(len);
-        let mut memory = self.run("take memory to write from", timeout, take).await?.ok()?;
-        memory.write(0, data).ok()?;
+        let mut memory = if lists {
+            let mut pages = self.lite.platform().memory().pages(data.len())?;
+            pages.copy_from_slice(data);
+            self.run("turn pages into memory to write from", timeout, lite.own_pages(pages)).await?.ok()?
+        } else {
+            let take = lite.local_memory(len);
+            let mut memory = self.run("take memory to write from", timeout, take).await?.ok()?;
+            memory.write(0, data).ok()?;
+            memory
+        };
         let wrote = if lists {
             self.run("write halves", timeout, region.write_gathered(0, &memory, &halves)).await?
         } else {

@@ -276,6 +276,7 @@ impl Worker {
             Step::Call => self.call().await,
             Step::CallEach => self.call_each().await,
             Step::Send => self.send().await,
+            Step::Notify => self.notify().await,
             Step::Register => self.register().await,
             Step::Mailbox => self.mailbox().await,
             Step::Signal => self.signal().await,

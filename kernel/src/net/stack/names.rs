@@ -1,0 +1,95 @@
+//! Names of hosts, resolved by DNS.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::future::poll_fn;
+use core::net::Ipv4Addr;
+use core::task::Poll;
+use platform::Instant;
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::dns::{GetQueryResultError, Socket};
+use smoltcp::wire::{DnsQueryType, IpAddress};
+
+use super::Stack;
+use crate::net::with_deadline;
+use crate::time;
+
+/// The reason for which a name has no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameError {
+    /// No DNS server is known.
+    ServerUnknown,
+    /// No DNS server has answered in time.
+    Silence,
+    /// The name has no address.
+    NameUnknown,
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ServerUnknown => "no DNS server is known: set dns=",
+            Self::Silence => "no DNS server answers",
+            Self::NameUnknown => "DNS knows no address of that name",
+        })
+    }
+}
+
+/// A question to DNS servers. Dropping it ends the question.
+struct Question {
+    stack: &'static Stack,
+    socket: SocketHandle,
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let socket = self.stack.inner.lock().sockets.remove(self.socket);
+        // The socket's memory is freed without the lock.
+        drop(socket);
+    }
+}
+
+impl Stack {
+    /// Returns the addresses of `name`. The servers are `servers`, or those of the lease if it is empty.
+    pub(crate) async fn resolve(
+        &'static self,
+        name: &str,
+        servers: &[Ipv4Addr],
+        deadline: Instant,
+    ) -> Result<Vec<Ipv4Addr>, NameError> {
+        let of_lease = self.inner.lock().extras.dns.clone();
+        let servers = if servers.is_empty() { &of_lease[..] } else { servers };
+        let servers: Vec<_> = servers.iter().take(3).map(|server| IpAddress::Ipv4(*server)).collect();
+        if servers.is_empty() {
+            return Err(NameError::ServerUnknown);
+        }
+        let mut socket = Socket::new(&servers, vec![None]);
+        let (question, query) = {
+            let mut inner = self.inner.lock();
+            let query = socket.start_query(inner.interface.context(), name, DnsQueryType::A);
+            let query = query.map_err(|_| NameError::NameUnknown)?;
+            let socket = inner.sockets.add(socket);
+            inner.next = Some(Instant::ZERO);
+            (Question { stack: self, socket }, query)
+        };
+        self.poll(time::now());
+        let answer = poll_fn(|cx| {
+            let mut inner = self.inner.lock();
+            let socket = inner.sockets.get_mut::<Socket<'static>>(question.socket);
+            match socket.get_query_result(query) {
+                Ok(addresses) => Poll::Ready(Ok(addresses)),
+                Err(GetQueryResultError::Failed) => Poll::Ready(Err(NameError::NameUnknown)),
+                Err(GetQueryResultError::Pending) => {
+                    socket.register_query_waker(query, cx.waker());
+                    Poll::Pending
+                }
+            }
+        });
+        let addresses = with_deadline(deadline, answer).await.unwrap_or(Err(NameError::Silence))?;
+        let addresses = addresses.into_iter().map(|address| match address {
+            IpAddress::Ipv4(address) => address,
+        });
+        Ok(addresses.collect())
+    }
+}

@@ -1,0 +1,94 @@
+//! Attempts to join until one succeeds: the cause of a failure is printed, and may end without this node.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use bootconfig::Backoff;
+use core::future::poll_fn;
+use core::time::Duration;
+use platform::ControlLink;
+use proto::channel::ClusterKey;
+use proto::{Join, ToManager, Welcome};
+
+use super::join::{Attempt, JoinError, managers};
+use super::{LinkPoller, ManagerLink};
+use crate::net::stack::{Buffers, Stack};
+use crate::{cmdline, exec, former, net, random, time};
+
+/// Checks the settings of an attempt to join.
+///
+/// # Errors
+/// A line for the user: `manager=` or `retry=` is malformed.
+pub(crate) fn check() -> Result<(), String> {
+    match managers() {
+        Ok(_) | Err(JoinError::NoneNamed) => retries().map(|_| ()),
+        Err(why) => Err(format!("{why}")),
+    }
+}
+
+/// Parses `retry=`.
+fn retries() -> Result<bool, String> {
+    match cmdline::get("retry").unwrap_or("on") {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("retry={other}: want on or off")),
+    }
+}
+
+/// Tells the manager the last words of the machine's former boot, if there are any.
+async fn tell_former_end(link: &ManagerLink) {
+    let Some(words) = former::words() else { return };
+    let message = proto::encode(&ToManager::FormerEnd { reason: words.into() });
+    if poll_fn(|cx| link.poll_send(cx, &message)).await.is_ok() {
+        former::forget();
+    }
+}
+
+/// Joins the cluster of `manager=`. An attempt that fails is followed by another after a pause, which doubles
+/// from one second to one minute. On success the connection is up and sends heartbeats by itself. It outlasts
+/// a manager that is silent for at most `silence` beyond the lease.
+///
+/// # Errors
+/// A line for the user: another attempt would not help, or `retry=off` asks for one attempt only.
+pub(crate) async fn join(
+    stack: &'static Stack,
+    key: &ClusterKey,
+    buffers: Buffers,
+    silence: Option<Duration>,
+    offer: &(dyn Fn() -> Join + Sync),
+) -> Result<(Arc<ManagerLink>, Welcome), String> {
+    let retries = retries()?;
+    // Before the first await: a task that computes later must not delay the adoption of the poller.
+    LinkPoller::register();
+    let attempt = Attempt { stack, key, buffers, silence };
+    let mut backoff = Backoff::default();
+    let mut turn = 0;
+    loop {
+        let why = match attempt.run(turn, offer).await {
+            Ok((link, welcome)) => {
+                tell_former_end(&link).await;
+                return Ok((link, welcome));
+            }
+            Err(why) => why,
+        };
+        if why.is_final() || !retries {
+            return Err(format!("{why}"));
+        }
+        let mut draw = [0; 4];
+        random::fill(&mut draw);
+        let pause = backoff.pause(u32::from_le_bytes(draw));
+        log::error!(
+            "cannot join: {why}; next attempt in {}.{} s",
+            pause.as_secs(),
+            pause.subsec_millis() / 100
+        );
+        match why {
+            // A port that gets its address ends the pause.
+            JoinError::NoAddress(..) => {
+                let _ = net::with_deadline(time::now() + pause, stack.configured()).await;
+            }
+            _ => exec::sleep(pause).await,
+        }
+        turn += 1;
+    }
+}

@@ -1,0 +1,213 @@
+//! Large machines, and power: what the usual machine of tests does not have.
+
+use super::bare::Bare;
+use crate::runner::{Case, Outcome};
+use anyhow::{Context, Result, ensure};
+use lab::cargo::Profile;
+use lab::cluster::Lab;
+use lab::manager::{self, Manager};
+use lab::{image, setup, tool};
+use qemu::Qemu;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The longest silence of a manager on a busy host.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The exit status of QEMU after the success of a self-test.
+pub(super) const SUCCESS: i32 = 33;
+/// A device by which a self-test ends QEMU.
+pub(super) const EXIT: &str = "-device isa-debug-exit,iobase=0xf4,iosize=4";
+/// The most memory, in KiB, that a machine with 900 GB may touch more than one with 1 GB until the
+/// executor runs. All bitmaps have 88 MiB.
+const MORE_KIB: u64 = 24 << 10;
+
+/// The machine models, each with the options that it needs.
+pub(super) const MODELS: [(&str, &str); 3] = [
+    ("pc", "-machine pc,vmport=off,usb=off"),
+    ("q35", "-machine q35,vmport=off,usb=off"),
+    ("microvm", "-machine microvm,pcie=on,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (model, options) in MODELS {
+        for (test, cause) in [("off", "guest-shutdown"), ("reset", "guest-reset"), ("panic", "guest-reset")] {
+            let check = move |log: &Path| power(options, test, cause, log).map(|()| Outcome::Passed);
+            cases.push(Case::new(format!("machine::power-{test}-{model}"), check));
+        }
+        let check = move |log: &Path| passes("stale", options, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::stale-interrupts-{model}"), check));
+    }
+    for (model, options) in [MODELS[0], MODELS[1]] {
+        let check = move |log: &Path| passes("masters", options, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::bus-masters-{model}"), check));
+    }
+    for (model, options) in MODELS {
+        let check = move |times| move |log: &Path| warm(options, times, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::warm-boot-{model}-5"), check(5)));
+        cases.push(Case::new(format!("machine::warm-boot-{model}-100"), check(100)).full_if(true));
+        let check = move |log: &Path| former(options, log).map(|()| Outcome::Passed);
+        cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
+    }
+    cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
+    let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
+    cases.push(Case::new("machine::crowd-288cpu", crowd).full_if(true));
+    let lazy = |log: &Path| memory(log).map(|()| Outcome::Passed);
+    cases.push(Case::new("machine::memory-900G", lazy).full_if(true));
+    cases
+}
+
+/// Returns the options of a machine that runs a self-test.
+pub(super) fn options(machine: &str, processors: &str) -> Result<String> {
+    let kernel = image::build_for_tests()?.elf;
+    let accel = Lab::get()?.accel;
+    let (accel, cpu) = match accel {
+        qemu::vm::Accel::Tcg => ("tcg,thread=multi", "max"),
+        qemu::vm::Accel::Kvm => ("kvm", "host"),
+    };
+    let kernel = kernel.to_str().context("a kernel whose path is no text")?;
+    ensure!(!kernel.contains(' '), "the path of the kernel has a space");
+    Ok(format!("{machine} -accel {accel} -cpu {cpu} {processors} -kernel {kernel}"))
+}
+
+/// Runs a self-test, which must succeed.
+fn passes(test: &str, machine: &str, log: &Path) -> Result<()> {
+    let options = options(machine, &format!("-smp 1 -m 64M {EXIT} -device virtio-rng-pci"))?;
+    succeeds(&Lab::get()?.qemu, &options, test, log)
+}
+
+/// Runs a self-test on a machine with these options, which must succeed.
+fn succeeds(qemu: &Qemu, options: &str, test: &str, log: &Path) -> Result<()> {
+    let bare = Bare::start(qemu, options, &["-no-reboot", "-append", &format!("selftest={test}")], log)?;
+    let status = bare.ends()?;
+    ensure!(status.code() == Some(SUCCESS), "selftest={test}: {status}; see {}", log.display());
+    Ok(())
+}
+
+/// Turns a machine off, or resets it, without the debug exit device. QEMU tells the cause.
+fn power(machine: &str, test: &str, cause: &str, log: &Path) -> Result<()> {
+    let options = options(machine, "-smp 2 -m 64M -device virtio-rng-pci")?;
+    let append = format!("selftest={test}");
+    let mut bare = Bare::start(&Lab::get()?.qemu, &options, &["-no-reboot", "-append", &append], log)?;
+    let data = bare.event("SHUTDOWN")?;
+    let reason = data.get("reason").and_then(|reason| reason.as_str());
+    ensure!(reason == Some(cause), "the machine ended by {data}, not by {cause}");
+    Ok(())
+}
+
+/// Four nodes with two processors each, and distances: memory comes from the node of its processor.
+fn numa(log: &Path) -> Result<()> {
+    let nodes: String = (0..4)
+        .map(|n| {
+            let first = 2 * n;
+            format!(
+                " -object memory-backend-ram,id=m{n},size=64M -numa node,nodeid={n},memdev=m{n},cpus={first}-{}",
+                first + 1
+            )
+        })
+        .collect();
+    let distances: String = (0..4)
+        .flat_map(|from| (0..4).map(move |to| (from, to)))
+        .filter(|(from, to)| from < to)
+        .map(|(from, to)| format!(" -numa dist,src={from},dst={to},val={}", 20 + from + to))
+        .collect();
+    let (_, machine) = MODELS[1];
+    let options = options(machine, &format!("-smp 8 -m 256M {EXIT}{nodes}{distances}"))?;
+    succeeds(&Lab::get()?.qemu, &options, "numa", log)
+}
+
+/// 288 processors, whose ids need x2APIC: all of them run tasks.
+fn crowd(log: &Path) -> Result<()> {
+    let qemu = setup::vfio_user_qemu()?;
+    let (_, machine) = MODELS[1];
+    let options = options(machine, &format!("-smp 288 -m 1G {EXIT} -device intel-iommu,eim=on,intremap=on"))?;
+    succeeds(&qemu, &options, "crowd", log)?;
+    let said = std::fs::read_to_string(log)?;
+    ensure!(
+        said.contains("288 processors ran tasks, APIC ids up to 287"),
+        "not all of 288 processors ran tasks"
+    );
+    ensure!(said.contains("x2APIC"), "the local APICs are not in x2APIC mode");
+    Ok(())
+}
+
+/// A machine with 900 GB starts without writing the bitmaps of its frames. The times are printed,
+/// and the memory that the machine has touched is judged.
+fn memory(log: &Path) -> Result<()> {
+    let (_, machine) = MODELS[1];
+    let mut most = Vec::new();
+    for size in ["1G", "900G"] {
+        let memory = format!("-smp 1 -m {size} -object memory-backend-memfd,id=m,size={size},reserve=off");
+        let options = options(&format!("{machine},memory-backend=m"), &memory)?;
+        let log = log.with_extension(format!("{size}.log"));
+        // The machine stays, because nothing ends it.
+        let mut bare = Bare::start(
+            &Lab::get()?.qemu,
+            &options,
+            &["-no-shutdown", "-no-reboot", "-append", "selftest=boot"],
+            &log,
+        )?;
+        bare.says("selftest boot: ")?;
+        let executor =
+            bare.said().lines().find(|line| line.contains("bootchart: executor")).map(str::to_owned);
+        let touched = bare.memory_kib()?;
+        println!("{size}: {}, {touched} KiB touched", executor.unwrap_or_default());
+        most.push(touched);
+    }
+    let more = most.last().zip(most.first()).map_or(0, |(last, first)| last.saturating_sub(*first));
+    ensure!(more < MORE_KIB, "a machine with 900 GB touches {more} KiB more than one with 1 GB");
+    Ok(())
+}
+
+/// Boots the image from itself, again and again: each time all processors start, and memory is the same.
+fn warm(machine: &str, times: usize, log: &Path) -> Result<()> {
+    // The machine reads the file byte by byte, so it has no symbols.
+    let stripped = log.with_extension("elf");
+    setup::binutils()?;
+    tool::output(Command::new("strip").arg("-o").arg(&stripped).arg(image::build_for_tests()?.elf))?;
+    let file = format!("name=opt/ferrolite/image,file={}", stripped.display());
+    let options = options(machine, &format!("-smp 3 -m 128M {EXIT} -device virtio-rng-pci"))?;
+    let append = format!("selftest=warm selftest_s={times}");
+    let rest = ["-no-reboot", "-append", &append, "-fw_cfg", &file];
+    let status = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?.ends()?;
+    ensure!(status.code() == Some(SUCCESS), "selftest=warm: {status}; see {}", log.display());
+    let said = std::fs::read_to_string(log)?;
+    let boots: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("warm boot: ")).collect();
+    ensure!(boots.len() == times + 1, "{} boots, not {}", boots.len(), times + 1);
+    let memory: BTreeSet<_> =
+        boots.iter().filter_map(|boot| boot.split_once(", ")).map(|(_, rest)| rest).collect();
+    ensure!(memory.len() == 1, "processors and memory differ: {memory:?}");
+    let places = said.lines().filter_map(|line| line.split_once("image at ")?.1.split_once(';'));
+    let places: BTreeSet<_> = places.map(|(place, _)| place).collect();
+    ensure!(places.len() > 1, "all kernels lay at {places:?}");
+    Ok(())
+}
+
+/// A node panics once it has joined, and its machine is reset: when it joins again, the manager is
+/// told why the former boot ended.
+fn former(machine: &str, log: &Path) -> Result<()> {
+    let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
+    let mut manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
+    let nics: String = (0..2)
+        .map(|n| {
+            format!(" -netdev user,id=n{n} -device virtio-net-pci,netdev=n{n},disable-legacy=on,romfile=")
+        })
+        .collect();
+    let options = options(machine, &format!("-smp 1 -m 128M -device virtio-rng-pci{nics}"))?;
+    let append = format!(
+        "selftest=join selftest_s=100 app=panic nic=softroce node=node0 manager=10.0.2.2:{}",
+        manager.port()?
+    );
+    let key = format!("name=opt/ferrolite/key,file={}", manager.key().display());
+    let rest = ["-append", &append, "-fw_cfg", &key];
+    let _bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
+    let said =
+        manager.wait_for_line("former boot", LIMIT).context("the manager is not told of the former boot")?;
+    for part in ["node0", "asked for by app=panic"] {
+        ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
+    }
+    Ok(())
+}
