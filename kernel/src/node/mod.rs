@@ -129,12 +129,6 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
     Ok(config)
 }
 
-/// Parses `manager=`.
-fn manager() -> Result<SocketAddrV4, String> {
-    let text = cmdline::get("manager").ok_or("manager=ADDRESS:PORT is not on the command line")?;
-    text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
-}
-
 /// Returns the random number of this boot.
 fn boot_id() -> u64 {
     static ID: spin::Once<u64> = spin::Once::new();

@@ -188,9 +188,12 @@ struct Session<'a> {
     output: &'a mut Output,
     watch: &'a (dyn Fn(Update<'_>) + Sync),
     /// The number of the job, and its nodes by rank, once they have accepted it.
-    begun: Option<(JobId, Vec<NodeId>)>,
+    begun: Option<Begun>,
     reports: BTreeMap<NodeId, JobReport>,
 }
+
+/// A job's number, and its nodes by rank.
+type Begun = (JobId, Vec<NodeId>);
 
 /// An order for the thread that sends.
 enum Order {
@@ -234,7 +237,7 @@ impl Session<'_> {
 fn receive_results(
     receiving: &mut Receiving,
     output: &mut Output,
-    (begun, reports): (&mut Option<(JobId, Vec<NodeId>)>, &mut BTreeMap<NodeId, JobReport>),
+    (begun, reports): (&mut Option<Begun>, &mut BTreeMap<NodeId, JobReport>),
     orders: &Sender<Order>,
     watch: &(dyn Fn(Update<'_>) + Sync),
 ) -> Result<(u64, u64), ClientError> {

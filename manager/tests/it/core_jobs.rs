@@ -324,11 +324,11 @@ fn whoever_breaks_the_rules_fails_the_job() {
         h.failure(client)
     };
     let reason = broken(&[], |h, nodes, _, job| {
-        h.say(nodes[1], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] })
+        h.say(nodes[1], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] });
     });
     assert!(reason.contains("node 2 (n1) sent output, which only rank 0 may send"));
     let reason = broken(&[9], |h, nodes, _, job| {
-        h.say(nodes[0], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] })
+        h.say(nodes[0], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] });
     });
     assert!(reason.contains("before it had all input"));
     let reason =

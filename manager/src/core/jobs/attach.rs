@@ -83,7 +83,7 @@ impl Core {
         // The end of a node and the end of its job are two records: the last may be missing.
         let lost = |job: &Job| {
             job.parts.iter().map(|part| (part.node, part.incarnation)).find(|(node, incarnation)| {
-                !self.members.get(*node).is_some_and(|live| live.member.incarnation == *incarnation)
+                self.members.get(*node).is_none_or(|live| live.member.incarnation != *incarnation)
             })
         };
         let lost: Vec<(JobId, NodeId)> =
