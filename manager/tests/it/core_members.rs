@@ -82,7 +82,7 @@ fn each_refusal_has_its_reason() {
     assert!(refusal(&mut h, join("")).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join(&"x".repeat(65))).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join("b\nc")).contains("control characters"));
-    assert!(refusal(&mut h, Join { version: 9, ..join("b") }).contains("version 9"));
+    assert!(refusal(&mut h, Join { version: 99, ..join("b") }).contains("version 99"));
 
     let with = |change: fn(&mut RnicOffer)| {
         let mut wish = join("b");
