@@ -71,7 +71,7 @@ pub(crate) fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
     if let Some(part) = part_of(world, conn, job) {
         (part.output, part.unacknowledged) = (part.output + len, part.unacknowledged + len);
     }
-    world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
+    world.say(conn, &ToManager::JobOutput { job, offset: 0, bytes: vec![7; len] });
 }
 
 /// Reports the end of the node's part of a job, with any result.
