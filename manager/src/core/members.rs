@@ -81,6 +81,8 @@ impl Live {
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
+            // A machine tells it right after it has joined.
+            former_end_told: true,
         }
     }
 }
