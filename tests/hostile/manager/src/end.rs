@@ -86,12 +86,13 @@ pub(crate) fn send_input(world: &mut World, conn: ConnId, most: u64) {
     let Some(client) = world.client_of(conn) else { return };
     let paused = client.paused;
     let Some(submission) = client.submission.as_mut().filter(|s| s.job.is_some() && !paused) else { return };
+    let Some(job) = submission.job else { return };
     let len = most.min(submission.left.max(u64::from(most % 64 == 63)));
     submission.left = submission.left.saturating_sub(len);
     submission.sent += len;
     if len > 0 || most % 2 == 1 {
         let bytes = vec![b'\n'; usize::try_from(len).expect("a small number")];
-        world.say(conn, &FromClient::Input { bytes });
+        world.say(conn, &FromClient::Input { job, bytes });
     }
 }
 
