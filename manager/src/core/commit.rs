@@ -5,8 +5,8 @@
 //! depend on no record (acknowledgements of heartbeats, the input and output of jobs, relayed messages) are
 //! not held, so neither a lease nor the progress of a job waits for a disk.
 
-use super::{Action, ConnId, Core, Message, Record};
-use proto::{ToClient, ToNode, Welcome};
+use super::{Action, ConnId, Core, Message, Record, Role};
+use proto::{ToClient, ToNode};
 use std::collections::VecDeque;
 
 /// The messages that wait for the disk.
@@ -27,6 +27,11 @@ impl Commit {
     pub(super) fn is_full(&self) -> bool {
         self.held.len() > MANY
     }
+}
+
+/// Returns true for the answer to a node that joins or resumes.
+fn is_welcome(message: &Message) -> bool {
+    matches!(message, Message::ToNode(ToNode::Welcome(_) | ToNode::Resumed(_)))
 }
 
 impl Core {
@@ -63,14 +68,29 @@ impl Core {
             self.commit.held.pop_front_if(|(after, ..)| *after <= self.commit.saved)
         {
             if self.connections.contains_key(&conn) {
-                if let Message::ToNode(ToNode::Welcome(Welcome { node, .. })) = &message
-                    && let Some(live) = self.members.get_mut(*node)
-                {
+                if is_welcome(&message) {
                     // The node sends heartbeats from now on.
-                    live.expires = self.now + self.config.lease;
+                    self.renew(conn);
                 }
                 self.actions.push(Action::Send { conn, message });
             }
+        }
+    }
+
+    /// Renews the leases of the members that have joined or resumed and whose answer waits for the disk: they
+    /// send no heartbeat before it.
+    pub(super) fn spare_unanswered(&mut self) {
+        let unanswered = self.commit.held.iter().filter(|(_, _, message)| is_welcome(message));
+        let conns: Vec<ConnId> = unanswered.map(|(_, conn, _)| *conn).collect();
+        conns.into_iter().for_each(|conn| self.renew(conn));
+    }
+
+    /// Renews the lease of the member at a connection.
+    fn renew(&mut self, conn: ConnId) {
+        if let Some(Role::Node(node)) = self.connections.get(&conn).map(|connection| &connection.role)
+            && let Some(live) = self.members.get_mut(*node).filter(|live| live.conn == Some(conn))
+        {
+            live.expires = self.now + self.config.lease;
         }
     }
 }

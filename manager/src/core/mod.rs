@@ -365,6 +365,7 @@ impl Core {
             self.log(format!("{peer}: sent no message in time"));
             self.close(conn);
         }
+        self.spare_unanswered();
         for node in self.members.expired(self.now) {
             self.remove_member(node, "lease expired");
         }

@@ -96,6 +96,24 @@ fn nobody_is_told_what_is_not_saved() {
     assert_eq!(restarted(&h).restart().members.len(), 1, "the other never was a member");
 }
 
+/// A node sends no heartbeat before it has the answer to its wish.
+#[test]
+fn a_lease_does_not_end_while_the_answer_waits_for_the_disk() {
+    let mut h = Harness::new();
+    let (a, welcome) = h.join("a");
+    h.drop(a);
+    h.saves = false;
+    let joining = h.open();
+    h.say(joining, &Hello::Node(crate::support::join("b")));
+    let (a, heard) = resume(&mut h, &welcome);
+    assert_eq!(heard, [], "the answer waits for the record of the other");
+    h.pass(Duration::from_secs(30));
+    h.disk_works_again();
+    assert!(h.node_heard(a).iter().any(|message| matches!(message, ToNode::Resumed(_))));
+    assert!(matches!(h.node_heard(joining)[..], [ToNode::Welcome(_), ..]));
+    assert!(!h.closed.contains(&a) && !h.closed.contains(&joining));
+}
+
 #[test]
 fn a_stranger_resumes_nothing_and_an_old_state_grants_nothing() {
     let mut h = Harness::new();

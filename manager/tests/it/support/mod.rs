@@ -126,6 +126,15 @@ impl Harness {
         }
     }
 
+    /// Ends a time in which the disk saved nothing: it saves all that waits.
+    pub(crate) fn disk_works_again(&mut self) {
+        self.saves = true;
+        for record in self.saved[self.on_disk..].to_vec() {
+            self.on_disk += 1;
+            self.event(Event::Saved { record: &record });
+        }
+    }
+
     /// Advances the time in steps that meet the core's own deadlines.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
