@@ -47,11 +47,13 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Makes the queue with that number, whose length `arrived` tells.
-    pub(crate) fn new(number: CqId, depth: u32, arrived: Arrived) -> Self {
+    /// Makes the queue with that number, whose length `arrived` tells. Returns `None` if there is no memory
+    /// for `depth` completions.
+    pub(crate) fn new(number: CqId, depth: u32, arrived: Arrived) -> Option<Self> {
+        let mut waiting = VecDeque::new();
+        waiting.try_reserve_exact(depth as usize).ok()?;
         arrived.set(number, 0);
-        let waiting = VecDeque::with_capacity(depth as usize);
-        Self { number, arrived, waiting, depth, committed: 0 }
+        Some(Self { number, arrived, waiting, depth, committed: 0 })
     }
 
     fn push(&mut self, completion: &Completion) {

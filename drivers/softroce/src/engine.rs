@@ -78,7 +78,8 @@ impl Core {
             None => return Err(VerbsError::NoResources),
         };
         if let Some(entry) = self.common.cqs.get_mut(id) {
-            *entry = Some(Cq::new(CqId(id as u16), options.depth, self.common.arrived.clone()));
+            let cq = Cq::new(CqId(id as u16), options.depth, self.common.arrived.clone());
+            *entry = Some(cq.ok_or(VerbsError::NoResources)?);
         }
         Ok(CqId(id as u16))
     }

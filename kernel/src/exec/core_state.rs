@@ -97,35 +97,37 @@ unsafe impl Sync for Core {}
 // SAFETY: pollers are `Send`.
 unsafe impl Send for Core {}
 
-static CORES: [Once<Core>; percpu::MAX_CPUS] = [const { Once::new() }; percpu::MAX_CPUS];
+static CORES: [Once<&'static Core>; percpu::MAX_CPUS] = [const { Once::new() }; percpu::MAX_CPUS];
 
 /// Creates the state of core `cpu`.
 pub(super) fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
-        slot.call_once(|| Core {
-            queue: IrqMutex::new(VecDeque::with_capacity(64)),
-            ready: AtomicUsize::new(0),
-            sleeping: AtomicBool::new(false),
-            tasks: AtomicUsize::new(0),
-            state: AtomicU8::new(Activity::Loop as u8),
-            last_poll: AtomicU64::new(0),
-            armed: AtomicU64::new(u64::MAX),
-            timers: IrqMutex::new(Timers::new()),
-            pollers: UnsafeCell::new(Vec::new()),
-            new_pollers: IrqMutex::new(Vec::new()),
-            has_new_pollers: AtomicBool::new(false),
-            current: AtomicPtr::new(core::ptr::null_mut()),
-            rounds: AtomicU64::new(0),
-            halts: AtomicU64::new(0),
-            halted_ns: AtomicU64::new(0),
-            interrupt_polls: AtomicU64::new(0),
+        slot.call_once(|| {
+            Box::leak(Box::new(Core {
+                queue: IrqMutex::new(VecDeque::with_capacity(64)),
+                ready: AtomicUsize::new(0),
+                sleeping: AtomicBool::new(false),
+                tasks: AtomicUsize::new(0),
+                state: AtomicU8::new(Activity::Loop as u8),
+                last_poll: AtomicU64::new(0),
+                armed: AtomicU64::new(u64::MAX),
+                timers: IrqMutex::new(Timers::new()),
+                pollers: UnsafeCell::new(Vec::new()),
+                new_pollers: IrqMutex::new(Vec::new()),
+                has_new_pollers: AtomicBool::new(false),
+                current: AtomicPtr::new(core::ptr::null_mut()),
+                rounds: AtomicU64::new(0),
+                halts: AtomicU64::new(0),
+                halted_ns: AtomicU64::new(0),
+                interrupt_polls: AtomicU64::new(0),
+            }))
         });
     }
 }
 
 /// Returns the state of core `cpu`, if it runs.
 pub(super) fn core(cpu: usize) -> Option<&'static Core> {
-    CORES.get(cpu)?.get()
+    CORES.get(cpu)?.get().copied()
 }
 
 impl Core {

@@ -36,7 +36,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// Machines with less memory get short TCP buffers and small pools.
 const SMALL: u64 = 96 << 20;
 /// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
-const LEAST: u64 = 8 << 20;
+const LEAST: u64 = 9 << 20;
 
 /// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
 /// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.

@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 use core::ops::{Deref, Range};
 use platform::Platform;
 use proto::NodeId;
-use verbs::{CqOptions, Rnic};
+use verbs::{Completion, CqOptions, Rnic, VerbsError};
 
 /// The operations of a node. It extends [`Peers`].
 pub(crate) struct Transport {
@@ -70,7 +70,10 @@ impl Transport {
     /// `Refused` if the RNIC has too few completion queues.
     pub(crate) fn new(peers: Arc<Peers>, rnic: Arc<dyn Rnic>, config: &Config) -> Result<Self, Error> {
         let no_memory = |asked| Error::NoMemory { asked, free: peers.platform.memory().largest_free() };
-        let refused = |e| Error::Refused(alloc::format!("no completion queue: {e}"));
+        let refused = |depth: usize, e| match e {
+            VerbsError::NoResources => no_memory((depth * size_of::<Completion>()) as u64),
+            e => Error::Refused(alloc::format!("no completion queue: {e}")),
+        };
         let unfinished = Arc::<Mutex<Unfinished>>::default();
         let (resources, drains) = (Arc::<Waiters>::default(), Arc::<Waiters>::default());
         // The operations with slots, the receives, the messages without slots, all of which complete if their
@@ -79,7 +82,8 @@ impl Transport {
         let shard = |index| {
             let bounce = BouncePool::new(&peers.platform, &config.bounce).map_err(no_memory)?;
             let depth = if index == 0 { depth + endpoint::DEPTH } else { depth };
-            let (buffers, cq) = (bounce.buffers(), rnic.create_cq(CqOptions { depth }).map_err(refused)?);
+            let created = rnic.create_cq(CqOptions { depth });
+            let (buffers, cq) = (bounce.buffers(), created.map_err(|e| refused(depth as usize, e))?);
             let ops = OpTable::new(index, config.operations, bounce, &unfinished);
             let (ends, waiters) = (ops.ends(), [drains.clone(), resources.clone()]);
             Ok(Shard { index, cq, buffers, ends, ops: Mutex::new(ops), waiters })

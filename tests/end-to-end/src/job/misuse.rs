@@ -31,7 +31,7 @@ const WRONG: [(&str, &[&str], &str); 11] = [
         &["--json", "/nowhere/json"],
         "cannot write the figures /nowhere/json: No such file",
     ),
-    ("little-memory", &["--nodes", "2", "--memory", "8"], "too little memory: needs "),
+    ("little-memory", &["--nodes", "2", "--memory", "9"], "too little memory: needs "),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -7,7 +7,15 @@ use std::path::Path;
 
 /// The right to run tests in this clone. It ends with this value, or with the process.
 pub struct RunLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // A process that is being started shares the open file until it executes its program, so closing
+        // the file may not be enough. If this fails, the lock ends with that process.
+        let _ = self.file.unlock();
+    }
 }
 
 impl RunLock {
@@ -20,7 +28,7 @@ impl RunLock {
         let path = dir.join("test.lock");
         let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self { file })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock {}", path.display())),
         }
