@@ -84,6 +84,9 @@ impl Options {
         if let Some(word) = words.find(|word| !word.contains('=')) {
             bail!("--cmdline: `{word}` is not key=value");
         }
+        for file in self.sign.iter().flatten() {
+            read(file).context("--sign")?;
+        }
         Ok(())
     }
 }

@@ -17,12 +17,13 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Wrong options: one error, and no file.
 fn bad_options(log: &Path) -> Result<()> {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--format", "usb"], "usb"),
         (&["--format", "elf", "--cmdline", "node=a"], "are not for --format elf"),
         (&["--format", "elf", "--sign", "k", "c"], "are not for --format elf"),
         (&["--format", "efi", "--config", "/etc/hostname"], "line 1: "),
         (&["--format", "efi", "--sign", "k"], "2 values required"),
+        (&["--format", "efi", "--sign", "/nowhere/k", "c"], "--sign: cannot read /nowhere/k"),
         (&["--format", "efi", "--cmdline", "node"], "is not key=value"),
         (&["--format", "efi", "--key", "/etc/hostname"], "not a cluster key"),
     ];
