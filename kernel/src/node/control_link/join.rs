@@ -57,6 +57,8 @@ pub(crate) enum JoinError {
     NoneNamed,
     /// A source of settings names managers that are malformed.
     Named(String),
+    /// A source of settings names DNS servers that are malformed.
+    NameServers(&'static str),
     /// No manager can be reached.
     NoManager(Vec<(Endpoint, Unreachable)>),
     /// The manager has another cluster key, or the answering process is not a manager.
@@ -87,6 +89,7 @@ impl fmt::Display for JoinError {
             Self::NoAddress(mac, false) => write!(f, "port {mac} has no address"),
             Self::NoneNamed => f.write_str("no manager is known: set manager=ADDRESS:PORT"),
             Self::Named(why) => write!(f, "manager={why}"),
+            Self::NameServers(text) => write!(f, "dns={text}: want IPv4 addresses, separated by commas"),
             Self::NoManager(tried) => {
                 for (index, (manager, why)) in tried.iter().enumerate() {
                     let before = if index > 0 { "; " } else { "" };
@@ -187,13 +190,13 @@ impl Attempt<'_> {
         if self.stack.uses_dhcp() {
             cmdline::set_dhcp(&self.stack.dhcp_settings());
         }
-        let mut managers = managers()?;
+        let (mut managers, servers) = (managers()?, dns_servers()?);
         let first = turn % managers.len();
         managers.rotate_left(first);
         loop {
             let mut tried = Vec::new();
             for manager in &managers {
-                match self.connect_to(manager, deadline).await {
+                match self.connect_to(manager, &servers, deadline).await {
                     Ok(connected) => return Ok(connected),
                     Err(why) => tried.push((manager.clone(), why)),
                 }
@@ -206,17 +209,18 @@ impl Attempt<'_> {
         }
     }
 
-    /// Connects to a manager by one of its addresses.
+    /// Connects to a manager by one of its addresses. A name is resolved by `servers`, or by those of the
+    /// lease if there are none.
     async fn connect_to(
         &self,
         manager: &Endpoint,
+        servers: &[Ipv4Addr],
         deadline: Instant,
     ) -> Result<(TcpStream, SocketAddrV4), Unreachable> {
         let addresses = match &manager.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => {
-                let servers = dns_servers();
-                self.stack.resolve(name, &servers, deadline).await.map_err(Unreachable::Name)?
+                self.stack.resolve(name, servers, deadline).await.map_err(Unreachable::Name)?
             }
         };
         let mut result = Err(Unreachable::Name(NameError::NameUnknown));
@@ -241,10 +245,14 @@ pub(super) fn managers() -> Result<Vec<Endpoint>, JoinError> {
     endpoints(text).map_err(|why| JoinError::Named(format!("{text}: {why}")))
 }
 
-/// Parses `dns=`. A part that is no address is left out.
-fn dns_servers() -> Vec<Ipv4Addr> {
-    let text = cmdline::get("dns").unwrap_or_default();
-    text.split(',').filter_map(|part| part.parse().ok()).collect()
+/// Parses `dns=`. Without it, there are no servers.
+///
+/// # Errors
+/// If a part of the value is no address.
+pub(super) fn dns_servers() -> Result<Vec<Ipv4Addr>, JoinError> {
+    let Some(text) = cmdline::get("dns") else { return Ok(Vec::new()) };
+    let servers: Result<_, _> = text.split(',').map(str::parse).collect();
+    servers.map_err(|_| JoinError::NameServers(text))
 }
 
 /// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.

@@ -10,7 +10,7 @@ use platform::ControlLink;
 use proto::channel::ClusterKey;
 use proto::{Join, ToManager, Welcome};
 
-use super::join::{Attempt, JoinError, managers};
+use super::join::{Attempt, JoinError, dns_servers, managers};
 use super::{LinkPoller, ManagerLink};
 use crate::net::stack::{Buffers, Stack};
 use crate::{cmdline, exec, former, net, random, time};
@@ -18,8 +18,9 @@ use crate::{cmdline, exec, former, net, random, time};
 /// Checks the settings of an attempt to join.
 ///
 /// # Errors
-/// A line for the user: `manager=` or `retry=` is malformed.
+/// A line for the user: `manager=`, `dns=` or `retry=` is malformed.
 pub(crate) fn check() -> Result<(), String> {
+    dns_servers().map_err(|why| format!("{why}"))?;
     match managers() {
         Ok(_) | Err(JoinError::NoneNamed) => retries().map(|_| ()),
         Err(why) => Err(format!("{why}")),

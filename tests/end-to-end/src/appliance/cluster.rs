@@ -47,6 +47,9 @@ pub(crate) fn cases() -> Vec<Case> {
             )
         }),
         case("bad-retry-node", |log| refused_option("retry=never", "retry=never: want on or off", log)),
+        case("bad-dns-node", |log| {
+            refused_option("dns=10.0.2", "dns=10.0.2: want IPv4 addresses, separated by commas", log)
+        }),
         case("ipv6-manager-node", |log| {
             refused_option("manager=[fe80::1]:18500", "`[fe80::1]:18500` is an IPv6 address", log)
         }),
