@@ -5,13 +5,15 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// The first bytes of a member: newc, without and with checksums.
-const MAGIC: [&[u8]; 2] = [b"070701", b"070702"];
+const MAGIC: [&[u8]; 2] = [WRITTEN, b"070702"];
+/// The first bytes of a member that this crate writes.
+const WRITTEN: &[u8] = b"070701";
 /// The length of a member's header: the magic and 13 numbers of 8 hexadecimal digits.
 const HEADER: usize = 110;
 /// The alignment of headers and data in an archive.
 const ALIGN: usize = 4;
 /// The name of the member that ends an archive.
-const LAST: &[u8] = b"TRAILER!!!";
+const LAST: &str = "TRAILER!!!";
 
 /// The type and permissions of a file that only its owner reads.
 const PRIVATE_FILE: u32 = 0o100_600;
@@ -23,14 +25,14 @@ pub fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     for (name, data) in files {
         push(&mut bytes, name, PRIVATE_FILE, data);
     }
-    push(&mut bytes, core::str::from_utf8(LAST).unwrap_or_default(), 0, &[]);
+    push(&mut bytes, LAST, 0, &[]);
     bytes
 }
 
 /// Adds a member with one link and no owner, device or time.
 fn push(bytes: &mut Vec<u8>, name: &str, mode: u32, data: &[u8]) {
     let fields = [0, mode as usize, 0, 0, 1, 0, data.len(), 0, 0, 0, 0, name.len() + 1, 0];
-    bytes.extend_from_slice(b"070701");
+    bytes.extend_from_slice(WRITTEN);
     for field in fields {
         bytes.extend_from_slice(format!("{field:08x}").as_bytes());
     }
@@ -118,7 +120,7 @@ impl<'a> Iterator for Members<'a> {
                 continue;
             };
             self.at = end.next_multiple_of(ALIGN);
-            if member.name != LAST && self.is_file(at) {
+            if member.name != LAST.as_bytes() && self.is_file(at) {
                 return Some(member);
             }
         }

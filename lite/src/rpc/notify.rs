@@ -83,7 +83,7 @@ impl Ahead<'_> {
             };
             let id = rpc.resources.until(post).await?;
             issued.store(true, Ordering::Relaxed);
-            // Its slot and its buffer are in use until its completion.
+            // Nothing waits for this WRITE. Its slot and its buffer stay in use until it completes.
             drop(InFlight::new(rpc, id));
             rpc.local.counters.bytes_copied.add(rpc.bounce_len(verb).unwrap_or(0) as u64);
             addr = addr.checked_add(head.len() as u64).ok_or(NotPosted::Invalid)?;

@@ -14,7 +14,7 @@ struct Machine {
 }
 
 const MACHINES: &[Machine] = &[
-    // Its firmware names one page of RAM, which holds the interrupt vectors.
+    // The loader of this machine lists only the page of the interrupt vectors as RAM.
     Machine {
         name: "Samsung 500C, a Chromebook",
         start_page: None,
