@@ -72,6 +72,8 @@ pub struct Queue {
     /// here.
     avail_idx: u16,
     published: u16,
+    /// The published index at the last kick. Entries from here on have caused none.
+    kicked: u16,
     used_idx: u16,
     /// One bit per buffer: set if the device has it, or will have it at the next `publish`.
     lent: [u64; MAX_SIZE as usize / 64],
@@ -99,6 +101,7 @@ impl Queue {
             event_idx,
             avail_idx: 0,
             published: 0,
+            kicked: 0,
             used_idx: 0,
             lent: [0; MAX_SIZE as usize / 64],
         };
@@ -196,22 +199,35 @@ impl Queue {
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
-    /// Shows the device the buffers passed since the last time. Returns true if the device needs a kick.
+    /// Shows the device the buffers passed since the last time. Returns true if the device needs a kick: also
+    /// for earlier buffers, if it has asked for one since.
+    ///
+    /// A driver that polls should call this in each turn, even if it has passed nothing. QEMU before 8.1
+    /// leaves out the barriers of a machine with one processor under TCG (its commit c914d46d), so the
+    /// device's request may be read before the index is visible. The device then waits for a kick that the
+    /// driver finds unnecessary, and the next call finds the request.
     #[must_use]
     pub fn publish(&mut self) -> bool {
-        let (old, new) = (self.published, self.avail_idx);
-        if old == new {
-            return false;
+        if self.published != self.avail_idx {
+            self.u16_at(self.layout.avail + 2).store(self.avail_idx, Ordering::Release);
+            self.published = self.avail_idx;
+            // The index must be visible before the device's request is read, or both sides may sleep.
+            fence(Ordering::SeqCst);
         }
-        self.u16_at(self.layout.avail + 2).store(new, Ordering::Release);
-        self.published = new;
-        // The index must be visible before the device's request is read, or both sides may sleep.
-        fence(Ordering::SeqCst);
-        if self.event_idx {
-            need_event(self.avail_event().load(Ordering::Relaxed), new, old)
-        } else {
-            self.used_flags().load(Ordering::Relaxed) & FLAG_NONE_WANTED == 0
+        // The device has at most `size` buffers, so it waits for none before these.
+        if self.published.wrapping_sub(self.kicked) > self.size {
+            self.kicked = self.published.wrapping_sub(self.size);
         }
+        let needed = self.kicked != self.published
+            && if self.event_idx {
+                need_event(self.avail_event().load(Ordering::Relaxed), self.published, self.kicked)
+            } else {
+                self.used_flags().load(Ordering::Relaxed) & FLAG_NONE_WANTED == 0
+            };
+        if needed {
+            self.kicked = self.published;
+        }
+        needed
     }
 
     /// Takes back the next buffer that the device has returned.

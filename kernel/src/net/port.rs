@@ -247,7 +247,8 @@ impl Inner {
         }
     }
 
-    /// Sends the resolver's frames and notifies the device. Returns `true` if frames were sent.
+    /// Sends the resolver's frames and notifies the device, also of earlier frames that it still waits for.
+    /// Returns `true` if frames were sent.
     pub(crate) fn service(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while self.resolver.next_deadline().is_some_and(|at| at <= now) {
@@ -256,9 +257,7 @@ impl Inner {
             tx.send(len);
             busy = true;
         }
-        if busy {
-            self.device.tx.flush();
-        }
+        self.device.tx.flush();
         self.device.rx.flush();
         busy
     }

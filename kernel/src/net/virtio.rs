@@ -11,7 +11,7 @@ use virtqueue::{Broken, Queue};
 use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
 use crate::mm::{self, frames};
 use crate::pci::{Function, Message};
-use crate::virtio::{Device, Doorbell, Running, SetupError, VENDOR};
+use crate::virtio::{self, Device, Doorbell, Running, SetupError, VENDOR};
 
 /// Transitional and modern device ids of a network device.
 const IDS: [u16; 2] = [0x1000, 0x1041];
@@ -128,7 +128,7 @@ impl Receive for Receiver {
             log::error!("network: the device returned a buffer that it did not have; receiving has stopped");
             self.broken = true;
         }
-        !self.broken && self.queue.arm()
+        !self.broken && virtio::arm(&mut self.queue)
     }
 
     fn disarm(&mut self) {
@@ -218,7 +218,7 @@ impl Transmit for Transmitter {
     }
 
     fn arm(&mut self) -> bool {
-        core::mem::take(&mut self.starved) && self.queue.arm()
+        core::mem::take(&mut self.starved) && virtio::arm(&mut self.queue)
     }
 
     fn disarm(&mut self) {
