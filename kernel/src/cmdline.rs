@@ -32,6 +32,7 @@ pub(crate) const KEYS: &[Key] = &[
         "fabric",
         "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
     ),
+    key("enrol", "address:port of the manager's PXE service, which exchanges token= for the key of a node"),
     key("dns", "IPv4 addresses of DNS servers, separated by commas; DHCP's by default"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
@@ -43,6 +44,10 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port or name:port, or several, separated by commas; DHCP's by default"),
+    key(
+        "manager_key",
+        "public key of the manager that enrols this node (`ferrolite-manager key --public`); that of the boot file counts",
+    ),
     key(
         "mgmt",
         "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
@@ -70,12 +75,16 @@ pub(crate) const KEYS: &[Key] = &[
     key("selftest_s", "seconds that a test lasts"),
     #[cfg(feature = "selftest")]
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),
+    key("token", "secret for one use, which the PXE service has made for this boot: see enrol="),
     key(
         "vlan",
         "VLAN of a ConnectX-3's Ethernet port, from 1 to 4094, or with a priority from 0 to 7: VLAN:PRIORITY",
     ),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
+
+/// The key whose value is not printed.
+const SECRET: &str = "token";
 
 /// The prefix of the keys of LITE's settings; the rest of such a key is a name in [`lite::SETTINGS`].
 pub(crate) const LITE: &str = "lite.";
@@ -120,7 +129,10 @@ pub(crate) fn set_dhcp(line: &[u8]) {
 /// Prints the settings of a source: those that count, and those that another source overrides.
 fn report_source(settings: &Settings<'_>, source: Source) {
     for (counts, what) in [(true, ""), (false, ", overridden")] {
-        let pair = |setting: Setting<'_>| format!(" {}={}", setting.name, setting.value);
+        let pair = |setting: Setting<'_>| {
+            let value = if setting.name == SECRET { "(secret)" } else { setting.value };
+            format!(" {}={value}", setting.name)
+        };
         let line: String = settings.of(source, counts).map(pair).collect();
         if !line.is_empty() {
             log::info!("settings by {source}{what}:{line}");
@@ -157,6 +169,13 @@ pub(crate) fn report() -> usize {
 pub(crate) fn get(name: &str) -> Option<&'static str> {
     assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
     SETTINGS.lock().get(name).map(|setting| setting.value)
+}
+
+/// Returns the value of `name` in one source, whether it counts or not.
+pub(crate) fn of_source(name: &str, source: Source) -> Option<&'static str> {
+    let settings = SETTINGS.lock();
+    let mut values = [true, false].into_iter().flat_map(|counts| settings.of(source, counts));
+    values.find(|setting| setting.name == name).map(|setting| setting.value)
 }
 
 /// Returns LITE's settings: the name without [`LITE`], and the value.

@@ -9,6 +9,7 @@ pub mod core;
 pub mod daemon;
 pub mod key;
 mod planted;
+pub mod pxe;
 
 #[cfg(all(feature = "testing", debug_assertions))]
 pub use planted::{Bug, plant};

@@ -9,6 +9,8 @@ const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 /// The types of program headers.
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
+/// The flag of a part that may be written to.
+const WRITABLE: u32 = 2;
 /// The length of a program header.
 const HEADER: usize = 56;
 /// The type of Xen's note with the 32-bit entry.
@@ -54,6 +56,8 @@ pub struct Segment<'a> {
     pub bytes: &'a [u8],
     /// The number of zeros after them.
     pub zeros: u64,
+    /// True if the kernel may write to them.
+    pub is_writable: bool,
 }
 
 /// A kernel's file.
@@ -161,7 +165,8 @@ impl<'a> Kernel<'a> {
         let (offset, at) = (u64_at(header, 8)?, u64_at(header, 24)?);
         let (len, memory) = (u64_at(header, 32)?, u64_at(header, 40)?);
         let bytes = file_part(self.file, offset, len)?;
-        Some(Segment { at, bytes, zeros: memory.checked_sub(len)? })
+        let is_writable = u32_at(header, 4)? & WRITABLE != 0;
+        Some(Segment { at, bytes, zeros: memory.checked_sub(len)?, is_writable })
     }
 
     /// Returns the entry that a segment of notes tells.

@@ -80,6 +80,15 @@ pub(crate) fn image() -> Image {
     }
 }
 
+/// Returns the parts of the image that nothing changes: the text and the read-only data, whole pages.
+pub(crate) fn constant_parts() -> [&'static [u8]; 2] {
+    let Image { start, text_end, rodata_end, .. } = image();
+    [(start, text_end), (text_end, rodata_end)].map(|(start, end)| {
+        // SAFETY: the image is mapped and readable as long as the kernel runs, and these parts are not writable.
+        unsafe { core::slice::from_raw_parts(start as *const u8, (end - start) as usize) }
+    })
+}
+
 /// Returns the address of `phys` in the direct map.
 #[inline]
 pub(crate) fn phys_to_virt(phys: PhysAddr) -> *mut u8 {

@@ -71,13 +71,14 @@ async fn start() -> Result<Node, String> {
     let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
-    let key = control_link::cluster_key()?;
+    let key = control_link::KeySource::of_settings()?;
     remote_access::set()?;
     let network = net::init(true)?;
     chart::mark("network devices");
     let rnic = NodeRnic::start(wanted, network).await?;
     chart::mark("rnic");
     let stack = network.management()?;
+    let key = key.key(stack).await?;
 
     let buffers = if total < SMALL {
         Buffers { receive: 256 << 10, send: 64 << 10 }

@@ -10,11 +10,12 @@ use manager::client::{Client, Inputs, Job, Output};
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
+use manager::pxe::{self, Service};
 use platform::TimeLimit;
 use progress::Progress;
 use proto::channel::Role;
 use proto::{Dataset, JobId};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ enum Command {
     /// Runs the manager until SIGINT or SIGTERM. Logs each membership and job event as a line on standard
     /// error.
     Daemon(DaemonArgs),
+    /// Boots the nodes of an inventory by PXE, and gives each the key of a node for a token. Answers beside
+    /// the network's DHCP server, and never a machine that is not in the inventory.
+    Pxe(PxeArgs),
     /// Lists the nodes of the cluster.
     Nodes(NodesArgs),
     /// Runs a job: streams the input files to the nodes and writes the output file.
@@ -60,10 +64,13 @@ enum Command {
         manager: ManagerArgs,
     },
     /// Makes the cluster key if there is none, and prints the name of its file. With --role, also makes a
-    /// file with the key of that role alone. Never prints a key.
+    /// file with the key of that role alone. Never prints a secret key.
     Key {
         #[command(flatten)]
         key: KeyArgs,
+        /// Prints the setting with the manager's public key instead, which images for PXE must have built in.
+        #[arg(long, conflicts_with = "role")]
+        public: bool,
         /// The role: a client can submit jobs, list the nodes and shut the cluster down, but cannot join; a
         /// node can only join.
         #[arg(long, value_enum, requires = "output")]
@@ -145,6 +152,21 @@ struct DaemonArgs {
     /// that its key covers.
     #[arg(long)]
     trust_hosts: bool,
+}
+
+#[derive(Debug, Args)]
+struct PxeArgs {
+    /// The inventory of the nodes.
+    #[arg(long, value_name = "FILE", default_value = "cluster.toml")]
+    cluster: PathBuf,
+    /// The interface of the network on which machines boot.
+    #[arg(long, value_name = "NAME")]
+    interface: String,
+    /// This host's address on that network.
+    #[arg(long, value_name = "IP")]
+    address: Ipv4Addr,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 #[derive(Debug, Args)]
@@ -255,7 +277,13 @@ impl Cli {
             Command::Drop { manager, name } => Ok(manager.connect()?.drop_dataset(&name)?),
             Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(job)?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
-            Command::Key { key, role, output } => {
+            Command::Pxe(args) => boot_by_pxe(args),
+            Command::Key { key, public: true, .. } => {
+                let (key, _) = key::load_or_make(&key.path(None)?)?;
+                println!("manager_key={}", key.registrar()?.public());
+                Ok(())
+            }
+            Command::Key { key, role, output, public: false } => {
                 let path = key.path(None)?;
                 // The key of a role comes from the key of an existing cluster.
                 let (key, made) =
@@ -297,6 +325,19 @@ fn daemon(args: DaemonArgs) -> Result<()> {
         }
         eprintln!("listening on {address}");
         Ok(daemon.serve(stop).await?)
+    })
+}
+
+fn boot_by_pxe(args: PxeArgs) -> Result<()> {
+    let key = key::load(&args.key.path(None)?)?;
+    let PxeArgs { cluster, interface, address, .. } = args;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let stop = signals::stopped()?;
+        let service = Service::bind(pxe::Options { cluster, interface, address, key }).await?;
+        eprintln!("boots nodes by PXE on {address}");
+        service.serve(stop).await;
+        Ok(())
     })
 }
 

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// The size of a private key, a public key and a shared secret, in bytes.
 const LEN: usize = 32;
 
-/// An ephemeral key pair.
+/// A key pair.
 #[derive(Clone)]
 pub(super) struct KeyPair {
     private: Zeroizing<[u8; LEN]>,
@@ -20,6 +20,14 @@ impl KeyPair {
     pub(super) fn new(private: Zeroizing<[u8; LEN]>) -> Self {
         let public = MontgomeryPoint::mul_base_clamped(*private).to_bytes();
         Self { private, public }
+    }
+
+    pub(super) const fn public(&self) -> &[u8; LEN] {
+        &self.public
+    }
+
+    pub(super) fn private(&self) -> &[u8; LEN] {
+        &self.private
     }
 }
 

@@ -261,12 +261,12 @@ fn params() -> NoiseParams {
 
 /// The primitives for `snow`. The caller's bytes are the only randomness, and the caller chooses the
 /// implementation.
-struct Primitives {
+pub(super) struct Primitives {
     /// The ephemeral key pair, if it was made before the handshake.
-    pair: Option<KeyPair>,
+    pub(super) pair: Option<KeyPair>,
     /// The random bytes from which the ephemeral key pair is made if `pair` is `None`.
-    random: Option<Zeroizing<[u8; 32]>>,
-    arithmetic: Arithmetic,
+    pub(super) random: Option<Zeroizing<[u8; 32]>>,
+    pub(super) arithmetic: Arithmetic,
 }
 
 impl CryptoResolver for Primitives {

@@ -1,5 +1,6 @@
 //! The cluster key, the role keys derived from it, and the text form of keys in files.
 
+use super::enrolment::Registrar;
 use alloc::string::String;
 use core::fmt;
 use snow::params::HashChoice;
@@ -8,6 +9,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// The size of a key, in bytes.
 const BYTES: usize = 32;
+/// The label with which the private key of a manager that enrols nodes is derived.
+const REGISTRAR: &[u8] = b"ferrolite enrolment: manager";
 
 /// The role of the side that connects to the manager. Each role has a key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,7 +153,7 @@ impl ClusterKey {
     /// [`WrongRole::Other`] if this is the key of the other role.
     pub fn for_role(&self, role: Role) -> Result<RoleKey, WrongRole> {
         match self.only {
-            None => Ok(RoleKey { role, bytes: derive(&self.bytes, role) }),
+            None => Ok(RoleKey { role, bytes: derive(&self.bytes, role.label()) }),
             Some(only) if only == role => Ok(RoleKey { role, bytes: self.bytes }),
             Some(has) => Err(WrongRole::Other { has, wanted: role }),
         }
@@ -172,8 +175,27 @@ impl ClusterKey {
         if let Some(has) = self.only {
             return Err(WrongRole::NotWhole { has });
         }
-        let [node, client] = Role::ALL.map(|role| RoleKey { role, bytes: derive(&self.bytes, role) });
+        let [node, client] = Role::ALL.map(|role| RoleKey { role, bytes: derive(&self.bytes, role.label()) });
         Ok(RoleKeys { node, client })
+    }
+
+    /// Returns the key pair of a manager that enrols nodes.
+    ///
+    /// # Errors
+    /// [`WrongRole::NotWhole`] if this is the key of one role.
+    pub fn registrar(&self) -> Result<Registrar, WrongRole> {
+        match self.only {
+            Some(has) => Err(WrongRole::NotWhole { has }),
+            None => Ok(Registrar::new(Zeroizing::new(derive(&self.bytes, REGISTRAR)))),
+        }
+    }
+
+    /// Returns the bytes of a whole key.
+    pub(super) const fn whole(&self) -> Option<[u8; BYTES]> {
+        match self.only {
+            Some(_) => None,
+            None => Some(self.bytes),
+        }
     }
 }
 
@@ -228,11 +250,11 @@ impl RoleKeys {
     }
 }
 
-/// Computes HMAC-BLAKE2s of the role's label under the whole key.
-fn derive(whole: &[u8; BYTES], role: Role) -> [u8; BYTES] {
+/// Computes HMAC-BLAKE2s of a label under the whole key.
+fn derive(whole: &[u8; BYTES], label: &[u8]) -> [u8; BYTES] {
     let mut key = [0; BYTES];
     // The resolver has the hash that the handshake uses.
     let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("BLAKE2s");
-    hash.hmac(whole, role.label(), &mut key);
+    hash.hmac(whole, label, &mut key);
     key
 }

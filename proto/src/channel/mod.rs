@@ -23,6 +23,7 @@
 
 mod cipher;
 mod dh;
+pub mod enrolment;
 mod generator;
 mod handshake;
 mod key;

@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod channel;
+mod enrolment;
 mod messages;

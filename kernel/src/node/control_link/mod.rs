@@ -5,6 +5,7 @@
 //! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
 //! in place.
 
+mod enrol;
 mod join;
 mod key;
 mod patience;
@@ -24,6 +25,8 @@ use crate::exec::Poller;
 use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
 use crate::{exec, time};
+pub(crate) use key::KeySource;
+#[cfg(feature = "selftest")]
 pub(crate) use key::cluster_key;
 pub(crate) use patience::{check, join};
 
