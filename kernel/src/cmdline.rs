@@ -36,6 +36,10 @@ pub(crate) const KEYS: &[Key] = &[
     key("dns", "IPv4 addresses of DNS servers, separated by commas; DHCP's by default"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
+    key(
+        "hardware-report",
+        "on: print what firmware and devices have said, for people who have not seen the machine",
+    ),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key(

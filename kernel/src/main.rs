@@ -42,6 +42,7 @@ mod pci;
 mod power;
 mod probe;
 mod random;
+mod report;
 #[cfg(feature = "selftest")]
 mod selftest;
 mod smp;
@@ -225,6 +226,7 @@ async fn first_task(acpi: &'static Tables) {
     })
     .detach();
     chart::mark("pci");
+    report::machine(boot::info(), acpi);
     if let Some(name) = cmdline::get("probe") {
         probe::run(name).await;
     }

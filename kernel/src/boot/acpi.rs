@@ -29,6 +29,8 @@ pub(crate) struct EcamWindow {
 /// The contents of the tables.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
+    /// The signatures of all tables, in the order of the root table.
+    pub names: Vec<[u8; 4]>,
     /// Local APIC ids of enabled processors, the boot processor among them.
     pub processors: Vec<u32>,
     /// Local APIC registers (xAPIC).
@@ -133,6 +135,7 @@ unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
         let addr = if width == 8 { root.u64(at) } else { root.u32(at).map(u64::from) };
         // SAFETY: the caller's promise.
         let Some(t) = addr.and_then(|a| unsafe { table(a) }) else { continue };
+        found.names.extend(t.0.first_chunk());
         match t.0.get(..4) {
             Some(b"APIC") => {
                 let madt = madt::read(t);

@@ -84,7 +84,8 @@ pub(crate) fn image() -> Image {
 pub(crate) fn constant_parts() -> [&'static [u8]; 2] {
     let Image { start, text_end, rodata_end, .. } = image();
     [(start, text_end), (text_end, rodata_end)].map(|(start, end)| {
-        // SAFETY: the image is mapped and readable as long as the kernel runs, and these parts are not writable.
+        // SAFETY: the image is mapped and readable as long as the kernel runs, and these parts are
+        // not writable.
         unsafe { core::slice::from_raw_parts(start as *const u8, (end - start) as usize) }
     })
 }

@@ -24,7 +24,7 @@ use crate::machine::Machine;
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
-use crate::{chart, cmdline, exec, io_addresses, mm};
+use crate::{chart, cmdline, exec, io_addresses, mm, report};
 use control_link::ManagerLink;
 use platform::Platform;
 use rnic::{NodeRnic, Wanted};
@@ -77,6 +77,7 @@ async fn start() -> Result<Node, String> {
     chart::mark("network devices");
     let rnic = NodeRnic::start(wanted, network).await?;
     chart::mark("rnic");
+    report::rnic(&*rnic.rnic());
     let stack = network.management()?;
     let key = key.key(stack).await?;
 

@@ -1,7 +1,7 @@
 //! TFTP (RFC 1350) with the options `blksize` (RFC 2348) and `tsize` (RFC 2349), for reading only.
 //!
-//! The server is our own: it asks for each file who reads it, and is silent to strangers, which the servers on
-//! crates.io do not offer.
+//! The server is our own: it asks for each file who reads it, and is silent to strangers, which the
+//! servers on crates.io do not offer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -162,28 +162,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn wish(text: &[u8]) -> Option<Wish> {
-        Wish::parse(&[&[0, 1], text].concat())
+    /// Parses a wish in which a bar stands for the byte 0.
+    fn wish(text: &str) -> Option<Wish> {
+        Wish::parse(&[&[0, 1], text.replace('|', "\0").as_bytes()].concat())
     }
 
     #[test]
     fn wishes() {
         let plain = Wish { name: "a/b".into(), block: None, wants_size: false };
-        assert_eq!(wish(b"a/b\0octet\0"), Some(plain.clone()));
-        assert_eq!(wish(b"a/b\0OCTET\0tsize\00\0BLKSIZE\01432\0windowsize\04\0").unwrap().block, Some(1432));
-        assert!(wish(b"a/b\0octet\0tsize\00\0").unwrap().wants_size);
-        assert_eq!(wish(b"a/b\0octet\0blksize\07\0"), Some(plain));
-        assert_eq!((wish(b"a/b\0netascii\0"), wish(b"a/b\0octet"), wish(b"")), (None, None, None));
+        assert_eq!(wish("a/b|octet|"), Some(plain.clone()));
+        assert_eq!(wish("a/b|OCTET|tsize|0|BLKSIZE|1432|windowsize|4|").unwrap().block, Some(1432));
+        assert!(wish("a/b|octet|tsize|0|").unwrap().wants_size);
+        assert_eq!(wish("a/b|octet|blksize|7|"), Some(plain));
+        assert_eq!((wish("a/b|netascii|"), wish("a/b|octet"), wish("")), (None, None, None));
         assert_eq!(Wish::parse(b"\0\x02a\0octet\0"), None, "a write");
     }
 
     #[test]
     fn options_come_first() {
-        let transfer =
-            Transfer::new(&wish(b"a\0octet\0tsize\00\0blksize\09000\0").unwrap(), Arc::from([1; 10]));
+        let transfer = Transfer::new(&wish("a|octet|tsize|0|blksize|9000|").unwrap(), Arc::from([1; 10]));
         assert_eq!(transfer.first(), 0);
-        assert_eq!(transfer.packet(0).unwrap(), b"\0\x06blksize\01468\0tsize\010\0");
-        let plain = Transfer::new(&wish(b"a\0octet\0").unwrap(), Arc::from([1; 10]));
+        assert_eq!(
+            transfer.packet(0).unwrap(),
+            [&[0, 6][..], "blksize|1468|tsize|10|".replace('|', "\0").as_bytes()].concat()
+        );
+        let plain = Transfer::new(&wish("a|octet|").unwrap(), Arc::from([1; 10]));
         assert_eq!((plain.first(), plain.packet(1).unwrap().len()), (1, 14));
     }
 

@@ -50,6 +50,16 @@ impl Qemu {
         Ok(qemu)
     }
 
+    /// Returns this QEMU, started by the words `by` of another command: a program and its first arguments.
+    #[must_use]
+    pub fn within(&self, by: &[String]) -> Self {
+        let Some((program, arguments)) = by.split_first() else { return self.clone() };
+        let mut leading: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        leading.push(self.program.clone().into());
+        leading.extend(self.leading.iter().cloned());
+        Self { program: program.into(), leading, version: self.version }
+    }
+
     /// Returns whether QEMU supports devices that another process implements (vfio-user).
     pub fn has_vfio_user(&self) -> Result<bool> {
         let output = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();

@@ -14,6 +14,8 @@ const ISOLINUX: &[u8] = b"DEFAULT ferrolite\nLABEL ferrolite\n  LINUX FERROLIT.E
 const PXELINUX: &[u8] = b"DEFAULT ferrolite\nLABEL ferrolite\n  LINUX ferrolite.efi\n";
 /// The script for iPXE, which names files relative to its own address.
 const IPXE: &[u8] = b"#!ipxe\nkernel ferrolite.efi || shell\nboot\n";
+/// iPXE for UEFI, by the firmware's network driver, for the manager's PXE service.
+const IPXE_EFI: &str = "usr/lib/ipxe/snponly.efi";
 /// The loader that all of syslinux needs under BIOS.
 const LDLINUX: &str = "usr/lib/syslinux/modules/bios/ldlinux.c32";
 
@@ -70,7 +72,8 @@ impl Boot<'_> {
         self.sign(&pack::with_sections(&stub, &sections)?)
     }
 
-    /// Writes a directory for a TFTP or HTTP server. UEFI loads the program itself, a BIOS pxelinux.
+    /// Writes a directory for a TFTP or HTTP server, or for the manager's PXE service. UEFI loads the program
+    /// itself, or iPXE; a BIOS loads pxelinux.
     pub(super) fn pxe(&self, dir: &Path) -> Result<()> {
         let made =
             |dir: &Path| fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()));
@@ -79,6 +82,7 @@ impl Boot<'_> {
         write(&dir.join("boot.ipxe"), IPXE)?;
         write(&dir.join("pxelinux.0"), &tools::file("usr/lib/PXELINUX/pxelinux.0")?)?;
         write(&dir.join("ldlinux.c32"), &tools::file(LDLINUX)?)?;
+        write(&dir.join("ipxe.efi"), &tools::file(IPXE_EFI)?)?;
         write(&dir.join("pxelinux.cfg/default"), PXELINUX)
     }
 }

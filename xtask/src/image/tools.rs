@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// The packages with the loaders of `iso`, `pxe` and `uki`, and the program that signs.
-const PACKAGES: [&str; 5] = ["isolinux", "pxelinux", "sbsigntool", "syslinux-common", "systemd-boot-efi"];
+const PACKAGES: [&str; 6] =
+    ["ipxe", "isolinux", "pxelinux", "sbsigntool", "syslinux-common", "systemd-boot-efi"];
 const SBSIGN: &str = "sbsign";
 
 fn packages() -> Result<Packages> {

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A running machine. Killed when dropped.
-pub(super) struct Bare {
+pub(crate) struct Bare {
     child: Child,
     commands: ChildStdin,
     messages: Receiver<Value>,
@@ -33,14 +33,14 @@ pub(super) struct Bare {
 impl Bare {
     /// Starts a machine with the words of `options`, whose first serial port is written to
     /// `console`. QEMU's own messages follow there.
-    pub(super) fn start(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
+    pub(crate) fn start(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
         let serial = format!("file:{}", console.display());
         Self::start_with(qemu, options, &[&["-serial", &serial], rest].concat(), console)
     }
 
     /// Starts a machine as [`start`](Self::start) does, whose `rest` has the serial ports. One of
     /// them must be written to `console`.
-    pub(super) fn start_with(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
+    pub(crate) fn start_with(qemu: &Qemu, options: &str, rest: &[&str], console: &Path) -> Result<Self> {
         let errors = File::create(console.with_extension("qemu.log")).context("cannot write a log")?;
         File::create(console).context("cannot write a console")?;
         let mut command = qemu.command();
@@ -66,7 +66,7 @@ impl Bare {
     }
 
     /// Executes a QMP command and returns its result.
-    pub(super) fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
+    pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.commands, "{request}").with_context(|| format!("QEMU takes no `{command}`"))?;
         loop {
@@ -96,7 +96,7 @@ impl Bare {
     }
 
     /// Waits for an event, and returns its data.
-    pub(super) fn event(&mut self, name: &str) -> Result<Value> {
+    pub(crate) fn event(&mut self, name: &str) -> Result<Value> {
         loop {
             let is_it = |event: &Value| event.get("event").and_then(Value::as_str) == Some(name);
             if let Some(at) = self.events.iter().position(is_it) {
@@ -109,12 +109,12 @@ impl Bare {
     }
 
     /// Returns the first serial port's output so far.
-    pub(super) fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap_or_default()).into_owned()
     }
 
     /// Waits until the console contains `text`. Fails after a long silence.
-    pub(super) fn says(&mut self, text: &str) -> Result<()> {
+    pub(crate) fn says(&mut self, text: &str) -> Result<()> {
         let (mut seen, mut silent) = (0, Duration::ZERO);
         loop {
             let said = self.said();
@@ -137,7 +137,7 @@ impl Bare {
     }
 
     /// Returns the memory that the machine has touched, in KiB, if it is in a memory file.
-    pub(super) fn memory_kib(&self) -> Result<u64> {
+    pub(crate) fn memory_kib(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:"));
         let kib = line.and_then(|line| line.split_ascii_whitespace().next()).context("no RssShmem")?;
@@ -145,7 +145,7 @@ impl Bare {
     }
 
     /// Waits until QEMU ends.
-    pub(super) fn ends(mut self) -> Result<ExitStatus> {
+    pub(crate) fn ends(mut self) -> Result<ExitStatus> {
         loop {
             match self.messages.recv_timeout(LIMIT) {
                 Ok(_) => {}

@@ -52,6 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let check = move |log: &Path| former(options, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
     }
+    cases.push(Case::new("machine::hardware-report", |log| report(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
     let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
     cases.push(Case::new("machine::crowd-288cpu", crowd).full_if(true));
@@ -95,6 +96,27 @@ fn power(machine: &str, test: &str, cause: &str, log: &Path) -> Result<()> {
     let data = bare.event("SHUTDOWN")?;
     let reason = data.get("reason").and_then(|reason| reason.as_str());
     ensure!(reason == Some(cause), "the machine ended by {data}, not by {cause}");
+    Ok(())
+}
+
+/// A machine with an IOMMU that is off prints what it consists of.
+fn report(log: &Path) -> Result<()> {
+    let (_, machine) = MODELS[1];
+    let options = options(machine, "-smp 2 -m 96M -device virtio-rng-pci -device intel-iommu")?;
+    let rest = ["-no-reboot", "-append", "hardware-report=on"];
+    let mut bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
+    bare.says("hardware report: end")?;
+    let said = bare.said();
+    for part in [
+        "hardware report: begin (Ferrolite ",
+        "processor: local APIC ids [0, 1], ",
+        "memory: RAM 0x100000 to 0x6000000",
+        "acpi: FACP APIC HPET MCFG DMAR",
+        "iommu: the IOMMU at 0xfed90000 (DMAR): status 0x00000000",
+        "pci 00:00.0: 8086:29c0 subsystem 1af4:1100 class 060000",
+    ] {
+        ensure!(said.contains(part), "the report lacks `{part}`");
+    }
     Ok(())
 }
 

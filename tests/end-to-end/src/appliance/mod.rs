@@ -1,6 +1,6 @@
 //! Appliances that tests boot themselves, without `cargo xtask run`.
 
-mod bare;
+pub(crate) mod bare;
 pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod consoles;

@@ -4,8 +4,11 @@
 mod disks;
 mod files;
 mod kexec;
+mod libvirt;
 mod networks;
 mod secure;
+mod segment;
+mod service;
 mod tools;
 mod trial;
 
@@ -186,6 +189,8 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
         .chain(secure::cases(full))
         .chain(kexec::cases(full))
         .chain(files::cases(full))
+        .chain(service::cases(full))
+        .chain(libvirt::cases(full))
         .collect()
 }
 

@@ -9,13 +9,15 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The packages of all loaders.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 21] = [
+    "busybox-static",
     "dosfstools",
     "file",
     "gdisk",
     "grub-common",
     "grub-efi-amd64-bin",
     "grub-pc-bin",
+    "iproute2",
     "ipxe",
     "ipxe-qemu",
     "isolinux",
