@@ -240,6 +240,42 @@ fn a_writers_death_loses_no_acknowledged_record() {
     });
 }
 
+/// A record that is written and resolved between the two looks of a reader is found.
+#[test]
+fn a_record_that_is_resolved_during_a_read_is_found() {
+    let (mut c, log, writer) = stage(7);
+    let second = c.lite(2);
+    let (reader, at) = c
+        .world
+        .run(LIMIT, async move {
+            drop(writer);
+            let reader = Log::open(&second, "t").await.unwrap();
+            let at = log.writer().await.unwrap().append(b"before").await.unwrap();
+            // The segment is mapped now, so the next read does not begin with the directory.
+            Ok::<_, ReadError>((reader.clone(), reader.read(at).await?.next()))
+        })
+        .unwrap();
+    c.fabric.hold_between(gid(2), gid(1), true);
+    let found = Arc::new(Mutex::new(None));
+    let output = found.clone();
+    let read = async move {
+        let record = reader.read(at).await;
+        *output.lock().unwrap() = Some(record.map(|record| record.entries().next() == Some(b"here")));
+    };
+    c.lite(2).platform().spawn("test", Box::pin(read));
+    c.world.run_for(MILLI);
+    let first = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let log = Log::open(&first, "t").await.unwrap();
+        assert_eq!(log.writer().await.unwrap().append(b"here").await.unwrap(), at);
+        assert!(log.close_holes().await.unwrap() > at);
+    });
+    assert_eq!(found.lock().unwrap().take(), None);
+    c.fabric.hold_between(gid(2), gid(1), false);
+    c.world.run_for(10 * MILLI);
+    assert_eq!(found.lock().unwrap().take(), Some(Ok(true)));
+}
+
 /// Truncates the log on node 2, which loses its connection to the home of the second segment after `polls`
 /// polls and then dies. Returns true if the truncation was complete. Nothing of the log may be left.
 fn truncates_and_dies(polls: u32) -> bool {
