@@ -231,7 +231,7 @@ impl Shared {
         let random = crate::key::random().ok()?;
         let (content, has_token) = self.boots.file(node, name, random, Instant::now())?;
         let token = if has_token { ", with a token" } else { "" };
-        log(&format!("{} ({}): {name}{token}", node.name, node.mac));
+        log(&format!("{} ({}): {}{token}", node.name, node.mac, name.escape_debug()));
         Some(content)
     }
 
@@ -250,7 +250,7 @@ impl Shared {
             let name = node.name.clone();
             tokio::spawn(async move {
                 if let Err(error) = tftp::send(&own, client, &wish, content).await {
-                    log(&format!("{name}: {}: {error}", wish.name));
+                    log(&format!("{name}: {}: {error}", wish.name.escape_debug()));
                 }
                 drop(permit);
             });
@@ -262,11 +262,14 @@ impl Shared {
         let Ok(Some(get)) = http::receive(&mut stream).await else { return };
         let content = self.file(node, &get.name);
         if let Err(error) = http::answer(&mut stream, &get, content).await {
-            log(&format!("{}: {}: {error}", node.name, get.name));
+            log(&format!("{}: {}: {error}", node.name, get.name.escape_debug()));
         }
     }
 
     async fn enrol(self: Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        if self.node_at(peer).is_none() {
+            return;
+        }
         match enrol::serve(stream, &self.secrets, &self.boots).await {
             Ok(line) => log(&line),
             Err(why) => log(&format!("{peer}: {why}")),
