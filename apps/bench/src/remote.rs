@@ -91,15 +91,16 @@ pub(crate) async fn measure(
     }));
 
     let rounds = (ENOUGH / size).min(samples * 4).div_ceil(AT_ONCE).max(1);
+    // The memory is taken before the clock starts, as perftest does.
+    let lane = |lane| Payload::new(lite, vec![lane as u8; size]);
+    let mut lanes = try_join_all((0..AT_ONCE).map(lane)).await.map_err(failed)?;
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| write_lane(lite, region, lane, size, rounds)))
-        .await
-        .map_err(failed)?;
+    let writes = lanes.iter().enumerate().map(|(lane, data)| write_lane(region, lane, data, rounds));
+    try_join_all(writes).await.map_err(failed)?;
     rows.push(Row::throughput("write_bw", size, rounds * AT_ONCE, begin, job.now()));
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| read_lane(lite, region, lane, size, rounds)))
-        .await
-        .map_err(failed)?;
+    let reads = lanes.iter_mut().enumerate().map(|(lane, data)| read_lane(region, lane, data, rounds));
+    try_join_all(reads).await.map_err(failed)?;
     rows.push(Row::throughput("read_bw", size, rounds * AT_ONCE, begin, job.now()));
     Ok(rows)
 }
@@ -131,28 +132,14 @@ fn offset(lane: usize) -> u64 {
     lane as u64 * (REGION / AT_ONCE as u64)
 }
 
-async fn write_lane(
-    lite: &Lite,
-    region: &Lmr,
-    lane: usize,
-    size: usize,
-    rounds: usize,
-) -> Result<(), lite::Error> {
-    let data = Payload::new(lite, vec![lane as u8; size]).await?;
+async fn write_lane(region: &Lmr, lane: usize, data: &Payload, rounds: usize) -> Result<(), lite::Error> {
     for _ in 0..rounds {
         data.write(region, offset(lane)).await?;
     }
     Ok(())
 }
 
-async fn read_lane(
-    lite: &Lite,
-    region: &Lmr,
-    lane: usize,
-    size: usize,
-    rounds: usize,
-) -> Result<(), lite::Error> {
-    let mut data = Payload::new(lite, vec![0; size]).await?;
+async fn read_lane(region: &Lmr, lane: usize, data: &mut Payload, rounds: usize) -> Result<(), lite::Error> {
     for _ in 0..rounds {
         data.read(region, offset(lane)).await?;
     }
