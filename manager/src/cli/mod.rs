@@ -1,5 +1,6 @@
 //! The command line: its arguments, and one function for each command.
 
+mod machine;
 mod progress;
 mod report;
 mod signals;
@@ -63,6 +64,13 @@ enum Command {
         #[command(flatten)]
         manager: ManagerArgs,
     },
+    /// Turns the machine of a node off, or resets it. The node leaves the cluster first. Returns once it has
+    /// left.
+    Power(machine::PowerArgs),
+    /// Boots another image on the machine of a node, in place: without its firmware, and with the command
+    /// line, settings and key that the node has. The node checks the image, and leaves the cluster first.
+    /// Returns once it has left.
+    Boot(machine::BootArgs),
     /// Makes the cluster key if there is none, and prints the name of its file. With --role, also makes a
     /// file with the key of that role alone. Never prints a secret key.
     Key {
@@ -277,6 +285,8 @@ impl Cli {
             Command::Drop { manager, name } => Ok(manager.connect()?.drop_dataset(&name)?),
             Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(job)?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
+            Command::Power(args) => machine::power(&args),
+            Command::Boot(args) => machine::boot(&args),
             Command::Pxe(args) => boot_by_pxe(args),
             Command::Key { key, public: true, .. } => {
                 let (key, _) = key::load_or_make(&key.path(None)?)?;

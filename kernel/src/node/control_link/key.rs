@@ -2,7 +2,8 @@
 
 use alloc::format;
 use alloc::string::String;
-use proto::channel::ClusterKey;
+use proto::channel::{ClusterKey, Role};
+use spin::Once;
 use zeroize::Zeroizing;
 
 use super::enrol::Enrolment;
@@ -15,20 +16,25 @@ const FILE: &str = "opt/ferrolite/key";
 /// The way in which this node gets its key.
 pub(crate) enum KeySource {
     /// The launcher or the loader has passed the key.
-    Passed(ClusterKey),
+    Passed(&'static ClusterKey),
     /// The node has a token for it.
     Token(Enrolment),
 }
 
+/// The key that the node has got for a token.
+static ENROLLED: Once<ClusterKey> = Once::new();
+
 impl KeySource {
-    /// Returns the source that the settings name: a token counts before a key.
+    /// Returns the source. A key counts before a token: a node that boots another image passes it
+    /// its key, and the command line with the token that it has used.
     ///
     /// # Errors
     /// A line for the user.
     pub(crate) fn of_settings() -> Result<Self, String> {
-        match Enrolment::of_settings()? {
-            Some(enrolment) => Ok(Self::Token(enrolment)),
-            None => cluster_key().map(Self::Passed),
+        match (cluster_key(), Enrolment::of_settings()?) {
+            (Ok(key), _) => Ok(Self::Passed(key)),
+            (Err(_), Some(enrolment)) => Ok(Self::Token(enrolment)),
+            (Err(why), None) => Err(why),
         }
     }
 
@@ -36,20 +42,33 @@ impl KeySource {
     ///
     /// # Errors
     /// A line for the user.
-    pub(crate) async fn key(self, stack: &'static Stack) -> Result<ClusterKey, String> {
+    pub(crate) async fn key(self, stack: &'static Stack) -> Result<&'static ClusterKey, String> {
         match self {
             Self::Passed(key) => Ok(key),
-            Self::Token(enrolment) => enrolment.key(stack).await,
+            Self::Token(enrolment) => {
+                let key = enrolment.key(stack).await?;
+                Ok(ENROLLED.call_once(|| key))
+            }
         }
     }
 }
 
-/// Returns the cluster key: the launcher's (a file of fw_cfg), or else that of a boot module. Prints its
-/// source. Call once: the text of the key is overwritten.
+/// Returns the node's part of the cluster key: that of an enrolment, the launcher's (a file of
+/// fw_cfg), or else that of a boot module. The first call prints its source, and overwrites the
+/// text and the whole key.
 ///
 /// # Errors
-/// A line for the user: there is no key, or it is malformed.
-pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
+/// A line for the user: there is no key, it is malformed, or it is not for nodes.
+pub(crate) fn cluster_key() -> Result<&'static ClusterKey, String> {
+    static KEY: Once<Result<ClusterKey, String>> = Once::new();
+    if let Some(key) = ENROLLED.get() {
+        return Ok(key);
+    }
+    let of_node = || read()?.only(Role::Node).map_err(|e| format!("{e}"));
+    KEY.call_once(of_node).as_ref().map_err(Clone::clone)
+}
+
+fn read() -> Result<ClusterKey, String> {
     let of_module = config::take_key();
     if let Some(text) = boot::fw_cfg::read(FILE) {
         let text = Zeroizing::new(text);
