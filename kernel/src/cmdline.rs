@@ -62,7 +62,7 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key(
         "retry",
-        "what a node does that cannot join: on (default: it tries again, after 1 s to 60 s), or off: it ends",
+        "what a node does that cannot join or start: on (default: it tries again, after 1 s to 60 s, or waits), or off: its machine is reset",
     ),
     #[cfg(feature = "selftest")]
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
@@ -128,15 +128,16 @@ fn report_source(settings: &Settings<'_>, source: Source) {
     }
 }
 
-/// Prints the settings of each source, and the errors on the console. Returns the number of errors.
-pub(crate) fn report() -> usize {
+/// Prints the settings of each source, and the errors on the console. Returns the errors.
+pub(crate) fn report() -> Vec<String> {
     let settings = SETTINGS.lock().clone();
     Source::ALL.into_iter().for_each(|source| report_source(&settings, source));
     for word in settings.of_loaders() {
         log::info!("command line: `{word}` of a loader is ignored");
     }
     let problems = settings.problems();
-    for problem in problems {
+    let problems: Vec<_> = problems.iter().map(|problem| format!("{problem}")).collect();
+    for problem in &problems {
         log::error!("{problem}");
     }
     if !problems.is_empty() {
@@ -147,7 +148,7 @@ pub(crate) fn report() -> usize {
             crate::println!("  {LITE}{:<15} {}: {}", setting.name, setting.help, setting.wanted());
         }
     }
-    problems.len()
+    problems
 }
 
 /// Returns the value of `name` that counts.

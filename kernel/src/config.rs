@@ -18,6 +18,8 @@ pub(crate) struct KeyText {
     pub source: Source,
 }
 
+/// The settings of files, as long as the kernel lives.
+static FILES: IrqMutex<Vec<(Source, &'static [u8])>> = IrqMutex::new(Vec::new());
 static KEY: IrqMutex<Option<KeyText>> = IrqMutex::new(None);
 
 /// Reads the command line and all modules, and overwrites the modules.
@@ -42,7 +44,9 @@ fn source_of(boot: &BootInfo, module: Region) -> Source {
 fn read(source: Source, module: &[u8]) {
     let contents = Contents::of(module);
     if let Some(config) = contents.config {
-        cmdline::add_file(source, Box::leak(Box::<[u8]>::from(config)));
+        let config: &'static [u8] = Box::leak(Box::from(config));
+        FILES.lock().push((source, config));
+        cmdline::add_file(source, config);
     }
     for name in &contents.unknown {
         log::info!("{source}: the file `{name}` is ignored");
@@ -62,4 +66,9 @@ fn read(source: Source, module: &[u8]) {
 /// Returns the cluster key of the modules. The first call takes it.
 pub(crate) fn take_key() -> Option<KeyText> {
     KEY.lock().take()
+}
+
+/// Returns the settings of all files, each with its source.
+pub(crate) fn files() -> Vec<(Source, &'static [u8])> {
+    FILES.lock().clone()
 }

@@ -48,10 +48,11 @@ mod smp;
 mod sync;
 mod time;
 mod virtio;
-#[cfg(feature = "selftest")]
 mod warm;
 
 use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::arch::asm;
 use core::time::Duration;
 use x86_64::PhysAddr;
@@ -118,17 +119,13 @@ extern "C" fn on_own_stack() -> ! {
         console::set_level(level);
     }
     inventory(boot, acpi, cpus, clock_source);
-    let errors = cmdline::report();
-    if errors > 0 {
-        log::error!("{errors} errors in the configuration: this node does not start");
-        power::exit(power::Code::Refused);
-    }
+    let mistakes = cmdline::report();
     if let Some(us) = cmdline::get("spin_us") {
         log::debug!("spinning up to {us} us");
         exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 4000)));
     }
     console::defer();
-    exec::spawn_on(0, "main", Box::pin(first_task(acpi))).detach();
+    exec::spawn_on(0, "main", Box::pin(first_task(acpi, mistakes))).detach();
     exec::run()
 }
 
@@ -214,8 +211,8 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
     }
 }
 
-/// The first task: starts what the command line asks for.
-async fn first_task(acpi: &'static Tables) {
+/// The first task: starts what the command line asks for, unless the settings have mistakes.
+async fn first_task(acpi: &'static Tables, mistakes: Vec<String>) {
     chart::mark("executor");
     pci::init(acpi);
     virtio::rng::init().await;
@@ -225,6 +222,9 @@ async fn first_task(acpi: &'static Tables) {
     })
     .detach();
     chart::mark("pci");
+    if !mistakes.is_empty() {
+        node::stay(&mistakes.join("; ")).await;
+    }
     if let Some(name) = cmdline::get("probe") {
         probe::run(name).await;
     }

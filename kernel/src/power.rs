@@ -11,7 +11,8 @@
 //!
 //! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it, and on real machines, a success
 //! turns the machine off, and a failure resets it (so that a server boots again), by the steps of
-//! [`firmware::power`].
+//! [`firmware::power`]. A machine that cannot run as configured stays as it is, so that its consoles can be
+//! read: after a reset it would fail again.
 
 use core::time::Duration;
 use firmware::Register;
@@ -148,9 +149,14 @@ pub(crate) fn reset() -> ! {
 pub(crate) fn exit(code: Code) -> ! {
     cpu::interrupts_off();
     crate::console::print_dying(format_args!(""));
+    end_emulator(code);
+    if code == Code::Success { off() } else { reset() }
+}
+
+/// Ends QEMU with the status of `code`, if it has the debug exit device. Otherwise it has no effect.
+pub(crate) fn end_emulator(code: Code) {
     if cpu::is_virtual() {
         // SAFETY: this is QEMU's isa-debug-exit; on other virtual machines nothing answers at this port.
         unsafe { Port::new(0xf4).write(code as u32) };
     }
-    if code == Code::Success { off() } else { reset() }
 }

@@ -1,6 +1,9 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
-use crate::{AppManifest, BootReport, DatasetStatus, InputFile, JobId, JobReport, NodeId, Reason};
+use crate::{
+    AppManifest, BootImage, BootReport, DatasetStatus, InputFile, JobId, JobReport, NodeId, PowerAction,
+    Reason,
+};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -66,6 +69,29 @@ pub enum FromClient {
     DropDataset {
         /// The name.
         name: String,
+    },
+    /// Turns the machine of a node off, or resets it. The answer is [`ToClient::NodeLeft`] once the node has
+    /// left, or `Failed`.
+    Power {
+        /// The name of the node.
+        node: String,
+        /// The change of its machine's power.
+        action: PowerAction,
+    },
+    /// Boots an image on the machine of a node. The answer is [`ToClient::ImageTaken`] or `Failed`.
+    /// The client then sends the image in [pieces](Self::ImagePiece). The last answer is
+    /// [`ToClient::NodeLeft`] once the node has left, or `Failed`.
+    Boot {
+        /// The name of the node.
+        node: String,
+        /// The image.
+        image: BootImage,
+    },
+    /// The next bytes of an image, at most [`BootImage::PIECE`], and within [`BootImage::WINDOW`].
+    ImagePiece {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
     },
 }
 
@@ -191,4 +217,11 @@ pub enum ToClient {
         /// The name.
         name: String,
     },
+    /// The node has taken the first bytes of the image.
+    ImageTaken {
+        /// The number of these bytes.
+        bytes: u64,
+    },
+    /// The node has left, and its machine obeys the order.
+    NodeLeft,
 }

@@ -17,6 +17,7 @@ mod dataset;
 mod departure;
 mod id;
 mod job;
+mod machine;
 mod member;
 mod node;
 mod text;
@@ -27,6 +28,7 @@ pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
+pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use text::{check_text, is_printable, printable};
@@ -52,6 +54,16 @@ pub enum Hello {
         /// [`PROTOCOL_VERSION`] of the client.
         version: u16,
     },
+    /// A node that does not start, because of a mistake in its settings or of its machine. The manager logs
+    /// the reason and ends the connection.
+    Unfit {
+        /// [`PROTOCOL_VERSION`] of the node.
+        version: u16,
+        /// The node's name, at most [`Join::MAX_TEXT`] bytes.
+        name: String,
+        /// The reason.
+        reason: Reason,
+    },
 }
 
 impl Hello {
@@ -61,7 +73,7 @@ impl Hello {
     #[must_use]
     pub fn peek_version(bytes: &[u8]) -> Option<(HelloKind, u16)> {
         match postcard::take_from_bytes::<(u32, u16)>(bytes) {
-            Ok(((0, version), _)) => Some((HelloKind::Node, version)),
+            Ok(((0 | 2, version), _)) => Some((HelloKind::Node, version)),
             Ok(((1, version), _)) => Some((HelloKind::Client, version)),
             _ => None,
         }

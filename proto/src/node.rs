@@ -1,6 +1,9 @@
 //! Messages between a node and the manager, after the join.
 
-use crate::{Incarnation, JobId, JobReport, JobStart, Member, NodeId, Reason, VoucherKey, Welcome};
+use crate::{
+    BootImage, Incarnation, JobId, JobReport, JobStart, Member, NodeId, PowerAction, Reason, VoucherKey,
+    Welcome,
+};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -193,6 +196,18 @@ pub enum ToManager {
         /// The reason.
         reason: Reason,
     },
+    /// The node has taken the first bytes of the image that its machine is to boot.
+    ImageTaken {
+        /// The number of these bytes.
+        bytes: u64,
+    },
+    /// The image is whole and is a kernel: the node leaves now, and its machine boots the image.
+    ImageReady,
+    /// The machine does not boot the image. The node stays a member.
+    ImageRefused {
+        /// The reason.
+        reason: Reason,
+    },
 }
 
 impl ToManager {
@@ -329,6 +344,19 @@ pub enum ToNode {
         /// The job.
         job: JobId,
     },
+    /// Makes the node leave the cluster, and turns its machine off or resets it.
+    Power(PowerAction),
+    /// The machine boots the image that follows in pieces. The node leaves before. The answer is
+    /// [`ToManager::ImageReady`] or [`ToManager::ImageRefused`].
+    Image(BootImage),
+    /// The next bytes of the image. The answer is [`ToManager::ImageTaken`], but for the last ones.
+    ImagePiece {
+        /// The bytes, at most [`BootImage::PIECE`].
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Nobody sends the rest of the image: the node frees what has arrived.
+    ImageDrop,
 }
 
 impl ToNode {
@@ -348,13 +376,13 @@ impl ToNode {
     /// accept, one of which was cancelled, and other messages.
     pub const MAX_WAITING: usize = 4 * Self::INPUT_WINDOW as usize;
 
-    /// Returns true if LITE handles an encoded message itself. All others (those of jobs and datasets, and
-    /// [`Shutdown`](Self::Shutdown)) are for the program above LITE. Reads the first byte only.
+    /// Returns true if LITE handles an encoded message itself. All others (those of jobs, datasets and the
+    /// machine, and [`Shutdown`](Self::Shutdown)) are for the program above LITE. Reads the first byte only.
     #[must_use]
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
-        // `DropDataset`.
-        !matches!(encoded.first(), Some(7..=12 | 16))
+        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20))
     }
 
     /// Returns the credit that a [`JobInput`](Self::JobInput) of `bytes` bytes consumes: `bytes`, but at

@@ -1,6 +1,7 @@
 //! The task that handles the manager's job messages.
 
 use crate::dataset::{self, Kept};
+use crate::image::{Loader, Machine};
 use crate::input::{Input, Intake};
 use crate::messages::JobMessages;
 use crate::output::Credit;
@@ -15,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
 use platform::Instant;
-use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
+use proto::{JobId, JobReport, JobStart, PowerAction, ToManager, ToNode};
 use spin::Mutex;
 
 /// The reason for which a node has stopped serving jobs.
@@ -23,6 +24,10 @@ use spin::Mutex;
 pub enum End {
     /// The manager has told the node to leave and power off.
     Shutdown,
+    /// The manager has told the node to leave, and its machine to change its power.
+    Power(PowerAction),
+    /// The node must leave, and its machine boots the image that it has loaded.
+    Boot,
     /// The node has lost its membership, or has left.
     Lost,
 }
@@ -30,11 +35,28 @@ pub enum End {
 /// Serves the manager's jobs with these applications until the membership ends, and then cancels the jobs
 /// that still run. Call once the node is a member.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
+    serve_machine(lite, apps, None).await
+}
+
+/// Serves the manager's jobs as [`serve`] does, on a machine that the manager can turn off, reset, and boot
+/// with another image.
+pub async fn serve_on(machine: &dyn Machine, lite: Lite, apps: Vec<Box<dyn App>>) -> End {
+    serve_machine(lite, apps, Some(machine)).await
+}
+
+async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn Machine>) -> End {
+    let mut loader = Loader::new(machine);
     let server = Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default() };
     let messages = JobMessages::new(&server.lite);
     let end = loop {
         match messages.next().await {
             Some(ToNode::Shutdown) => break End::Shutdown,
+            Some(ToNode::Power(action)) if loader.has_machine() => break End::Power(action),
+            Some(message @ (ToNode::Image(_) | ToNode::ImagePiece { .. } | ToNode::ImageDrop)) => {
+                if loader.handle(&server.lite, message).await {
+                    break End::Boot;
+                }
+            }
             Some(message) => server.handle(message).await,
             None => break End::Lost,
         }

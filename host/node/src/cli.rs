@@ -147,6 +147,7 @@ impl Cli {
             }
             End::Lost if stopped.load(Ordering::SeqCst) => {}
             End::Lost => bail!("this node ends: it has lost its membership"),
+            End::Power(_) | End::Boot => bail!("this node ends: it has no machine of its own"),
         }
         Ok(())
     }

@@ -52,6 +52,16 @@ pub(crate) const MAX_CMDLINE: usize = 4096;
 /// The longest description of the loader, in bytes.
 pub(crate) const MAX_LOADER: usize = 384;
 
+/// The name of a module with configuration of the boot file itself: its command line. A module without one
+/// of these names is the loader's.
+pub(crate) const BUILT_IN: &str = "built-in";
+/// The name of a module with configuration of a partition.
+pub(crate) const PARTITION: &str = "esp";
+/// The name of a module that describes the loader, for people.
+pub(crate) const LOADER: &str = "loader";
+/// The name of a module that is a [`Framebuffer`], and no file.
+pub(crate) const FRAMEBUFFER: &str = "framebuffer";
+
 /// A screen of pixels in memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

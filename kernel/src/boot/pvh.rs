@@ -3,7 +3,8 @@
 use core::ptr;
 
 use super::{
-    BootInfo, DIRECT_MAP, Framebuffer, MAX_CMDLINE, MAX_LOADER, MAX_RAM, RamMap, Region, regions::Regions,
+    BUILT_IN, BootInfo, DIRECT_MAP, FRAMEBUFFER, Framebuffer, LOADER, MAX_CMDLINE, MAX_LOADER, MAX_RAM,
+    PARTITION, RamMap, Region, regions::Regions,
 };
 use firmware::ranges::Spans;
 use spin::{Mutex, MutexGuard};
@@ -76,22 +77,15 @@ unsafe fn ram(info: &StartInfo) -> RamMap {
     RamMap(spans)
 }
 
-/// The names by which a boot stub marks modules: their command lines. All other modules are the loader's.
-const BUILT_IN: &[u8] = b"built-in\0";
-const PARTITION: &[u8] = b"esp\0";
-/// The name of the module that describes the loader, for people.
-const LOADER: &[u8] = b"loader\0";
-/// The name of a module that is a [`Framebuffer`], and no file.
-const FRAMEBUFFER: &[u8] = b"framebuffer\0";
-
-/// Returns true if the bytes at physical address `at` are `text`.
+/// Returns true if the bytes at physical address `at` are `text` and a zero.
 ///
 /// # Safety
 /// A text that ends with a zero must lie there, below 4 GiB.
-unsafe fn is_text(at: u64, text: &[u8]) -> bool {
+unsafe fn is_text(at: u64, text: &str) -> bool {
     // SAFETY: the caller's promise; nothing is read behind a zero, which differs from the next byte
     // of `text`.
-    (0_u64..).zip(text).all(|(i, byte)| unsafe { ptr::read((DIRECT_MAP + at + i) as *const u8) } == *byte)
+    let is_there = |(i, byte): (u64, u8)| unsafe { ptr::read((DIRECT_MAP + at + i) as *const u8) } == byte;
+    (0_u64..).zip(text.bytes().chain([0])).all(is_there)
 }
 
 /// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.

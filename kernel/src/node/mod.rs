@@ -2,9 +2,11 @@
 
 mod apps;
 pub(crate) mod control_link;
+mod image;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
+mod refusal;
 mod remote_access;
 mod rnic;
 
@@ -16,18 +18,20 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use lite::Lite;
-use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
+use proto::{BootReport, Join, PROTOCOL_VERSION, PowerAction, RnicOffer, ToManager, Welcome};
 use verbs::{Gid, Rnic};
 
 use crate::boot::acpi;
 use crate::machine::Machine;
 use crate::net::stack::Buffers;
-use crate::net::{self};
+use crate::net::{self, Net};
 use crate::power::{self, Code};
-use crate::{chart, cmdline, exec, io_addresses, mm};
+use crate::{chart, cmdline, console, exec, io_addresses, mm};
 use control_link::ManagerLink;
 use platform::Platform;
+pub(crate) use refusal::stay;
 use rnic::{NodeRnic, Wanted};
+use spin::Once;
 
 /// The time that a message gets to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
@@ -39,26 +43,29 @@ const SMALL: u64 = 96 << 20;
 const LEAST: u64 = 9 << 20;
 
 /// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
-/// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.
+/// it. If that fails, prints one line with the reason, and stays as it is.
 pub(crate) async fn run() {
-    if let Err(why) = io_addresses::check(&acpi::tables().iommus) {
-        log::error!("this node does not start: {why}");
-        power::exit(Code::Refused);
-    }
     if let Some(words) = perftest::words() {
-        if let Err(why) = perftest::run(words).await {
-            log::error!("{why}");
-            power::exit(Code::Refused);
-        }
-        return;
+        let checked = io_addresses::check(&acpi::tables().iommus);
+        let ran = match checked {
+            Ok(()) => perftest::run(words).await,
+            Err(why) => Err(why),
+        };
+        return match ran {
+            Ok(()) => (),
+            Err(why) => refusal::stay_alone(&why).await,
+        };
     }
     match start().await {
         Ok(node) => node.serve().await,
-        Err(why) => {
-            log::error!("this node does not start: {why}");
-            power::exit(Code::Refused);
-        }
+        Err(why) => refusal::stay(&why).await,
     }
+}
+
+/// Returns the network, which the first call starts.
+fn network() -> Result<&'static Net, String> {
+    static NETWORK: Once<&'static Net> = Once::new();
+    NETWORK.try_call_once(|| net::init(true)).copied()
 }
 
 struct Node {
@@ -67,13 +74,14 @@ struct Node {
 }
 
 async fn start() -> Result<Node, String> {
+    io_addresses::check(&acpi::tables().iommus)?;
     control_link::check()?;
     let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
     let key = control_link::cluster_key()?;
     remote_access::set()?;
-    let network = net::init(true)?;
+    let network = network()?;
     chart::mark("network devices");
     let rnic = NodeRnic::start(wanted, network).await?;
     chart::mark("rnic");
@@ -97,7 +105,7 @@ async fn start() -> Result<Node, String> {
     };
     let gid = rnic.own_address(network).await?;
     let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), gid, &name(), total, &apps) };
-    let (link, welcome) = control_link::join(stack, &key, buffers, config.silence, &offer).await?;
+    let (link, welcome) = control_link::join(stack, key, buffers, config.silence, &offer).await?;
     let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
@@ -184,20 +192,28 @@ fn attach(
 }
 
 impl Node {
-    /// Serves jobs until the membership ends, then ends the machine.
+    /// Serves jobs until the membership ends, then ends the machine, or boots another image.
     async fn serve(self) {
-        match runtime::serve(self.lite.clone(), self.apps).await {
-            runtime::End::Shutdown => {
-                if let Err(e) = self.lite.with_deadline(LEAVE_WITHIN).leave().await {
-                    log::warn!("left with calls or operations in flight: {e}");
-                }
-                exec::sleep(FAREWELL).await;
-                log::info!("the manager has ended this node");
-                power::exit(Code::Success);
+        let loader = image::Loader::default();
+        let end = runtime::serve_on(&loader, self.lite.clone(), self.apps).await;
+        if end == runtime::End::Lost {
+            log::error!("this node ends: it has lost its membership");
+            power::exit(Code::Refused);
+        }
+        if let Err(e) = self.lite.with_deadline(LEAVE_WITHIN).leave().await {
+            log::warn!("left with calls or operations in flight: {e}");
+        }
+        exec::sleep(FAREWELL).await;
+        match end {
+            runtime::End::Boot => loader.boot(),
+            runtime::End::Power(PowerAction::Reset) => {
+                log::info!("the manager resets this machine");
+                console::flush();
+                power::reset()
             }
-            runtime::End::Lost => {
-                log::error!("this node ends: it has lost its membership");
-                power::exit(Code::Refused);
+            _ => {
+                log::info!("the manager has ended this node");
+                power::exit(Code::Success)
             }
         }
     }

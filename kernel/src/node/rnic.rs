@@ -8,6 +8,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use platform::Memory;
 use softroce::SoftRoce;
@@ -103,6 +104,9 @@ fn vlan() -> Result<Option<Vlan>, String> {
     vlan.map(Some).ok_or_else(|| format!("vlan={text}: want VLAN (1 to 4094) or VLAN:PRIORITY (0 to 7)"))
 }
 
+/// True once an RNIC was started.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
 /// The software RNIC of this kernel.
 type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
@@ -117,9 +121,15 @@ pub(super) enum NodeRnic {
 impl NodeRnic {
     /// Starts the wanted RNIC, polled by core 0, and adds a card's port to the network.
     pub(super) async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
+        STARTED.store(true, Ordering::Relaxed);
         let rnic = Self::find(wanted, net).await?;
         pollers::register_rnic(rnic.rnic());
         Ok(rnic)
+    }
+
+    /// Returns true if an RNIC was started, with or without success.
+    pub(super) fn was_started() -> bool {
+        STARTED.load(Ordering::Relaxed)
     }
 
     async fn find(wanted: Wanted, net: &'static Net) -> Result<Self, String> {

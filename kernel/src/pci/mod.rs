@@ -116,7 +116,6 @@ impl Function {
     }
 
     /// Stops the function from mastering the bus, unless it is a bridge.
-    #[cfg(feature = "selftest")]
     pub(crate) fn stop(&self) {
         self.config.stop(self.address);
     }

@@ -13,7 +13,8 @@ use crate::arch::{apic, cpu, interrupts, percpu, this_cpu_index};
 use crate::boot::{acpi, fw_cfg};
 use crate::mm::memory::LentMemory;
 use crate::mm::{PAGE, frames};
-use crate::{boot, cmdline, console, exec, pci, warm};
+use crate::warm::{self, Passed};
+use crate::{boot, cmdline, console, exec, pci};
 
 /// Checks that all processors that the firmware lists run tasks, all at the same time.
 pub(super) async fn crowd() -> Outcome {
@@ -129,5 +130,5 @@ pub(super) fn warm() -> Outcome {
     }
     let image = fw_cfg::read("opt/ferrolite/image").ok_or("fw_cfg has no opt/ferrolite/image")?;
     let cmdline = format!("selftest=warm selftest_s={}", left - 1);
-    warm::Next::load(&image, &cmdline, boot::info())?.enter()
+    warm::Next::load(&image, &Passed { cmdline, ..Passed::default() }, boot::info())?.enter()
 }

@@ -307,7 +307,7 @@ pub(super) async fn join() -> Outcome {
         boot: proto::BootReport { stages: Vec::new() },
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
-    let (link, welcome) = control_link::join(stack, &key, buffers, None, &wish).await?;
+    let (link, welcome) = control_link::join(stack, key, buffers, None, &wish).await?;
     crate::println!("joined as {}, lease {} ms", welcome.node, welcome.lease_ms);
     chart::print();
     let end = in_ms(1000 * cmdline::number("selftest_s", 0));

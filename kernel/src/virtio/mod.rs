@@ -29,7 +29,7 @@ const NO_VECTOR: u16 = 0xffff;
 
 // Offsets in the common configuration structure (virtio 1.2, section 4.1.4.3).
 const COMMON_MSIX_CONFIG: usize = 0x10;
-#[cfg(feature = "selftest")]
+const COMMON_QUEUES: usize = 0x12;
 const COMMON_STATUS: usize = 0x14;
 const COMMON_QUEUE_SELECT: usize = 0x16;
 const COMMON_QUEUE_VECTOR: usize = 0x1a;
@@ -122,11 +122,13 @@ pub(crate) fn arm(queue: &mut Queue) -> bool {
 }
 
 /// Resets a function if it is a virtio device, so that it uses no rings any more.
-#[cfg(feature = "selftest")]
 pub(crate) fn reset(function: &Function) {
     if function.id.0 == VENDOR
         && let Some(registers) = Registers::find(function)
     {
+        if late_vectors() {
+            registers.clear_vectors();
+        }
         registers.set_status(0);
     }
 }
@@ -231,7 +233,7 @@ impl Device {
 }
 
 /// Returns true if queues must get their vectors after the device has started. QEMU 7.2 under TCG crashes
-/// when a device served by vhost-user starts while a vector of its queues is unmasked
+/// when a device served by vhost-user starts, or is reset, while a vector of its queues is unmasked
 /// (`virtio_pci_set_guest_notifiers`); a vector that is set later works. Under KVM it must be set before the
 /// start. Until it is set, interrupts are suppressed in the rings.
 fn late_vectors() -> bool {
@@ -274,10 +276,17 @@ impl Registers {
         unsafe { self.common.add(offset).cast::<u16>().write_volatile(value) };
     }
 
-    #[cfg(feature = "selftest")]
     fn set_status(&self, value: u8) {
         // SAFETY: as in `u16`; a device without a status uses no memory.
         unsafe { self.common.add(COMMON_STATUS).write_volatile(value) };
+    }
+
+    /// Takes the vectors from all queues.
+    fn clear_vectors(&self) {
+        for queue in 0..self.u16(COMMON_QUEUES) {
+            self.set_u16(COMMON_QUEUE_SELECT, queue);
+            self.set_u16(COMMON_QUEUE_VECTOR, NO_VECTOR);
+        }
     }
 
     /// Makes a queue interrupt by the only vector.

@@ -2,14 +2,15 @@
 //! free memory, since a kernel runs at any multiple of 2 MiB below 4 GiB; so no byte of this kernel
 //! is overwritten before the jump.
 
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use alloc::{format, vec};
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use handover::{Entry, Kernel, RAM, StartInfo};
+use handover::{Entry, Kernel, Module, RAM, StartInfo};
 use x86_64::{PhysAddr, VirtAddr};
+use zeroize::Zeroizing;
 
 use crate::arch::{apic, cpu, percpu};
 use crate::boot::BootInfo;
@@ -31,6 +32,15 @@ const ALIGN: u64 = 2 << 20;
 /// The time for a processor to take an INIT.
 const INIT: Duration = Duration::from_micros(200);
 
+/// The inputs of another kernel.
+#[derive(Default)]
+pub(crate) struct Passed {
+    /// The command line.
+    pub cmdline: String,
+    /// The modules: the name by which the kernel knows it, if it has one, and the contents.
+    pub modules: Vec<(Option<&'static str>, Zeroizing<Vec<u8>>)>,
+}
+
 /// A kernel in memory, ready to be entered.
 pub(crate) struct Next {
     entry: u32,
@@ -40,12 +50,13 @@ pub(crate) struct Next {
 }
 
 impl Next {
-    /// Puts the kernel of the ELF file `file` into memory, with the command line `cmdline`, and
-    /// with the memory map and ACPI's root pointer of `boot`.
+    /// Puts the kernel of the ELF file `file` into memory, with what is `passed` to it, and with the memory
+    /// map and ACPI's root pointer of `boot`.
     ///
     /// # Errors
-    /// A line for the user: the file is no kernel, or there is no memory for it.
-    pub(crate) fn load(file: &[u8], cmdline: &str, boot: &BootInfo) -> Result<Self, String> {
+    /// A line for the user: the file is no kernel, or there is no memory for it. Memory that was allocated
+    /// before stays allocated.
+    pub(crate) fn load(file: &[u8], passed: &Passed, boot: &BootInfo) -> Result<Self, String> {
         let kernel = Kernel::parse(file).map_err(|e| format!("this is not a kernel: {}", e.text()))?;
         let span = kernel.span();
         let len = span.end - span.start;
@@ -61,7 +72,7 @@ impl Next {
             }
         }
         let distance = place.as_u64().wrapping_sub(span.start);
-        let start_info = describe(cmdline, boot)?;
+        let start_info = describe(passed, boot)?;
         let page = boot.ram.start_page(&boot.modules).ok_or("there is no page of RAM below 640 KiB")?;
         let (first, last) = (&raw const leave_start, &raw const leave_end);
         // SAFETY: the page is RAM that only the start of processors uses, which is over.
@@ -98,23 +109,60 @@ impl Next {
     }
 }
 
-/// Writes a start info, whose address is returned.
-fn describe(cmdline: &str, boot: &BootInfo) -> Result<u32, String> {
-    let map: Vec<_> = boot.ram.iter().map(|r| Entry::new(r.start.as_u64(), r.len(), RAM)).collect();
-    let (info_len, map_len) = (size_of::<StartInfo>(), size_of_val(&*map));
-    let len = info_len + map_len + cmdline.len() + 1;
-    let at =
-        frames::alloc_within(len as u64, mm::PAGE, END).ok_or("there is no memory for the start info")?;
-    let (map_at, cmdline_at) = (at.as_u64() + info_len as u64, at.as_u64() + (info_len + map_len) as u64);
-    let rsdp = boot.rsdp.map_or(0, PhysAddr::as_u64);
-    let info = StartInfo::new(cmdline_at, rsdp).with_map(map_at, map.len() as u32);
-    let to = mm::phys_to_virt(at);
-    // SAFETY: the run has room for all three, is mapped, and is used by nothing else.
-    unsafe {
-        to.cast::<StartInfo>().write_unaligned(info);
-        to.add(info_len).copy_from_nonoverlapping(map.as_ptr().cast(), map_len);
-        to.add(info_len + map_len).copy_from_nonoverlapping(cmdline.as_ptr(), cmdline.len());
-        to.add(len - 1).write(0);
+/// The structures that the other kernel reads at its start, in one run of memory whose first bytes have a
+/// fixed address only once all others are known.
+#[derive(Default)]
+struct Blob {
+    /// The bytes, which may contain a key.
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+impl Blob {
+    /// Appends bytes, and returns their place in the blob. A zero follows.
+    fn push(&mut self, bytes: &[u8]) -> u64 {
+        let at = self.bytes.len().next_multiple_of(size_of::<u64>());
+        self.bytes.resize(at, 0);
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.push(0);
+        at as u64
     }
-    u32::try_from(at.as_u64()).map_err(|_| "the start info lies above 4 GiB".into())
+}
+
+/// Writes a start info, whose address is returned, with the modules that `passed` names.
+fn describe(passed: &Passed, boot: &BootInfo) -> Result<u32, String> {
+    let mut blob = Blob::default();
+    let info_at = blob.push(&[0; size_of::<StartInfo>()]);
+    let map: Vec<_> = boot.ram.iter().map(|r| Entry::new(r.start.as_u64(), r.len(), RAM)).collect();
+    let map_at = blob.push(&vec![0; size_of_val(&*map)]);
+    let cmdline_at = blob.push(passed.cmdline.as_bytes());
+    let modules: Vec<_> = passed
+        .modules
+        .iter()
+        .map(|(name, bytes)| {
+            let name = name.map(|name| blob.push(name.as_bytes()));
+            (name, blob.push(bytes), bytes.len() as u64)
+        })
+        .collect();
+    let table_at = blob.push(&vec![0; modules.len() * size_of::<Module>()]);
+    let len = blob.bytes.len() as u64;
+    let at = frames::alloc_within(len, mm::PAGE, END).ok_or("there is no memory for the start info")?;
+    let base = at.as_u64();
+    let rsdp = boot.rsdp.map_or(0, PhysAddr::as_u64);
+    let info = StartInfo::new(base + cmdline_at, rsdp)
+        .with_map(base + map_at, map.len() as u32)
+        .with_modules(base + table_at, modules.len() as u32);
+    let to = mm::phys_to_virt(at);
+    // SAFETY: the run has room for the blob, in which the info, the map and the table of modules have their
+    // places. It is mapped, and used by nothing else.
+    unsafe {
+        to.copy_from_nonoverlapping(blob.bytes.as_ptr(), blob.bytes.len());
+        to.add(info_at as usize).cast::<StartInfo>().write_unaligned(info);
+        to.add(map_at as usize).copy_from_nonoverlapping(map.as_ptr().cast(), size_of_val(&*map));
+        for (index, (name, start, len)) in modules.into_iter().enumerate() {
+            let module = Module::new(base + start, len).named(name.map_or(0, |name| base + name));
+            let at = table_at as usize + index * size_of::<Module>();
+            to.add(at).cast::<Module>().write_unaligned(module);
+        }
+    }
+    u32::try_from(base + info_at).map_err(|_| "the start info lies above 4 GiB".into())
 }

@@ -1,5 +1,6 @@
 //! The command line: its arguments, and one function for each command.
 
+mod machine;
 mod progress;
 mod report;
 mod signals;
@@ -59,6 +60,13 @@ enum Command {
         #[command(flatten)]
         manager: ManagerArgs,
     },
+    /// Turns the machine of a node off, or resets it. The node leaves the cluster first. Returns once it has
+    /// left.
+    Power(machine::PowerArgs),
+    /// Boots another image on the machine of a node, in place: without its firmware, and with the command
+    /// line, settings and key that the node has. The node checks the image, and leaves the cluster first.
+    /// Returns once it has left.
+    Boot(machine::BootArgs),
     /// Makes the cluster key if there is none, and prints the name of its file. With --role, also makes a
     /// file with the key of that role alone. Never prints a key.
     Key {
@@ -255,6 +263,8 @@ impl Cli {
             Command::Drop { manager, name } => Ok(manager.connect()?.drop_dataset(&name)?),
             Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(job)?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
+            Command::Power(args) => machine::power(&args),
+            Command::Boot(args) => machine::boot(&args),
             Command::Key { key, role, output } => {
                 let path = key.path(None)?;
                 // The key of a role comes from the key of an existing cluster.

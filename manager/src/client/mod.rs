@@ -2,6 +2,7 @@
 
 mod connection;
 mod files;
+mod machine;
 mod submit;
 
 pub use connection::{Connection, Receiving, Sending};

@@ -77,6 +77,9 @@ impl Core {
             FromClient::Cancel { job } => self.cancel_for(conn, job),
             FromClient::Datasets => self.tell_datasets(conn),
             FromClient::DropDataset { name } => self.drop_dataset(conn, name),
+            FromClient::Power { node, action } => self.power(conn, &node, action),
+            FromClient::Boot { node, image } => self.boot(conn, &node, image),
+            FromClient::ImagePiece { bytes } => self.image_piece(conn, bytes),
         }
     }
 
@@ -111,6 +114,7 @@ impl Core {
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
         self.cancel_jobs_of(conn, reason);
+        self.forget_order_of(conn);
         if let Some(leaving) = &mut self.leaving
             && leaving.conn == conn
         {
@@ -135,6 +139,7 @@ impl Core {
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
         self.fail_all_jobs(reason);
+        self.fail_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();
         for conn in waiting {

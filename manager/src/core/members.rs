@@ -33,6 +33,8 @@ const MAX_LABELS: usize = 8;
 
 /// The length of a page of the list of members, in bytes.
 const PAGE: usize = 256 << 10;
+/// The reason for which a node that leaves is gone.
+const LEFT: &str = "left";
 /// The reason why no new work begins while no number for it is reserved on the disk.
 pub(super) const STORE_IS_SLOW: &str = "the manager waits for its disk: try again";
 
@@ -168,6 +170,11 @@ impl Members {
     }
 }
 
+/// Returns a node's name, for people.
+pub(super) fn named(name: &str) -> String {
+    format!("the node {}", printable(name.get(..Join::MAX_TEXT).unwrap_or(name)))
+}
+
 /// Returns whether two nodes are processes of one host on the same RNIC, whose queue pair numbers distinguish
 /// them.
 fn shares_port(one: &RnicOffer, other: &RnicOffer) -> bool {
@@ -193,7 +200,7 @@ fn kinds(rnic: &RnicOffer) -> String {
 
 impl Core {
     pub(super) fn join(&mut self, conn: ConnId, join: Join) {
-        let who = format!("the node {}", printable(join.name.get(..Join::MAX_TEXT).unwrap_or(&join.name)));
+        let who = named(&join.name);
         if self.leaving.is_some() {
             return self.refuse_node(conn, &who, "the cluster is shutting down".into());
         }
@@ -310,7 +317,10 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
-            ToManager::Leave => self.remove_member(node, "left"),
+            ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
+            ToManager::ImageReady => self.image_ready(node),
+            ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
+            ToManager::Leave => self.remove_member(node, LEFT),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
         }
     }
@@ -357,6 +367,7 @@ impl Core {
             self.fail_job(job, format!("{label}: {reason}"));
         }
         self.drop_datasets_of(node, &label);
+        self.ordered_is_gone(node, &label, &reason, reason == LEFT);
         self.members_changed();
     }
 

@@ -8,6 +8,7 @@ mod cut;
 mod datasets;
 mod identity;
 mod jobs;
+mod machine;
 mod members;
 mod names;
 mod rate;
@@ -23,11 +24,12 @@ use clients::{Clients, Leaving};
 use datasets::Datasets;
 use identity::Identities;
 use jobs::Jobs;
-use members::Members;
+use machine::Orders;
+use members::{Members, named};
 use platform::Instant;
 use proto::{
     Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
-    VouchingSecret,
+    VouchingSecret, printable,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -194,6 +196,7 @@ pub struct Core {
     jobs: Jobs,
     datasets: Datasets,
     clients: Clients,
+    orders: Orders,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -218,6 +221,7 @@ impl Core {
             jobs: Jobs::default(),
             datasets: Datasets::default(),
             clients: Clients::default(),
+            orders: Orders::default(),
             leaving: None,
             actions: Vec::new(),
         }
@@ -254,7 +258,9 @@ impl Core {
             .min();
         let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
         let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
-        let next = [hello, leaving, self.members.next_expiry(), clients, jobs].into_iter().flatten().min();
+        let orders = self.next_order_deadline();
+        let next =
+            [hello, leaving, self.members.next_expiry(), clients, jobs, orders].into_iter().flatten().min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -276,6 +282,7 @@ impl Core {
         self.members.forgive(now, late, self.config.lease);
         self.clients.forgive(later);
         self.jobs.forgive(later);
+        self.orders.forgive(later);
         self.leaving.iter_mut().for_each(|leaving| later(&mut leaving.since));
     }
 
@@ -309,6 +316,11 @@ impl Core {
             (_, Ok(Hello::Client { .. })) => {
                 self.set_role(conn, Role::Client);
                 self.tell_client(conn, ToClient::Hello);
+            }
+            (_, Ok(Hello::Unfit { name, reason, .. })) => {
+                let (name, reason) = (named(&name), printable(&reason));
+                self.log(format!("{}: {name} does not start: {reason}", self.peer(conn)));
+                self.close(conn);
             }
             (_, Err(malformed)) => {
                 let peer = self.peer(conn);
@@ -352,6 +364,7 @@ impl Core {
         }
         self.expire_jobs();
         self.expire_clients();
+        self.expire_orders();
     }
 
     fn millis_since(&self, since: Instant) -> u64 {
@@ -386,6 +399,7 @@ impl Core {
     fn close(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
         self.clients.forget(conn);
+        self.forget_order_of(conn);
         self.actions.push(Action::Close { conn });
     }
 

@@ -250,6 +250,20 @@ fn the_former_end_of_a_machine_ends_nothing() {
 }
 
 #[test]
+fn a_node_that_does_not_start_is_logged_once_and_is_no_member() {
+    let mut h = Harness::new();
+    let (a, _) = h.join("a");
+    h.node_heard(a);
+    let conn = h.open();
+    let reason = "initrd: unknown key `manger`\nin `manger=x`".into();
+    h.say(conn, &Hello::Unfit { version: PROTOCOL_VERSION, name: "b".into(), reason });
+    assert!(h.closed.contains(&conn));
+    assert_eq!((h.node_heard(a), h.node_heard(conn)), (vec![], vec![]));
+    let line = "test: the node b does not start: initrd: unknown key `manger` in `manger=x`";
+    assert_eq!(h.log.iter().filter(|said| *said == line).count(), 1, "{:?}", h.log);
+}
+
+#[test]
 fn relay_reaches_only_the_life_it_is_meant_for() {
     let mut h = Harness::new();
     let (a, first) = h.join("a");

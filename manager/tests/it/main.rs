@@ -6,6 +6,7 @@ mod core_credit;
 mod core_datasets;
 mod core_jobs;
 mod core_limits;
+mod core_machine;
 mod core_members;
 mod core_time;
 mod cut;

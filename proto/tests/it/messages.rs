@@ -16,6 +16,8 @@ fn bulk_bytes_are_a_length_and_the_bytes() {
 #[test]
 fn the_version_is_read_from_any_version() {
     assert_eq!(Hello::peek_version(&encode(&Hello::Client { version: 700 })), Some((HelloKind::Client, 700)));
+    let unfit = Hello::Unfit { version: 700, name: "a".into(), reason: "b".into() };
+    assert_eq!(Hello::peek_version(&encode(&unfit)), Some((HelloKind::Node, 700)));
     assert_eq!(Hello::peek_version(&[0, 2, 99, 99, 99]), Some((HelloKind::Node, 2)));
     assert_eq!(Hello::peek_version(&[5, 2]), None);
     assert_eq!(Hello::peek_version(&[]), None);
@@ -48,6 +50,10 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::JobOutputAck { job, bytes: 9 }, false),
         (ToNode::JobCancel { job, reason: "late".into() }, false),
         (ToNode::Shutdown, false),
+        (ToNode::Power(PowerAction::Off), false),
+        (ToNode::Image(BootImage { len: 1, sha256: [0; 32] }), false),
+        (ToNode::ImagePiece { bytes: vec![1] }, false),
+        (ToNode::ImageDrop, false),
         (ToNode::Settled { node, incarnation }, true),
         (ToNode::DropDataset { job }, false),
         (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),

@@ -12,7 +12,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::{
-    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, WrongRole,
+    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, Sealer, WrongRole,
 };
 use proto::{Hello, Join, ToNode, Welcome};
 use verbs::MacAddr;
@@ -124,6 +124,36 @@ pub(super) struct Attempt<'a> {
     pub silence: Option<Duration>,
 }
 
+/// A connection to a manager after the handshake.
+struct Opened {
+    manager: SocketAddrV4,
+    stream: TcpStream,
+    sealer: Sealer,
+    incoming: Incoming,
+}
+
+impl Opened {
+    /// Sends the first message.
+    async fn say(&mut self, hello: &Hello, deadline: Instant) -> Result<(), JoinError> {
+        let manager = self.manager;
+        let mut sealed = Vec::new();
+        self.sealer.seal(&proto::encode(hello), &mut sealed).map_err(|e| JoinError::Channel(manager, e))?;
+        self.stream.write_all(&sealed, deadline).await.map_err(|e| JoinError::Ended(manager, e))
+    }
+
+    /// Receives the first message of the manager.
+    async fn hear(&mut self, deadline: Instant) -> Result<ToNode, JoinError> {
+        let manager = self.manager;
+        let (stream, incoming) = (&self.stream, &mut self.incoming);
+        match net::with_deadline(deadline, poll_fn(|cx| incoming.poll(stream, cx))).await {
+            None => Err(JoinError::Ended(manager, NetworkError::Deadline)),
+            Some(Err(RecvError::Tcp(e))) => Err(JoinError::Ended(manager, e)),
+            Some(Err(RecvError::Channel(e))) => Err(JoinError::Channel(manager, e)),
+            Some(Ok(message)) => proto::decode(&message).map_err(|_| JoinError::Malformed),
+        }
+    }
+}
+
 impl Attempt<'_> {
     /// Joins the cluster of one of the managers. The `turn`-th of them is tried first. On success the
     /// connection is up and sends heartbeats by itself.
@@ -135,10 +165,45 @@ impl Attempt<'_> {
         turn: usize,
         join: &(dyn Fn() -> Join + Sync),
     ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
+        let deadline = time::now() + JOIN_DEADLINE;
+        let mut opened = self.open(turn, deadline).await?;
+        chart::mark("noise");
+        let asked = time::now();
+        opened.say(&Hello::Node(join()), deadline).await?;
+        let welcome = match opened.hear(deadline).await? {
+            ToNode::Welcome(welcome) => welcome,
+            ToNode::Refused { reason } => return Err(JoinError::Refused(reason)),
+            _ => return Err(JoinError::Malformed),
+        };
+        chart::mark("join");
+        let lease = Duration::from_millis(welcome.lease_ms.into());
+        let Opened { stream, incoming, sealer, .. } = opened;
+        stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+    }
+
+    /// Tells one of the managers, the `turn`-th first, that this node does not start.
+    ///
+    /// # Errors
+    /// A [`JoinError`], within five seconds.
+    pub(super) async fn tell(&self, turn: usize, unfit: &Hello) -> Result<(), JoinError> {
+        let deadline = time::now() + JOIN_DEADLINE;
+        let mut opened = self.open(turn, deadline).await?;
+        opened.say(unfit, deadline).await?;
+        match opened.hear(deadline).await {
+            // The manager has read the message: it ends the connection without an answer.
+            Err(JoinError::Ended(_, NetworkError::Closed)) => Ok(()),
+            Err(why) => Err(why),
+            Ok(ToNode::Refused { reason }) => Err(JoinError::Refused(reason)),
+            Ok(_) => Err(JoinError::Malformed),
+        }
+    }
+
+    /// Connects to one of the managers, and does the handshake.
+    async fn open(&self, turn: usize, deadline: Instant) -> Result<Opened, JoinError> {
         if !random::is_seeded() {
             return Err(JoinError::NoRandomness);
         }
-        let deadline = time::now() + JOIN_DEADLINE;
         // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
         let mut fresh = Zeroizing::new([0; 32]);
         random::fill(&mut *fresh);
@@ -151,37 +216,14 @@ impl Attempt<'_> {
         chart::mark("address");
         let (stream, manager) = self.connect(turn, deadline).await?;
         chart::mark("tcp");
-        let channel_error = |e| JoinError::Channel(manager, e);
-        let ended = |e| JoinError::Ended(manager, e);
-        let (Channel { mut sealer, opener, .. }, rest) =
+        let (Channel { sealer, opener, .. }, rest) =
             match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
-                None => return Err(ended(NetworkError::Deadline)),
-                Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
-                Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+                None => return Err(JoinError::Ended(manager, NetworkError::Deadline)),
+                Some(Err(RecvError::Tcp(e))) => return Err(JoinError::Ended(manager, e)),
+                Some(Err(RecvError::Channel(e))) => return Err(JoinError::Channel(manager, e)),
                 Some(Ok(done)) => done,
             };
-        chart::mark("noise");
-        let mut sealed = Vec::new();
-        let asked = time::now();
-        sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
-        stream.write_all(&sealed, deadline).await.map_err(ended)?;
-        let mut incoming = Incoming::new(opener, rest);
-        let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
-        let answer = match answer {
-            None => return Err(ended(NetworkError::Deadline)),
-            Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
-            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-            Some(Ok(message)) => message,
-        };
-        let welcome = match proto::decode::<ToNode>(&answer) {
-            Ok(ToNode::Welcome(welcome)) => welcome,
-            Ok(ToNode::Refused { reason }) => return Err(JoinError::Refused(reason)),
-            _ => return Err(JoinError::Malformed),
-        };
-        chart::mark("join");
-        let lease = Duration::from_millis(welcome.lease_ms.into());
-        stream.outlast(self.silence.map(|silence| silence + lease));
-        Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+        Ok(Opened { manager, stream, sealer, incoming: Incoming::new(opener, rest) })
     }
 
     /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the

@@ -2,7 +2,8 @@
 
 use alloc::format;
 use alloc::string::String;
-use proto::channel::ClusterKey;
+use proto::channel::{ClusterKey, Role};
+use spin::Once;
 use zeroize::Zeroizing;
 
 use crate::{boot, config};
@@ -10,12 +11,18 @@ use crate::{boot, config};
 /// The file of fw_cfg.
 const FILE: &str = "opt/ferrolite/key";
 
-/// Returns the cluster key: the launcher's (a file of fw_cfg), or else that of a boot module. Prints its
-/// source. Call once: the text of the key is overwritten.
+/// Returns the node's part of the cluster key: the launcher's (a file of fw_cfg), or else that of a boot
+/// module. The first call prints its source, and overwrites the text and the whole key.
 ///
 /// # Errors
-/// A line for the user: there is no key, or it is malformed.
-pub(crate) fn cluster_key() -> Result<ClusterKey, String> {
+/// A line for the user: there is no key, it is malformed, or it is not for nodes.
+pub(crate) fn cluster_key() -> Result<&'static ClusterKey, String> {
+    static KEY: Once<Result<ClusterKey, String>> = Once::new();
+    let of_node = || read()?.only(Role::Node).map_err(|e| format!("{e}"));
+    KEY.call_once(of_node).as_ref().map_err(Clone::clone)
+}
+
+fn read() -> Result<ClusterKey, String> {
     let of_module = config::take_key();
     if let Some(text) = boot::fw_cfg::read(FILE) {
         let text = Zeroizing::new(text);

@@ -25,7 +25,7 @@ use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
 use crate::{exec, time};
 pub(crate) use key::cluster_key;
-pub(crate) use patience::{check, join};
+pub(crate) use patience::{check, join, retries, tell};
 
 /// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;
@@ -366,6 +366,16 @@ impl Poller for LinkPoller {
         // Bytes that the connection did not accept wait for the peer, whose segments the port announces.
         false
     }
+}
+
+/// Ends a membership, if there is one, with last words. Returns true if there was one.
+pub(crate) fn end_membership(reason: &str) -> bool {
+    if LINK.lock().is_none() {
+        return false;
+    }
+    last_words(reason);
+    *LINK.lock() = None;
+    true
 }
 
 /// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.

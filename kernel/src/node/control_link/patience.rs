@@ -8,12 +8,15 @@ use core::future::poll_fn;
 use core::time::Duration;
 use platform::ControlLink;
 use proto::channel::ClusterKey;
-use proto::{Join, ToManager, Welcome};
+use proto::{Hello, Join, ToManager, Welcome};
 
 use super::join::{Attempt, JoinError, dns_servers, managers};
 use super::{LinkPoller, ManagerLink};
 use crate::net::stack::{Buffers, Stack};
 use crate::{cmdline, exec, former, net, random, time};
+
+/// The buffers of a connection for one message.
+const SMALL_BUFFERS: Buffers = Buffers { receive: 16 << 10, send: 16 << 10 };
 
 /// Checks the settings of an attempt to join.
 ///
@@ -28,7 +31,7 @@ pub(crate) fn check() -> Result<(), String> {
 }
 
 /// Parses `retry=`.
-fn retries() -> Result<bool, String> {
+pub(crate) fn retries() -> Result<bool, String> {
     match cmdline::get("retry").unwrap_or("on") {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -75,20 +78,43 @@ pub(crate) async fn join(
         if why.is_final() || !retries {
             return Err(format!("{why}"));
         }
-        let mut draw = [0; 4];
-        random::fill(&mut draw);
-        let pause = backoff.pause(u32::from_le_bytes(draw));
-        log::error!(
-            "cannot join: {why}; next attempt in {}.{} s",
-            pause.as_secs(),
-            pause.subsec_millis() / 100
-        );
-        match why {
-            // A port that gets its address ends the pause.
-            JoinError::NoAddress(..) => {
-                let _ = net::with_deadline(time::now() + pause, stack.configured()).await;
-            }
-            _ => exec::sleep(pause).await,
+        wait(&mut backoff, stack, &why, "join").await;
+        turn += 1;
+    }
+}
+
+/// Says that an attempt has failed, and waits for the next one.
+async fn wait(backoff: &mut Backoff, stack: &'static Stack, why: &JoinError, what: &str) {
+    let mut draw = [0; 4];
+    random::fill(&mut draw);
+    let pause = backoff.pause(u32::from_le_bytes(draw));
+    log::error!(
+        "cannot {what}: {why}; next attempt in {}.{} s",
+        pause.as_secs(),
+        pause.subsec_millis() / 100
+    );
+    match why {
+        // A port that gets its address ends the pause.
+        JoinError::NoAddress(..) => {
+            let _ = net::with_deadline(time::now() + pause, stack.configured()).await;
+        }
+        _ => exec::sleep(pause).await,
+    }
+}
+
+/// Tells a manager that this node does not start, as soon as one can be reached. DHCP may name it.
+///
+/// # Errors
+/// A line for the user: another attempt would not help.
+pub(crate) async fn tell(stack: &'static Stack, key: &ClusterKey, unfit: &Hello) -> Result<(), String> {
+    let attempt = Attempt { stack, key, buffers: SMALL_BUFFERS, silence: None };
+    let mut backoff = Backoff::default();
+    let mut turn = 0;
+    loop {
+        match attempt.tell(turn, unfit).await {
+            Ok(()) => return Ok(()),
+            Err(why) if why.is_final() => return Err(format!("{why}")),
+            Err(why) => wait(&mut backoff, stack, &why, "tell the manager").await,
         }
         turn += 1;
     }

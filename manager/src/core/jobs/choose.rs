@@ -181,6 +181,10 @@ impl Core {
         let Some(first) = able.first().and_then(|&node| cut(node)) else {
             return Err(Refusal::Final(self.unknown(app)));
         };
+        let able: Vec<NodeId> = able.into_iter().filter(|&node| !self.orders.contains(node)).collect();
+        if able.is_empty() {
+            return Err(Refusal::Final(format!("all nodes with {app} are about to leave")));
+        }
         let (able, wanted) = match &submission.wanted {
             Wanted::Any(0) => (able.clone(), able.len()),
             Wanted::Any(count) => (able, *count),

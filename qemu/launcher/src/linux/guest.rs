@@ -101,6 +101,9 @@ pub struct GuestConfig {
     /// True if the guest has a card on QEMU's user-mode network, `mgmt0` in the guest, where the host is
     /// 10.0.2.2.
     pub management: bool,
+    /// True if the machine has an Intel IOMMU, which the guest turns on. Its virtio devices are not
+    /// behind it.
+    pub iommu: bool,
     /// Files to be put into the guest: the path there, and the file on the host, whose permissions are kept.
     /// A program may be linked to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and
     /// of the packages given to [`Image::build_with`].
@@ -122,6 +125,7 @@ impl Default for GuestConfig {
             module_parameters: Vec::new(),
             reboots: false,
             management: false,
+            iommu: false,
             files: Vec::new(),
             console: None,
             boot_within: Duration::from_secs(90),

@@ -77,6 +77,10 @@ pub(super) fn arguments(
     if let Some(card) = &config.card {
         parts.add_card(card)?;
     }
+    if config.iommu {
+        parts.cmdline.push_str(" intel_iommu=on");
+        parts.devices(["-device", "intel-iommu"]);
+    }
     for parameter in &config.module_parameters {
         write!(parts.cmdline, " {parameter}")?;
     }

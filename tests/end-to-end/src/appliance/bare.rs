@@ -46,7 +46,8 @@ impl Bare {
         let mut command = qemu.command();
         command.args(options.split_ascii_whitespace());
         command.args(rest);
-        command.args(["-display", "none", "-nodefaults", "-no-user-config", "-qmp", "stdio"]);
+        // The machine waits: one that ends at once would end QEMU before it takes the first command.
+        command.args(["-display", "none", "-nodefaults", "-no-user-config", "-qmp", "stdio", "-S"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         let mut child = die_with_this_thread(&mut command).spawn().context("cannot start QEMU")?;
         let commands = child.stdin.take().context("no standard input")?;
@@ -62,6 +63,7 @@ impl Bare {
         let console = console.to_owned();
         let mut bare = Self { child, commands, messages, events: Vec::new(), reader: Some(reader), console };
         bare.execute("qmp_capabilities", &json!({}))?;
+        bare.execute("cont", &json!({}))?;
         Ok(bare)
     }
 

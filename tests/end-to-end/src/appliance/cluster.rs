@@ -311,7 +311,7 @@ fn says(cluster: &Cluster, what: &str) -> Result<()> {
 }
 
 /// Runs a command of the manager, which must fail with one line that contains `what`.
-fn fails(command: &mut Command, what: &str, log: &Path) -> Result<()> {
+pub(super) fn fails(command: &mut Command, what: &str, log: &Path) -> Result<()> {
     let done = tool::run(command, log, LIMIT)?;
     ensure!(!done.status.success(), "it succeeded");
     let lines: Vec<_> = done.output.lines().collect();

@@ -1,6 +1,7 @@
 //! Large machines, and power: what the usual machine of tests does not have.
 
 use super::bare::Bare;
+use super::orders;
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, ensure};
 use lab::cargo::Profile;
@@ -8,10 +9,12 @@ use lab::cluster::Lab;
 use lab::manager::{self, Manager};
 use lab::{image, setup, tool};
 use qemu::Qemu;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// The longest silence of a manager on a busy host.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -29,6 +32,12 @@ pub(super) const MODELS: [(&str, &str); 3] = [
     ("pc", "-machine pc,vmport=off,usb=off"),
     ("q35", "-machine q35,vmport=off,usb=off"),
     ("microvm", "-machine microvm,pcie=on,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off"),
+];
+
+/// Mistakes: the case's name, words of the command line, and the cause that is said.
+const MISTAKES: [(&str, &str, &str); 2] = [
+    ("unknown-key", "manger=10.0.2.2", "command line: unknown key `manger` in `manger=10.0.2.2`"),
+    ("absent-card", "nic=mlx4", "nic=mlx4: this machine has no ConnectX-3"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -49,9 +58,14 @@ pub(crate) fn cases() -> Vec<Case> {
         let check = move |times| move |log: &Path| warm(options, times, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::warm-boot-{model}-5"), check(5)));
         cases.push(Case::new(format!("machine::warm-boot-{model}-100"), check(100)).full_if(true));
+        for (mistake, words, says) in MISTAKES {
+            let check = move |log: &Path| stays(options, words, says, log).map(|()| Outcome::Passed);
+            cases.push(Case::new(format!("machine::{mistake}-does-not-reset-{model}"), check));
+        }
         let check = move |log: &Path| former(options, log).map(|()| Outcome::Passed);
         cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
     }
+    cases.extend(orders::cases());
     cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
     let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
     cases.push(Case::new("machine::crowd-288cpu", crowd).full_if(true));
@@ -189,25 +203,49 @@ fn warm(machine: &str, times: usize, log: &Path) -> Result<()> {
 /// A node panics once it has joined, and its machine is reset: when it joins again, the manager is
 /// told why the former boot ended.
 fn former(machine: &str, log: &Path) -> Result<()> {
-    let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
-    let mut manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
+    let append = "selftest=join selftest_s=100 app=panic nic=softroce";
+    let (mut manager, _bare, _dir) = node(machine, append, &[], log)?;
+    let said =
+        manager.wait_for_line("former boot", LIMIT).context("the manager is not told of the former boot")?;
+    for part in ["node0", "asked for by app=panic"] {
+        ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
+    }
+    Ok(())
+}
+
+/// Starts a manager, and a machine without the debug exit device whose node `node0` knows it. The directory
+/// is the manager's.
+pub(super) fn node(
+    machine: &str,
+    words: &str,
+    rest: &[&str],
+    log: &Path,
+) -> Result<(Manager, Bare, TempDir)> {
+    let dir = TempDir::with_prefix("ferrolite-")?;
+    let manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
     let nics: String = (0..2)
         .map(|n| {
             format!(" -netdev user,id=n{n} -device virtio-net-pci,netdev=n{n},disable-legacy=on,romfile=")
         })
         .collect();
     let options = options(machine, &format!("-smp 1 -m 128M -device virtio-rng-pci{nics}"))?;
-    let append = format!(
-        "selftest=join selftest_s=100 app=panic nic=softroce node=node0 manager=10.0.2.2:{}",
-        manager.port()?
-    );
+    let append = format!("{words} node=node0 manager=10.0.2.2:{}", manager.port()?);
     let key = format!("name=opt/ferrolite/key,file={}", manager.key().display());
-    let rest = ["-append", &append, "-fw_cfg", &key];
-    let _bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
-    let said =
-        manager.wait_for_line("former boot", LIMIT).context("the manager is not told of the former boot")?;
-    for part in ["node0", "asked for by app=panic"] {
-        ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
-    }
+    let rest = [&["-append", &append, "-fw_cfg", &key], rest].concat();
+    let bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
+    Ok((manager, bare, dir))
+}
+
+/// A node with a mistake in its settings says so on its console and to the manager, and its machine is
+/// neither reset nor turned off.
+fn stays(machine: &str, words: &str, says: &str, log: &Path) -> Result<()> {
+    let (mut manager, mut bare, _dir) = node(machine, words, &["-no-reboot"], log)?;
+    bare.says(&format!("this node does not start: {says}"))?;
+    let told = manager.wait_for_line("does not start", LIMIT).context("the manager is not told")?;
+    let told_well = told.contains("the node node0 does not start") && told.contains(says);
+    ensure!(told_well, "the manager says `{told}`");
+    bare.says("the manager knows why this node does not start")?;
+    let status = bare.execute("query-status", &json!({}))?;
+    ensure!(status.get("status").and_then(Value::as_str) == Some("running"), "the machine is {status}");
     Ok(())
 }

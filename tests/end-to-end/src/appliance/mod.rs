@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod consoles;
 pub(crate) mod image;
 pub(crate) mod machine;
+mod orders;
 mod patience;
 pub(crate) mod perftest;
 mod place;

@@ -21,6 +21,9 @@ const GONE: Duration = Duration::from_secs(2);
 struct Call {
     name: &'static str,
     option: &'static str,
+    release: Release,
+    /// True if Linux has turned an IOMMU on.
+    iommu: bool,
     /// The memory of the machine. Linux puts a file as high as it can.
     memory_mib: u32,
     /// The least address at which the stub must find itself, and the greatest.
@@ -28,10 +31,23 @@ struct Call {
 }
 
 const FOUR_GIB: u64 = 1 << 32;
-const CALLS: [Call; 3] = [
-    Call { name: "load", option: "-c", memory_mib: 1024, at: (0, FOUR_GIB) },
-    Call { name: "load-above-4G", option: "-c", memory_mib: 6144, at: (FOUR_GIB, u64::MAX) },
-    Call { name: "file-load", option: "-s", memory_mib: 1024, at: (0, FOUR_GIB) },
+/// Linux 6.1 by `kexec_load`.
+const LOAD: Call = Call {
+    name: "load",
+    option: "-c",
+    release: Release::Host,
+    iommu: false,
+    memory_mib: 1024,
+    at: (0, FOUR_GIB),
+};
+const FILE_LOAD: Call = Call { name: "file-load", option: "-s", ..LOAD };
+const CALLS: [Call; 6] = [
+    LOAD,
+    Call { name: "load-above-4G", memory_mib: 6144, at: (FOUR_GIB, u64::MAX), ..LOAD },
+    FILE_LOAD,
+    Call { name: "load-6.12", release: Release::Trixie, ..LOAD },
+    Call { name: "file-load-6.12", release: Release::Trixie, ..FILE_LOAD },
+    Call { name: "load-6.12-iommu", release: Release::Trixie, iommu: true, ..LOAD },
 ];
 
 pub(super) fn cases(full: bool) -> Vec<Case> {
@@ -44,13 +60,14 @@ pub(super) fn cases(full: bool) -> Vec<Case> {
 
 /// Boots Linux, and from it the boot file, which joins and counts words.
 fn starts(trial: &Trial<'_>, call: Call) -> Result<()> {
-    let image = cx3::image(Release::Host, &["kexec-tools"])?;
+    let image = cx3::image(call.release, &["kexec-tools"])?;
     let network = Network::numbered(1, Plug::Stream(trial.fabric().socket(0).to_owned()));
     let config = GuestConfig {
         name: "linux".into(),
         memory_mib: call.memory_mib,
         network: Some(network),
         management: true,
+        iommu: call.iommu,
         files: vec![
             ("/ferrolite.efi".into(), trial.image("efi", &[])?),
             ("/key".into(), trial.key().to_owned()),
@@ -60,6 +77,9 @@ fn starts(trial: &Trial<'_>, call: Call) -> Result<()> {
         ..GuestConfig::default()
     };
     let mut guest = Guest::boot(&Lab::get()?.qemu, &image, &config)?;
+    if call.iommu {
+        guest.check("test -e /sys/class/iommu/dmar0 && ls /sys/kernel/iommu_groups/0", SOON)?;
+    }
     let words = trial.words()?;
     let load = format!("kexec {} -l /ferrolite.efi --initrd=/key --command-line='{words}'", call.option);
     guest.check(&load, SOON)?;

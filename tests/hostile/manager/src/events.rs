@@ -5,7 +5,10 @@ use crate::input::Input;
 use crate::peers::{RUDE, Submission, join, submit};
 use crate::world::{PIECE, World};
 use manager::core::{ConnId, Event};
-use proto::{FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, ToManager, ToNode};
+use proto::{
+    BootImage, FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, PowerAction, ToManager,
+    ToNode,
+};
 use std::time::Duration;
 
 /// Performs one event.
@@ -113,8 +116,9 @@ fn pick_node(input: &mut Input, world: &World) -> Option<ConnId> {
 fn node_says(input: &mut Input, world: &mut World) {
     let Some(conn) = pick_node(input, world) else { return connect(input, world) };
     let request = 1;
-    match input.below(12) {
+    match input.below(13) {
         0 => beat(world, conn),
+        12 => image(input, world, conn),
         1 => name(input, world, conn),
         2 => {
             let (to, body) = (NodeId(input.below(8) as u16), input.take(9));
@@ -138,6 +142,35 @@ fn node_says(input: &mut Input, world: &mut World) {
         9 => world.say(conn, &ToManager::LastWords { reason: RUDE.into() }),
         10 => world.drop(conn),
         _ => world.node(conn).into_iter().for_each(|node| node.mute = true),
+    }
+}
+
+/// Sends a node's message about an image, which it may not have been sent.
+fn image(input: &mut Input, world: &mut World, conn: ConnId) {
+    let sent = world.node(conn).and_then(|node| node.image).unwrap_or(0);
+    match input.below(6) {
+        0..=2 => world.say(conn, &ToManager::ImageTaken { bytes: sent }),
+        3 => world.say(conn, &ToManager::ImageTaken { bytes: u64::from(input.byte()) << 9 }),
+        4 => world.say(conn, &ToManager::ImageReady),
+        _ => {
+            world.node(conn).into_iter().for_each(|node| node.image = None);
+            world.say(conn, &ToManager::ImageRefused { reason: RUDE.into() });
+        }
+    }
+}
+
+/// Orders something of the machine of a node, or sends a part of an image.
+fn order(input: &mut Input, world: &mut World, conn: ConnId) {
+    let named = world.nodes().nth(input.below(3)).map(|(_, node)| node.name.clone());
+    let node = named.unwrap_or_else(|| RUDE.into());
+    let len = u64::from(input.byte()) << 10;
+    match input.below(4) {
+        0 => world.say(conn, &FromClient::Power { node, action: PowerAction::Reset }),
+        1 => world.say(conn, &FromClient::Boot { node, image: BootImage { len, sha256: [0; 32] } }),
+        _ => {
+            let bytes = vec![1; input.below(1 << 16)];
+            world.say(conn, &FromClient::ImagePiece { bytes });
+        }
     }
 }
 
@@ -211,7 +244,8 @@ fn client_says(input: &mut Input, world: &mut World) {
         world.client();
         return;
     };
-    match input.below(16) {
+    match input.below(17) {
+        16 => order(input, world, conn),
         0..=4 => submission(input, world, conn),
         5 | 6 => end::send_input(world, conn, input.below(1 << 16) as u64 % (PIECE + 2)),
         7 => world.say(conn, &FromClient::Nodes { after: NodeId(input.below(5) as u16) }),

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     pub mute: bool,
     /// True if it was told to leave.
     pub leaves: bool,
+    /// The bytes of an image that it was sent, if it waits for one.
+    pub image: Option<u64>,
 }
 
 /// A node's part of a job.

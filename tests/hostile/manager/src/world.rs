@@ -261,6 +261,16 @@ impl World {
                 assert!(!self.nodes().any(unseen), "settled before all have acknowledged it");
             }
             ToNode::Shutdown => self.node(conn).expect("a member").leaves = true,
+            ToNode::Power(_) => self.machine_is_free(conn),
+            ToNode::Image(_) => {
+                self.machine_is_free(conn);
+                self.node(conn).expect("a member").image = Some(0);
+            }
+            ToNode::ImagePiece { bytes } => {
+                let image = self.node(conn).expect("a member").image.as_mut().expect("an image");
+                *image += bytes.len() as u64;
+            }
+            ToNode::ImageDrop => assert!(self.node(conn).expect("a member").image.take().is_some()),
             ToNode::HeartbeatAck { .. }
             | ToNode::Relayed { .. }
             | ToNode::Name { .. }
@@ -269,6 +279,12 @@ impl World {
             | ToNode::DropDataset { .. } => {}
             job => self.part_heard(conn, job),
         }
+    }
+
+    /// Checks that no order comes to a node that takes part in a job.
+    fn machine_is_free(&mut self, conn: ConnId) {
+        let node = self.node(conn).expect("a member");
+        assert!(node.job.as_ref().is_none_or(|part| part.over), "an order in the middle of a job");
     }
 
     fn welcome(&mut self, conn: ConnId, welcome: &Welcome) {
@@ -286,6 +302,7 @@ impl World {
             job: None,
             mute: false,
             leaves: false,
+            image: None,
         };
         self.peers.insert(conn, Peer::Node(Box::new(node)));
     }
@@ -403,7 +420,9 @@ impl World {
             | ToClient::Jobs(_)
             | ToClient::Cancelled { .. }
             | ToClient::Datasets(_)
-            | ToClient::Dropped { .. } => {}
+            | ToClient::Dropped { .. }
+            | ToClient::ImageTaken { .. }
+            | ToClient::NodeLeft => {}
         }
     }
 }

@@ -1,0 +1,30 @@
+//! Orders to the machine of a node: power-off, reset, and the boot of another image in place.
+
+use serde::{Deserialize, Serialize};
+
+/// A change of a machine's power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PowerAction {
+    /// The machine is turned off.
+    Off,
+    /// The machine is reset.
+    Reset,
+}
+
+/// The description of an image that a machine boots: an ELF file with a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootImage {
+    /// The length, in bytes, from 1 to [`MAX_LEN`](Self::MAX_LEN).
+    pub len: u64,
+    /// The SHA-256 of all bytes.
+    pub sha256: [u8; 32],
+}
+
+impl BootImage {
+    /// The maximum length of an image, in bytes.
+    pub const MAX_LEN: u64 = 64 << 20;
+    /// The maximum length of a piece, in bytes.
+    pub const PIECE: usize = 48 << 10;
+    /// The maximum number of bytes that a client has sent and the node has not taken yet.
+    pub const WINDOW: u64 = 1 << 20;
+}

@@ -1,0 +1,89 @@
+//! Orders of the manager to the machine of a node: power-off, reset, and the boot of another image in place.
+
+use super::bare::Bare;
+use super::cluster::{count_words, fails, wait_for_console};
+use super::machine::{MODELS, node};
+use crate::job::inputs::{Input, Prepared, compare};
+use crate::runner::{Case, Outcome};
+use anyhow::{Context, Result, ensure};
+use lab::appliances::SUCCESS;
+use lab::cluster::Cluster;
+use lab::manager::Manager;
+use lab::{image, setup, tool};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The longest wait for anything on a busy host.
+const LIMIT: Duration = Duration::from_secs(240);
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (model, options) in MODELS {
+        for (action, cause) in [("off", "guest-shutdown"), ("reset", "guest-reset")] {
+            let check = move |log: &Path| power(options, action, cause, log).map(|()| Outcome::Passed);
+            cases.push(Case::new(format!("machine::{action}-by-the-manager-{model}"), check));
+        }
+    }
+    cases.push(Case::new("cluster::boot-by-the-manager", |log| boot(log).map(|()| Outcome::Passed)));
+    cases
+}
+
+/// Waits until this number of nodes are members.
+fn joined(manager: &Manager, count: &str, log: &Path) -> Result<()> {
+    tool::run_ok(manager.client("nodes").args(["--wait", count, "--timeout", "120"]), log, LIMIT).map(|_| ())
+}
+
+/// A node leaves by order of the manager, and its machine is turned off or reset. QEMU tells the cause.
+fn power(machine: &str, action: &str, cause: &str, log: &Path) -> Result<()> {
+    let (mut manager, mut bare, _dir): (_, Bare, _) = node(machine, "nic=softroce", &["-no-reboot"], log)?;
+    joined(&manager, "1", log)?;
+    let other = "no node other has joined";
+    fails(manager.client("power").args([action, "other"]), other, &log.with_extension("other.log"))?;
+    tool::run_ok(manager.client("power").args([action, "node0"]), &log.with_extension("power.log"), LIMIT)?;
+    manager.wait_for_line("is gone: left", LIMIT).context("the node does not leave")?;
+    let data = bare.event("SHUTDOWN")?;
+    let reason = data.get("reason").and_then(|reason| reason.as_str());
+    ensure!(reason == Some(cause), "the machine ended by {data}, not by {cause}");
+    Ok(())
+}
+
+/// Returns the shipped image without symbols.
+fn stripped(log: &Path) -> Result<PathBuf> {
+    let stripped = log.with_extension("elf");
+    setup::binutils()?;
+    tool::output(Command::new("strip").arg("-o").arg(&stripped).arg(image::build()?.elf))?;
+    Ok(stripped)
+}
+
+/// One of two nodes, whose settings and key are in an initrd, boots another image by order of the manager: it
+/// leaves, joins again with the same settings, and does its part of a job. A file that is no image changes
+/// nothing.
+fn boot(log: &Path) -> Result<()> {
+    let mut cluster = Cluster::with_initrd(2, "", "log=debug\n", log)?;
+    cluster.joined(log)?;
+    let (file, said) = (stripped(log)?, log.with_extension("boot.log"));
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let boot = |file: &Path| {
+        let mut boot = cluster.manager.client("boot");
+        boot.arg("node1").arg(file);
+        boot
+    };
+    fails(&mut boot(&input), "node1): this is not a kernel", &said)?;
+    tool::run_ok(&mut boot(&file), &said, LIMIT)?;
+    cluster.manager.wait_for_line("(node1) is gone: left", LIMIT).context("the node does not leave")?;
+    wait_for_console(1, "started by the manager, from a running node", log)?;
+    joined(&cluster.manager, "2", log)?;
+    let output = log.with_extension("out");
+    tool::run_ok(count_words(&cluster, &input, &output).args(["--nodes", "2"]), log, LIMIT)?;
+    compare(&expected, &output, log)?;
+    let console = std::fs::read(log.with_extension("node1.log"))?;
+    let console = String::from_utf8_lossy(&console);
+    for says in ["cluster key by initrd", "settings by initrd: log=debug", "joined as "] {
+        let times = console.matches(says).count();
+        ensure!(times == 2, "node1 says `{says}` {times} times");
+    }
+    tool::run_ok(&mut cluster.manager.client("shutdown"), log, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)
+}
