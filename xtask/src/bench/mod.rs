@@ -11,6 +11,7 @@ mod cx3;
 mod destination;
 mod document;
 pub(crate) mod figures;
+mod floor;
 mod gaps;
 pub(crate) mod guard;
 mod heaps;
