@@ -1,7 +1,7 @@
 //! The [`platform::Platform`] of this kernel: its clock, randomness, executor and memory.
 
 use alloc::sync::Arc;
-use platform::{Instant, Memory, Platform, Task};
+use platform::{Instant, Look, Memory, Platform, Task};
 use spin::Once;
 
 use crate::arch::percpu;
@@ -69,6 +69,10 @@ impl Platform for Machine {
     /// Core 0 drives the RNIC, and has the deadlines that are no core's own (see `node::pollers`).
     fn wake_poller(&self) {
         exec::kick(0);
+    }
+
+    fn poll_in_task(&self) -> Look {
+        if exec::poll_in_task() { Look::Again } else { Look::Yield }
     }
 
     fn memory(&self) -> &dyn Memory {

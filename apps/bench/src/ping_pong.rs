@@ -15,20 +15,21 @@ const WARM_UP: usize = 50;
 /// at which the write is posted, also before the write has completed.
 pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usize) -> Result<Row, JobError> {
     job.barrier("ping-pong").await?;
+    let mine = mine.with_deadline(DEADLINE);
     let rounds = (WARM_UP + samples) as u64;
     let mut halves = Vec::with_capacity(samples);
     if job.rank() == 0 {
         for round in 1..=rounds {
             let begin = job.now();
-            try_join(write(theirs, round), wait_for(job, mine, round)).await?;
+            try_join(write(theirs, round), wait_for(&mine, round)).await?;
             if round > WARM_UP as u64 {
                 halves.push(u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX) / 2);
             }
         }
     } else {
-        wait_for(job, mine, 1).await?;
+        wait_for(&mine, 1).await?;
         for round in 1..rounds {
-            try_join(write(theirs, round), wait_for(job, mine, round + 1)).await?;
+            try_join(write(theirs, round), wait_for(&mine, round + 1)).await?;
         }
         write(theirs, rounds).await?;
         halves.push(0);
@@ -41,18 +42,7 @@ async fn write(theirs: &Lmr, round: u64) -> Result<(), JobError> {
     theirs.write(0, &round.to_ne_bytes()).await.map_err(failed)
 }
 
-/// Polls the first word of this node's region until it equals `round`.
-async fn wait_for(job: &JobContext, mine: &Lmr, round: u64) -> Result<(), JobError> {
-    let deadline = job.now() + DEADLINE;
-    let mut word = [0; 8];
-    loop {
-        mine.read(0, &mut word).await.map_err(failed)?;
-        if u64::from_ne_bytes(word) == round {
-            return Ok(());
-        }
-        if job.now() > deadline {
-            return Err(failed(lite::Error::Deadline));
-        }
-        platform::yield_now().await;
-    }
+/// Looks at the first word of this node's region until it equals `round`.
+async fn wait_for(mine: &Lmr, round: u64) -> Result<(), JobError> {
+    mine.poll_until(0, |word| word == round).await.map(drop).map_err(failed)
 }

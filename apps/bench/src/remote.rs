@@ -1,7 +1,7 @@
 //! Measures reads, writes, calls and atomics: latency with one operation at a time, throughput with several.
 
+use crate::failed;
 use crate::measure::Row;
-use crate::{REGION, failed};
 use alloc::vec;
 use alloc::vec::Vec;
 use futures_util::future::try_join_all;
@@ -91,15 +91,16 @@ pub(crate) async fn measure(
     }));
 
     let rounds = (ENOUGH / size).min(samples * 4).div_ceil(AT_ONCE).max(1);
+    // As in perftest, the memory is taken before the clock starts, and all operations are on the
+    // same bytes of the region, so that both find as much in the processor's caches. Writes also
+    // share their source.
+    let lane = |_| Payload::new(lite, buffer.clone());
+    let mut lanes = try_join_all((0..AT_ONCE).map(lane)).await.map_err(failed)?;
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| write_lane(lite, region, lane, size, rounds)))
-        .await
-        .map_err(failed)?;
+    try_join_all((0..AT_ONCE).map(|_| write_lane(region, &data, rounds))).await.map_err(failed)?;
     rows.push(Row::throughput("write_bw", size, rounds * AT_ONCE, begin, job.now()));
     let begin = job.now();
-    try_join_all((0..AT_ONCE).map(|lane| read_lane(lite, region, lane, size, rounds)))
-        .await
-        .map_err(failed)?;
+    try_join_all(lanes.iter_mut().map(|data| read_lane(region, data, rounds))).await.map_err(failed)?;
     rows.push(Row::throughput("read_bw", size, rounds * AT_ONCE, begin, job.now()));
     Ok(rows)
 }
@@ -126,35 +127,16 @@ fn nanos(job: &JobContext, begin: platform::Instant) -> u64 {
     u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the offset at which a lane works. Lanes do not overlap.
-fn offset(lane: usize) -> u64 {
-    lane as u64 * (REGION / AT_ONCE as u64)
-}
-
-async fn write_lane(
-    lite: &Lite,
-    region: &Lmr,
-    lane: usize,
-    size: usize,
-    rounds: usize,
-) -> Result<(), lite::Error> {
-    let data = Payload::new(lite, vec![lane as u8; size]).await?;
+async fn write_lane(region: &Lmr, data: &Payload, rounds: usize) -> Result<(), lite::Error> {
     for _ in 0..rounds {
-        data.write(region, offset(lane)).await?;
+        data.write(region, 0).await?;
     }
     Ok(())
 }
 
-async fn read_lane(
-    lite: &Lite,
-    region: &Lmr,
-    lane: usize,
-    size: usize,
-    rounds: usize,
-) -> Result<(), lite::Error> {
-    let mut data = Payload::new(lite, vec![0; size]).await?;
+async fn read_lane(region: &Lmr, data: &mut Payload, rounds: usize) -> Result<(), lite::Error> {
     for _ in 0..rounds {
-        data.read(region, offset(lane)).await?;
+        data.read(region, 0).await?;
     }
     Ok(())
 }

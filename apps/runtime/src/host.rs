@@ -2,7 +2,7 @@
 
 use crate::task::Tasks;
 use alloc::sync::Arc;
-use platform::{Instant, Memory, Platform, Task};
+use platform::{Instant, Look, Memory, Platform, Task};
 
 /// A node's platform on which all tasks end with the job.
 pub(crate) struct JobPlatform {
@@ -39,6 +39,10 @@ impl Platform for JobPlatform {
 
     fn wake_poller(&self) {
         self.node.wake_poller();
+    }
+
+    fn poll_in_task(&self) -> Look {
+        self.node.poll_in_task()
     }
 
     fn memory(&self) -> &dyn Memory {

@@ -123,8 +123,26 @@ pub trait Platform: Send + Sync {
     /// own does nothing.
     fn wake_poller(&self) {}
 
+    /// Polls the RNIC and LITE once, on behalf of a task that looks at memory again and again, if
+    /// nothing else waits for the task's processor. Returns what the task must do before its next
+    /// look but one. Call it only in task context, without a lock.
+    fn poll_in_task(&self) -> Look {
+        Look::Later
+    }
+
     /// Returns the node's memory, as devices and peers address it.
     fn memory(&self) -> &dyn Memory;
+}
+
+/// The next step of a task that looks at memory again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Look again at once: nothing else waits for the processor.
+    Again,
+    /// Look once more and then [yield](yield_now): other work waits for the processor, or has come.
+    Yield,
+    /// Look once more and then sleep for a while: this platform does not poll in tasks.
+    Later,
 }
 
 /// Lets other tasks of this processor run: the future is pending once, then ready.

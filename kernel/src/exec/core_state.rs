@@ -52,16 +52,30 @@ pub(super) enum Which {
 }
 
 impl Which {
-    fn has(self, poller: &dyn Poller) -> bool {
+    const fn has(self, listed: &Listed) -> bool {
         match self {
-            Self::Urgent => poller.is_urgent(),
-            Self::Others => !poller.is_urgent(),
-            Self::Interrupt => poller.may_interrupt(),
+            Self::Urgent => listed.is_urgent,
+            Self::Others => !listed.is_urgent,
+            Self::Interrupt => listed.may_interrupt,
         }
     }
 
     fn budget(self) -> u32 {
         if self == Self::Interrupt { INTERRUPT_BUDGET } else { BUDGET }
+    }
+}
+
+/// A poller of a core, with the properties that it had when it was registered.
+struct Listed {
+    poller: Box<dyn Poller>,
+    is_urgent: bool,
+    may_interrupt: bool,
+}
+
+impl Listed {
+    fn new(poller: Box<dyn Poller>) -> Self {
+        let (is_urgent, may_interrupt) = (poller.is_urgent(), poller.may_interrupt());
+        Self { poller, is_urgent, may_interrupt }
     }
 }
 
@@ -81,8 +95,11 @@ pub(super) struct Core {
     /// The time at which the timer fires, in nanoseconds; `u64::MAX` if it is not armed.
     armed: AtomicU64,
     pub timers: IrqMutex<Timers>,
-    pollers: UnsafeCell<Vec<Box<dyn Poller>>>,
-    new_pollers: IrqMutex<Vec<Box<dyn Poller>>>,
+    /// The time of the next turn that calls all pollers and wakes timers, in nanoseconds. Only the
+    /// core itself uses it.
+    next_full_turn: AtomicU64,
+    pollers: UnsafeCell<Vec<Listed>>,
+    new_pollers: IrqMutex<Vec<Listed>>,
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
     /// Iterations of the main loop.
@@ -112,6 +129,7 @@ pub(super) fn install(cpu: usize) {
                 last_poll: AtomicU64::new(0),
                 armed: AtomicU64::new(u64::MAX),
                 timers: IrqMutex::new(Timers::new()),
+                next_full_turn: AtomicU64::new(0),
                 pollers: UnsafeCell::new(Vec::new()),
                 new_pollers: IrqMutex::new(Vec::new()),
                 has_new_pollers: AtomicBool::new(false),
@@ -231,7 +249,7 @@ impl Core {
 
     pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
         log::debug!("poller {}", poller.name());
-        self.new_pollers.lock().push(poller);
+        self.new_pollers.lock().push(Listed::new(poller));
         self.has_new_pollers.store(true, Ordering::Release);
     }
 
@@ -258,13 +276,43 @@ impl Core {
     pub(super) unsafe fn poll(&self, now: Instant, which: Which) -> bool {
         let mut worked = false;
         // SAFETY: the caller's promise: no other code accesses the list.
-        for poller in unsafe { &mut *self.pollers.get() } {
-            if which.has(&**poller) {
-                worked |= poller.poll(now, which.budget());
+        for listed in unsafe { &mut *self.pollers.get() } {
+            if which.has(listed) {
+                worked |= listed.poller.poll(now, which.budget());
             }
         }
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         worked
+    }
+
+    /// Calls the urgent pollers once within a task, if nothing else waits for this core. Returns false if
+    /// something does, or has come; the task must then yield.
+    ///
+    /// # Safety
+    /// Call on this core, in a task that no poller and no other task has called.
+    pub(super) unsafe fn poll_in_task(&self) -> bool {
+        let now = time::now();
+        if self.ready() > 0 || self.is_full_turn_due(now) {
+            return false;
+        }
+        // Interrupts leave the pollers alone meanwhile, as they do in the main loop.
+        self.state.store(Activity::Loop as u8, Ordering::Release);
+        // SAFETY: the main loop is in `run`, where it uses no poller, and interrupts find no task.
+        let worked = unsafe { self.poll(now, Which::Urgent) };
+        self.state.store(Activity::Task as u8, Ordering::Release);
+        // A timer that fired before has not been set again.
+        self.ensure_tick(now);
+        !worked
+    }
+
+    /// Returns true if the main loop must call all pollers and wake timers.
+    pub(super) fn is_full_turn_due(&self, now: Instant) -> bool {
+        now.as_nanos() >= self.next_full_turn.load(Ordering::Relaxed)
+    }
+
+    /// Sets the time from which a full turn is due.
+    pub(super) fn set_full_turn(&self, at: Instant) {
+        self.next_full_turn.store(at.as_nanos(), Ordering::Relaxed);
     }
 
     /// Returns true if the core has pollers.
@@ -283,7 +331,10 @@ impl Core {
     pub(super) unsafe fn next_deadline(&self) -> Instant {
         let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
-        unsafe { &*self.pollers.get() }.iter().map(|p| p.next_deadline()).fold(timers, Instant::min)
+        unsafe { &*self.pollers.get() }
+            .iter()
+            .map(|listed| listed.poller.next_deadline())
+            .fold(timers, Instant::min)
     }
 
     /// Arms all pollers. Returns true if any has work already.
@@ -292,7 +343,7 @@ impl Core {
     /// Call on this core, in its main loop outside of tasks and polls.
     pub(super) unsafe fn arm_all(&self) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { &mut *self.pollers.get() }.iter_mut().any(|p| p.arm())
+        unsafe { &mut *self.pollers.get() }.iter_mut().any(|listed| listed.poller.arm())
     }
 
     /// Records that the local timer has fired.

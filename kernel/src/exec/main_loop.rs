@@ -81,7 +81,6 @@ pub(crate) fn run() -> ! {
     let mut spin = Spin::new();
     let mut idle_since = time::now();
     let mut idle_turn = None;
-    let mut next_full_turn = Instant::ZERO;
     let mut console_waits = false;
     // TCG leaves its execution loop at every PAUSE and acquires QEMU's global lock when it re-enters. QEMU's
     // I/O thread then waits for that lock, which delays the very event for which the core spins.
@@ -95,7 +94,7 @@ pub(crate) fn run() -> ! {
             spin.after_turn(from, now);
         }
         let mut worked = false;
-        if now >= next_full_turn {
+        if core.is_full_turn_due(now) {
             // SAFETY: this is the core's main loop, outside of tasks and pollers.
             worked |= unsafe {
                 core.adopt_pollers();
@@ -104,7 +103,7 @@ pub(crate) fn run() -> ! {
             worked |= fire_timers(core, now);
             console_waits = index == 0 && console::poll();
             // More work for the same pollers may wait, or come at once.
-            next_full_turn = if worked { Instant::ZERO } else { now + FULL_TURN };
+            core.set_full_turn(if worked { Instant::ZERO } else { now + FULL_TURN });
         }
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         worked |= unsafe { core.poll(now, Which::Urgent) };
@@ -121,7 +120,7 @@ pub(crate) fn run() -> ! {
                 idle_since = time::now();
                 spin.after_halt(idle_since, halted, max_spin(core));
             }
-            next_full_turn = Instant::ZERO;
+            core.set_full_turn(Instant::ZERO);
         }
     }
 }

@@ -114,6 +114,15 @@ pub(crate) fn kick(cpu: usize) {
     }
 }
 
+/// Calls the urgent pollers of this processor once, on behalf of the task that it runs, and so
+/// spares the task a turn of the main loop. Returns false if other work waits for the processor;
+/// the task must then yield.
+pub(crate) fn poll_in_task() -> bool {
+    let core = core_state::core(arch::this_cpu_index()).filter(|core| core.state() == Activity::Task);
+    // SAFETY: this core is in a task. Pollers call no task, and tasks do not call each other.
+    core.is_some_and(|core| unsafe { core.poll_in_task() })
+}
+
 /// Starts a task on core `cpu`. Dropping the handle cancels the task; detach it to let it run.
 ///
 /// # Panics

@@ -1,6 +1,7 @@
 //! Tests that an idle machine halts, and that polls continue while a task computes.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -145,6 +146,32 @@ impl Poller for Watch {
     }
 }
 
+/// The number of times that the other task sleeps in [`polls_in_task`].
+const SLEEPS: u64 = 20;
+
+/// Polls within a task until another task of the core, which sleeps between its steps, has ended: timers and
+/// tasks do not wait for a task that looks at memory. Returns the number of polls.
+async fn polls_in_task() -> Result<u64, String> {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counted = steps.clone();
+    let sleeper = exec::spawn_on(0, "sleeper", async move {
+        for _ in 0..SLEEPS {
+            exec::sleep(Duration::from_millis(1)).await;
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut polls = 0;
+    while steps.load(Ordering::Relaxed) < SLEEPS {
+        while exec::poll_in_task() {
+            polls += 1;
+        }
+        platform::yield_now().await;
+    }
+    sleeper.await;
+    ensure!(polls > 0, "a task that looks at memory did not poll");
+    Ok(polls)
+}
+
 /// Computes in a task without `await` while a poller on the same core records its calls.
 ///
 /// The test judges the number of polls, and the median time for which the task ran after a poll without
@@ -162,6 +189,7 @@ pub(super) async fn progress() -> Outcome {
     while calls.load(Ordering::Relaxed) == 0 {
         exec::sleep(Duration::from_millis(1)).await;
     }
+    let looks = polls_in_task().await?;
     let before = exec::stats(0).unwrap_or_default().interrupt_polls;
     let mut now = time::now();
     let end = now + length;
@@ -181,7 +209,7 @@ pub(super) async fn progress() -> Outcome {
     let (median, p99) = (g.running.percentile(50), g.running.percentile(99));
     let figures = alloc::format!(
         "{polls} polls from interrupts in {} s of computing; ran without a poll for {} us median, {} us p99, {} us at most; \
-         gap on this host {} us p99, {} us at most",
+         gap on this host {} us p99, {} us at most; {looks} polls in a task",
         length.as_secs(),
         median.as_micros(),
         p99.as_micros(),

@@ -6,6 +6,7 @@ use super::issuer::Issuer;
 use super::layout::Location;
 use super::mapped::Mapping;
 use super::notify::Notification;
+use super::watch::Word;
 use crate::base::own::{Hold, OwnPiece};
 use crate::base::qos::{Class, MemoryCharge, Priority, Share};
 use crate::base::scope::Scoped;
@@ -434,6 +435,35 @@ impl Lmr {
         message: &[u8],
     ) -> Result<(), Error> {
         Notification { lmr: self, offset, data, port, message }.send().await
+    }
+
+    /// Looks at the 8 bytes at `offset` (native endian) again and again until `is_wanted` returns true for
+    /// them, and returns them.
+    ///
+    /// This is the quickest way to notice a peer's write, and a busy wait: the processor does not
+    /// halt meanwhile. If the word is in this node's memory, the task looks at that. It lets other
+    /// tasks run whenever they are ready. Otherwise each look is a [`read`](Self::read), and there
+    /// are pauses. A waiter that has time opens a mailbox, and the writer uses
+    /// [`write_notify`](Self::write_notify).
+    ///
+    /// # Errors
+    /// Those of a read; `Misaligned` unless `offset` is a multiple of 8; `Deadline` if no look until then has
+    /// found what is wanted.
+    ///
+    /// ```
+    /// # use lite::{Error, Lmr};
+    /// # async fn example(own: &Lmr) -> Result<(), Error> {
+    /// let turn = own.poll_until(0, |turn| turn >= 7).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn poll_until(
+        &self,
+        offset: u64,
+        is_wanted: impl FnMut(u64) -> bool + Send,
+    ) -> Result<u64, Error> {
+        let deadline = self.deadline();
+        Word::new(self, offset)?.poll(is_wanted, deadline).await
     }
 
     /// Sets `len` bytes from `offset` to `byte`. The region's node does it. It counts as an operation

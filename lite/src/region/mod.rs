@@ -27,6 +27,7 @@ mod rights;
 mod serve;
 mod slow_path;
 mod vector;
+mod watch;
 
 pub use handle::Lmr;
 pub(crate) use issuer::Issuer;

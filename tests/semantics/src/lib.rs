@@ -60,6 +60,7 @@ macro_rules! each_case {
                 admin_is_granted_like_other_rights, the_master_hands_over;
             one_sided:
                 any_length_at_any_offset, here_means_the_same_as_there, what_is_written_is_there_for_all,
+                who_looks_sees_what_is_written,
                 memset_takes_any_byte_and_range, copies_go_between_any_two_regions,
                 a_copy_does_not_pass_through_who_asks, memmove_overlaps_as_in_c,
                 overlap_is_of_regions_not_of_handles, many_operations_at_once, a_handle_has_a_deadline,

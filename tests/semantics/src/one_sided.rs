@@ -1,6 +1,6 @@
 //! Reads, writes, memset and copies: any offset, any length, any node.
 
-use crate::context::{Context, RW, SHARED, all_of, pattern};
+use crate::context::{BRIEF, Context, RW, SHARED, all_of, pattern};
 use crate::failure::{Failure, Outcome, ensure, fails, refused, same, same_bytes};
 use alloc::format;
 use alloc::vec;
@@ -93,6 +93,36 @@ pub(crate) async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
         own.free().await?;
     }
     Ok(())
+}
+
+/// A node that looks at a word until it has changed sees what another node has written, whether the word is
+/// here or there.
+pub(crate) async fn who_looks_sees_what_is_written(cx: &Context) -> Outcome {
+    const ROUNDS: u64 = 20;
+    let own = cx.lite.alloc(cx.me(), 4096, SHARED).await?;
+    own.publish(&cx.name_of("words", cx.rank())).await?;
+    let next = cx.lite.map_wait(&cx.name_of("words", (cx.rank() + 1) % cx.count()), RW).await?;
+    cx.meet().await?;
+    // A round passes from node to node: each waits for its word, and then writes the word of the next.
+    for round in 1..=ROUNDS {
+        if cx.rank() > 0 {
+            same(own.poll_until(8, |word| word >= round).await?, round)?;
+        }
+        next.write(8, &round.to_ne_bytes()).await?;
+        if cx.rank() == 0 {
+            same(own.poll_until(8, |word| word >= round).await?, round)?;
+        }
+    }
+    // The word of the next node has been written by this one.
+    same(next.poll_until(8, |word| word == ROUNDS).await?, ROUNDS)?;
+    for region in [&own, &next] {
+        fails(region.with_deadline(BRIEF).poll_until(8, |word| word > ROUNDS).await, Error::Deadline)?;
+        fails(region.poll_until(4, |_| true).await, Error::Misaligned)?;
+        fails(region.poll_until(4096, |_| true).await, Error::OutOfBounds)?;
+    }
+    cx.meet().await?;
+    own.clone().free().await?;
+    fails(own.poll_until(8, |_| true).await, Error::Freed)
 }
 
 /// memset accepts any byte, offset and length.

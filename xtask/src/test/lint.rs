@@ -14,6 +14,18 @@ use std::time::Duration;
 /// The longest silence of a compiler.
 pub(super) const SILENCE: Duration = Duration::from_secs(600);
 
+/// The crates of the host's workspace that do not forbid unsafe code. None of applications and of LITE is
+/// among them.
+const UNSAFE: [&str; 7] = [
+    "drivers/ibverbs",
+    "drivers/roce",
+    "drivers/virtqueue",
+    "host/capi",
+    "qemu/connectx3",
+    "qemu/fabric",
+    "qemu/launcher",
+];
+
 /// The workspaces, which no single cargo invocation may mix.
 #[derive(Clone, Copy)]
 enum Workspace {
@@ -77,6 +89,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(doc.compiles(workspace.lane()));
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
+    cases.push(Case::new("lint::unsafe-code", unsafe_code));
     cases.push(Case::new("lint::language", language_budgets));
     cases
         .push(Case::new("lint::cycles", |_| language::cycles("", &mut io::sink()).map(|()| Outcome::Passed)));
@@ -137,11 +150,8 @@ fn section<'a>(manifest: &'a str, heading: &str) -> Vec<&'a str> {
 /// Checks that a library without a test program (`test = false`) has no test in `src/`, because such a test
 /// would never run.
 fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
-    let workspace = std::fs::read_to_string(paths::root().join("Cargo.toml"))?;
-    let members = workspace.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
-    let (members, _) = members.context("Cargo.toml lists no members")?;
     let mut left_out = Vec::new();
-    for member in members.split('"').skip(1).step_by(2) {
+    for member in members()? {
         let manifest = paths::root().join(member).join("Cargo.toml");
         let text = std::fs::read_to_string(&manifest)?;
         let without = text.split("[lib]").nth(1).is_some_and(|lib| {
@@ -157,6 +167,32 @@ fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
     }
     ensure!(left_out.is_empty(), "tests that never run: {}", left_out.join(", "));
     Ok(Outcome::Passed)
+}
+
+/// Checks that each library and program but those of [`UNSAFE`] forbids unsafe code.
+fn unsafe_code(_log: &Path) -> Result<Outcome> {
+    let mut lacking = Vec::new();
+    for member in members()?.into_iter().filter(|member| !UNSAFE.contains(&&**member)) {
+        let source = paths::root().join(&member).join("src");
+        let roots = ["lib.rs", "main.rs"].map(|name| source.join(name));
+        let mut roots = roots.iter().filter(|root| root.exists()).peekable();
+        ensure!(roots.peek().is_some(), "{member} has neither a library nor a program");
+        for root in roots {
+            if !std::fs::read_to_string(root)?.lines().any(|line| line == "#![forbid(unsafe_code)]") {
+                lacking.push(root.display().to_string());
+            }
+        }
+    }
+    ensure!(lacking.is_empty(), "unsafe code is not forbidden by {}", lacking.join(", "));
+    Ok(Outcome::Passed)
+}
+
+/// Returns the directories of the workspace's crates.
+fn members() -> Result<Vec<String>> {
+    let workspace = std::fs::read_to_string(paths::root().join("Cargo.toml"))?;
+    let members = workspace.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
+    let (members, _) = members.context("Cargo.toml lists no members")?;
+    Ok(members.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
 fn check(command: &mut Command, log: &Path) -> Result<Outcome> {

@@ -63,17 +63,15 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             Event::Completion { cqn } => {
                 // The numbers of a virtual function's queues follow no pattern, and few queues are armed, so
                 // a search is right.
-                let named = |slot: &&CqSlot<R, H::Block>| slot.number.load(Ordering::Relaxed) == cqn;
-                if let Some(slot) = self.cqs.iter().find(named)
-                    && let Some(cq) = slot.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
-                {
-                    cq.on_event();
+                let named = |slot: &&CqSlot<H::Block>| slot.number.load(Ordering::Acquire) == cqn;
+                if let Some(slot) = self.cqs.iter().find(named) {
+                    slot.events.fetch_add(1, Ordering::Relaxed);
                 } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
-                    packets.cq.on_event();
+                    packets.cq.on_events(1);
                 } else if let Some(frames) =
                     self.frames.lock().as_mut().filter(|frames| frames.packets.cq.number() == cqn)
                 {
-                    frames.packets.cq.on_event();
+                    frames.packets.cq.on_events(1);
                 }
             }
             Event::CqError { cqn } => {

@@ -31,7 +31,9 @@ use lock_api::{Mutex, RawMutex};
 use platform::Instant;
 use verbs::{CqId, Gid};
 
-/// A card that is up. `R` is the lock of its queues: in the kernel, one that masks interrupts.
+/// A card that is up. `R` is the lock of what both tasks and interrupts wait for: in the kernel, one that
+/// masks interrupts. Interrupts wait for no queue pair and no completion queue, and take the event queue only
+/// if it is free, so the data path has locks that mask nothing.
 pub struct Mlx4<H: Hardware, R> {
     hw: H,
     config: Config,
@@ -42,9 +44,9 @@ pub struct Mlx4<H: Hardware, R> {
     /// The key that peers name.
     remote_key: AtomicU32,
     control: spin::Mutex<ControlState<H::Block>>,
-    slots: Box<[QpLock<R, H::Block>; SLOTS]>,
-    cqs: Box<[CqSlot<R, H::Block>]>,
-    eq: Mutex<R, Eq<H::Block>>,
+    slots: Box<[QpLock<H::Block>; SLOTS]>,
+    cqs: Box<[CqSlot<H::Block>]>,
+    eq: spin::Mutex<Eq<H::Block>>,
     /// The counts of destroyed queue pairs.
     destroyed_posts: spin::Mutex<PostCounts>,
     /// The agent for subnet management, on an InfiniBand port.
@@ -66,23 +68,35 @@ struct EventCounts {
     cq_errors: AtomicU64,
 }
 
-type QpLock<R, B> = Mutex<R, Option<Box<Qp<B>>>>;
+type QpLock<B> = spin::Mutex<Option<Box<Qp<B>>>>;
+
+/// The number of no completion queue.
+const NO_NUMBER: u32 = u32::MAX;
 
 /// A slot for a completion queue.
-struct CqSlot<R, B> {
-    /// The card's number of the completion queue that is in this slot, or was last.
+struct CqSlot<B> {
+    /// The card's number of the completion queue that is in this slot, or [`NO_NUMBER`].
     number: AtomicU32,
-    queue: Mutex<R, Option<Box<Cq<B>>>>,
+    /// The number of events since the queue was last armed. An interrupt counts them, without the lock.
+    events: AtomicU32,
+    queue: spin::Mutex<Option<Box<Cq<B>>>>,
 }
 
-impl<R: RawMutex, B: Block> CqSlot<R, B> {
-    fn empty() -> Self {
-        Self { number: AtomicU32::new(u32::MAX), queue: Mutex::new(None) }
+impl<B: Block> CqSlot<B> {
+    const fn empty() -> Self {
+        Self { number: AtomicU32::new(NO_NUMBER), events: AtomicU32::new(0), queue: spin::Mutex::new(None) }
     }
 
-    fn put(&self, cq: Cq<B>) {
-        self.number.store(cq.number(), Ordering::Relaxed);
-        *self.queue.lock() = Some(cq.into());
+    fn put(&self, cq: Box<Cq<B>>) {
+        let number = cq.number();
+        *self.queue.lock() = Some(cq);
+        self.name(number);
+    }
+
+    /// Counts events of the completion queue of that number from now on.
+    fn name(&self, number: u32) {
+        self.events.store(0, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
     }
 }
 
@@ -94,14 +108,14 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// respond.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
         let (Started { control, card, eq, agent, frames, link }, saved) = bringup::start(&hw, config)?;
-        let locks = || core::iter::repeat_with(|| Mutex::new(None));
+        let locks = || core::iter::repeat_with(|| spin::Mutex::new(None));
         let slots: Box<[_]> = locks().take(SLOTS).collect();
         let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
         let driver = Self {
             control: spin::Mutex::new(control),
             slots,
             cqs: core::iter::repeat_with(CqSlot::empty).take(MAX_CQS).collect(),
-            eq: Mutex::new(eq),
+            eq: spin::Mutex::new(eq),
             destroyed_posts: spin::Mutex::default(),
             agent: Mutex::new(agent),
             frames: Mutex::new(frames),
@@ -206,7 +220,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    fn cq(&self, id: CqId) -> Option<&CqSlot<R, H::Block>> {
+    fn cq(&self, id: CqId) -> Option<&CqSlot<H::Block>> {
         self.cqs.get(usize::from(id.0))
     }
 }

@@ -147,7 +147,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         for (index, slot) in (0..).zip(&self.cqs) {
             if let Some(cq) = slot.queue.lock().as_deref_mut() {
                 control.recreate_cq(CqId(index), cq)?;
-                slot.number.store(cq.number(), Ordering::Relaxed);
+                slot.name(cq.number());
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The [`Rnic`] implementation of the driver.
 
-use super::{Mlx4, QpLock};
+use super::{Mlx4, NO_NUMBER, QpLock};
 use crate::config::{Layer, Remote};
 use crate::datapath::ring::{QpRings, Shape};
 use crate::datapath::wqe::{ListCheck, MAX_ELEMENTS, MAX_INLINE, PostLimits};
@@ -30,7 +30,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.link.lock().mtu
     }
 
-    fn slot(&self, number: QpNum) -> Option<&QpLock<R, H::Block>> {
+    fn slot(&self, number: QpNum) -> Option<&QpLock<H::Block>> {
         self.slots.get(QpRings::<H::Block>::slot_of(number))
     }
 
@@ -135,7 +135,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
         self.check_alive()?;
         let (id, cq) = self.with_control(|control| control.create_cq(options))?;
-        self.cq(id).ok_or(VerbsError::NoResources)?.put(cq);
+        self.cq(id).ok_or(VerbsError::NoResources)?.put(cq.into());
         Ok(id)
     }
 
@@ -151,9 +151,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
                 slot.take()
             };
             let Some(cq) = taken else { return Err(VerbsError::NotFound) };
+            lock.name(NO_NUMBER);
             control.destroy_cq(id, &cq).inspect_err(|_| {
                 // The card may still write into its memory.
-                *lock.queue.lock() = Some(cq);
+                lock.put(cq);
             })
         })
     }
@@ -263,7 +264,8 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn arm(&self) -> bool {
         let mut waits = false;
         for slot in &self.cqs {
-            if let Some(cq) = &*slot.queue.lock() {
+            if let Some(cq) = slot.queue.lock().as_deref_mut() {
+                cq.on_events(slot.events.swap(0, Ordering::Relaxed));
                 waits |= cq.arm(&self.hw);
             }
         }

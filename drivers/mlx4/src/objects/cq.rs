@@ -137,8 +137,9 @@ impl<'a, B: Block> Entries<'a, B> {
     fn take(&mut self, out: &mut [Completion]) -> usize {
         let mut taken = 0;
         loop {
-            taken += self.take_sends(out.get_mut(taken..).unwrap_or_default());
-            if out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
+            let (sends, is_empty) = self.take_sends(out.get_mut(taken..).unwrap_or_default());
+            taken += sends;
+            if is_empty || out.get_mut(taken).and_then(|out| self.next(out)).is_none() {
                 return taken;
             }
             taken += 1;
@@ -146,14 +147,19 @@ impl<'a, B: Block> Entries<'a, B> {
     }
 
     /// Consumes the next entries as long as they are of successful send work of the last queue pair. This is
-    /// most of all entries, so they have a loop without calls.
+    /// most of all entries, so they have a loop without calls. Returns their number, and true if the card has
+    /// written no more.
     #[inline(never)]
-    fn take_sends(&mut self, out: &mut [Completion]) -> usize {
-        let Some(queue) = self.queues.get(self.last).and_then(Option::as_deref) else { return 0 };
+    fn take_sends(&mut self, out: &mut [Completion]) -> (usize, bool) {
+        let Some(queue) = self.queues.get(self.last).and_then(Option::as_deref) else { return (0, false) };
         let mut sends = queue.sends_in_flight();
         let mut consumer = self.consumer;
+        let mut is_empty = false;
         for out in out {
-            let Some(cqe) = self.entry(consumer) else { break };
+            let Some(cqe) = self.entry(consumer) else {
+                is_empty = true;
+                break;
+            };
             if cqe.qp() != queue.number() || queue.complete_success(&mut sends, cqe, out).is_none() {
                 break;
             }
@@ -161,7 +167,7 @@ impl<'a, B: Block> Entries<'a, B> {
         }
         self.retired = self.retired.wrapping_add(sends.finish());
         let before = core::mem::replace(&mut self.consumer, consumer);
-        consumer.wrapping_sub(before) as usize
+        (consumer.wrapping_sub(before) as usize, is_empty)
     }
 
     /// Consumes entries up to the next completion, writes that to `out`, and returns its entry. Entries
@@ -389,9 +395,9 @@ impl<B: Block> Cq<B> {
         false
     }
 
-    /// Counts an event of this queue.
-    pub(crate) const fn on_event(&mut self) {
-        self.sequence = self.sequence.wrapping_add(1);
+    /// Counts events of this queue.
+    pub(crate) const fn on_events(&mut self, count: u32) {
+        self.sequence = self.sequence.wrapping_add(count);
     }
 
     /// Returns the number of entries without a work request.
