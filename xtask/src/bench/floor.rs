@@ -120,6 +120,6 @@ mod tests {
         assert!(sample(&printed[..2]).is_err());
         let ours = [Some(20.0); linux_pair::FIGURES.len()];
         let rows = table(&[floor], &[ours], &[ours]).rows;
-        assert_eq!(rows[0][1..], ["10", "20", "us", "0.50", "2.0"]);
+        assert_eq!(rows[0][1..], ["10.0", "20.0", "us", "0.50", "2.00"]);
     }
 }
