@@ -199,6 +199,12 @@ impl Queue {
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
+    /// Shows the device the buffers passed since the last time, without a kick. A device that looks at the
+    /// queue takes them at once. [`publish`](Self::publish) must follow, for a device that waits for a kick.
+    pub fn expose(&mut self) {
+        self.u16_at(self.layout.avail + 2).store(self.avail_idx, Ordering::Release);
+    }
+
     /// Shows the device the buffers passed since the last time. Returns true if the device needs a kick: also
     /// for earlier buffers, if it has asked for one since.
     ///

@@ -177,6 +177,21 @@ fn a_request_that_was_read_too_early_is_found_by_the_next_turn() {
     }
 }
 
+#[test]
+fn an_exposed_buffer_is_seen_and_still_causes_its_kick() {
+    for event_idx in [false, true] {
+        let (_memory, mut q, mut d) = pair(8, event_idx);
+        q.give(0);
+        assert!(d.next().is_none());
+        q.expose();
+        assert_eq!(d.next().map(|(id, ..)| id), Some(0));
+        q.give(1);
+        q.expose();
+        assert!(q.publish(), "a device that has asked for a kick gets one");
+        assert!(!q.publish(), "once is enough");
+    }
+}
+
 proptest! {
     /// In any order of steps, buffers arrive in the order in which the device returned them, and none is
     /// lost.

@@ -32,7 +32,8 @@ pub(crate) trait Transmit: Send {
     /// Returns a buffer for a frame of `len` bytes, or `None` if there is no room or the frame is too long
     /// for the device. Its content is sent by [`send`](Self::send), or not at all.
     fn buffer(&mut self, len: usize) -> Option<&mut [u8]>;
-    /// Queues the first `len` bytes of the last [`buffer`](Self::buffer) as a frame.
+    /// Queues the first `len` bytes of the last [`buffer`](Self::buffer) as a frame. A device that looks for
+    /// frames may take it at once; [`flush`](Self::flush) must follow for any other.
     ///
     /// # Panics
     /// Panics if there was no such buffer.

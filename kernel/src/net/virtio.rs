@@ -208,6 +208,7 @@ impl Transmit for Transmitter {
         }
         self.queue.set_len(id, (HEADER + len) as u32);
         self.queue.give(id);
+        self.queue.expose();
         self.frames += 1;
     }
 

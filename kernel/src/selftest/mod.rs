@@ -24,10 +24,12 @@
 //! | `speed` | cost of copies, allocations, spawns, the clock |
 //! | `heaps` | cost of allocations alone |
 //! | `net` | two machines resolve each other on the fabric and exchange full frames |
+//! | `echo` | times and rates of raw frames between two machines |
 //! | `tcp` | throughput and round trips of TCP with a server at `manager=` |
 //! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
 //! | `panic`, `panic2`, `deadlock`, `fault`, `oom`, `stackoverflow`, `overrun` | fatal failures |
 
+mod echo;
 mod failures;
 mod fpu;
 mod heap;
@@ -82,6 +84,7 @@ pub(crate) async fn run(name: &str) {
         "speed" => speed::run().await,
         "heaps" => speed::heaps(),
         "net" => net::fabric().await,
+        "echo" => echo::run().await,
         "tcp" => net::tcp().await,
         "join" => net::join().await,
         "panic" => failures::panic(),

@@ -1,5 +1,6 @@
 //! The switching thread: waits for frames at the ports and moves them.
 
+use super::attention::Attention;
 use super::capture::Capture;
 use super::port::{Front, MAX_FRAME, PREFIX, Peer, Port, SendError, front};
 use super::stream::Stream;
@@ -44,8 +45,9 @@ pub(crate) struct Engine {
     buffer: Vec<u8>,
     /// For each port, the parts of the buffer that go to it.
     outgoing: Vec<Vec<Range<usize>>>,
-    /// Ports whose rings still contained frames at the end of their turn.
+    /// Ports whose rings still contained frames at the end of their turn, or are looked at without a kick.
     unfinished: Vec<usize>,
+    attention: Attention,
     /// The number of connections of machines so far.
     generations: u64,
 }
@@ -79,6 +81,7 @@ impl Engine {
             started: Instant::now(),
             buffer: vec![0; BUFFER.max(2 * (MAX_FRAME + PREFIX))],
             unfinished: Vec::new(),
+            attention: Attention::new(),
             generations: 0,
         })
     }
@@ -91,6 +94,9 @@ impl Engine {
         loop {
             events.clear();
             let timeout = self.timeout();
+            if self.unfinished.is_empty() {
+                self.attention.end();
+            }
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("epoll_wait"),
@@ -210,6 +216,7 @@ impl Engine {
         vhost::spawn(n, self.generations, connection, self.commands.clone())
             .context("cannot start a thread")?;
         self.ports[n].peer = Peer::Machine(Box::new(Machine::new(self.generations, ours)));
+        self.count_machines();
         Ok(())
     }
 
@@ -271,7 +278,13 @@ impl Engine {
         }
         self.ports[n].peer = Peer::Absent;
         self.table.forget(n);
+        self.count_machines();
         Ok(())
+    }
+
+    fn count_machines(&mut self) {
+        let is_machine = |port: &&Port| matches!(port.peer, Peer::Machine(_));
+        self.attention.set_machines(self.ports.iter().filter(is_machine).count());
     }
 
     /// Delivers waiting frames after a machine has provided buffers.
@@ -288,36 +301,45 @@ impl Engine {
     fn empty_ring(&mut self, n: usize) -> Result<()> {
         for _ in 0..BATCHES {
             match self.move_batch(n) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(Turn::Continues) => {}
+                Ok(Turn::Ends) => return Ok(()),
+                Ok(Turn::Repeats) => break,
                 Err(BatchError::Broken) => return self.give_up(n, Side::Transmit),
                 Err(BatchError::Failed(e)) => return Err(e),
             }
         }
-        self.unfinished.push(n);
+        if !self.unfinished.contains(&n) {
+            self.unfinished.push(n);
+        }
         Ok(())
     }
 
-    /// Moves one batch of frames. Returns whether there may be more.
-    fn move_batch(&mut self, n: usize) -> Result<bool, BatchError> {
+    /// Moves one batch of frames.
+    fn move_batch(&mut self, n: usize) -> Result<Turn, BatchError> {
         let port = &mut self.ports[n];
-        let Peer::Machine(machine) = &mut port.peer else { return Ok(false) };
-        let Some(ring) = &mut machine.transmit else { return Ok(false) };
+        let Peer::Machine(machine) = &mut port.peer else { return Ok(Turn::Ends) };
+        let Some(ring) = &mut machine.transmit else { return Ok(Turn::Ends) };
         ring.ignore()?;
         let taken = ring.take(&mut self.buffer)?;
-        port.counters.reads += 1;
+        port.counters.reads += u64::from(taken.frames > 0);
         port.counters.dropped_invalid += taken.invalid;
         if taken.filled > 0 {
+            self.attention.note(taken.frames, Instant::now);
             let buffer = std::mem::take(&mut self.buffer);
             let moved = self.forward(n, &buffer[..taken.filled]);
             self.buffer = buffer;
             moved.map_err(BatchError::Failed)?;
         }
         // Forwarding may have ended this machine's connection.
-        let Peer::Machine(machine) = &mut self.ports[n].peer else { return Ok(false) };
-        let Some(ring) = &mut machine.transmit else { return Ok(false) };
+        let Peer::Machine(machine) = &mut self.ports[n].peer else { return Ok(Turn::Ends) };
+        let Some(ring) = &mut machine.transmit else { return Ok(Turn::Ends) };
         ring.call()?;
-        Ok(!taken.empty || ring.listen()?)
+        Ok(match taken.empty {
+            false => Turn::Continues,
+            true if self.attention.is_paid(Instant::now) => Turn::Repeats,
+            true if ring.listen()? => Turn::Continues,
+            true => Turn::Ends,
+        })
     }
 
     fn serve(&mut self, n: usize, ready: epoll::EventFlags) -> Result<()> {
@@ -467,6 +489,16 @@ impl Engine {
         let now = self.now();
         self.capture.as_mut().map_or(Ok(()), |capture| capture.flush(now, at_once))
     }
+}
+
+/// The continuation of a port's turn after a batch.
+enum Turn {
+    /// There may be more frames.
+    Continues,
+    /// The ring is empty, and is looked at again without a kick.
+    Repeats,
+    /// The ring is empty, and the machine sends a kick with the next frame; or there is no ring.
+    Ends,
 }
 
 /// The reason why a batch was not moved.

@@ -37,8 +37,9 @@ const RATES: usize = 4;
 /// One run of one side, in the order of [`FIGURES`]. A figure that could not be measured is absent.
 pub(super) type Sample = [Option<f64>; FIGURES.len()];
 
-/// Small messages over which a rate is measured, for each operation of a latency.
-pub(super) const RATE_FACTOR: u32 = 5;
+/// The number of small messages over which a rate is measured, for each operation of a latency.
+/// QEMU translates the code during the first of them.
+pub(super) const RATE_FACTOR: u32 = 20;
 
 /// Measures all figures. `run` runs a program with options and returns the client's output. A figure that
 /// fails is absent, and the reason is printed.

@@ -11,6 +11,7 @@ mod cx3;
 mod destination;
 mod document;
 pub(crate) mod figures;
+mod floor;
 mod gaps;
 pub(crate) mod guard;
 mod heaps;
@@ -45,7 +46,7 @@ mod words;
 pub(crate) use table::Table;
 
 use crate::output;
-use ::lab::interrupt;
+use ::lab::{interrupt, paths};
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -57,6 +58,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use target::Target;
 use tempfile::NamedTempFile;
+
+/// The page with the tables of all parts.
+const TABLES: &str = "docs/performance/tables.md";
 
 /// `cargo xtask bench` and its optional command.
 #[derive(Args, Clone, Debug)]
@@ -257,6 +261,12 @@ fn write_json(figures: &impl Serialize, file: NamedTempFile, path: &Path) -> Res
     std::fs::write(file.path(), text).with_context(context)?;
     file.persist(path).with_context(context)?;
     Ok(())
+}
+
+/// Measures the tables of [`TABLES`] and writes them into the page.
+fn write_tables() -> Result<()> {
+    let markdown = Some(paths::root().join(TABLES));
+    all(&Options { runs: None, only: Vec::new(), quick: false, json: None, markdown, strict: false })
 }
 
 fn all(options: &Options) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `cargo xtask bench softroce`: compares the appliance's SoftRoCE with Linux rdma_rxe, in turn, in equal
 //! machines on equal fabrics, and measures the transport alone as native code.
 
+use super::floor;
 use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
@@ -9,10 +10,11 @@ use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use anyhow::{Context, Result};
+use lab::appliances::Programs;
 use lab::perftest::cell::{Cell, Direction, Figure};
 use lab::perftest::lab::Lab as AppliancePair;
 use lab::perftest::plan::Plan;
-use lab::{paths, tool, ui};
+use lab::{image, paths, tool, ui};
 use qemu::Qemu;
 use qemu::linux::Image;
 use qemu::linux::baseline::{RxePair, Wire};
@@ -36,9 +38,9 @@ const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
 ];
 
 /// Measures the appliances by their own perftest, which also checks contents.
-fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
+fn appliance(programs: &Programs, iterations: u32) -> Result<Sample> {
     const MTU: u32 = 4096;
-    let mut pair = AppliancePair::boot(lab.programs.clone(), &Plan::default())?;
+    let mut pair = AppliancePair::boot(programs.clone(), &Plan::default())?;
     let mut run = |program, size, iterations| {
         let direction = Direction::ApplianceAppliance;
         pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })
@@ -177,6 +179,8 @@ struct Figures {
     lines: Vec<Line>,
     /// rxe's figures of each run, in the order of the lines: over shared memory, and over a stream.
     rxe_by_wire: Vec<[Sample; 2]>,
+    /// The floor of each run, in the order of the lines: raw frames between the appliances' machines.
+    raw_frames: Vec<Sample>,
     native: Option<Native>,
     targets: Vec<Target>,
     /// Measurements that failed, with reasons.
@@ -189,12 +193,16 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let lab = Lab::new()?;
     let image =
         ui::step("the image of the Linux guests", || Image::build(&paths::target().join("linux-guest")))?;
+    let echo = image::build_for_tests()?.elf;
     let mut gaps = Gaps::default();
     let (mut ours, mut theirs, mut by_wire) = (Vec::new(), Vec::new(), Vec::new());
+    let mut floors = Vec::new();
     for n in 1..=options.runs {
         let step = format!("appliances: {n} of {}", options.runs);
-        ours.push(gaps.attempt(&step, || appliance(&lab, options.iterations))?.unwrap_or_default());
+        ours.push(gaps.attempt(&step, || appliance(&lab.programs, options.iterations))?.unwrap_or_default());
         let of = format!("{n} of {}", options.runs);
+        let step = format!("raw frames: {of}");
+        floors.push(gaps.attempt(&step, || floor::measure(&lab.qemu, &echo))?.unwrap_or_default());
         let rxe = Rxe::measure(&lab.qemu, &image, options.iterations, &of, &mut gaps)?;
         theirs.push(rxe.better);
         by_wire.push(rxe.by_wire);
@@ -206,11 +214,22 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     targets.extend(native.iter().flat_map(Native::targets));
     println!("\n{}\n", host.sentence(options.runs));
     println!("{}", table(&lines).text());
+    println!("{}", floor::table(&floors, &ours, &theirs).text());
     native.iter().for_each(|native| println!("{}", native.table().text()));
     println!("{}", target::table(&targets, gaps.all()).text());
 
     let (runs, iterations) = (options.runs, options.iterations);
-    let figures = Figures { host, runs, iterations, lines, rxe_by_wire: by_wire, native, targets, gaps };
+    let figures = Figures {
+        host,
+        runs,
+        iterations,
+        lines,
+        rxe_by_wire: by_wire,
+        raw_frames: floors,
+        native,
+        targets,
+        gaps,
+    };
     destination.end(&figures, &figures.targets, &figures.gaps)
 }
 

@@ -115,7 +115,7 @@ fn kernel(line: &str) -> Option<(String, f64)> {
 }
 
 /// Parses `write 64 B         210`, whose number is nanoseconds.
-fn last_number(line: &str) -> Option<(String, f64)> {
+pub(super) fn last_number(line: &str) -> Option<(String, f64)> {
     let (what, ns) = line.trim_end().rsplit_once(' ')?;
     Some((words(what), ns.parse().ok()?))
 }

@@ -58,6 +58,8 @@ pub(crate) enum Delivery {
 pub(crate) struct Taken {
     /// The number of bytes of the buffer that the frames fill.
     pub filled: usize,
+    /// The number of frames.
+    pub frames: usize,
     /// The number of chains without a valid frame.
     pub invalid: u64,
     /// True if the ring was found empty.
@@ -154,6 +156,7 @@ impl Ring {
                 // At most MAX_FRAME, so it fits 32 bits.
                 room[..PREFIX].copy_from_slice(&(len as u32).to_be_bytes());
                 taken.filled += PREFIX + len;
+                taken.frames += 1;
             } else {
                 taken.invalid += 1;
             }

@@ -193,7 +193,9 @@ pub(crate) fn cases() -> Vec<Case> {
     tests.retain(|test| titles.insert(test.title()));
     let mut cases: Vec<Case> = tests.into_iter().map(SelfTest::case).collect();
     cases.push(Case::new("kernel::backtrace-is-symbolised", |log| backtrace(log).map(|()| Outcome::Passed)));
-    cases.push(Case::new("kernel::fabric-between-two", |log| fabric(log).map(|()| Outcome::Passed)));
+    for (name, test) in [("kernel::fabric-between-two", "net"), ("kernel::raw-frames-between-two", "echo")] {
+        cases.push(Case::new(name, move |log| between_two(test, log).map(|()| Outcome::Passed)));
+    }
     cases.push(Case::new("kernel::unknown-key-is-refused", |log| unknown_key(log).map(|()| Outcome::Passed)));
     cases
 }
@@ -209,9 +211,9 @@ fn backtrace(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that two machines resolve each other and exchange full frames.
-fn fabric(log: &Path) -> Result<()> {
-    let pair = Cluster::start(2, "selftest=net", None, log)?;
+/// Checks that a self-test of two machines on one fabric succeeds on both.
+fn between_two(test: &str, log: &Path) -> Result<()> {
+    let pair = Cluster::start(2, &format!("selftest={test}"), None, log)?;
     for _ in 0..2 {
         pair.ends(&SUCCESS, LIMIT)?;
     }

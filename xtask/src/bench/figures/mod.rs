@@ -23,10 +23,10 @@ const PAGE: &str = "docs/performance/figures.md";
 const HEAD: &str = "\
 # The paper's figures
 
-`cargo xtask bench figures --write` measures all of them and writes this page. `--figure NAME` prints one,
-`--quick` only shows that each works. Machines without an RDMA card can show ratios and shapes, no absolute
-times of a card: what runs between two appliances is translated by TCG, and what is simulated says so. [How it
-is measured](README.md#how-it-is-measured) applies.
+`cargo xtask bench figures --write` measures all of them and writes this page, and [the tables](tables.md).
+`--figure NAME` prints one, `--quick` only shows that each works. Machines without an RDMA card can show
+ratios and shapes, no absolute times of a card: what runs between two appliances is translated by TCG, and
+what is simulated says so. [How it is measured](README.md#how-it-is-measured) applies.
 ";
 
 /// The amount of measurements, for the head of the page.
@@ -61,7 +61,7 @@ pub(super) struct Options {
     /// Few operations: only shows that everything works
     #[arg(long)]
     quick: bool,
-    /// Writes docs/performance/figures.md, with all figures
+    /// Writes docs/performance/figures.md, with all figures, and docs/performance/tables.md
     #[arg(long, conflicts_with_all = ["figure", "quick"])]
     write: bool,
 }
@@ -184,6 +184,9 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(false)?;
     let page = paths::root().join(PAGE);
     let page = options.write.then(|| output::beside("figures", &page)).transpose()?;
+    if options.write {
+        super::write_tables()?;
+    }
     interrupt::watch()?;
     let lab = Lab::new()?;
     let mut shared = Shared { lab: &lab, quick: options.quick, between: None, scaling: None, threads: None };
