@@ -23,6 +23,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Lite::set_tracing", "tests/sim/tests/it/trace.rs"),
     ("Lite::start", "the cluster starts its nodes"),
     ("Lite::traced", "tests/sim/tests/it/trace.rs"),
+    ("Lmr::poll_until", "looks again and again: tests/semantics/src/one_sided.rs"),
     ("LocalMemory::is_empty", "constant"),
     ("Setting::wanted", "settings: lite/src/base/settings.rs has tests"),
 ];
