@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
 use platform::Instant;
-use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
+use proto::{JobId, JobReport, JobStanding, JobStart, ToManager, ToNode};
 use spin::Mutex;
 
 /// The reason for which a node has stopped serving jobs.
@@ -30,7 +30,8 @@ pub enum End {
 /// Serves the manager's jobs with these applications until the membership ends, and then cancels the jobs
 /// that still run. Call once the node is a member.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
-    let server = Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default() };
+    let server =
+        Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default(), ends: Arc::default() };
     let messages = JobMessages::new(&server.lite);
     let end = loop {
         match messages.next().await {
@@ -53,7 +54,11 @@ struct Server {
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
     /// The output that this node keeps, by job.
     kept: Arc<Mutex<BTreeMap<JobId, Kept>>>,
+    ends: Arc<Ends>,
 }
+
+/// The ends of jobs that the manager has not told this node to forget.
+type Ends = Mutex<BTreeMap<JobId, JobStanding>>;
 
 /// A job that this node has accepted.
 enum Job {
@@ -120,6 +125,9 @@ impl Server {
                 }
             }
             ToNode::DropDataset { job } => self.drop_kept(job),
+            ToNode::AskJobs => self.tell_jobs().await,
+            ToNode::JobOutputFrom { job, offset } => self.repeat_output(job, offset),
+            ToNode::JobForget { job } => drop(self.ends.lock().remove(&job)),
             other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }
@@ -136,6 +144,32 @@ impl Server {
             }
             Err(error) => self.fail(job, &error).await,
         }
+    }
+
+    /// Tells a manager that may have lost messages of this node about its jobs.
+    async fn tell_jobs(&self) {
+        let mut jobs: BTreeMap<JobId, JobStanding> = {
+            let standing = |job: &Job| match job {
+                Job::Loading(_) => JobStanding::Loading,
+                Job::Running { .. } => JobStanding::Running,
+            };
+            self.jobs.lock().iter().map(|(&id, job)| (id, standing(job))).collect()
+        };
+        jobs.extend(self.ends.lock().iter().map(|(&id, end)| (id, end.clone())));
+        let kept = self.kept.lock().keys().copied().collect();
+        self.tell(&ToManager::Jobs { jobs: jobs.into_iter().collect(), kept }).await;
+    }
+
+    /// Sends a job's output from `offset` on.
+    fn repeat_output(&self, job: JobId, offset: u64) {
+        let credit = match self.jobs.lock().get(&job) {
+            Some(Job::Running { credit, .. }) => credit.clone(),
+            Some(Job::Loading(_)) | None => return,
+        };
+        credit.rewind(offset);
+        let lite = self.lite.clone();
+        let send = async move { drop(credit.send(&lite, job).await) };
+        self.lite.platform().spawn("output", Box::pin(send));
     }
 
     /// Tells the manager how much input of a job this node is ready to receive, if that has changed enough.
@@ -225,7 +259,7 @@ impl Server {
         let input_us = now.saturating_since(begun.unwrap_or(now)).as_micros();
         let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
         let (lite, apps) = (self.lite.clone(), self.apps.clone());
-        let (jobs, all_kept) = (self.jobs.clone(), self.kept.clone());
+        let (jobs, all_kept, ends) = (self.jobs.clone(), self.kept.clone(), self.ends.clone());
         let end = Box::pin(async move {
             let ended = run_to_end(context, apps, app, &tasks).await;
             let (mut result, mut kept) = match ended {
@@ -239,6 +273,8 @@ impl Server {
             }
             {
                 let mut jobs = jobs.lock();
+                // The job is always in one of the two lists.
+                note_end(&ends, id, &result);
                 let unwanted = matches!(jobs.remove(&id), Some(Job::Running { unwanted: true, .. }));
                 if let Some(kept) = kept.take_if(|_| !unwanted) {
                     all_kept.lock().insert(id, kept);
@@ -266,7 +302,9 @@ impl Server {
     }
 
     async fn fail(&self, job: JobId, error: &JobError) {
-        report(&self.lite, job, Err(error.clone())).await;
+        let failed = Err(error.clone());
+        note_end(&self.ends, job, &failed);
+        report(&self.lite, job, failed).await;
     }
 }
 
@@ -307,6 +345,16 @@ async fn run_to_end(
         _ => None,
     };
     result.map(|report| (report, kept))
+}
+
+/// Notes the end of a job until the manager has recorded it. A cancelled job leaves nothing.
+fn note_end(ends: &Ends, job: JobId, result: &Result<JobReport, JobError>) {
+    let end = match result {
+        Ok(report) => JobStanding::Done(report.clone()),
+        Err(JobError::Cancelled) => return,
+        Err(error) => JobStanding::Failed(error.to_string()),
+    };
+    ends.lock().insert(job, end);
 }
 
 /// Tells the manager the result of a job.

@@ -15,6 +15,7 @@ mod disk;
 mod herd;
 mod many;
 mod queues;
+mod resume;
 mod roles;
 mod scale;
 mod strangers;

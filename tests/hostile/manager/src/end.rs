@@ -71,7 +71,7 @@ pub(crate) fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
     if let Some(part) = part_of(world, conn, job) {
         (part.output, part.unacknowledged) = (part.output + len, part.unacknowledged + len);
     }
-    world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
+    world.say(conn, &ToManager::JobOutput { job, offset: 0, bytes: vec![7; len] });
 }
 
 /// Reports the end of the node's part of a job, with any result.
@@ -86,12 +86,13 @@ pub(crate) fn send_input(world: &mut World, conn: ConnId, most: u64) {
     let Some(client) = world.client_of(conn) else { return };
     let paused = client.paused;
     let Some(submission) = client.submission.as_mut().filter(|s| s.job.is_some() && !paused) else { return };
+    let Some(job) = submission.job else { return };
     let len = most.min(submission.left.max(u64::from(most % 64 == 63)));
     submission.left = submission.left.saturating_sub(len);
     submission.sent += len;
     if len > 0 || most % 2 == 1 {
         let bytes = vec![b'\n'; usize::try_from(len).expect("a small number")];
-        world.say(conn, &FromClient::Input { bytes });
+        world.say(conn, &FromClient::Input { job, bytes });
     }
 }
 

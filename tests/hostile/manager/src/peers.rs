@@ -112,6 +112,7 @@ pub(crate) fn join(letter: u8) -> Join {
             about: "for tests".into(),
             cut: CutRule::after(|b| b == b'\n'),
         }],
+        boot_id: 0,
         boot: BootReport { stages: vec![("entry".into(), 10)] },
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Ledger {
     /// The members, by connection, and the vouchers that they were given.
     members: BTreeMap<ConnId, (NodeId, Incarnation)>,
     vouchers: BTreeSet<((NodeId, Incarnation), NodeId, u64)>,
+    /// The incarnations whose end some member was told.
+    dead: BTreeSet<(NodeId, Incarnation)>,
     violation: Option<String>,
 }
 
@@ -31,7 +33,7 @@ fn apply(names: &mut BTreeMap<String, NodeId>, record: &Record) {
     match record {
         Record::Node(name, node) => drop(names.insert(name.clone(), *node)),
         Record::Forget(name) => drop(names.remove(name)),
-        Record::NextIncarnation(_) | Record::NextJob(_) => {}
+        _ => {}
     }
 }
 
@@ -83,7 +85,7 @@ impl Ledger {
             match *record {
                 Record::NextIncarnation(next) => self.least[0] = self.least[0].max(next),
                 Record::NextJob(next) => self.least[1] = self.least[1].max(next),
-                Record::Node(..) | Record::Forget(_) => {}
+                _ => {}
             }
         }
         self.saved += count;
@@ -92,6 +94,9 @@ impl Ledger {
     /// Notes a message of a node or a client that is about to be handled.
     pub(super) fn hears(&mut self, conn: ConnId, member: bool, bytes: &[u8]) {
         if !member {
+            if let Ok(Hello::Resume(resume)) = proto::decode(bytes) {
+                self.members.insert(conn, (resume.node, resume.incarnation));
+            }
             if let Ok(Hello::Node(join)) = proto::decode(bytes) {
                 self.joining.insert(conn, join.keep_id.then_some(join.name));
             }
@@ -102,6 +107,12 @@ impl Ledger {
 
     /// Checks an answer of the manager.
     pub(super) fn says(&mut self, conn: ConnId, message: &Message) {
+        let shared = match message {
+            Message::ToNodes(bytes) => proto::decode(bytes).ok().map(Message::ToNode),
+            _ => None,
+        };
+        let message = shared.as_ref().unwrap_or(message);
+        self.kills_or_revives(conn, message);
         match message {
             Message::ToNode(ToNode::Welcome(welcome)) => {
                 self.given(0, welcome.incarnation.0);
@@ -127,6 +138,27 @@ impl Ledger {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Checks that an incarnation that was declared dead stays dead.
+    fn kills_or_revives(&mut self, conn: ConnId, message: &Message) {
+        let revived = match message {
+            Message::ToNode(ToNode::Left { node, incarnation, .. }) => {
+                self.dead.insert((*node, *incarnation));
+                None
+            }
+            Message::ToNode(ToNode::Joined(member)) => Some((member.node, member.incarnation)),
+            Message::ToNode(
+                ToNode::Resumed(_)
+                | ToNode::HeartbeatAck { .. }
+                | ToNode::Voucher { .. }
+                | ToNode::JobStart(_),
+            ) => self.members.get(&conn).copied(),
+            _ => None,
+        };
+        if let Some(member) = revived.filter(|member| self.dead.contains(member)) {
+            self.violated(format!("{member:?} was declared dead, and is told {message:?}"));
         }
     }
 
