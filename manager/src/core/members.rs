@@ -373,7 +373,7 @@ impl Core {
         }
         let sender = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
-        // A silent receiver sets up its connections again.
+        // What a silent receiver misses is sent again when it resumes.
         if let Some(conn) = receiver.and_then(|receiver| receiver.conn) {
             self.tell_node(conn, ToNode::Relayed { from, incarnation: sender, body });
         }

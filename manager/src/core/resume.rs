@@ -2,7 +2,7 @@
 //! after a restart of the manager.
 
 use super::members::Live;
-use super::{ConnId, Core, Record, Role, Saved};
+use super::{ConnId, Core, Message, Record, Role, Saved};
 use proto::{Departures, NodeId, Resume, Resumed, ToNode};
 use std::collections::BTreeSet;
 
@@ -81,7 +81,7 @@ impl Core {
         let former = live.conn.replace(conn);
         (live.awaited, live.asked) = (false, true);
         (live.expires, live.last_heartbeat) = (self.now + self.config.lease, self.now);
-        let label = live.label();
+        let (label, member) = (live.label(), live.member.clone());
         if let Some(former) = former.filter(|former| self.connections.contains_key(former)) {
             if let Some(job) = self.members.get(node).and_then(|live| live.job) {
                 self.part_is_cut_off(job, &format!("{label}: its connection was replaced"));
@@ -96,10 +96,19 @@ impl Core {
             let reason = "it ended while this node was silent".into();
             self.commit_to_node(conn, ToNode::Left { node, incarnation, reason });
         }
-        let others: Vec<_> =
-            self.members.0.values().map(|live| live.member.clone()).filter(|m| m.node != node).collect();
+        let mut others = Vec::new();
+        let mut conns = Vec::new();
+        for live in self.members.0.values().filter(|live| live.member.node != node) {
+            others.push(live.member.clone());
+            conns.extend(live.conn);
+        }
         for member in others {
             self.commit_to_node(conn, ToNode::Joined(member));
+        }
+        // Messages that they have sent to the silent node are lost: they repeat those that they rely on.
+        let back = Message::to_nodes(&ToNode::Joined(member));
+        for conn in conns {
+            self.commit(conn, back.clone());
         }
         let (epoch, time) = (self.identities.epoch, self.identities.time(self.now));
         self.commit_to_node(conn, ToNode::Resumed(Resumed { epoch, time, unsettled }));
