@@ -12,9 +12,9 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::{
-    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, WrongRole,
+    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, Sealer, WrongRole,
 };
-use proto::{Hello, Join, ToNode, Welcome};
+use proto::{Hello, Join, Resume, ToNode, Welcome};
 use verbs::MacAddr;
 use zeroize::Zeroizing;
 
@@ -135,42 +135,15 @@ impl Attempt<'_> {
         turn: usize,
         join: &(dyn Fn() -> Join + Sync),
     ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
-        if !random::is_seeded() {
-            return Err(JoinError::NoRandomness);
-        }
         let deadline = time::now() + JOIN_DEADLINE;
-        // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
-        let mut fresh = Zeroizing::new([0; 32]);
-        random::fill(&mut *fresh);
-        let key = self.key.for_role(Role::Node).map_err(JoinError::Key)?;
-        let start = Handshake::initiator_with(&key, *fresh, arithmetic());
-        drop(fresh);
-        if net::with_deadline(deadline, self.stack.configured()).await.is_none() {
-            return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
-        }
-        chart::mark("address");
-        let (stream, manager) = self.connect(turn, deadline).await?;
-        chart::mark("tcp");
-        let channel_error = |e| JoinError::Channel(manager, e);
-        let ended = |e| JoinError::Ended(manager, e);
-        let (Channel { mut sealer, opener, .. }, rest) =
-            match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
-                None => return Err(ended(NetworkError::Deadline)),
-                Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
-                Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
-                Some(Ok(done)) => done,
-            };
-        chart::mark("noise");
-        let mut sealed = Vec::new();
+        let Opened { mut incoming, mut sealer, manager } = self.open(turn, deadline, chart::mark).await?;
         let asked = time::now();
-        sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
-        stream.write_all(&sealed, deadline).await.map_err(ended)?;
-        let mut incoming = Incoming::new(opener, rest);
-        let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
+        say(&incoming, &mut sealer, &Hello::Node(join()), manager, deadline).await?;
+        let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(cx))).await;
         let answer = match answer {
-            None => return Err(ended(NetworkError::Deadline)),
-            Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
-            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+            None => return Err(JoinError::Ended(manager, NetworkError::Deadline)),
+            Some(Err(RecvError::Tcp(e))) => return Err(JoinError::Ended(manager, e)),
+            Some(Err(RecvError::Channel(e))) => return Err(JoinError::Channel(manager, e)),
             Some(Ok(message)) => message,
         };
         let welcome = match proto::decode::<ToNode>(&answer) {
@@ -180,8 +153,63 @@ impl Attempt<'_> {
         };
         chart::mark("join");
         let lease = Duration::from_millis(welcome.lease_ms.into());
-        stream.outlast(self.silence.map(|silence| silence + lease));
-        Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+        incoming.stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((ManagerLink::install(incoming, sealer, asked, &welcome), welcome))
+    }
+
+    /// Connects to one of the managers, the `turn`-th first, and asks it to resume a membership with that
+    /// lease. Returns the connection and the time of the question. The answer is not received yet.
+    ///
+    /// # Errors
+    /// A [`JoinError`], within five seconds.
+    pub(super) async fn resume(
+        &self,
+        turn: usize,
+        resume: Resume,
+        lease: Duration,
+    ) -> Result<(Incoming, Sealer, Instant), JoinError> {
+        let deadline = time::now() + JOIN_DEADLINE;
+        let Opened { incoming, mut sealer, manager } = self.open(turn, deadline, |_| ()).await?;
+        let asked = time::now();
+        say(&incoming, &mut sealer, &Hello::Resume(resume), manager, deadline).await?;
+        incoming.stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((incoming, sealer, asked))
+    }
+
+    /// Connects to one of the managers, the `turn`-th first, and performs the handshake. Calls `mark` after
+    /// each step.
+    async fn open(
+        &self,
+        turn: usize,
+        deadline: Instant,
+        mark: impl Fn(&'static str),
+    ) -> Result<Opened, JoinError> {
+        if !random::is_seeded() {
+            return Err(JoinError::NoRandomness);
+        }
+        // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
+        let mut fresh = Zeroizing::new([0; 32]);
+        random::fill(&mut *fresh);
+        let key = self.key.for_role(Role::Node).map_err(JoinError::Key)?;
+        let start = Handshake::initiator_with(&key, *fresh, arithmetic());
+        drop(fresh);
+        if net::with_deadline(deadline, self.stack.configured()).await.is_none() {
+            return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
+        }
+        mark("address");
+        let (stream, manager) = self.connect(turn, deadline).await?;
+        mark("tcp");
+        let channel_error = |e| JoinError::Channel(manager, e);
+        let ended = |e| JoinError::Ended(manager, e);
+        let (Channel { sealer, opener, .. }, rest) =
+            match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
+                None => return Err(ended(NetworkError::Deadline)),
+                Some(Err(RecvError::Tcp(e))) => return Err(ended(e)),
+                Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+                Some(Ok(done)) => done,
+            };
+        mark("noise");
+        Ok(Opened { incoming: Incoming::new(Arc::new(stream), opener, rest), sealer, manager })
     }
 
     /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the
@@ -234,6 +262,26 @@ impl Attempt<'_> {
         }
         result
     }
+}
+
+/// A connection to a manager after its handshake.
+struct Opened {
+    incoming: Incoming,
+    sealer: Sealer,
+    manager: SocketAddrV4,
+}
+
+/// Sends the first message of a connection.
+async fn say(
+    incoming: &Incoming,
+    sealer: &mut Sealer,
+    hello: &Hello,
+    manager: SocketAddrV4,
+    deadline: Instant,
+) -> Result<(), JoinError> {
+    let mut sealed = Vec::new();
+    sealer.seal(&proto::encode(hello), &mut sealed).map_err(|e| JoinError::Channel(manager, e))?;
+    incoming.stream.write_all(&sealed, deadline).await.map_err(|e| JoinError::Ended(manager, e))
 }
 
 /// Parses `manager=`.
