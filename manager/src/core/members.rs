@@ -403,11 +403,12 @@ impl Core {
                 self.remove_member(slow, "it does not acknowledge the departure of other nodes");
             }
         }
+        // Before the part is over: a job that waits for this node alone would start again without it.
+        self.fail_restarts_on(node, &format!("{label}: {reason}"));
         if let Some(job) = live.job {
             self.part_is_over(node, job);
             self.fail_job(job, format!("{label}: {reason}"));
         }
-        self.fail_restarts_on(node, &format!("{label}: {reason}"));
         self.drop_datasets_of(node, &label);
         self.members_changed();
     }

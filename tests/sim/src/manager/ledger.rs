@@ -5,6 +5,9 @@ use manager::core::{ConnId, Message, Record, Saved};
 use proto::{Attempt, Hello, Incarnation, NodeId, ToManager, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A member's request, with its number.
+type Request = ((NodeId, Incarnation), u32);
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// The names in the store before the records of `submitted`.
@@ -21,6 +24,11 @@ pub(super) struct Ledger {
     /// The nodes that wait for an answer, with their names if they keep an id; and the bindings that do.
     joining: BTreeMap<ConnId, Option<String>>,
     binding: BTreeSet<(ConnId, u32)>,
+    /// All requests of members to bind a name, each with true if it has come again: its first answer may have
+    /// been lost, and the next one gives the same number.
+    asked: BTreeMap<Request, bool>,
+    /// The numbers of the bindings, each with its request.
+    bindings: BTreeMap<u64, Request>,
     /// The members, by connection, and the vouchers that they were given.
     members: BTreeMap<ConnId, (NodeId, Incarnation)>,
     vouchers: BTreeSet<((NodeId, Incarnation), NodeId, u64)>,
@@ -102,6 +110,10 @@ impl Ledger {
             }
         } else if let Ok(ToManager::NameBind { request, .. }) = proto::decode(bytes) {
             self.binding.insert((conn, request));
+            if let Some(&member) = self.members.get(&conn) {
+                let again = self.asked.contains_key(&(member, request));
+                self.asked.insert((member, request), again);
+            }
         }
     }
 
@@ -126,7 +138,7 @@ impl Ledger {
                     && let Ok((_, number)) = result
                     && let Some(number) = number.first_chunk()
                 {
-                    self.given(0, u64::from_le_bytes(*number));
+                    self.bound(conn, *request, u64::from_le_bytes(*number));
                 }
             }
             Message::ToNode(ToNode::JobStart(start)) if self.jobs.insert(start.job.0) => {
@@ -171,6 +183,21 @@ impl Ledger {
         let last = std::mem::replace(&mut self.last[which], number);
         if number <= last {
             self.violated(format!("the number {number} was given after {last}"));
+        }
+    }
+
+    /// Checks the number of a binding.
+    fn bound(&mut self, conn: ConnId, request: u32, number: u64) {
+        let Some(&member) = self.members.get(&conn) else {
+            return self.violated(format!("a binding was given to {conn:?}, which is no member"));
+        };
+        let request = (member, request);
+        let former = *self.bindings.entry(number).or_insert(request);
+        if former != request {
+            self.violated(format!("the number {number} was given to {former:?} and {request:?}"));
+        }
+        if self.asked.get(&request) != Some(&true) {
+            self.given(0, number);
         }
     }
 
