@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 /// Checks that each member was told of all other live members, and of no others.
 pub(crate) fn views(world: &World) {
+    let connected = world.nodes().map(|(_, node)| node);
     let all: BTreeMap<NodeId, Incarnation> =
-        world.nodes().map(|(_, node)| (node.id, node.incarnation)).collect();
+        connected.chain(world.silent.values()).map(|node| (node.id, node.incarnation)).collect();
     for (_, node) in world.nodes() {
         assert_eq!(node.others.len() + 1, all.len(), "{} knows all others", node.id);
         for (other, departed) in &node.others {
@@ -19,7 +20,8 @@ pub(crate) fn views(world: &World) {
 
 /// Returns the number of bytes of a job's input that its nodes received.
 fn got(world: &World, job: JobId) -> u64 {
-    let parts = world.nodes().filter_map(|(_, node)| node.job.as_ref());
+    let all = world.nodes().map(|(_, node)| node).chain(world.silent.values());
+    let parts = all.filter_map(|node| node.job.as_ref());
     parts.filter(|part| part.job == job).map(|part| part.got_bytes).sum()
 }
 
