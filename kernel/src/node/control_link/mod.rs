@@ -1,9 +1,9 @@
 //! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from
 //! the poller. When the connection ends, a task makes another one and resumes the membership (`again.rs`).
 //!
-//! Lock order: receiving direction, sending direction, stack, port. A task that seals a message takes the sealer out of the connection
-//! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
-//! in place.
+//! Lock order: receiving direction, sending direction, stack, port. A task that seals a message takes the
+//! sealer out of the connection and works without the lock, so that interrupts stay on. The poller seals only
+//! heartbeats, of a few bytes, in place.
 
 mod again;
 mod join;
