@@ -8,7 +8,7 @@
 //! acknowledgement that extends the lease beyond the present time ends the suspension.
 //!
 //! A membership ends for ever by a message of the manager, when the node leaves, when the link to the manager
-//! has ended for good ([`LinkDown`](platform::LinkDown)), and when a suspension has lasted for
+//! has ended for ever ([`LinkDown`](platform::LinkDown)), and when a suspension has lasted for
 //! [`Config::silence`](crate::Config::silence). Then the node is *fenced*. A connection that breaks ends
 //! nothing: the link makes another one.
 //!
