@@ -156,7 +156,9 @@ impl Core {
     pub(super) fn members_changed(&mut self) {
         let here = self.members.0.len();
         for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {
-            self.tell_nodes(conn, NodeId(0));
+            // The nodes are told first.
+            let (nodes, more) = self.statuses(NodeId(0));
+            self.commit_to_client(conn, ToClient::Nodes { nodes, more });
         }
         if here == 0
             && let Some(leaving) = self.leaving.take()

@@ -129,9 +129,10 @@ impl Harness {
     /// Ends a time in which the disk saved nothing: it saves all that waits.
     pub(crate) fn disk_works_again(&mut self) {
         self.saves = true;
-        for record in self.saved[self.on_disk..].to_vec() {
+        let waiting: Vec<Record> = self.saved[self.on_disk..].to_vec();
+        for record in &waiting {
             self.on_disk += 1;
-            self.event(Event::Saved { record: &record });
+            self.event(Event::Saved { record });
         }
     }
 
