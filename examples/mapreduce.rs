@@ -11,7 +11,7 @@
 use anyhow::Result;
 use examples::LocalCluster;
 use manager::client::{Inputs, Job, Output};
-use mapreduce::{Emitter, MapReduce, Split, push_decimal};
+use mapreduce::{Args, Emitter, MapReduce, Split, push_decimal};
 use proto::{CutRule, JobStart};
 
 const TEXT: &str =
@@ -26,7 +26,7 @@ impl MapReduce for WordLengths {
     const NAME: &'static str = "word-lengths";
     const ABOUT: &'static str = "counts words by length";
 
-    fn new(_: &JobStart) -> Result<Self, String> {
+    fn new(_: &JobStart, _: &Args<'_>) -> Result<Self, String> {
         Ok(Self)
     }
 

@@ -32,7 +32,7 @@ use core::time::Duration;
 use lite::{Lite, Lmr, Permissions};
 use measure::Row;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Syntax};
 
 /// The length of the region at rank 1 that rank 0 accesses, in bytes.
 const REGION: u64 = 1 << 20;
@@ -47,17 +47,18 @@ pub fn apps() -> Vec<Box<dyn App>> {
     vec![Box::new(Bench), Box::new(Paced), Box::new(Progress), Box::new(Qos)]
 }
 
+/// The name of the argument of [`samples`].
+const SAMPLES: &str = "SAMPLES";
+const SYNTAX: Syntax =
+    Syntax { name: "bench", about: "measures LITE between two nodes", args: &[Arg::optional_word(SAMPLES)] };
+
 /// The benchmark application.
 #[derive(Debug)]
 pub struct Bench;
 
 impl App for Bench {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "bench".to_string(),
-            about: "measures LITE between two nodes".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
     }
 
     fn memory_needed(&self, _start: &JobStart) -> u64 {
@@ -66,9 +67,9 @@ impl App for Bench {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() < 2 {
-            return Err(JobError::Refused("bench takes two nodes".to_string()));
+            return Err(JobError::Refused(SYNTAX.complaint("want two nodes")));
         }
-        samples(start).map(drop)
+        samples(start, &SYNTAX).map(drop)
     }
 
     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
@@ -77,18 +78,13 @@ impl App for Bench {
 }
 
 /// Returns the number of samples that the arguments ask for.
-fn samples(start: &JobStart) -> Result<usize, JobError> {
-    let Some(arg) = start.args.first() else { return Ok(200) };
-    match arg.parse() {
-        Ok(n @ 1..=1_000_000) => Ok(n),
-        _ => {
-            Err(JobError::Refused(format!("bench takes a number of samples from 1 to 1000000, not {arg:?}")))
-        }
-    }
+fn samples(start: &JobStart, syntax: &Syntax) -> Result<usize, JobError> {
+    let samples = syntax.read(&start.args).and_then(|args| args.number(SAMPLES, 1..=1_000_000));
+    Ok(samples.map_err(JobError::Refused)?.unwrap_or(200))
 }
 
 async fn run(job: JobContext) -> Result<JobReport, JobError> {
-    let samples = samples(job.start())?;
+    let samples = samples(job.start(), &SYNTAX)?;
     let rank = job.rank();
     if rank > 1 {
         job.barrier("end").await?;

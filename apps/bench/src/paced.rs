@@ -4,14 +4,22 @@
 use crate::measure::Row;
 use crate::{DEADLINE, failed, remote};
 use alloc::boxed::Box;
-use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::time::Duration;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Syntax};
 
 /// The payload of a call and of its reply.
 const PAYLOAD: [u8; 64] = [7; 64];
+
+/// The names of the arguments.
+const PAUSE: &str = "PAUSE_US";
+const TIME: &str = "TIME_MS";
+const SYNTAX: Syntax = Syntax {
+    name: "paced",
+    about: "calls with pauses between them",
+    args: &[Arg::word(PAUSE), Arg::word(TIME)],
+};
 
 /// The application. It takes two arguments: the pause between two calls of rank 0 to rank 1 in microseconds,
 /// and the time for which it calls, in milliseconds. Its output is one line in the format of
@@ -21,11 +29,7 @@ pub struct Paced;
 
 impl App for Paced {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "paced".to_string(),
-            about: "calls with pauses between them".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
     }
 
     fn memory_needed(&self, _start: &JobStart) -> u64 {
@@ -34,7 +38,7 @@ impl App for Paced {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() != 2 {
-            return Err(JobError::Refused("paced takes exactly two nodes".to_string()));
+            return Err(JobError::Refused(SYNTAX.complaint("want two nodes")));
         }
         times(start).map(drop)
     }
@@ -46,15 +50,13 @@ impl App for Paced {
 
 /// Returns the pause and the time for which calls are made.
 fn times(start: &JobStart) -> Result<(Duration, Duration), JobError> {
-    let number = |at: usize| start.args.get(at).and_then(|arg| arg.parse::<u64>().ok());
-    match (number(0), number(1)) {
-        (Some(pause @ 0..=1_000_000), Some(time @ 1..=600_000)) => {
-            Ok((Duration::from_micros(pause), Duration::from_millis(time)))
-        }
-        _ => Err(JobError::Refused(
-            "paced takes a pause of up to 1000000 us and a time from 1 to 600000 ms".to_string(),
-        )),
-    }
+    let read = || {
+        let args = SYNTAX.read(&start.args)?;
+        let (pause, time) = (args.number(PAUSE, 0..=1_000_000)?, args.number(TIME, 1..=600_000)?);
+        // Both are there, because the syntax requires them.
+        Ok((Duration::from_micros(pause.unwrap_or(0)), Duration::from_millis(time.unwrap_or(1))))
+    };
+    read().map_err(JobError::Refused)
 }
 
 async fn run(job: JobContext) -> Result<JobReport, JobError> {

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 use core::time::Duration;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Syntax};
 
 /// The default time of computation, in seconds.
 const SECONDS: u64 = 10;
@@ -20,6 +20,12 @@ const SIZE: usize = 64;
 /// The pause between two reads.
 const PAUSE: Duration = Duration::from_millis(2);
 
+const SYNTAX: Syntax = Syntax {
+    name: "progress",
+    about: "reads a node's memory while that node computes without yielding",
+    args: &[Arg::optional_word("SECONDS")],
+};
+
 /// The application. It accepts one argument, the seconds to compute. Its output is one line in the format of
 /// [`crate::Bench`].
 #[derive(Debug)]
@@ -27,11 +33,7 @@ pub struct Progress;
 
 impl App for Progress {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "progress".to_string(),
-            about: "reads a node's memory while that node computes without yielding".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
     }
 
     fn memory_needed(&self, _start: &JobStart) -> u64 {
@@ -40,7 +42,7 @@ impl App for Progress {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() != 2 {
-            return Err(JobError::Refused("progress takes exactly two nodes".to_string()));
+            return Err(JobError::Refused(SYNTAX.complaint("want two nodes")));
         }
         seconds(start).map(drop)
     }
@@ -52,11 +54,8 @@ impl App for Progress {
 
 /// Returns the time to compute.
 fn seconds(start: &JobStart) -> Result<Duration, JobError> {
-    let Some(arg) = start.args.first() else { return Ok(Duration::from_secs(SECONDS)) };
-    match arg.parse() {
-        Ok(n @ 1..=600) => Ok(Duration::from_secs(n)),
-        _ => Err(JobError::Refused(format!("progress takes seconds from 1 to 600, not {arg:?}"))),
-    }
+    let seconds = SYNTAX.read(&start.args).and_then(|args| args.number("SECONDS", 1..=600));
+    Ok(Duration::from_secs(seconds.map_err(JobError::Refused)?.unwrap_or(SECONDS)))
 }
 
 async fn run(job: JobContext) -> Result<JobReport, JobError> {

@@ -5,9 +5,8 @@
 //! then while tasks of the same node keep writes of 64 KiB at low priority to rank 1 in flight.
 
 use crate::measure::Row;
-use crate::{DEADLINE, failed, map_of, samples};
+use crate::{DEADLINE, SAMPLES, failed, map_of, samples};
 use alloc::boxed::Box;
-use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use lite::{FunctionId, Lite, Lmr, Priority, RpcOptions};
 use proto::{AppManifest, CutRule, JobReport, JobStart, NodeId};
-use runtime::{App, BoxFuture, JobContext, JobError, Join};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Join, Syntax};
 
 /// The function that replies with its request.
 const ECHO: FunctionId = 0x716f_7301;
@@ -36,6 +35,12 @@ const SMALL: [u8; 8] = *b"priority";
 /// Operations of each kind that are not counted, at the beginning.
 const WARM_UP: usize = 30;
 
+const SYNTAX: Syntax = Syntax {
+    name: "qos",
+    about: "measures high priority beside a flood of low priority",
+    args: &[Arg::optional_word(SAMPLES)],
+};
+
 /// The application. It accepts one argument, the number of samples. Its output is lines in the format of
 /// [`crate::Bench`]: `idle_write`, `idle_call` and `idle_message` without a flood, `write`, `call` and
 /// `message` beside it, and the flood's throughput alone (`low_alone`) and meanwhile (`low`).
@@ -44,11 +49,7 @@ pub struct Qos;
 
 impl App for Qos {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "qos".to_string(),
-            about: "measures high priority beside a flood of low priority".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
     }
 
     fn memory_needed(&self, _start: &JobStart) -> u64 {
@@ -57,9 +58,9 @@ impl App for Qos {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() != 2 {
-            return Err(JobError::Refused("qos takes exactly two nodes".to_string()));
+            return Err(JobError::Refused(SYNTAX.complaint("want two nodes")));
         }
-        samples(start).map(drop)
+        samples(start, &SYNTAX).map(drop)
     }
 
     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
@@ -85,7 +86,7 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
         region: region.with_priority(Priority::High),
         peer: job.nodes()[1],
     };
-    let samples = samples(job.start())?;
+    let samples = samples(job.start(), &SYNTAX)?;
     urgent.measure(&job, ["warm_up"; 3], WARM_UP).await?;
     for row in urgent.measure(&job, ["idle_write", "idle_call", "idle_message"], samples).await? {
         row.report(&job).await?;

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use lite::{Call, FunctionId, Lite, NodeId, RpcOptions, RpcServer};
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError};
+use runtime::{App, BoxFuture, JobContext, JobError, Syntax};
 
 /// The number of the echo function, whose reply is the request.
 pub const ECHO: FunctionId = 0x6563_0001;
@@ -33,17 +33,20 @@ const MAX_REQUEST: usize = 1 << 20;
 /// The longest wait at a barrier.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 
+const SYNTAX: Syntax =
+    Syntax { name: "echo", about: "echoes calls of other members until told to end", args: &[] };
+
 /// The echo application.
 #[derive(Debug)]
 pub struct Echo;
 
 impl App for Echo {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "echo".to_string(),
-            about: "echoes calls of other members until told to end".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
+    }
+
+    fn check(&self, start: &JobStart) -> Result<(), JobError> {
+        SYNTAX.read(&start.args).map(drop).map_err(JobError::Refused)
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {

@@ -56,6 +56,14 @@ impl Algorithm {
     }
 }
 
+/// The name, the purpose and the arguments of the application that writes the compact form.
+pub(crate) const COMPACT: Syntax = Syntax {
+    name: "compact",
+    about: "writes a graph in the compact form FLG1",
+    args: &[WEIGHTS, COMMON[1], COMMON[2], COMMON[3], COMMON[4]],
+};
+
+const WEIGHTS: Arg = Arg::optional("weights", "true");
 const UNDIRECTED: Arg = Arg::optional("undirected", "true");
 const SOURCE: Arg = Arg::required("source", "ID");
 
@@ -81,7 +89,7 @@ const COMMON: [Arg; 6] = [
 const PAGERANK: [Arg; 9] =
     with_common([Arg::optional("iterations", "K"), Arg::optional("tolerance", "T"), UNDIRECTED]);
 const BFS: [Arg; 8] = with_common([SOURCE, UNDIRECTED]);
-const SSSP: [Arg; 9] = with_common([SOURCE, Arg::optional("weights", "true"), UNDIRECTED]);
+const SSSP: [Arg; 9] = with_common([SOURCE, WEIGHTS, UNDIRECTED]);
 const TRIANGLES: [Arg; 7] = with_common([Arg::optional("each", "true")]);
 
 /// The arguments of a job.
@@ -117,7 +125,12 @@ impl Args {
     /// # Errors
     /// A reason for users, in one line.
     pub fn parse(algorithm: Algorithm, args: &[String]) -> Result<Self, String> {
-        let syntax = algorithm.syntax();
+        let args = Self::read(&algorithm.syntax(), args)?;
+        Ok(Self { undirected: algorithm.is_undirected() || args.undirected, ..args })
+    }
+
+    /// Reads the arguments of a job of any graph application. Those that it does not have are absent.
+    pub(crate) fn read(syntax: &Syntax, args: &[String]) -> Result<Self, String> {
         let args = syntax.read(args)?;
         let iterations = args.number("iterations", 0..=1_000_000)?;
         let stop = match (iterations, args.text("tolerance")) {
@@ -131,11 +144,11 @@ impl Args {
         Ok(Self {
             stop,
             source: args.number("source", 0..=u64::MAX)?.unwrap_or(0),
-            undirected: algorithm.is_undirected() || args.flag("undirected")?,
+            undirected: args.flag("undirected")?,
             weights: args.flag("weights")?,
             each: args.flag("each")?,
             vertices: args.text("vertices").map(ToString::to_string),
-            generator: generator(&syntax, &args)?,
+            generator: generator(syntax, &args)?,
             hub: args.number("hub", 1..=u64::MAX)?,
         })
     }

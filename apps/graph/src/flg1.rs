@@ -26,8 +26,8 @@ const WIDE: u32 = 2;
 pub(crate) struct Header {
     pub(crate) weights: bool,
     /// True if a vertex has 8 bytes.
-    wide: bool,
-    edges: u64,
+    pub(crate) wide: bool,
+    pub(crate) edges: u64,
     pub(crate) checksum: u64,
 }
 
@@ -44,7 +44,7 @@ impl Header {
         bytes.starts_with(&MAGIC)
     }
 
-    fn emit(&self) -> [u8; Self::LEN] {
+    pub(crate) fn emit(&self) -> [u8; Self::LEN] {
         let flags = u32::from(self.weights) * WEIGHTS + u32::from(self.wide) * WIDE;
         let words =
             [u64::from(u32::from_le_bytes(MAGIC)) | u64::from(flags) << 32, self.edges, self.checksum, 0];
@@ -79,6 +79,25 @@ impl Header {
             }
             None => Err(fault(8, format!("{edges} edges are too many"))),
         }
+    }
+
+    /// Appends the records of some edges, the first of which has the number `first`. Returns their part of
+    /// the checksum.
+    pub(crate) fn append(&self, edges: &[(u64, u64, u32)], first: u64, out: &mut Vec<u8>) -> u64 {
+        let mut sum = 0u64;
+        for (number, (from, to, weight)) in (first..).zip(edges) {
+            for vertex in [from, to] {
+                let bytes = vertex.to_le_bytes();
+                let short = bytes.first_chunk::<4>().unwrap_or(&[0; 4]);
+                out.extend_from_slice(if self.wide { &bytes } else { short });
+            }
+            if self.weights {
+                out.extend_from_slice(&weight.to_le_bytes());
+            }
+            let weight = if self.weights { *weight } else { 1 };
+            sum = sum.wrapping_add(term(number, (*from, *to, weight)));
+        }
+        sum
     }
 
     /// Returns the length of a record, in bytes.
@@ -130,24 +149,18 @@ pub(crate) fn term(number: u64, (from, to, weight): (u64, u64, u32)) -> u64 {
 /// ```
 #[must_use]
 pub fn to_flg1(edges: &[(u64, u64, u32)], weights: bool) -> Vec<u8> {
-    let wide = edges.iter().any(|(from, to, _)| (*from).max(*to) > u64::from(u32::MAX));
-    let weight_of = |weight: u32| if weights { weight } else { 1 };
-    let terms =
-        (0..).zip(edges).map(|(number, (from, to, weight))| term(number, (*from, *to, weight_of(*weight))));
-    let checksum = terms.fold(0, u64::wrapping_add);
-    let header = Header { weights, wide, edges: edges.len() as u64, checksum };
-    let mut out = Vec::with_capacity(Header::LEN + edges.len() * header.record());
-    out.extend_from_slice(&header.emit());
-    for (from, to, weight) in edges {
-        for vertex in [from, to] {
-            let bytes = vertex.to_le_bytes();
-            out.extend_from_slice(if wide { &bytes } else { bytes.first_chunk::<4>().unwrap_or(&[0; 4]) });
-        }
-        if weights {
-            out.extend_from_slice(&weight.to_le_bytes());
-        }
-    }
+    let wide = edges.iter().any(|(from, to, _)| is_wide(*from, *to));
+    let mut header = Header { weights, wide, edges: edges.len() as u64, checksum: 0 };
+    let mut records = Vec::with_capacity(edges.len() * header.record());
+    header.checksum = header.append(edges, 0, &mut records);
+    let mut out = header.emit().to_vec();
+    out.append(&mut records);
     out
+}
+
+/// Returns true if a record of this edge needs 8 bytes for a vertex.
+pub(crate) fn is_wide(from: u64, to: u64) -> bool {
+    from.max(to) > u64::from(u32::MAX)
 }
 
 #[cfg(test)]

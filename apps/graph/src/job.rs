@@ -1,17 +1,16 @@
 //! The applications: from the input of a job to its output.
 
 use crate::args::{Algorithm, Args};
-use crate::binary::{Binary, FaultAt};
+use crate::compact::Compact;
 use crate::components::components;
-use crate::edge::{Edge, push, with_room};
+use crate::edge::with_room;
 use crate::engine::{Outcome, run};
-use crate::generate::Generator;
 use crate::load::{Input, load};
 use crate::output::{in_order, push_decimal, push_line, push_rank_line};
 use crate::part::Part;
 use crate::paths::shortest_paths;
 use crate::programs::{Bfs, PageRank};
-use crate::snap::{Fault, Format, parse_edges, parse_vertices};
+use crate::read::{Source, vertices_file};
 use crate::triangles::triangles;
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,12 +19,12 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
-use platform::{Instant, yield_now};
+use platform::Instant;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, Collective, JobContext, JobError, Split};
+use runtime::{App, BoxFuture, Collective, JobContext, JobError};
 
 /// The room for a message from each node while the graph is loaded, in bytes.
-const ROOM: usize = 64 << 10;
+pub(crate) const ROOM: usize = 64 << 10;
 /// The bytes of memory for each byte of text of an edge list: an edge has 24 bytes, is there twice while
 /// edges are sorted, and its line has at least some 10 bytes.
 const PER_BYTE: u64 = 5;
@@ -33,10 +32,6 @@ const PER_BYTE: u64 = 5;
 const PER_EDGE: u64 = 60;
 /// The bytes of memory that a part of a job needs for anything else.
 const LEAST: u64 = 4 << 20;
-/// The bytes of text that are parsed between two awaits.
-const TURN: usize = 256 << 10;
-/// The number of edges that are generated between two awaits.
-const TURN_EDGES: u64 = 1 << 14;
 
 /// A graph application.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +40,8 @@ pub struct Graph(pub Algorithm);
 /// Returns all graph applications.
 #[must_use]
 pub fn apps() -> Vec<Box<dyn App>> {
-    Algorithm::ALL.into_iter().map(|algorithm| Box::new(Graph(algorithm)) as Box<dyn App>).collect()
+    let algorithms = Algorithm::ALL.into_iter().map(|algorithm| Box::new(Graph(algorithm)) as Box<dyn App>);
+    algorithms.chain([Box::new(Compact) as Box<dyn App>]).collect()
 }
 
 impl Graph {
@@ -66,12 +62,7 @@ impl App for Graph {
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {
-        let Ok(args) = self.args(start) else { return 0 };
-        let nodes = start.nodes.len().max(1) as u64;
-        let generated =
-            args.generator.map_or(0, |generator| generator.edges().saturating_mul(PER_EDGE) / nodes);
-        let needed = start.share.saturating_mul(PER_BYTE).saturating_add(generated);
-        needed.saturating_mul(if args.undirected { 2 } else { 1 }).saturating_add(LEAST)
+        self.args(start).map_or(0, |args| memory_needed(start, &args))
     }
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
@@ -92,10 +83,12 @@ impl App for Graph {
     }
 }
 
-/// Returns the index of the input file that is called `name`, with or without its directory.
-fn vertices_file(start: &JobStart, name: &str) -> Option<usize> {
-    let is_it = |full: &str| full == name || full.rsplit('/').next() == Some(name);
-    start.inputs.iter().position(|file| is_it(&file.name))
+/// Returns the bytes of memory that a node needs for its part of a job.
+pub(crate) fn memory_needed(start: &JobStart, args: &Args) -> u64 {
+    let nodes = start.nodes.len().max(1) as u64;
+    let generated = args.generator.map_or(0, |generator| generator.edges().saturating_mul(PER_EDGE) / nodes);
+    let needed = start.share.saturating_mul(PER_BYTE).saturating_add(generated);
+    needed.saturating_mul(if args.undirected { 2 } else { 1 }).saturating_add(LEAST)
 }
 
 /// The counts of a report.
@@ -149,128 +142,14 @@ impl Node<'_> {
         Ok(counts)
     }
 
-    /// Reads or generates this node's part of the edges. Fails on all nodes with the first wrong line.
+    /// Reads or generates this node's part of the graph.
     async fn read(&self, net: &mut Collective) -> Result<Input, JobError> {
         let outgoing = matches!(self.algorithm, Algorithm::Bfs | Algorithm::Sssp | Algorithm::Triangles);
-        let mut input =
-            Input { weights: self.args.weights, outgoing, hub: self.args.hub, ..Input::default() };
-        if self.algorithm == Algorithm::Triangles {
-            // The algorithm needs all neighbours of a vertex on one node, so there must be no hubs.
-            input.hub = Some(u64::MAX);
-        }
-        let mut fault: Option<FaultAt> = None;
-        let splits = self.job.take_splits();
-        let lens: Vec<u64> = self.job.start().inputs.iter().map(|file| file.len).collect();
-        let mut binary = Binary::open(net, &lens, &splits, self.args.weights).await?;
-        for split in splits {
-            if binary.has(split.file) {
-                let mut add = |from, to, weight| self.add_weighed(&mut input, from, to, weight);
-                binary.split(&split, &mut add).await?;
-                continue;
-            }
-            // A file with a wrong header is in no form.
-            if binary.fault.is_some() {
-                break;
-            }
-            let found = self.parse(split, &mut input).await?;
-            fault = [fault, found].into_iter().flatten().min();
-        }
-        let mut add = |from, to, weight| self.add_weighed(&mut input, from, to, weight);
-        let found = binary.finish(net, &mut add).await?;
-        fault = [fault, found].into_iter().flatten().min();
-        if let Some(generator) = self.args.generator {
-            self.generate(generator, &mut input).await?;
-        }
-        self.agree(net, fault).await?;
-        Ok(input)
-    }
-
-    /// Parses a split. Returns the first wrong line.
-    async fn parse(&self, split: Split, input: &mut Input) -> Result<Option<FaultAt>, JobError> {
-        let vertices = self.args.vertices.as_deref().and_then(|name| vertices_file(self.job.start(), name));
-        let of_vertices = vertices == Some(split.file as usize);
-        let format = Format { weights: self.args.weights };
-        let mut begin = 0;
-        while begin < split.bytes.len() {
-            let rest = split.bytes.get(begin..).unwrap_or_default();
-            let tail = rest.get(TURN..).unwrap_or_default();
-            let len = tail.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |feed| TURN + feed + 1);
-            let text = rest.get(..len).unwrap_or_default();
-            let mut full = Ok(());
-            let mut note = |added: Result<(), JobError>| {
-                if full.is_ok() {
-                    full = added;
-                }
-            };
-            let parsed = if of_vertices {
-                parse_vertices(text, |id| note(push(&mut input.vertices, id)))
-            } else {
-                parse_edges(text, format, |from, to, weight| note(self.add(input, Edge { to, from, weight })))
-            };
-            full?;
-            if let Err(Fault { offset, reason }) = parsed {
-                return Ok(Some((split.file, split.offset + (begin + offset) as u64, reason)));
-            }
-            begin += len;
-            yield_now().await;
-        }
-        Ok(None)
-    }
-
-    async fn generate(&self, generator: Generator, input: &mut Input) -> Result<(), JobError> {
-        for number in generator.share(self.job.rank(), self.job.nodes().len()) {
-            let mut edge = generator.edge(number);
-            if !self.args.weights {
-                edge.weight = 1;
-            }
-            self.add(input, edge)?;
-            if number % TURN_EDGES == 0 {
-                yield_now().await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds an edge with its weight, if weights count.
-    fn add_weighed(&self, input: &mut Input, from: u64, to: u64, weight: u32) -> Result<(), JobError> {
-        let weight = if self.args.weights { weight } else { 1 };
-        self.add(input, Edge { to, from, weight })
-    }
-
-    /// Adds an edge, and the reverse edge of an undirected graph. A loop only adds its vertex, except for
-    /// PageRank.
-    fn add(&self, input: &mut Input, edge: Edge) -> Result<(), JobError> {
-        if edge.to == edge.from && self.algorithm != Algorithm::PageRank {
-            return push(&mut input.vertices, edge.to);
-        }
-        if self.args.undirected {
-            input.edges.push(Edge { to: edge.from, from: edge.to, ..edge })?;
-        }
-        input.edges.push(edge)
-    }
-
-    /// Fails on all nodes if a node has found a wrong line. The first wrong line of all nodes counts.
-    async fn agree(&self, net: &mut Collective, fault: Option<FaultAt>) -> Result<(), JobError> {
-        let mut bytes = Vec::new();
-        if let Some((file, offset, reason)) = fault {
-            bytes.extend_from_slice(&file.to_le_bytes());
-            bytes.extend_from_slice(&offset.to_le_bytes());
-            bytes.extend_from_slice(reason.as_bytes());
-        }
-        let faults = net.all_gather(bytes).await?;
-        let parsed = faults.iter().filter_map(|bytes| {
-            let (file, rest) = bytes.split_first_chunk()?;
-            let (offset, reason) = rest.split_first_chunk()?;
-            Some((u32::from_le_bytes(*file), u64::from_le_bytes(*offset), reason))
-        });
-        match parsed.min() {
-            None => Ok(()),
-            Some((file, offset, reason)) => {
-                let name = self.job.start().inputs.get(file as usize).map_or("", |input| &input.name);
-                let reason = String::from_utf8_lossy(reason);
-                Err(JobError::Refused(format!("{name}: byte {offset}: {reason}")))
-            }
-        }
+        // Triangles need all neighbours of a vertex on one node, so there must be no hubs.
+        let hub = if self.algorithm == Algorithm::Triangles { Some(u64::MAX) } else { self.args.hub };
+        let loops = self.algorithm == Algorithm::PageRank;
+        let input = Source { job: self.job, args: self.args, loops }.read(net).await?;
+        Ok(Input { outgoing, hub, ..input })
     }
 
     /// Fails on all nodes if there is no vertex from which to search.

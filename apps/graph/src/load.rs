@@ -92,6 +92,14 @@ pub async fn load(net: &mut dyn Net, input: Input) -> Result<Part, JobError> {
     Ok(part)
 }
 
+/// Sorts the edges of all nodes, and drops duplicates. Each node gets a part: those of one node come before
+/// those of the next, in the order of their targets.
+pub(crate) async fn sorted(net: &mut dyn Net, edges: Edges, weights: bool) -> Result<Vec<Edge>, JobError> {
+    // There are no hubs, so that all edges to a vertex come to one node.
+    let plan = Plan::choose(net, &edges, &[], Some(u64::MAX)).await?;
+    route(net, &plan, edges, weights).await?.into_set()
+}
+
 /// Returns the position of each identifier of the lists, which are by rank.
 fn places<T>(
     lists: &[Vec<T>],

@@ -11,7 +11,7 @@ extern crate alloc;
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use mapreduce::{Emitter, MapReduce, Split, push_decimal};
+use mapreduce::{Arg, Args, Emitter, MapReduce, Split, push_decimal};
 use memchr::memchr;
 use memchr::memmem::Finder;
 use proto::{CutRule, JobStart};
@@ -30,15 +30,13 @@ impl MapReduce for Grep {
     type Value = Vec<u8>;
 
     const NAME: &'static str = "grep";
-    const ABOUT: &'static str = "finds the lines that contain a string: [-i] PATTERN";
+    const ABOUT: &'static str = "finds the lines that contain a string";
+    const ARGS: &'static [Arg] = &[Arg::switch("-i"), Arg::word("PATTERN")];
     const RECORDS: &'static str = "lines";
 
-    fn new(start: &JobStart) -> Result<Self, String> {
-        let (ignore_case, pattern) = match &start.args[..] {
-            [pattern] => (false, pattern.clone()),
-            [flag, pattern] if flag == "-i" => (true, pattern.to_ascii_lowercase()),
-            _ => return Err("grep takes the arguments [-i] PATTERN".to_string()),
-        };
+    fn new(start: &JobStart, args: &Args<'_>) -> Result<Self, String> {
+        let (ignore_case, pattern) = (args.has("-i"), args.text("PATTERN").unwrap_or_default());
+        let pattern = if ignore_case { pattern.to_ascii_lowercase() } else { pattern.to_string() };
         if pattern.contains('\n') {
             return Err("the pattern of grep must not contain a line feed".to_string());
         }

@@ -3,11 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use grep::Grep;
-use mapreduce::{MapReduce, Split, run_local};
+use mapreduce::{MapReduce, Split, Syntax, run_local};
 use proto::{InputFile, JobId, JobStart, NodeId};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+
+/// Returns the job, as the framework makes it.
+fn grep(start: &JobStart) -> Result<Grep, String> {
+    let syntax = Syntax { name: Grep::NAME, about: Grep::ABOUT, args: Grep::ARGS };
+    syntax.read(&start.args).and_then(|args| Grep::new(start, &args))
+}
 
 /// Files that are deleted when this is dropped.
 struct Files {
@@ -56,7 +62,7 @@ impl Files {
         }
         // The order of splits does not matter.
         splits.reverse();
-        run_local(&Grep::new(&start).unwrap(), &splits).unwrap()
+        run_local(&grep(&start).unwrap(), &splits).unwrap()
     }
 
     fn check(&self, args: &[&str]) {
@@ -122,6 +128,6 @@ fn bad_arguments_are_refused() {
         keep: false,
     };
     for args in [&[][..], &["-v", "x"], &["a", "b"], &["a\nb"], &["-i", "a", "b"]] {
-        assert!(Grep::new(&start(args)).is_err(), "{args:?}");
+        assert!(grep(&start(args)).is_err(), "{args:?}");
     }
 }

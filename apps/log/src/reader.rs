@@ -51,22 +51,31 @@ impl Log {
     /// [`NotYet`](ReadError::NotYet) if the position is not resolved; a scan waits for that.
     /// [`NoRecord`](ReadError::NoRecord) if it is resolved and no record begins there.
     pub async fn read(&self, at: Position) -> Result<Record, ReadError> {
+        if let Some(record) = self.look_at(at).await? {
+            return Ok(record);
+        }
+        let bounds = self.segments.directory.bounds().await?;
+        if at < bounds.head {
+            return Err(ReadError::Truncated);
+        }
+        if at >= bounds.resolved {
+            return Err(ReadError::NotYet);
+        }
+        // The record may have been written, and its position resolved, between the first look and the read of
+        // the bounds. A resolved position does not change any more.
+        self.look_at(at).await?.ok_or(ReadError::NoRecord)
+    }
+
+    /// Returns the record at a position, if it is there now.
+    async fn look_at(&self, at: Position) -> Result<Option<Record>, ReadError> {
         let mut window = Window::default();
-        let look = match window.look_again(&self.segments, at, FIRST_READ).await {
+        match window.look_again(&self.segments, at, FIRST_READ).await {
+            Ok(Look::Entries(bytes)) => Ok(Some(record(&window, at, bytes))),
+            Ok(Look::Filler) => Err(ReadError::NoRecord),
+            Ok(Look::Longer(_) | Look::Nothing) => Ok(None),
             // The segment of the position does not exist, so nothing has been written there.
-            Err(LogError::Lite(Error::NoSuchName)) => return Err(ReadError::NotYet),
-            other => other?,
-        };
-        match look {
-            Look::Entries(bytes) => Ok(record(&window, at, bytes)),
-            Look::Filler => Err(ReadError::NoRecord),
-            Look::Longer(_) | Look::Nothing => {
-                let bounds = self.segments.directory.bounds().await?;
-                if at < bounds.head {
-                    return Err(ReadError::Truncated);
-                }
-                Err(if at < bounds.resolved { ReadError::NoRecord } else { ReadError::NotYet })
-            }
+            Err(LogError::Lite(Error::NoSuchName)) => Err(ReadError::NotYet),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -218,33 +218,30 @@ impl Segments {
         Ok(())
     }
 
-    /// Frees a segment. The caller holds the lock.
+    /// Frees a segment. The caller holds the lock. After `Ok` the segment does not exist. After an error it
+    /// may exist, and the directory must still name it: LITE of this node repeats the free, but may end
+    /// before its home has heard of that.
     pub(crate) async fn free(&self, number: u64) -> Result<(), LogError> {
         if planted(Bug::SegmentReused) {
             return Ok(());
         }
-        let Directory { lite, name, .. } = &self.directory;
-        let name = segment_name(name, number);
+        let name = segment_name(&self.directory.name, number);
         self.forget(number);
-        let mut region = lite.map(&name, RIGHTS).await;
-        if region.as_ref().is_err_and(|error| *error == Error::Unknown) {
-            // The first attempt has found that the connection had broken, and the second one makes a new one.
-            region = lite.map(&name, RIGHTS).await;
+        let mut tries = 0;
+        loop {
+            match self.free_named(&name).await {
+                // The connection has broken. The next attempt uses a new one, and looks for the segment.
+                Err(Error::Unknown) if tries < 2 => tries += 1,
+                // An error says that the segment does not exist any more: another node has freed it, or it
+                // has ended with its home.
+                Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
-        let freed = match region {
-            // LITE itself repeats a free whose answer was lost, so nothing is left to do.
-            Ok(region) => region.free().await.or_else(|error| match error {
-                Error::Unknown => Ok(()),
-                error => Err(error),
-            }),
-            Err(error) => Err(error),
-        };
-        match freed {
-            // An error says that the segment does not exist any more: another node has freed it, or it has
-            // ended with its home.
-            Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+    }
+
+    async fn free_named(&self, name: &str) -> Result<(), Error> {
+        self.directory.lite.map(name, RIGHTS).await?.free().await
     }
 }
 

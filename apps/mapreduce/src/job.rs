@@ -20,7 +20,7 @@ use core::ops::Range;
 use lite::Lmr;
 use platform::{Instant, yield_now};
 use proto::{AppManifest, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError, Region};
+use runtime::{App, BoxFuture, JobContext, JobError, Region, Syntax};
 
 /// Shares of the hash space per node, in a job of several nodes: the number of a node's processors that can
 /// reduce.
@@ -52,16 +52,16 @@ impl<M: MapReduce> fmt::Debug for Job<M> {
 
 impl<M: MapReduce> App for Job<M> {
     fn manifest(&self) -> AppManifest {
-        AppManifest { name: M::NAME.to_string(), about: M::ABOUT.to_string(), cut: M::cut() }
+        syntax::<M>().manifest(M::cut())
     }
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
-        M::new(start).map(|_| ()).map_err(JobError::Refused)
+        new::<M>(start).map(|_| ())
     }
 
     fn run(&self, context: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
         Box::pin(async move {
-            let job = M::new(context.start()).map_err(JobError::Refused)?;
+            let job: M = new(context.start())?;
             let result = Node { nodes: context.nodes().len(), job: Arc::new(job), context: context.clone() };
             match result.run().await {
                 Err(JobError::OutOfMemory { wanted, .. }) => Err(context.out_of_memory(wanted)),
@@ -69,6 +69,17 @@ impl<M: MapReduce> App for Job<M> {
             }
         })
     }
+}
+
+fn syntax<M: MapReduce>() -> Syntax {
+    Syntax { name: M::NAME, about: M::ABOUT, args: M::ARGS }
+}
+
+/// Reads the arguments, and returns the job.
+fn new<M: MapReduce>(start: &JobStart) -> Result<M, JobError> {
+    let syntax = syntax::<M>();
+    let job = syntax.read(&start.args).and_then(|args| M::new(start, &args));
+    job.map_err(JobError::Refused)
 }
 
 /// The state of a MapReduce job on one node.

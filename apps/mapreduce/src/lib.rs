@@ -34,6 +34,7 @@ pub use emit::{Emitter, Split};
 pub use job::Job;
 pub use key::{Key, SHORT, Short};
 pub use local::run as run_local;
+pub use runtime::{Arg, Args, Syntax};
 pub use value::{Value, push_decimal};
 
 use alloc::string::String;
@@ -47,7 +48,7 @@ use proto::{CutRule, JobStart};
 /// A job that counts equal lines, the most frequent first:
 ///
 /// ```
-/// use mapreduce::{Emitter, MapReduce, Split, push_decimal, run_local};
+/// use mapreduce::{Args, Emitter, MapReduce, Split, push_decimal, run_local};
 /// use proto::{CutRule, JobStart};
 ///
 /// struct CountLines;
@@ -57,7 +58,7 @@ use proto::{CutRule, JobStart};
 ///     const NAME: &'static str = "count-lines";
 ///     const ABOUT: &'static str = "counts equal lines";
 ///
-///     fn new(_: &JobStart) -> Result<Self, String> {
+///     fn new(_: &JobStart, _: &Args<'_>) -> Result<Self, String> {
 ///         Ok(Self)
 ///     }
 ///
@@ -99,6 +100,8 @@ pub trait MapReduce: Send + Sync + Sized + 'static {
     const NAME: &'static str;
     /// A description of one line.
     const ABOUT: &'static str;
+    /// The arguments.
+    const ARGS: &'static [Arg] = &[];
     /// The name, in the report, of the number of values that map functions added.
     const RECORDS: &'static str = "records";
 
@@ -107,7 +110,7 @@ pub trait MapReduce: Send + Sync + Sized + 'static {
     /// # Errors
     ///
     /// A line for the user that says what is wrong with the arguments.
-    fn new(start: &JobStart) -> Result<Self, String>;
+    fn new(start: &JobStart, args: &Args<'_>) -> Result<Self, String>;
 
     /// Returns the rule by which input may be cut.
     fn cut() -> CutRule;

@@ -4,25 +4,29 @@
 use crate::buffer::Buffers;
 use crate::{Error, Options, Perftest};
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::net::Ipv4Addr;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
-use runtime::{App, BoxFuture, JobContext, JobError};
+use runtime::{App, Arg, BoxFuture, JobContext, JobError, Syntax};
 
 /// Bytes of memory in addition to the buffers: queues, times.
 const BESIDE: u64 = 4 << 20;
+
+/// The words of a command line of perftest, which have its own syntax.
+const WORDS: &str = "PROGRAM [OPTION]... [SERVER]";
+const SYNTAX: Syntax = Syntax {
+    name: "perftest",
+    about: "perftest's ib_{write,read,send,atomic}_{lat,bw}, server or client",
+    args: &[Arg::words(WORDS)],
+};
 
 /// The perftest application.
 pub struct Job(pub Arc<Perftest>);
 
 impl App for Job {
     fn manifest(&self) -> AppManifest {
-        AppManifest {
-            name: "perftest".to_string(),
-            about: "perftest's ib_{write,read,send,atomic}_{lat,bw}, server or client".to_string(),
-            cut: CutRule::Anywhere,
-        }
+        SYNTAX.manifest(CutRule::Anywhere)
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {
@@ -32,7 +36,7 @@ impl App for Job {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() != 1 {
-            return Err(JobError::Refused("perftest takes one node".to_string()));
+            return Err(JobError::Refused(SYNTAX.complaint("want one node")));
         }
         options(start).map(drop).map_err(JobError::Refused)
     }
@@ -58,5 +62,6 @@ impl App for Job {
 }
 
 fn options(start: &JobStart) -> Result<Options, String> {
-    Options::parse(start.args.iter().map(String::as_str))
+    let args = SYNTAX.read(&start.args)?;
+    Options::parse(args.all(WORDS)).map_err(|why| SYNTAX.complaint(&why))
 }

@@ -1,4 +1,5 @@
-//! The arguments of applications, as `KEY=VALUE`: one description of them gives the usage and reads them.
+//! The arguments of applications, as `KEY=VALUE` or as words: one description of them gives the usage and
+//! reads them.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,7 +13,21 @@ use proto::{AppManifest, CutRule};
 pub struct Arg {
     key: &'static str,
     value: &'static str,
-    is_required: bool,
+    kind: Kind,
+}
+
+/// The form of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Optional,
+    Required,
+    /// The key alone.
+    Switch,
+    /// Any word, without a key.
+    Word,
+    OptionalWord,
+    /// Any number of words.
+    Words,
 }
 
 impl Arg {
@@ -20,13 +35,61 @@ impl Arg {
     /// `rmat|uniform`.
     #[must_use]
     pub const fn optional(key: &'static str, value: &'static str) -> Self {
-        Self { key, value, is_required: false }
+        Self { key, value, kind: Kind::Optional }
     }
 
     /// Returns an argument that must be present.
     #[must_use]
     pub const fn required(key: &'static str, value: &'static str) -> Self {
-        Self { key, value, is_required: true }
+        Self { key, value, kind: Kind::Required }
+    }
+
+    /// Returns an argument that is present or absent, as `-i`.
+    #[must_use]
+    pub const fn switch(key: &'static str) -> Self {
+        Self { key, value: "", kind: Kind::Switch }
+    }
+
+    /// Returns an argument that is a word of any form, and must be present. `key` is its name in the usage.
+    /// Words have the order of their descriptions.
+    #[must_use]
+    pub const fn word(key: &'static str) -> Self {
+        Self { key, value: "", kind: Kind::Word }
+    }
+
+    /// Returns an argument that is a word of any form, and may be absent.
+    #[must_use]
+    pub const fn optional_word(key: &'static str) -> Self {
+        Self { key, value: "", kind: Kind::OptionalWord }
+    }
+
+    /// Returns an argument that stands for all words that are left.
+    #[must_use]
+    pub const fn words(key: &'static str) -> Self {
+        Self { key, value: "", kind: Kind::Words }
+    }
+
+    fn usage(&self) -> String {
+        let Self { key, value, kind } = self;
+        match kind {
+            Kind::Optional => format!("[{key}={value}]"),
+            Kind::Required => format!("{key}={value}"),
+            Kind::Switch | Kind::OptionalWord => format!("[{key}]"),
+            Kind::Word | Kind::Words => (*key).to_string(),
+        }
+    }
+
+    /// Returns true if the argument is `KEY=VALUE`.
+    fn has_key(&self) -> bool {
+        matches!(self.kind, Kind::Optional | Kind::Required)
+    }
+
+    fn is_missing(&self, values: &[(&str, &str)]) -> bool {
+        matches!(self.kind, Kind::Required | Kind::Word) && !self.is_in(values)
+    }
+
+    fn is_in(&self, values: &[(&str, &str)]) -> bool {
+        values.iter().any(|(key, _)| *key == self.key)
     }
 }
 
@@ -80,11 +143,7 @@ impl Syntax {
     /// Returns the arguments in one line; those in brackets may be absent.
     #[must_use]
     pub fn usage(&self) -> String {
-        let one = |arg: &Arg| match arg.is_required {
-            true => format!("{}={}", arg.key, arg.value),
-            false => format!("[{}={}]", arg.key, arg.value),
-        };
-        let all: Vec<String> = self.args.iter().map(one).collect();
+        let all: Vec<String> = self.args.iter().map(Arg::usage).collect();
         if all.is_empty() { "no arguments".to_string() } else { all.join(" ") }
     }
 
@@ -101,21 +160,34 @@ impl Syntax {
     pub fn read<'a>(&'a self, args: &'a [String]) -> Result<Args<'a>, String> {
         let mut values: Vec<(&str, &str)> = Vec::new();
         for arg in args {
-            let pair = arg.split_once('=');
-            let known = pair.filter(|(key, _)| self.args.iter().any(|arg| arg.key == *key));
-            let Some((key, value)) = known else {
+            let Some((arg, value)) = self.find(arg, &values) else {
                 return Err(self.complaint(&format!("unknown argument {arg:?}")));
             };
-            if values.iter().any(|(other, _)| *other == key) {
-                return Err(self.complaint(&format!("{key}= is given twice")));
+            if arg.kind != Kind::Words && arg.is_in(&values) {
+                return Err(self.complaint(&format!("{}= is given twice", arg.key)));
             }
-            values.push((key, value));
+            values.push((arg.key, value));
         }
-        let is_missing = |arg: &&Arg| arg.is_required && values.iter().all(|(key, _)| *key != arg.key);
-        if let Some(arg) = self.args.iter().find(is_missing) {
-            return Err(self.complaint(&format!("{}={} is missing", arg.key, arg.value)));
+        if let Some(arg) = self.args.iter().find(|arg| arg.is_missing(&values)) {
+            return Err(self.complaint(&format!("{} is missing", arg.usage())));
         }
         Ok(Args { syntax: self, values })
+    }
+
+    /// Returns the argument that `text` is, and its value. `values` are the arguments before it.
+    fn find<'a>(&'a self, text: &'a str, values: &[(&str, &str)]) -> Option<(&'a Arg, &'a str)> {
+        if let Some((key, value)) = text.split_once('=')
+            && let Some(arg) = self.args.iter().find(|arg| arg.key == key && arg.has_key())
+        {
+            return Some((arg, value));
+        }
+        let fits = |arg: &&Arg| match arg.kind {
+            Kind::Optional | Kind::Required => false,
+            Kind::Switch => arg.key == text && !arg.is_in(values),
+            Kind::Word | Kind::OptionalWord => !arg.is_in(values),
+            Kind::Words => true,
+        };
+        self.args.iter().find(fits).map(|arg| (arg, text))
     }
 }
 
@@ -131,6 +203,17 @@ impl<'a> Args<'a> {
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&'a str> {
         self.values.iter().find(|(of, _)| *of == key).map(|(_, value)| *value)
+    }
+
+    /// Returns true if a switch is present.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.text(key).is_some()
+    }
+
+    /// Returns all values of an argument, which is one of [`Arg::words`].
+    pub fn all(&self, key: &str) -> impl Iterator<Item = &'a str> {
+        self.values.iter().filter(move |(of, _)| *of == key).map(|(_, value)| *value)
     }
 
     /// Returns a number in a range.
@@ -172,7 +255,11 @@ impl<'a> Args<'a> {
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, String> {
         let Some(value) = self.text(key) else { return Ok(None) };
-        let wrong = || self.syntax.complaint(&format!("{key}={value}: want {}", want()));
+        let given = match self.syntax.args.iter().any(|arg| arg.key == key && arg.has_key()) {
+            true => format!("{key}={value}"),
+            false => format!("{key} {value:?}"),
+        };
+        let wrong = || self.syntax.complaint(&format!("{given}: want {}", want()));
         parse(value).map(Some).ok_or_else(wrong)
     }
 }
@@ -214,6 +301,37 @@ mod tests {
         ] {
             assert_eq!(error(args), format!("{says}{usage}"));
         }
+    }
+
+    #[test]
+    fn words_have_no_key() {
+        const GREP: Syntax = Syntax {
+            name: "grep",
+            about: "",
+            args: &[Arg::switch("-i"), Arg::word("PATTERN"), Arg::optional_word("MOST")],
+        };
+        let read = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+            let args = GREP.read(&args)?;
+            let pattern = args.text("PATTERN").unwrap_or_default().to_string();
+            Ok((args.has("-i"), pattern, args.number("MOST", 1..=9u8)?))
+        };
+        let found = |is, pattern: &str, most| Ok::<_, String>((is, pattern.to_string(), most));
+        assert_eq!(read(&["a=b"]), found(false, "a=b", None));
+        assert_eq!(read(&["-i", "-i", "3"]), found(true, "-i", Some(3)));
+        assert_eq!(read(&["", "-i"]), found(true, "", None));
+        for (args, says) in [
+            (&[][..], "PATTERN is missing"),
+            (&["-i"], "PATTERN is missing"),
+            (&["a", "b"], "MOST \"b\": want a number from 1 to 9"),
+            (&["a", "1", "c"], "unknown argument \"c\""),
+        ] {
+            let says = format!("grep: {says}; usage: [-i] PATTERN [MOST]");
+            assert_eq!(read(args), Err(says));
+        }
+        const ALL: Syntax = Syntax { name: "all", about: "", args: &[Arg::words("WORDS")] };
+        let args = ["x=1".to_string(), "-y".to_string()];
+        assert_eq!(ALL.read(&args).unwrap().all("WORDS").collect::<Vec<_>>(), ["x=1", "-y"]);
     }
 
     #[test]

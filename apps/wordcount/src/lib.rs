@@ -11,7 +11,7 @@ extern crate alloc;
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use mapreduce::{Emitter, MapReduce, Split};
+use mapreduce::{Args, Emitter, MapReduce, Split};
 use proto::{CutRule, JobStart};
 
 /// The word count job. It accepts no arguments.
@@ -25,11 +25,8 @@ impl MapReduce for WordCount {
     const ABOUT: &'static str = "counts the words of a text";
     const RECORDS: &'static str = "words";
 
-    fn new(start: &JobStart) -> Result<Self, String> {
-        match start.args.first() {
-            None => Ok(Self),
-            Some(arg) => Err(alloc::format!("wordcount takes no arguments, but was given {arg:?}")),
-        }
+    fn new(_: &JobStart, _: &Args<'_>) -> Result<Self, String> {
+        Ok(Self)
     }
 
     fn cut() -> CutRule {

@@ -116,7 +116,7 @@ fn a_long_path_is_followed_to_its_end() {
 /// Checks that several nodes hold the edges of a star, although all of them lead to one vertex.
 #[test]
 fn the_edges_to_a_hub_are_spread() {
-    let graph = shapes::star(100_000);
+    let graph = shapes::star(1_000_000);
     for nodes in 2..=4 {
         let shares = graph.shares(&Spread { nodes, cpus: 1, hub: None });
         for share in [|of: &(usize, usize)| of.0, |of: &(usize, usize)| of.1] {

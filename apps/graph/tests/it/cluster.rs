@@ -207,3 +207,38 @@ fn a_wrong_compact_graph_is_refused_with_its_place() {
         refused(weighted, "g: byte 4: the edges have no weights", &|_| {});
     }
 }
+
+/// The application `compact` writes the same bytes on any nodes, and its output is a graph as a file and as a
+/// dataset.
+#[test]
+fn a_compact_graph_is_made_and_kept() {
+    let mut all = Everywhere::new();
+    let text = edge_list(Model::Rmat, 8);
+    let files: &[(&str, &[u8])] = &[("g", text.as_bytes())];
+    let weighted = &["source=6", "weights=true"][..];
+    let file = all.run("compact", &["weights=true"], files);
+    let lengths = all.run("sssp", weighted, files);
+    assert!(all.run("sssp", weighted, &[("g.flg", &file)]) == lengths);
+    let plain = all.run("compact", &[], files);
+    assert!(plain.starts_with(b"FLG1") && plain.len() < file.len());
+    assert!(all.run("compact", &[], &[("g.flg", &file)]) == plain);
+    let ranks = all.run("pagerank", &["iterations=3"], files);
+    let made = all.run("compact", &["generate=uniform", "scale=7"], &[]);
+    let components = all.run("cc", &["generate=uniform", "scale=7"], &[]);
+    for cluster in &mut all.0 {
+        for (args, given, app, next, expected) in [
+            (&["weights=true"][..], files, "sssp", weighted, &lengths),
+            (&[], files, "pagerank", &["iterations=3"], &ranks),
+            (&["generate=uniform", "scale=7"], &[], "cc", &[], &components),
+            (&["generate=uniform", "scale=7"], &[], "compact", &[], &made),
+        ] {
+            let dataset = cluster.keep("compact", args, given).unwrap();
+            let (output, _) =
+                cluster.run_with(app, next, &[], std::slice::from_ref(&dataset), false).unwrap();
+            assert!(output == *expected, "{app} of a dataset");
+        }
+        let error = cluster.run("compact", &["weights=true"], &[("g", b"1 2 3\n1 2\n")]).unwrap_err();
+        assert_eq!(error, "g: byte 9: the line has no weight");
+    }
+    assert_eq!(all.run("compact", &[], &[("g", b"")]), graph::to_flg1(&[], false));
+}

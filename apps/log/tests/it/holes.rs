@@ -239,3 +239,85 @@ fn a_writers_death_loses_no_acknowledged_record() {
         }
     });
 }
+
+/// A record that is written and resolved between the two looks of a reader is found.
+#[test]
+fn a_record_that_is_resolved_during_a_read_is_found() {
+    let (mut c, log, writer) = stage(7);
+    let second = c.lite(2);
+    let (reader, at) = c
+        .world
+        .run(LIMIT, async move {
+            drop(writer);
+            let reader = Log::open(&second, "t").await.unwrap();
+            let at = log.writer().await.unwrap().append(b"before").await.unwrap();
+            // The segment is mapped now, so the next read does not begin with the directory.
+            Ok::<_, ReadError>((reader.clone(), reader.read(at).await?.next()))
+        })
+        .unwrap();
+    c.fabric.hold_between(gid(2), gid(1), true);
+    let found = Arc::new(Mutex::new(None));
+    let output = found.clone();
+    let read = async move {
+        let record = reader.read(at).await;
+        *output.lock().unwrap() = Some(record.map(|record| record.entries().next() == Some(b"here")));
+    };
+    c.lite(2).platform().spawn("test", Box::pin(read));
+    c.world.run_for(MILLI);
+    let first = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let log = Log::open(&first, "t").await.unwrap();
+        assert_eq!(log.writer().await.unwrap().append(b"here").await.unwrap(), at);
+        assert!(log.close_holes().await.unwrap() > at);
+    });
+    assert_eq!(found.lock().unwrap().take(), None);
+    c.fabric.hold_between(gid(2), gid(1), false);
+    c.world.run_for(10 * MILLI);
+    assert_eq!(found.lock().unwrap().take(), Some(Ok(true)));
+}
+
+/// Truncates the log on node 2, which loses its connection to the home of the second segment after `polls`
+/// polls and then dies. Returns true if the truncation was complete. Nothing of the log may be left.
+fn truncates_and_dies(polls: u32) -> bool {
+    let mut c = Cluster::new(6, 3, 8 << 20, &Config::default());
+    let (a, b) = (c.lite(1), c.lite(2).with_deadline(10 * MILLI));
+    let log = c.world.run(LIMIT, async move {
+        let log = Log::create(&a, "t", &[NodeId(1), NodeId(3)], SMALL).await.unwrap();
+        let writer = log.writer().await.unwrap();
+        while log.tail().await.unwrap() < Position::from_u64(600) {
+            writer.append(&[0; 1000]).await.unwrap();
+        }
+        // The next use of this connection is the truncation's.
+        drop(b.alloc(NodeId(3), 8, Permissions::all()).await.unwrap());
+        log
+    });
+    let (b, fabric) = (c.lite(2).with_deadline(10 * MILLI), c.fabric.clone());
+    let complete = c.world.run(LIMIT, async move {
+        let log = Log::open(&b, "t").await.unwrap();
+        let mut truncation = pin!(log.truncate(Position::from_u64(512)));
+        for _ in 0..polls {
+            let ended = poll_fn(|cx| Poll::Ready(truncation.as_mut().poll(cx))).await;
+            if let Poll::Ready(ended) = ended {
+                ended.unwrap();
+                return true;
+            }
+            platform::yield_now().await;
+        }
+        fabric.delay_between(gid(2), gid(3), true);
+        truncation.await.is_ok()
+    });
+    c.nodes[1].0.kill();
+    c.hub.declare_dead(NodeId(2));
+    c.world.run_for(100 * MILLI);
+    c.world.run(LIMIT, async move { log.destroy().await.unwrap() });
+    c.world.run_for(100 * MILLI);
+    assert_eq!(c.lite(3).audit(), [], "after {polls} polls");
+    complete
+}
+
+/// A truncation whose free is lost leaves the segment in the directory, so that another node frees it.
+#[test]
+fn a_segment_whose_free_is_lost_is_freed_by_another_node() {
+    let complete: Vec<bool> = (0..60).map(truncates_and_dies).collect();
+    assert!(complete.contains(&true) && complete.contains(&false), "{complete:?}");
+}

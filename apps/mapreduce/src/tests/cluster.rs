@@ -8,7 +8,7 @@ use crate::region::InMemory;
 use crate::run::{RunReader, RunWriter, record_len};
 use crate::sort::Sorted;
 use crate::table::{Entries, Table};
-use crate::{Emitter, MapReduce, Split, push_decimal, run_local};
+use crate::{Args, Emitter, MapReduce, Split, push_decimal, run_local};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ impl MapReduce for Lines {
     const NAME: &'static str = "lines";
     const ABOUT: &'static str = "";
 
-    fn new(_: &JobStart) -> Result<Self, String> {
+    fn new(_: &JobStart, _: &Args<'_>) -> Result<Self, String> {
         Ok(Self)
     }
     fn cut() -> CutRule {

@@ -36,6 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
             same_bytes(&clusters, &JOBS, log)
         })
         .full_if(true),
+        case("compact-dataset", compact_dataset).full_if(true),
         case("networkx", networkx).full_if(true),
     ]
 }
@@ -95,6 +96,18 @@ fn same_bytes(clusters: &[(u16, u32, &str)], jobs: &[(&str, &[&str], &str)], log
             ensure!(together == alone, "{} has another output with {cluster:?}", job.0);
         }
     }
+    Ok(Outcome::Passed)
+}
+
+/// Compares a job that reads the compact form as a dataset with one that reads the text.
+fn compact_dataset(log: &Path) -> Result<Outcome> {
+    let graph = Graph::new()?;
+    let of_text = graph.run(("cc", &[], "components"), (1, 1, "softroce"), log)?;
+    let of_dataset = graph.dir.path().join("of-dataset");
+    let mut command = xtask();
+    command.args(["run", "--app", "compact", "--keep", "graph", "--then", "cc", "--nodes", "3", "--input"]);
+    tool::run_ok(command.arg(&graph.edges).arg("--output").arg(&of_dataset), log, LIMIT)?;
+    ensure!(std::fs::read(of_text)? == std::fs::read(of_dataset)?, "other components");
     Ok(Outcome::Passed)
 }
 
