@@ -8,6 +8,7 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod key;
+mod log;
 mod planted;
 pub mod pxe;
 

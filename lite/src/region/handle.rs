@@ -447,8 +447,8 @@ impl Lmr {
     /// [`write_notify`](Self::write_notify).
     ///
     /// # Errors
-    /// Those of a read; `Misaligned` unless `offset` is a multiple of 8; `Deadline` if no look until then has
-    /// found what is wanted.
+    /// Fails as a read does. Fails with `Misaligned` unless `offset` is a multiple of 8, and with `Deadline`
+    /// if `is_wanted` has not returned true until then.
     ///
     /// ```
     /// # use lite::{Error, Lmr};

@@ -88,7 +88,7 @@ impl<'l> Word<'l> {
             if seen != Seen::Unwanted(Look::Again) {
                 return Ok(Some(seen));
             }
-            // What ends the polling may also be what has changed the word, so it is looked at once more.
+            // The event that ends the polling may have changed the word, so the task looks once more.
             look = node.platform.poll_in_task();
         }
     }

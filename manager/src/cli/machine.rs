@@ -1,7 +1,7 @@
 //! The commands `power` and `boot`.
 
 use super::ManagerArgs;
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use proto::PowerAction;
 use std::path::PathBuf;
@@ -43,6 +43,7 @@ pub(super) fn power(args: &PowerArgs) -> Result<()> {
 }
 
 pub(super) fn boot(args: &BootArgs) -> Result<()> {
-    let image = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let name = args.file.display();
+    let image = std::fs::read(&args.file).map_err(|error| anyhow!("cannot read {name}: {error}"))?;
     Ok(args.manager.connect()?.boot(&args.node, &image)?)
 }

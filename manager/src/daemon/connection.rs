@@ -3,9 +3,9 @@
 
 use super::door::{Denied, Pending, Permit};
 use super::greeting::{self, Greeted};
-use super::log::Log;
 use super::outbox::{Outbox, Queue};
 use crate::core::ConnId;
+use crate::log::Log;
 use proto::channel::{Opener, Role, RoleKeys, Sealer};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;

@@ -2,9 +2,9 @@
 
 use super::connection::Incoming;
 use super::keeper::{Keeper, Kept};
-use super::log::Log;
 use super::outbox::{Outbox, Pushed};
 use crate::core::{Action, ConnId, Core, Event, Message};
+use crate::log::Log;
 use platform::Instant;
 use std::collections::HashMap;
 use tokio::sync::mpsc::Receiver;

@@ -13,7 +13,6 @@ mod greeting;
 mod keeper;
 mod limits;
 mod lobby;
-mod log;
 mod outbox;
 mod store;
 
@@ -21,13 +20,13 @@ pub use keeper::{Keep, SaveError};
 pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
+use crate::log::Log;
 use acceptor::Acceptor;
 use connection::Shared;
 use door::Door;
 use driver::Driver;
 use keeper::Keeper;
 use limits::Limits;
-use log::Log;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
 use std::collections::HashMap;

@@ -5,6 +5,7 @@ use super::enrol::{self, Secrets};
 use super::files::Boots;
 use super::inventory::{Inventory, InventoryError, Node};
 use super::{ENROL_PORT, HTTP_PORT, http, neighbours, tftp};
+use crate::log::{Log, Writer};
 use proto::channel::{ClusterKey, Role, WrongRole};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::HashSet;
@@ -27,8 +28,10 @@ const TFTP: u16 = 69;
 const MOST: usize = 512;
 /// The number of unknown Ethernet addresses that are logged, once each.
 const STRANGERS: usize = 64;
-/// The pause after a connection that could not be accepted.
+/// The pause after a connection that could not be accepted, or a datagram that could not be received.
 const BACK_OFF: Duration = Duration::from_millis(50);
+/// The time for the last lines of the log.
+const LAST_LINES: Duration = Duration::from_secs(1);
 /// The longest datagram that is read, in bytes.
 const LONGEST: usize = 2048;
 
@@ -64,6 +67,9 @@ pub enum PxeError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// The thread of the log cannot be started.
+    #[error("cannot start the thread of the log: {0}")]
+    Thread(#[source] io::Error),
     /// The key is not the whole key of the cluster.
     #[error(transparent)]
     Key(#[from] WrongRole),
@@ -77,11 +83,13 @@ pub struct Service {
     http: TcpListener,
     enrol: TcpListener,
     shared: Arc<Shared>,
+    writer: Writer,
 }
 
 struct Shared {
     boots: Boots,
     secrets: Secrets,
+    log: Log,
     interface: String,
     address: Ipv4Addr,
     /// Unknown Ethernet addresses that were logged.
@@ -119,14 +127,16 @@ impl Service {
         let tftp = udp(address, TFTP, None).map_err(listen(TFTP))?;
         let http = TcpListener::bind((address, HTTP_PORT)).await.map_err(listen(HTTP_PORT))?;
         let enrol = TcpListener::bind((address, ENROL_PORT)).await.map_err(listen(ENROL_PORT))?;
+        let writer = Log::start(io::stderr()).map_err(PxeError::Thread)?;
         let (strangers, permits) = (Mutex::default(), Arc::new(Semaphore::new(MOST)));
-        let shared = Arc::new(Shared { boots, secrets, interface, address, strangers, permits });
-        Ok(Self { dhcp, pxe, tftp, http, enrol, shared })
+        let log = writer.log();
+        let shared = Arc::new(Shared { boots, secrets, log, interface, address, strangers, permits });
+        Ok(Self { dhcp, pxe, tftp, http, enrol, shared, writer })
     }
 
     /// Serves until `stop` is done.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { dhcp, pxe, tftp, http, enrol, shared } = self;
+        let Self { dhcp, pxe, tftp, http, enrol, shared, writer } = self;
         tokio::select! {
             () = stop => {}
             () = shared.answer_dhcp(&dhcp, Kind::Discover) => {}
@@ -135,20 +145,7 @@ impl Service {
             () = accept(&http, &shared, Shared::answer_http) => {}
             () = accept(&enrol, &shared, Shared::enrol) => {}
         }
-    }
-}
-
-fn log(line: &str) {
-    eprintln!("{line}");
-}
-
-/// Receives a datagram. An error of an earlier answer is not one of the socket.
-async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> (usize, SocketAddr) {
-    loop {
-        match socket.recv_from(buffer).await {
-            Ok(received) => return received,
-            Err(error) => log(&format!("cannot receive: {error}")),
-        }
+        writer.finish(LAST_LINES);
     }
 }
 
@@ -170,7 +167,7 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
                 }
             }
             Err(error) => {
-                log(&format!("cannot accept a connection: {error}"));
+                shared.log.line(&format!("cannot accept a connection: {error}"));
                 tokio::time::sleep(BACK_OFF).await;
             }
         }
@@ -178,11 +175,24 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
 }
 
 impl Shared {
+    /// Receives a datagram. An error of an earlier answer is not one of the socket.
+    async fn receive(&self, socket: &UdpSocket, buffer: &mut [u8]) -> (usize, SocketAddr) {
+        loop {
+            match socket.recv_from(buffer).await {
+                Ok(received) => return received,
+                Err(error) => {
+                    self.log.line(&format!("cannot receive: {error}"));
+                    tokio::time::sleep(BACK_OFF).await;
+                }
+            }
+        }
+    }
+
     /// Answers messages of one kind. The others on the port are for the network's DHCP server.
     async fn answer_dhcp(&self, socket: &UdpSocket, kind: Kind) {
         let mut buffer = [0; LONGEST];
         loop {
-            let (len, from) = receive(socket, &mut buffer).await;
+            let (len, from) = self.receive(socket, &mut buffer).await;
             let Some(question) = Question::parse(&buffer[..len]).filter(|question| question.kind == kind)
             else {
                 continue;
@@ -191,7 +201,7 @@ impl Shared {
             let program = match self.boots.program(node, &question) {
                 Ok(program) => program,
                 Err(why) => {
-                    log(&why);
+                    self.log.line(&why);
                     continue;
                 }
             };
@@ -202,8 +212,8 @@ impl Shared {
                 Kind::Request => from,
             };
             match socket.send_to(&answer, to).await {
-                Ok(_) => log(&format!("{} ({}): boot program {program}", node.name, node.mac)),
-                Err(error) => log(&format!("{} ({}): cannot answer: {error}", node.name, node.mac)),
+                Ok(_) => self.log.line(&format!("{} ({}): boot program {program}", node.name, node.mac)),
+                Err(error) => self.log.line(&format!("{} ({}): cannot answer: {error}", node.name, node.mac)),
             }
         }
     }
@@ -214,7 +224,7 @@ impl Shared {
         if node.is_none() {
             let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
             if strangers.len() < STRANGERS && strangers.insert(mac.0) {
-                log(&format!("{mac} is not in the inventory, and gets no answer"));
+                self.log.line(&format!("{mac} is not in the inventory, and gets no answer"));
             }
         }
         node
@@ -231,14 +241,14 @@ impl Shared {
         let random = crate::key::random().ok()?;
         let (content, has_token) = self.boots.file(node, name, random, Instant::now())?;
         let token = if has_token { ", with a token" } else { "" };
-        log(&format!("{} ({}): {}{token}", node.name, node.mac, name.escape_debug()));
+        self.log.line(&format!("{} ({}): {}{token}", node.name, node.mac, name.escape_debug()));
         Some(content)
     }
 
     async fn answer_tftp(&self, socket: &UdpSocket) {
         let mut buffer = [0; LONGEST];
         loop {
-            let (len, client) = receive(socket, &mut buffer).await;
+            let (len, client) = self.receive(socket, &mut buffer).await;
             let Some(wish) = tftp::Wish::parse(&buffer[..len]) else { continue };
             let Some(node) = self.node_at(client) else { continue };
             let Some(content) = self.file(node, &wish.name) else {
@@ -247,10 +257,10 @@ impl Shared {
             };
             let Ok(permit) = self.permits.clone().try_acquire_owned() else { continue };
             let Ok(own) = udp(self.address, 0, None) else { continue };
-            let name = node.name.clone();
+            let (name, log) = (node.name.clone(), self.log.clone());
             tokio::spawn(async move {
                 if let Err(error) = tftp::send(&own, client, &wish, content).await {
-                    log(&format!("{name}: {}: {error}", wish.name.escape_debug()));
+                    log.line(&format!("{name}: {}: {error}", wish.name.escape_debug()));
                 }
                 drop(permit);
             });
@@ -262,7 +272,7 @@ impl Shared {
         let Ok(Some(get)) = http::receive(&mut stream).await else { return };
         let content = self.file(node, &get.name);
         if let Err(error) = http::answer(&mut stream, &get, content).await {
-            log(&format!("{}: {}: {error}", node.name, get.name.escape_debug()));
+            self.log.line(&format!("{}: {}: {error}", node.name, get.name.escape_debug()));
         }
     }
 
@@ -271,8 +281,8 @@ impl Shared {
             return;
         }
         match enrol::serve(stream, &self.secrets, &self.boots).await {
-            Ok(line) => log(&line),
-            Err(why) => log(&format!("{peer}: {why}")),
+            Ok(line) => self.log.line(&line),
+            Err(why) => self.log.line(&format!("{peer}: {why}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The daemon's log. A thread of its own writes the lines, so that a reader that stalls delays nothing else.
+//! The log of the daemon and of the PXE service. A thread of its own writes the lines, so that a reader that stalls delays nothing else.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const FULL: Duration = Duration::from_millis(5);
 
 /// The writing end of the log. Clones write to the same log.
 #[derive(Clone, Debug)]
-pub(super) struct Log(Arc<Shared>);
+pub(crate) struct Log(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -41,7 +41,7 @@ enum Entry {
 
 /// The state of the thread that writes the log.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     log: Log,
     /// A channel that is disconnected when the thread has ended.
     ended: Receiver<()>,
@@ -49,7 +49,7 @@ pub(super) struct Writer {
 
 impl Log {
     /// Starts the thread that writes to `into`.
-    pub(super) fn start(into: impl Write + Send + 'static) -> std::io::Result<Writer> {
+    pub(crate) fn start(into: impl Write + Send + 'static) -> std::io::Result<Writer> {
         let (lines, entries) = mpsc::sync_channel(WAITING);
         let (alive, ended) = mpsc::channel();
         let dropped = Arc::new(AtomicU64::new(0));
@@ -64,7 +64,7 @@ impl Log {
     }
 
     /// Logs one line, with the seconds since the start before it. Never waits.
-    pub(super) fn line(&self, line: &str) {
+    pub(crate) fn line(&self, line: &str) {
         let entry = Entry::Line(stamped(self.0.start, line));
         if self.0.lines.try_send(entry).is_err() {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Log {
 
     /// Logs a line about a peer that has not proved a key. Only a few of these are written each second, with
     /// the number of the others.
-    pub(super) fn stranger(&self, line: &str) {
+    pub(crate) fn stranger(&self, line: &str) {
         let now = Instant::now();
         self.settle_at(now);
         if self.strangers().take() {
@@ -82,7 +82,7 @@ impl Log {
     }
 
     /// Writes the number of lines about strangers that were dropped, once their window is over.
-    pub(super) fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.settle_at(Instant::now());
     }
 
@@ -100,12 +100,12 @@ impl Log {
 
 impl Writer {
     /// Returns the writing end of the log.
-    pub(super) fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         self.log.clone()
     }
 
     /// Waits until all lines are written, for at most `timeout`.
-    pub(super) fn finish(self, timeout: Duration) {
+    pub(crate) fn finish(self, timeout: Duration) {
         let end = Instant::now() + timeout;
         while self.log.0.lines.try_send(Entry::End).is_err() {
             if Instant::now() >= end {
