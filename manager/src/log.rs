@@ -1,4 +1,5 @@
-//! The log of the daemon and of the PXE service. A thread of its own writes the lines, so that a reader that stalls delays nothing else.
+//! The log of the daemon and of the PXE service. A thread of its own writes the lines, so that a
+//! reader that stalls delays nothing else.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
