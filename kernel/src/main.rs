@@ -120,7 +120,8 @@ extern "C" fn on_own_stack() -> ! {
         console::set_level(level);
     }
     inventory(boot, acpi, cpus, clock_source);
-    let mistakes = cmdline::report();
+    let mut mistakes = cmdline::report();
+    mistakes.extend(report::mistake());
     if let Some(us) = cmdline::get("spin_us") {
         log::debug!("spinning up to {us} us");
         exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 4000)));

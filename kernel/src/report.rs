@@ -1,6 +1,7 @@
 //! `hardware-report=on`: a block of lines with what the machine's firmware and devices have said,
 //! for people who have not seen the machine.
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
@@ -8,23 +9,22 @@ use crate::arch::{apic, cpu};
 use crate::boot::BootInfo;
 use crate::boot::acpi::Tables;
 use crate::pci::{self, Bar, Function};
-use crate::{cmdline, io_addresses, mm, power, println, time};
+use crate::{cmdline, io_addresses, mm, println, time};
 
 /// The key of the command line.
 const KEY: &str = "hardware-report";
 /// The most runs of RAM that are listed.
 const MOST_RUNS: usize = 100;
 
-/// Returns true if the command line asks for a report.
+/// Returns true if the settings ask for a report.
 fn is_wanted() -> bool {
-    match cmdline::get(KEY) {
-        None | Some("off") => false,
-        Some("on") => true,
-        Some(other) => {
-            log::error!("{KEY}={other}: want on or off");
-            power::exit(power::Code::Refused)
-        }
-    }
+    cmdline::get(KEY) == Some("on")
+}
+
+/// Returns the mistake in the setting, if it has one.
+pub(crate) fn mistake() -> Option<String> {
+    let value = cmdline::get(KEY).filter(|value| !matches!(*value, "on" | "off"))?;
+    Some(format!("{KEY}={value}: want on or off"))
 }
 
 /// Prints the report, if it is asked for. Call once PCI has been scanned.

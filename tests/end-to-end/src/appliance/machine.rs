@@ -35,9 +35,10 @@ pub(super) const MODELS: [(&str, &str); 3] = [
 ];
 
 /// Mistakes: the case's name, words of the command line, and the cause that is said.
-const MISTAKES: [(&str, &str, &str); 2] = [
+const MISTAKES: [(&str, &str, &str); 3] = [
     ("unknown-key", "manger=10.0.2.2", "command line: unknown key `manger` in `manger=10.0.2.2`"),
     ("absent-card", "nic=mlx4", "nic=mlx4: this machine has no ConnectX-3"),
+    ("wrong-value", "hardware-report=yes", "hardware-report=yes: want on or off"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
