@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs the compiler for the kernel and the boot stub, so that the directories of the sources, of cargo and of the
-# artifacts leave no trace in what it writes. cargo calls it (`rustc-wrapper` in .cargo/config.toml) with the
-# compiler and its arguments.
+# Runs the compiler for the kernel and the boot stub, so that the directories of the sources, of cargo and of
+# the artifacts leave no trace in what it writes. cargo calls it (`rustc-wrapper` in .cargo/config.toml) with
+# the compiler and its arguments.
 #
-# Two things depend on a directory: paths of source files, which rustc replaces itself, and the hash that tells crates
-# apart in the names of symbols (`-C metadata`). cargo hashes the absolute path of a crate that lies outside of the
-# workspace, and symbols are sorted by name. Here the hash is one of the arguments that identify a crate: its name, its
-# path below the replaced directories, its kind and its features.
+# Two things depend on a directory: paths of source files, which rustc replaces itself, and the hash that tells
+# crates apart in the names of symbols (`-C metadata`). cargo hashes the absolute path of a crate that lies
+# outside of the workspace, and symbols are sorted by name. Here the hash is one of the arguments that identify
+# a crate: its name, its path below the replaced directories, its kind and its features.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd -P)
@@ -44,7 +44,8 @@ for argument; do
 done
 # A crate of a registry is compiled in its own directory, whose path has no symbolic links.
 for registry in "$registries"/*; do
-    set -- "$@" --remap-path-prefix "$registry=/registry" --remap-path-prefix "$(cd "$registry" && pwd -P)=/registry"
+    set -- "$@" --remap-path-prefix "$registry=/registry"
+    set -- "$@" --remap-path-prefix "$(cd "$registry" && pwd -P)=/registry"
 done
 if [ -n "${OUT_DIR:-}" ]; then
     set -- "$@" --remap-path-prefix "$OUT_DIR=/generated/$crate"

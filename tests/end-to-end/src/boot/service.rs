@@ -318,8 +318,8 @@ fn by_uefi(place: &Place<'_>) -> Result<()> {
     place.leaks_nothing(FIRST)
 }
 
-/// The ROM of the network card is not iPXE as the service sees it: iPXE gives itself the user class of another
-/// client. The service sends pxelinux.
+/// The ROM of the network card is not iPXE for the service, because iPXE asks with another user class. The
+/// service sends pxelinux.
 fn by_pxelinux(place: &Place<'_>) -> Result<()> {
     let script = place.dir.path().join("script.ipxe");
     fs::write(&script, "#!ipxe\nset user-class none\nautoboot\n")?;
