@@ -10,4 +10,6 @@ mod orders;
 mod patience;
 pub(crate) mod perftest;
 mod place;
+mod screen;
+pub(crate) mod screens;
 pub(crate) mod semantics;
