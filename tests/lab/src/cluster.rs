@@ -138,7 +138,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn prepare(nics: Vec<RdmaNic>, special: Cards<'_>, manager: &[&str], log: &Path) -> Result<Self> {
+    /// Prepares a cluster as [`without_machines`](Self::without_machines) does, with properties of its cards.
+    pub(crate) fn prepare(
+        nics: Vec<RdmaNic>,
+        special: Cards<'_>,
+        manager: &[&str],
+        log: &Path,
+    ) -> Result<Self> {
         let lab = Lab::get()?;
         let has_cards = nics.iter().any(|nic| nic.profile().is_some());
         let tools = has_cards.then(cx3::Tools::get).transpose()?;

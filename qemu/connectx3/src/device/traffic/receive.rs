@@ -8,7 +8,7 @@ use crate::device::master::gsi;
 use crate::device::profile::Steering;
 use crate::device::qp::completed::Completed;
 use crate::device::qp::datagram::{self, Origin};
-use crate::device::qp::{State, Transport, receives};
+use crate::device::qp::{State, Transport, connected, receives};
 use crate::device::steering::{McgTable, receiver};
 use crate::device::vlan;
 use roce::wire::{Bth, Frame, Service as WireService, XrcEth};
@@ -92,13 +92,17 @@ impl Traffic {
         let Bth { opcode, solicited, xrc, .. } = frame.packet.bth;
         let named = xrc.map(XrcEth::srq);
         let level = self.level(qpn, ctx);
+        let at = ctx.ports.get(port);
         let counters = &mut self.queues.transport_counters;
         let Some(qp) = self.queues.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
             counters.rx_unknown_qp += 1;
             return;
         };
         let takes_receive = match &qp.transport {
-            Transport::Connected(connection) if !connection.is_peer(&frame.headers.net) => {
+            Transport::Connected(connection)
+                if !connection.is_peer(&frame.headers.net)
+                    || !connected::is_in_vlan(&qp.context, at, origin) =>
+            {
                 counters.rx_wrong_peer += 1;
                 return;
             }
