@@ -72,7 +72,8 @@ fn everything_is_tagged_in_a_vlan() {
     }
 }
 
-/// A packet of RDMA in another VLAN, or without a tag, reaches no queue pair. Another priority is no obstacle.
+/// A packet of RDMA in another VLAN, or without a tag, reaches no queue pair. Another priority is no
+/// obstacle.
 #[test]
 fn rdma_of_another_vlan_does_not_arrive() {
     let (five, high) = (Vlan::new(5, 0), Vlan::new(5, 7));

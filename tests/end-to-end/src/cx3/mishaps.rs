@@ -36,6 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("appliances InfiniBand is chosen", |log| {
             word_count(Input::SmallText, 2, false, "cx3:vpi:ib", &[], log)
         }),
+        case("appliances a late link", late_link).full_if(true),
         case("appliances no such port type", |log| {
             refused(
                 "nic=mlx4/1:ib",
@@ -137,6 +138,23 @@ fn port_type(log: &Path) -> Result<()> {
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "rnic mlx4: port 1 has no link after 5 s, and is waited for")?;
     says(&cluster, "does not start: its port has no link after 7 s")
+}
+
+/// Checks that nodes whose cards have a link only after a minute say so meanwhile, and join then.
+fn late_link(log: &Path) -> Result<()> {
+    const SECONDS: u64 = 61;
+    let delay = format!("link_s={SECONDS}");
+    let cards = Cards { first: Some(&delay), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "", log)?;
+    cluster.joined(log)?;
+    for seconds in [5, 15, 35] {
+        says(&cluster, &format!("rnic mlx4: port 1 has no link after {seconds} s, and is waited for"))?;
+    }
+    let tail = cluster.vms.first().map(qemu::vm::Vm::tail).unwrap_or_default();
+    let waited = tail.iter().find_map(|line| line.split_once("link after ")?.1.strip_suffix(" us"));
+    let waited: u64 = waited.context("node0 does not say the time of its link")?.parse()?;
+    ensure!(waited >= 1_000_000 * (SECONDS - 1), "the link came up after {waited} us already");
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT).map(drop)
 }
 
 /// Checks that a job's frames have a path MTU of 4096 on a network with large frames, and not without them.
