@@ -53,6 +53,9 @@ pub struct Plan<'a> {
     pub vlan: Option<Vlan>,
     /// The file for a capture of the fabric, complete once the lab is dropped.
     pub pcap: Option<&'a Path>,
+    /// True if the appliances have no other network device than a card with two ports, of which the second
+    /// leads to the manager.
+    pub manage_by_second: bool,
 }
 
 /// Appliances, and Linux machines on their fabric.
@@ -67,10 +70,12 @@ pub struct Lab {
 impl Lab {
     /// Starts all machines, the appliances last, which may not have joined on return.
     pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
-        let &Plan { appliances, machines, manager, packages, files, options, vlan, pcap } = plan;
+        let &Plan { appliances, machines, manager, packages, files, options, vlan, pcap, manage_by_second } =
+            plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
         let nics = [appliances, machines].concat();
-        let mut cluster = Cluster::prepare(nics, Cards { pcap, ..Cards::default() }, manager, log)?;
+        let mut cluster =
+            Cluster::prepare(nics, Cards { pcap, manage_by_second, ..Cards::default() }, manager, log)?;
         let mut files: Vec<_> =
             files.iter().map(|(name, path)| (format!("{IN_GUEST}/{name}"), path.clone())).collect();
         files.push((format!("{IN_GUEST}/cluster.key"), cluster.manager.key().to_owned()));

@@ -33,6 +33,9 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
     if plan.config.vlan.is_some() {
         return Err(Error::Lacks("VLANs for a virtual function"));
     }
+    if plan.config.second.is_some() {
+        return Err(Error::Lacks("a second port for a virtual function"));
+    }
     let mut state = CommandState::of_virtual(plan.hw)?;
     // The master has released everything that the function had, so it may reach memory again if it was cut
     // off.
@@ -57,6 +60,7 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
         capabilities,
         board,
         info,
+        second: None,
         eqn,
     };
     Ok((base, hca.log_keys))

@@ -146,7 +146,7 @@ impl<'a, H: Hardware> Control<'a, H> {
     pub(crate) fn stop(&mut self) {
         let hw = self.hw;
         let (mut commands, card) = self.commands();
-        let closed = card.port.close(&mut commands);
+        let closed = card.in_use().try_for_each(|attached| attached.port.close(&mut commands));
         let stopped = closed.and_then(|()| match card.function {
             Function::Physical => [Opcode::CloseHca, Opcode::UnmapIcmAux, Opcode::UnmapFa]
                 .into_iter()

@@ -272,8 +272,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         if let Some(packets) = &mut *self.agent.lock() {
             waits |= packets.arm(&self.hw);
         }
-        if let Some(frames) = &mut *self.frames.lock() {
-            waits |= frames.packets.arm(&self.hw);
+        for frames in &self.frames {
+            if let Some(frames) = &mut *frames.lock() {
+                waits |= frames.packets.arm(&self.hw);
+            }
         }
         if !waits && let Some(mut eq) = self.eq.try_lock() {
             eq.update_consumer_index(&self.hw, true);

@@ -11,6 +11,7 @@ mod mixed;
 mod recovery;
 mod remote;
 mod resources;
+mod second_port;
 mod semantics;
 mod slave;
 mod verbs;

@@ -3,7 +3,7 @@
 use crate::common::nodes::{CARDS, Nodes};
 use crate::common::pair::{datagrams, every_verb, gather};
 use crate::common::wire::{Station, exchange};
-use mlx4::{Config, Vlan};
+use mlx4::{Config, FramePort, Vlan};
 use verbs::{LinkKind, SendOp, Sge};
 
 /// VLAN 5 with priority 3: the bytes of the tag.
@@ -39,13 +39,13 @@ fn frames(nodes: &Nodes, stations: &[&dyn Station], len: usize) -> Vec<Vec<u8>> 
     let [a, b] = &nodes.drivers;
     let mut frame = [&[2, 0, 0, 0, 0, 2][..], &[2, 0, 0, 0, 0, 1], &[0x08, 0x00]].concat();
     frame.resize(14 + len, 7);
-    assert!(a.transmit_frame(frame.len(), &mut |place| {
+    assert!(a.transmit_frame(FramePort::Rdma, frame.len(), &mut |place| {
         place.copy_from_slice(&frame);
         frame.len()
     }));
     exchange(stations);
     let mut received = Vec::new();
-    b.receive_frames(10, &mut |frame| received.push(frame.to_vec()));
+    b.receive_frames(FramePort::Rdma, 10, &mut |frame| received.push(frame.to_vec()));
     for received in &received {
         assert_eq!(received.get(..frame.len()), Some(&frame[..]));
     }

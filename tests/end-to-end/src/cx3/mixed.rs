@@ -28,6 +28,19 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case("no link in common", no_common_link),
         case("appliances and Linux in a VLAN", in_a_vlan),
+        // The Linux machine is only the subnet manager: InfiniBand for RDMA, Ethernet for the manager.
+        case("appliances use InfiniBand and Ethernet of one card", |log| {
+            let plan = Plan {
+                appliances: &[RdmaNic::VpiInfiniBand, RdmaNic::VpiInfiniBand],
+                machines: &[RdmaNic::INFINIBAND],
+                options: "mgmt=mlx4/2",
+                manage_by_second: true,
+                ..Plan::default()
+            };
+            let lab = Lab::start(&plan, log)?;
+            nodes_count_words(&lab, 2, log)
+        })
+        .full_if(true),
         // RoCE v2.
         case("cards, softroce and Linux nodes count words", |log| {
             word_count(&[RdmaNic::USUAL, RdmaNic::SoftRoce], &[RdmaNic::SoftRoce, RdmaNic::SoftRoce], log)
@@ -124,7 +137,11 @@ fn counts_words(plan: &Plan, log: &Path) -> Result<()> {
     for machine in 0..count {
         lab.join(machine)?;
     }
-    let nodes = u16::try_from(appliances.len() + machines.len())?;
+    nodes_count_words(&lab, u16::try_from(appliances.len() + machines.len())?, log)
+}
+
+/// Checks that the nodes of a cluster count words together.
+fn nodes_count_words(lab: &Lab, nodes: u16, log: &Path) -> Result<()> {
     lab.members(nodes, log)?;
     let dir = tempfile::tempdir()?;
     let output = dir.path().join("out");
