@@ -38,7 +38,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("gw", "IPv4 gateway of the management network"),
     key(
         "hardware-report",
-        "on: print what firmware and devices have said, for people who have not seen the machine",
+        "on: print what firmware and devices have said, and send it to the manager's log, for people who have not seen the machine",
     ),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
