@@ -62,6 +62,10 @@ pub(crate) const KEYS: &[Key] = &[
         "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT:LAYER selects one, its port, and ib or eth), or auto (default): mlx4 if there is a card",
     ),
     key("node", "this node's name"),
+    key(
+        "partition",
+        "partition of a ConnectX-3's InfiniBand port: a number from 1 to 0x7ffe; the node waits until the subnet manager has made the port a member",
+    ),
     key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
     key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
     key("rdma_ip", "IPv4 address of RDMA: manager (default: the manager assigns it), ADDRESS, or dhcp"),

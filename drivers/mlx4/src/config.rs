@@ -102,6 +102,10 @@ pub struct Config {
     /// The VLAN of the port of RDMA, where that is on Ethernet, for RDMA and frames alike; `None`: frames
     /// have no tag. Bring-up fails on a virtual function, whose master sets its VLANs.
     pub vlan: Option<Vlan>,
+    /// The number of the partition of an InfiniBand port, from 1 to 0x7ffe; `None`: the first entry of the
+    /// port's table of P_Keys, which is the default partition. The link is not active before the subnet
+    /// manager has made the port a member.
+    pub partition: Option<u16>,
     /// The MSI-X vector of interrupts.
     pub vector: u16,
 }
@@ -117,6 +121,7 @@ impl Default for Config {
             frames: false,
             mtu: 1500,
             vlan: None,
+            partition: None,
             vector: 0,
         }
     }

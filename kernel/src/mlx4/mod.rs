@@ -63,6 +63,8 @@ pub(crate) struct Network {
     pub mtu: u16,
     /// The VLAN on Ethernet.
     pub vlan: Option<Vlan>,
+    /// The number of the partition on InfiniBand.
+    pub partition: Option<u16>,
     /// The number of the port for the management network, from 1, if that is a port of the card.
     pub management: Option<u8>,
 }
@@ -258,21 +260,22 @@ async fn bring_up(
         RemoteAccess::Physical => Remote::Physical,
     };
     let (port, layer) = (choice.port.unwrap_or(1), choice.layer);
-    let Network { mtu, vlan, management, .. } = network;
+    let Network { mtu, vlan, partition, management, .. } = network;
     let second = management.filter(|number| *number != port);
-    let config = Config { port, second, layer, remote, frames: true, mtu, vlan, vector: ENTRY };
+    let config = Config { port, second, layer, remote, frames: true, mtu, vlan, partition, vector: ENTRY };
     let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // The vector is allocated after the reset, which turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
     let message = Message { address: irq.msi_address, data: irq.msi_data };
     turn_messages_on(function, message).map_err(|e| e.to_string())?;
-    await_link(&card, network.link_within).await?;
+    await_link(&card, network).await?;
     Ok((card, message, Times { begun, up, linked: time::now() }))
 }
 
 /// Waits until the port has a link, and says on the console if that takes long.
-async fn await_link(card: &Card, within: Option<Duration>) -> Result<(), String> {
+async fn await_link(card: &Card, network: Network) -> Result<(), String> {
+    let Network { link_within: within, partition, .. } = network;
     let begun = time::now();
     let (mut say_at, mut pause) = (begun + LINK_SAID, LINK_SAID);
     while card.attributes().port_state != PortState::Active {
@@ -282,7 +285,13 @@ async fn await_link(card: &Card, within: Option<Duration>) -> Result<(), String>
         }
         if time::now() >= say_at {
             let port = card.identity().port;
-            log::warn!("rnic mlx4: port {port} has no link after {} s, and is waited for", waited.as_secs());
+            // The driver tells a port without its partition as one without a link.
+            let partition =
+                partition.map_or_else(String::new, |number| format!(" or no partition {number:#x}"));
+            log::warn!(
+                "rnic mlx4: port {port} has no link{partition} after {} s, and is waited for",
+                waited.as_secs()
+            );
             pause = (pause * 2).min(LINK_SAID_AGAIN);
             say_at = time::now() + pause;
         }

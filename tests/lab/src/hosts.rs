@@ -53,6 +53,8 @@ pub struct Plan<'a> {
     pub vlan: Option<Vlan>,
     /// The file for a capture of the fabric, complete once the lab is dropped.
     pub pcap: Option<&'a Path>,
+    /// The number of a partition of which the subnet manager makes all ports full members.
+    pub partition: Option<u16>,
     /// True if the appliances have no other network device than a card with two ports, of which the second
     /// leads to the manager.
     pub manage_by_second: bool,

@@ -59,7 +59,9 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<Base<H::Block>, Error> {
         version: firmware.version,
         health: firmware.error_buffer.map_or(HealthSource::Unseen, HealthSource::Register),
         firmware: Some(firmware),
-        port: Port::physical(number, info.layer, &capabilities).with_vlan(plan.config.vlan),
+        port: Port::physical(number, info.layer, &capabilities)
+            .with_vlan(plan.config.vlan)
+            .with_partition(plan.config.partition),
         capabilities,
         board,
         info,

@@ -164,6 +164,7 @@ impl<'a, H: Hardware> Plan<'a, H> {
             tables: base.tables,
             qpns,
             cq_ids: CqIds::default(),
+            partition: 0,
             eqn,
             _firmware: base.firmware,
         }
@@ -191,7 +192,7 @@ impl<'a, H: Hardware> Plan<'a, H> {
         }
         // The state of the link before the first query.
         let mtu = PathMtu::fitting(card.info.max_mtu.into());
-        let link = Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu };
+        let link = Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu, partition: 0 };
         Ok(Started { control: state, card, eq, agent, frames, link })
     }
 }

@@ -56,7 +56,7 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
         firmware: None,
         version,
         health: HealthSource::Channel,
-        port: Port::of_virtual(number, info.layer),
+        port: Port::of_virtual(number, info.layer).with_partition(plan.config.partition),
         capabilities,
         board,
         info,

@@ -90,6 +90,7 @@ impl<H: Hardware> Control<'_, H> {
             send_cqn: cqs.send.number,
             receive_cqn: cqs.receive.number,
             responder_reads: card.capabilities.max_rd_atomic,
+            partition: self.state.partition,
         };
         let pages = self.start_qp(&card, &attributes, &rings)?;
         let blue_flame = blue_flame_register(&card, service, slot);

@@ -109,7 +109,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn attributes(&self) -> Attributes {
         let capabilities = &self.card.capabilities;
-        let Link { state, gid, lid, mtu } = *self.link.lock();
+        let Link { state, gid, lid, mtu, .. } = *self.link.lock();
         Attributes {
             driver: "mlx4",
             links: self.card.port.links(),

@@ -39,6 +39,7 @@ const UAR: Field = field(0x0c, 23, 0);
 const LOCAL_QPN: Field = field(0x10, 23, 0);
 const REMOTE_QPN: Field = field(0x14, 23, 0);
 const PATH_FLAGS: Field = path(0x00, 31, 24);
+const PKEY_INDEX: Field = path(0x00, 7, 0);
 const COUNTER: Field = path(0x04, 31, 24);
 const GRH: Field = path(0x04, 23, 23);
 const SOURCE_MAC: Field = path(0x04, 22, 16);
@@ -147,6 +148,8 @@ pub(crate) struct QpAttributes {
     pub(crate) receive_cqn: u32,
     /// The maximum number of READs and atomics that the queue pair accepts at once.
     pub(crate) responder_reads: u8,
+    /// The index of the partition in the port's table of P_Keys.
+    pub(crate) partition: u8,
 }
 
 /// The addresses of the rings: the byte offset of their page entries, and the address of the doorbell record
@@ -226,6 +229,10 @@ impl QpAttributes {
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
         mailbox.set_wide(RECORD, rings.record);
+        // Subnet management has no partition: its first entry stands there.
+        if self.service != Service::Management {
+            mailbox.set(PKEY_INDEX, self.partition.into());
+        }
         mailbox
     }
 

@@ -8,6 +8,7 @@ mod infiniband;
 mod linux;
 mod lite;
 mod mixed;
+mod partitions;
 mod recovery;
 mod remote;
 mod resources;
