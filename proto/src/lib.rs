@@ -39,7 +39,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Nodes, clients and the manager must have the same version.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

@@ -14,6 +14,8 @@ use std::ops::Bound;
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, QpNum};
 
+/// The greatest number of lines of a report on hardware that are logged.
+const MAX_HARDWARE_LINES: usize = 1000;
 /// The length of the longest relayed message, in bytes.
 const MAX_RELAY: usize = 4096;
 
@@ -55,6 +57,8 @@ pub(super) struct Live {
     pub(super) datagrams: Option<QpNum>,
     /// True once the node has told the end of its machine's former boot.
     former_end_told: bool,
+    /// True once the node has told about its machine's hardware.
+    hardware_told: bool,
 }
 
 impl Live {
@@ -246,6 +250,7 @@ impl Core {
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
             former_end_told: false,
+            hardware_told: false,
         };
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
@@ -317,11 +322,22 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
             ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
             ToManager::Leave => self.remove_member(node, LEFT),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+        }
+    }
+
+    /// Logs the report on a node's hardware, once for each incarnation, so that a node cannot flood the log.
+    fn log_hardware(&mut self, node: NodeId, report: &str) {
+        let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
+        live.hardware_told = true;
+        let label = live.label();
+        for line in report.lines().take(MAX_HARDWARE_LINES) {
+            self.log(format!("{label}: hardware: {}", printable(line)));
         }
     }
 

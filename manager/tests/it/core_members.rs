@@ -82,7 +82,7 @@ fn each_refusal_has_its_reason() {
     assert!(refusal(&mut h, join("")).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join(&"x".repeat(65))).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join("b\nc")).contains("control characters"));
-    assert!(refusal(&mut h, Join { version: 9, ..join("b") }).contains("version 9"));
+    assert!(refusal(&mut h, Join { version: 99, ..join("b") }).contains("version 99"));
 
     let with = |change: fn(&mut RnicOffer)| {
         let mut wish = join("b");
@@ -247,6 +247,24 @@ fn the_former_end_of_a_machine_ends_nothing() {
     h.say(b, &ToManager::FormerEnd { reason: "again".into() });
     assert_eq!(h.node_heard(a), []);
     assert!(!h.closed.contains(&b));
+}
+
+#[test]
+fn the_hardware_of_a_machine_is_logged_once() {
+    let mut h = Harness::new();
+    let (a, first) = h.join("a");
+    let (b, _) = h.join("b");
+    h.node_heard(a);
+    let report = |lines: &str| ToManager::HardwareReport { lines: lines.into() };
+    h.say(a, &report("hardware report: begin\npci 00:03.0: \x1b[2J\n"));
+    h.say(a, &report("again"));
+    h.say(b, &report(&"x\n".repeat(ToManager::MAX_REPORT / 2)));
+    assert_eq!((h.node_heard(a), h.node_heard(b)), (vec![], vec![]));
+    let hardware: Vec<_> = h.log.iter().filter(|line| line.contains(": hardware: ")).collect();
+    let of_a: Vec<_> =
+        hardware.iter().filter_map(|line| line.strip_prefix(&*format!("{} (a)", first.node))).collect();
+    assert_eq!(of_a, [": hardware: hardware report: begin", ": hardware: pci 00:03.0:  [2J"]);
+    assert_eq!(hardware.len(), 2 + 1000, "the lines of a report are limited");
 }
 
 #[test]
