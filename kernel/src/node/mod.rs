@@ -140,6 +140,16 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
     Ok(config)
 }
 
+/// Returns the random number of this boot.
+fn boot_id() -> u64 {
+    static ID: spin::Once<u64> = spin::Once::new();
+    *ID.call_once(|| {
+        let mut bytes = [0; 8];
+        crate::random::fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    })
+}
+
 /// Returns this node's description for the manager.
 fn join_offer(
     rnic: &dyn Rnic,
@@ -171,6 +181,7 @@ fn join_offer(
         cpus: u16::try_from(Machine.cpus()).unwrap_or(u16::MAX),
         apps: apps.iter().map(|app| app.manifest()).collect(),
         boot: BootReport { stages },
+        boot_id: boot_id(),
     }
 }
 

@@ -10,8 +10,10 @@ use platform::ControlLink;
 use proto::channel::ClusterKey;
 use proto::{Hello, Join, ToManager, Welcome};
 
+use super::ManagerLink;
+use super::again::{self, Means};
 use super::join::{Attempt, JoinError, dns_servers, managers};
-use super::{LinkPoller, ManagerLink};
+use super::poller::LinkPoller;
 use crate::net::stack::{Buffers, Stack};
 use crate::{cmdline, exec, former, net, random, report, time};
 
@@ -81,6 +83,7 @@ pub(crate) async fn join(
     loop {
         let why = match attempt.run(turn, offer).await {
             Ok((link, welcome)) => {
+                again::watch(link.clone(), Means { stack, key: key.clone(), buffers, silence });
                 tell_former_end(&link).await;
                 tell_hardware(&link).await;
                 return Ok((link, welcome));
