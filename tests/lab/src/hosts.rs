@@ -72,8 +72,18 @@ pub struct Lab {
 impl Lab {
     /// Starts all machines, the appliances last, which may not have joined on return.
     pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
-        let &Plan { appliances, machines, manager, packages, files, options, vlan, pcap, manage_by_second } =
-            plan;
+        let &Plan {
+            appliances,
+            machines,
+            manager,
+            packages,
+            files,
+            options,
+            vlan,
+            pcap,
+            partition,
+            manage_by_second,
+        } = plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
         let nics = [appliances, machines].concat();
         let mut cluster =
@@ -114,6 +124,12 @@ impl Lab {
         let mut guests = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
         if let (Some(guest), Some(true)) = (guests.first_mut(), machines.first().map(RdmaNic::is_infiniband))
         {
+            if let Some(number) = partition {
+                let partitions = format!("Default=0x7fff: ALL=full;\\nferrolite={number:#x}: ALL=full;\\n");
+                let write =
+                    format!("mkdir -p /etc/opensm && printf '{partitions}' >/etc/opensm/partitions.conf");
+                guest.check(&write, LIMIT)?;
+            }
             start_opensm(guest)?;
         }
         if let Some(vlan) = vlan {

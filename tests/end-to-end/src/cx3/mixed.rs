@@ -41,6 +41,18 @@ pub(super) fn cases() -> Vec<Case> {
             nodes_count_words(&lab, 2, log)
         })
         .full_if(true),
+        case("appliances in a partition", |log| {
+            let plan = Plan {
+                appliances: &[RdmaNic::INFINIBAND, RdmaNic::INFINIBAND],
+                machines: &[RdmaNic::INFINIBAND],
+                options: "partition=0x12",
+                partition: Some(0x12),
+                ..Plan::default()
+            };
+            let lab = Lab::start(&plan, log)?;
+            nodes_count_words(&lab, 2, log)
+        })
+        .full_if(true),
         // RoCE v2.
         case("cards, softroce and Linux nodes count words", |log| {
             word_count(&[RdmaNic::USUAL, RdmaNic::SoftRoce], &[RdmaNic::SoftRoce, RdmaNic::SoftRoce], log)

@@ -20,7 +20,7 @@ pub(crate) const fn accepts(own: u16, packet: u16) -> bool {
     (own ^ packet) & !FULL == 0 && (own | packet) & FULL != 0
 }
 
-/// Replaces the P_Key of a frame, whose checks are made anew.
+/// Replaces the P_Key of a frame, and updates its checks.
 pub(crate) fn put(frame: &mut Vec<u8>, key: u16) {
     let mut changed = vec![0; frame.len()];
     let Ok(mut parsed) = Frame::parse(frame) else { return };
