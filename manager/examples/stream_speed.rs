@@ -82,6 +82,7 @@ fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
         cpus: 1,
         apps: vec![app],
         boot: BootReport::default(),
+        boot_id: 0,
     }))?;
     match connection.receiving.receive(Some(Duration::from_secs(5)))? {
         ToNode::Welcome(_) => Ok(connection),
@@ -93,7 +94,7 @@ fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
 fn serve(mut connection: Connection, index: u16, total: usize) -> Result<()> {
     let window_of_input = ToNode::INPUT_WINDOW;
     let (mut window, mut left) = (ToManager::OUTPUT_WINDOW, if index == 0 { total } else { 0 });
-    let (mut running, mut taken, mut promised) = (None, 0, 0);
+    let (mut running, mut taken, mut promised, mut given) = (None, 0, 0, 0);
     loop {
         match connection.receiving.receive(None)? {
             ToNode::JobStart(start) => {
@@ -109,13 +110,16 @@ fn serve(mut connection: Connection, index: u16, total: usize) -> Result<()> {
                 }
             }
             ToNode::JobInputEnd { job } => running = Some(job),
-            ToNode::JobOutputAck { bytes, .. } => window += usize::try_from(bytes)?,
+            ToNode::JobOutputAck { bytes, .. } => {
+                window = ToManager::OUTPUT_WINDOW - usize::try_from(given - bytes)?;
+            }
             _ => {}
         }
         let Some(job) = running else { continue };
         while left > 0 && window > 0 {
             let len = left.min(window).min(64 << 10);
-            connection.sending.send(&ToManager::JobOutput { job, bytes: vec![b'x'; len] })?;
+            connection.sending.send(&ToManager::JobOutput { job, offset: given, bytes: vec![b'x'; len] })?;
+            given += len as u64;
             (left, window) = (left - len, window - len);
         }
         if left == 0 && window == ToManager::OUTPUT_WINDOW {

@@ -1,8 +1,8 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, BootImage, BootReport, DatasetStatus, InputFile, JobId, JobReport, NodeId, PowerAction,
-    Reason,
+    AppManifest, BootImage, BootReport, DatasetStatus, Incarnation, InputFile, JobId, JobReport, NodeId,
+    PowerAction, Reason,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -48,6 +48,8 @@ pub enum FromClient {
     /// The next bytes of one input file, at most 48 KiB. An empty message does not count as a sign that the
     /// client is alive.
     Input {
+        /// The job's present number. Input for a number that the job had before is ignored.
+        job: JobId,
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
@@ -93,6 +95,19 @@ pub enum FromClient {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
+    /// Goes on with a job whose connection has ended with the manager's process. The answers are those that
+    /// the job has not given yet; `Accepted` means that the job starts again.
+    Attach {
+        /// The job.
+        job: JobId,
+        /// The number of bytes of output that the client has.
+        output: u64,
+    },
+    /// Acknowledges output.
+    OutputTaken {
+        /// The number of bytes that the client has, from the beginning of the output.
+        bytes: u64,
+    },
 }
 
 /// The progress of a job.
@@ -126,6 +141,29 @@ pub struct JobStatus {
     pub phase_ms: u64,
 }
 
+/// The state of a member's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeState {
+    /// The node is connected.
+    Ready,
+    /// The node's connection has ended. The node is dead when its lease ends, unless it resumes.
+    Silent,
+    /// The manager has started since the node joined, and the node has not resumed yet.
+    Awaited,
+}
+
+impl NodeState {
+    /// Returns the state as one word, for people.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Silent => "silent",
+            Self::Awaited => "awaited",
+        }
+    }
+}
+
 /// A member as the command line shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -145,6 +183,12 @@ pub struct NodeStatus {
     pub boot: BootReport,
     /// The time since the last heartbeat, in milliseconds.
     pub heartbeat_age_ms: u64,
+    /// The node's incarnation.
+    pub incarnation: Incarnation,
+    /// The [number](crate::Join::boot_id) of the machine's boot.
+    pub boot_id: u64,
+    /// The state of the node's connection.
+    pub state: NodeState,
 }
 
 /// From the manager to a client.
@@ -159,7 +203,8 @@ pub enum ToClient {
         /// True if members with larger ids follow on another page.
         more: bool,
     },
-    /// The job has started.
+    /// The job has started, or starts again because the manager was restarted while input came: then the
+    /// client sends its input again, and what came of the job before is void.
     Accepted {
         /// The job's number.
         job: JobId,

@@ -41,6 +41,24 @@ impl Departures {
         alloc::vec![ended]
     }
 
+    /// Returns the given ended incarnations as not confirmed by any of `members`, and those that need no
+    /// confirmation because there are no members.
+    #[must_use]
+    pub fn restore(
+        ended: Vec<(NodeId, Incarnation)>,
+        members: &BTreeSet<NodeId>,
+    ) -> (Self, Vec<(NodeId, Incarnation)>) {
+        let mut restored = Self(ended.into_iter().map(|ended| (ended, members.clone())).collect());
+        let settled = restored.take_settled();
+        (restored, settled)
+    }
+
+    /// Returns the ended incarnations that are not confirmed by all.
+    #[must_use]
+    pub fn all(&self) -> Vec<(NodeId, Incarnation)> {
+        self.0.keys().copied().collect()
+    }
+
     /// Returns the number of ended incarnations that are not confirmed by all.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -96,6 +96,19 @@ pub struct JobReport {
     pub kept: Vec<u64>,
 }
 
+/// A node's part of a job, as the node reports it after it has [resumed](crate::Resume).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobStanding {
+    /// The node receives input.
+    Loading,
+    /// The node computes.
+    Running,
+    /// The node has completed its part.
+    Done(JobReport),
+    /// The node's part has failed.
+    Failed(Reason),
+}
+
 impl JobReport {
     /// The maximum number of counts, of times, and of resources.
     pub const MAX_ENTRIES: usize = 64;

@@ -23,23 +23,23 @@ mod node;
 mod text;
 mod voucher;
 
-pub use client::{FromClient, JobPhase, JobStatus, NodeStatus, ToClient};
+pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, ToClient};
 pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
-pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
+pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart};
 pub use machine::{BootImage, PowerAction};
-pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
+pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use text::{check_text, is_printable, printable};
-pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, VoucherKey, VouchingSecret};
+pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages. Nodes, clients and the manager must have the same version.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;
@@ -64,6 +64,9 @@ pub enum Hello {
         /// The reason.
         reason: Reason,
     },
+    /// A member whose connection has ended. Answered by [`ToNode::Resumed`] or [`ToNode::Refused`]. A manager
+    /// that cannot decide closes the connection, and the node tries again.
+    Resume(Resume),
 }
 
 impl Hello {
@@ -73,7 +76,7 @@ impl Hello {
     #[must_use]
     pub fn peek_version(bytes: &[u8]) -> Option<(HelloKind, u16)> {
         match postcard::take_from_bytes::<(u32, u16)>(bytes) {
-            Ok(((0 | 2, version), _)) => Some((HelloKind::Node, version)),
+            Ok(((0 | 2 | 3, version), _)) => Some((HelloKind::Node, version)),
             Ok(((1, version), _)) => Some((HelloKind::Client, version)),
             _ => None,
         }

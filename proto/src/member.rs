@@ -1,6 +1,6 @@
 //! The messages of a join, and the description of members.
 
-use crate::{AppManifest, Incarnation, MemberKey, NodeId, Reason, check_text};
+use crate::{AppManifest, Incarnation, MemberKey, NodeId, Reason, ResumeSecret, check_text};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -65,6 +65,8 @@ pub struct Join {
     pub apps: Vec<AppManifest>,
     /// The duration of the boot.
     pub boot: BootReport,
+    /// A random number of the present boot of the machine.
+    pub boot_id: u64,
 }
 
 impl Join {
@@ -125,6 +127,10 @@ pub struct Welcome {
     /// The key of the membership, from which the keys of [vouchers](crate::ToNode::Voucher) for this node are
     /// computed.
     pub key: MemberKey,
+    /// The proof with which the node [resumes](Resume) its membership.
+    pub secret: ResumeSecret,
+    /// The number of the manager's process. It grows with each start of a manager.
+    pub epoch: u64,
     /// The other present members, up to [`MAX_MEMBERS`](Self::MAX_MEMBERS). The others follow at once as
     /// [`Joined`](crate::ToNode::Joined), so that no message is longer than a control connection carries.
     pub members: Vec<Member>,
@@ -133,6 +139,36 @@ pub struct Welcome {
 impl Welcome {
     /// The maximum number of members in a [`Welcome`]. An encoded member has less than 256 bytes.
     pub const MAX_MEMBERS: usize = 1024;
+}
+
+/// A member's request to go on with its membership on a new connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of the node.
+    pub version: u16,
+    /// The node's id.
+    pub node: NodeId,
+    /// The node's incarnation.
+    pub incarnation: Incarnation,
+    /// The [secret](Welcome::secret) of the membership.
+    pub secret: ResumeSecret,
+    /// The largest epoch of a manager that the node has seen.
+    pub epoch: u64,
+}
+
+/// The manager's answer to a [`Resume`] that it grants. Before it the manager sends [`Left`] for each
+/// departure that is not settled, and [`Joined`] for each other member.
+///
+/// [`Left`]: crate::ToNode::Left
+/// [`Joined`]: crate::ToNode::Joined
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// The number of the manager's process.
+    pub epoch: u64,
+    /// The time of the manager's clock, in nanoseconds.
+    pub time: u64,
+    /// The ended incarnations that some member has not confirmed. All others are settled.
+    pub unsettled: Vec<(NodeId, Incarnation)>,
 }
 
 /// A member of the cluster, as its peers see it.

@@ -1,8 +1,8 @@
 //! Messages between a node and the manager, after the join.
 
 use crate::{
-    BootImage, Incarnation, JobId, JobReport, JobStart, Member, NodeId, PowerAction, Reason, VoucherKey,
-    Welcome,
+    BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, PowerAction, Reason,
+    Resumed, VoucherKey, Welcome,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -114,11 +114,14 @@ pub enum ToManager {
     JobOutput {
         /// The job.
         job: JobId,
+        /// The position of the first byte in the output.
+        offset: u64,
         /// The bytes, at most 64 KiB.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The node has completed its part, and holds nothing of the job any more.
+    /// The node has completed its part, and the client has all output of it. The node keeps the report until
+    /// [`ToNode::JobForget`].
     JobDone {
         /// The job.
         job: JobId,
@@ -208,9 +211,24 @@ pub enum ToManager {
         /// The reason.
         reason: Reason,
     },
+    /// The report on the machine's hardware, which the manager writes to its log once for each incarnation.
+    HardwareReport {
+        /// The lines, at most [`MAX_REPORT`](Self::MAX_REPORT) bytes.
+        lines: String,
+    },
+    /// The answer to [`ToNode::AskJobs`].
+    Jobs {
+        /// The node's parts of jobs, and those that have ended and that the manager has not told it to
+        /// [forget](ToNode::JobForget).
+        jobs: Vec<(JobId, JobStanding)>,
+        /// The jobs whose output the node keeps.
+        kept: Vec<JobId>,
+    },
 }
 
 impl ToManager {
+    /// The maximum length of a report on hardware, in bytes.
+    pub const MAX_REPORT: usize = 48 << 10;
     /// The maximum number of bytes of output that may be unacknowledged.
     pub const OUTPUT_WINDOW: usize = 1 << 20;
     /// The maximum amount of input that a node may be ready to accept at once, in charges.
@@ -293,11 +311,11 @@ pub enum ToNode {
         /// The job.
         job: JobId,
     },
-    /// Acknowledges output: the manager has forwarded it.
+    /// Acknowledges output: the client has it.
     JobOutputAck {
         /// The job.
         job: JobId,
-        /// The number of bytes forwarded.
+        /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
     /// The job has failed or was cancelled: the node frees everything that it holds for it. The answer is
@@ -357,6 +375,22 @@ pub enum ToNode {
     },
     /// Nobody sends the rest of the image: the node frees what has arrived.
     ImageDrop,
+    /// The node's membership goes on, on this connection.
+    Resumed(Resumed),
+    /// Asks a node that has resumed for its parts of jobs. The answer is [`ToManager::Jobs`].
+    AskJobs,
+    /// The node sends the output of a job from here on, again if it has sent it before.
+    JobOutputFrom {
+        /// The job.
+        job: JobId,
+        /// The position of the first byte to send.
+        offset: u64,
+    },
+    /// The manager has recorded the end of the job: the node forgets its report.
+    JobForget {
+        /// The job.
+        job: JobId,
+    },
 }
 
 impl ToNode {
@@ -381,8 +415,15 @@ impl ToNode {
     #[must_use]
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
-        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`.
-        !matches!(encoded.first(), Some(7..=12 | 16..=20))
+        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to `JobForget`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24))
+    }
+
+    /// Returns true if an encoded message is [`Refused`](Self::Refused) or [`Resumed`](Self::Resumed). Reads
+    /// the first byte only.
+    #[must_use]
+    pub fn is_of_membership(encoded: &[u8]) -> bool {
+        matches!(encoded.first(), Some(1 | 21))
     }
 
     /// Returns the credit that a [`JobInput`](Self::JobInput) of `bytes` bytes consumes: `bytes`, but at

@@ -75,6 +75,12 @@ key! {
 }
 
 key! {
+    /// The proof of a membership, which the manager and the member know: with it a node resumes its
+    /// membership on a new connection. It is overwritten when dropped, and `Debug` never prints it.
+    ResumeSecret
+}
+
+key! {
     /// The key of one voucher, which the manager and the two ends of an attempt know. It is overwritten when
     /// dropped, and `Debug` never prints it.
     VoucherKey
@@ -86,6 +92,13 @@ impl VouchingSecret {
     pub fn member(&self, (node, incarnation): MemberId) -> MemberKey {
         let parts = [&node.0.to_le_bytes()[..], &incarnation.0.to_le_bytes()];
         MemberKey(derive(&self.0, b"ferrolite member key", &parts))
+    }
+
+    /// Returns the secret with which a member resumes its membership.
+    #[must_use]
+    pub fn resume(&self, (node, incarnation): MemberId) -> ResumeSecret {
+        let parts = [&node.0.to_le_bytes()[..], &incarnation.0.to_le_bytes()];
+        ResumeSecret(derive(&self.0, b"ferrolite resume", &parts))
     }
 }
 

@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
 use platform::Instant;
-use proto::{JobId, JobReport, JobStart, PowerAction, ToManager, ToNode};
+use proto::{JobId, JobReport, JobStanding, JobStart, PowerAction, ToManager, ToNode};
 use spin::Mutex;
 
 /// The reason for which a node has stopped serving jobs.
@@ -46,7 +46,8 @@ pub async fn serve_on(machine: &dyn Machine, lite: Lite, apps: Vec<Box<dyn App>>
 
 async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn Machine>) -> End {
     let mut loader = Loader::new(machine);
-    let server = Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default() };
+    let server =
+        Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default(), ends: Arc::default() };
     let messages = JobMessages::new(&server.lite);
     let end = loop {
         match messages.next().await {
@@ -75,7 +76,11 @@ struct Server {
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
     /// The output that this node keeps, by job.
     kept: Arc<Mutex<BTreeMap<JobId, Kept>>>,
+    ends: Arc<Ends>,
 }
+
+/// The ends of jobs that the manager has not told this node to forget.
+type Ends = Mutex<BTreeMap<JobId, JobStanding>>;
 
 /// A job that this node has accepted.
 enum Job {
@@ -142,6 +147,9 @@ impl Server {
                 }
             }
             ToNode::DropDataset { job } => self.drop_kept(job),
+            ToNode::AskJobs => self.tell_jobs().await,
+            ToNode::JobOutputFrom { job, offset } => self.repeat_output(job, offset),
+            ToNode::JobForget { job } => drop(self.ends.lock().remove(&job)),
             other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }
@@ -158,6 +166,32 @@ impl Server {
             }
             Err(error) => self.fail(job, &error).await,
         }
+    }
+
+    /// Tells a manager that may have lost messages of this node about its jobs.
+    async fn tell_jobs(&self) {
+        let mut jobs: BTreeMap<JobId, JobStanding> = {
+            let standing = |job: &Job| match job {
+                Job::Loading(_) => JobStanding::Loading,
+                Job::Running { .. } => JobStanding::Running,
+            };
+            self.jobs.lock().iter().map(|(&id, job)| (id, standing(job))).collect()
+        };
+        jobs.extend(self.ends.lock().iter().map(|(&id, end)| (id, end.clone())));
+        let kept = self.kept.lock().keys().copied().collect();
+        self.tell(&ToManager::Jobs { jobs: jobs.into_iter().collect(), kept }).await;
+    }
+
+    /// Sends a job's output from `offset` on.
+    fn repeat_output(&self, job: JobId, offset: u64) {
+        let credit = match self.jobs.lock().get(&job) {
+            Some(Job::Running { credit, .. }) => credit.clone(),
+            Some(Job::Loading(_)) | None => return,
+        };
+        credit.rewind(offset);
+        let lite = self.lite.clone();
+        let send = async move { drop(credit.send(&lite, job).await) };
+        self.lite.platform().spawn("output", Box::pin(send));
     }
 
     /// Tells the manager how much input of a job this node is ready to receive, if that has changed enough.
@@ -247,7 +281,7 @@ impl Server {
         let input_us = now.saturating_since(begun.unwrap_or(now)).as_micros();
         let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
         let (lite, apps) = (self.lite.clone(), self.apps.clone());
-        let (jobs, all_kept) = (self.jobs.clone(), self.kept.clone());
+        let (jobs, all_kept, ends) = (self.jobs.clone(), self.kept.clone(), self.ends.clone());
         let end = Box::pin(async move {
             let ended = run_to_end(context, apps, app, &tasks).await;
             let (mut result, mut kept) = match ended {
@@ -261,6 +295,8 @@ impl Server {
             }
             {
                 let mut jobs = jobs.lock();
+                // The job is always in one of the two lists.
+                note_end(&ends, id, &result);
                 let unwanted = matches!(jobs.remove(&id), Some(Job::Running { unwanted: true, .. }));
                 if let Some(kept) = kept.take_if(|_| !unwanted) {
                     all_kept.lock().insert(id, kept);
@@ -288,7 +324,9 @@ impl Server {
     }
 
     async fn fail(&self, job: JobId, error: &JobError) {
-        report(&self.lite, job, Err(error.clone())).await;
+        let failed = Err(error.clone());
+        note_end(&self.ends, job, &failed);
+        report(&self.lite, job, failed).await;
     }
 }
 
@@ -329,6 +367,16 @@ async fn run_to_end(
         _ => None,
     };
     result.map(|report| (report, kept))
+}
+
+/// Notes the end of a job until the manager has recorded it. A cancelled job leaves nothing.
+fn note_end(ends: &Ends, job: JobId, result: &Result<JobReport, JobError>) {
+    let end = match result {
+        Ok(report) => JobStanding::Done(report.clone()),
+        Err(JobError::Cancelled) => return,
+        Err(error) => JobStanding::Failed(error.to_string()),
+    };
+    ends.lock().insert(job, end);
 }
 
 /// Tells the manager the result of a job.

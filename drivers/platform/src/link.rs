@@ -4,7 +4,8 @@ use crate::Instant;
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
 
-/// The control connection has ended. It does not return; a node that wants to be a member again joins again.
+/// The control connection has ended for ever: the node has left, or cannot resume. A node that wants to be a
+/// member again joins again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("control connection to the manager is down")]
 pub struct LinkDown;

@@ -1,10 +1,11 @@
-//! The manager's daemon as a process of its own, for tests that suspend it.
+//! The manager's daemon as a process of its own, for tests that suspend or kill it.
 //!
 //! ```text
 //! manager KEY_FILE STATE ADDRESS_FILE
 //! ```
 //!
-//! It listens on a free port of this host and writes the address to the file.
+//! It listens on a free port of this host and writes the address to the file. If the file exists, it listens
+//! on the address in it.
 
 use anyhow::{Result, bail};
 use manager::core::Config;
@@ -16,7 +17,7 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [key_file, state, address] = &words[..] else { bail!("usage: manager KEY_FILE STATE ADDRESS_FILE") };
     let options = Options {
-        listen: "127.0.0.1:0".parse()?,
+        listen: std::fs::read_to_string(address).map_or("127.0.0.1:0".parse(), |known| known.parse())?,
         key: key::load(Path::new(key_file))?,
         state: state.into(),
         config: Config::default(),

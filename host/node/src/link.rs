@@ -1,5 +1,5 @@
 //! The control connection to the manager: one thread that sends messages and heartbeats, and one that
-//! receives.
+//! receives. When the connection ends, the receiving thread makes another one and resumes the membership.
 //!
 //! A thread of its own sends the heartbeats, so that the lease lasts whatever applications do with their
 //! threads.
@@ -8,7 +8,8 @@ use crate::Clock;
 use manager::client::{ClientError, Connection, Receiving, Sending};
 use parking_lot::{Condvar, Mutex};
 use platform::{ControlLink, Instant, LinkDown};
-use proto::{ToManager, ToNode};
+use proto::channel::{ClusterKey, Role};
+use proto::{Hello, PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -25,6 +26,10 @@ const OUT: usize = 64;
 const IN: usize = 4;
 /// The bytes that may be queued in the socket.
 const SOCKET: usize = 128 << 10;
+/// The pause between two attempts to connect again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The time that the manager may take to grant a resumption.
+const ANSWER: Duration = Duration::from_secs(10);
 /// The number of heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
 
@@ -32,6 +37,7 @@ const BEATS_KEPT: usize = 64;
 pub(crate) struct Link {
     clock: Clock,
     lease: Duration,
+    manager: Manager,
     outgoing: Mutex<Outgoing>,
     /// Notified when there is a message to send, or at the end.
     to_send: Condvar,
@@ -47,7 +53,27 @@ pub(crate) struct Link {
     leaving: AtomicBool,
 }
 
+/// The means of a node to connect to the manager again.
+pub(crate) struct Manager {
+    pub(crate) address: String,
+    pub(crate) key: ClusterKey,
+    /// The longest time for which the manager may be silent beyond the lease.
+    pub(crate) silence: Option<Duration>,
+}
+
+impl Manager {
+    /// Prepares a connection for a manager that may be silent.
+    fn prepare(&self, connection: &Connection, lease: Duration) -> Result<(), ClientError> {
+        // A suspended node keeps its connection: the answer that ends the suspension comes on it.
+        connection.sending.outlast(self.silence.map(|silence| silence + lease))?;
+        connection.receiving.limit_waiting(SOCKET)
+    }
+}
+
 struct Outgoing {
+    /// The direction to the manager of a new connection, once the membership is resumed on it.
+    fresh: Option<Sending>,
+    resume: Resume,
     queue: VecDeque<Vec<u8>>,
     senders: Vec<Waker>,
     /// Nothing is queued any more; once the queue is empty the connection ends.
@@ -60,25 +86,39 @@ struct Incoming {
     receiver: Option<Waker>,
     /// True once no more messages arrive.
     down: bool,
+    /// The time at which the node has asked for its membership, or to resume it.
+    asked: Instant,
     lease_until: Instant,
 }
 
+/// The next step of the sending thread.
+enum Next {
+    Message(Vec<u8>),
+    Heartbeat,
+    /// Go on with another connection.
+    Fresh(Sending),
+    End,
+}
+
 impl Link {
-    /// Serves the connection of a node that has just been admitted; both threads live until it ends. It
-    /// stays open while the manager is silent for up to `silence`.
+    /// Serves the connection of a node that has just been admitted; both threads live until the membership
+    /// ends.
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
-        (asked, lease): (Instant, Duration),
-        silence: Option<Duration>,
+        (asked, welcome): (Instant, &Welcome),
+        manager: Manager,
     ) -> Result<Arc<Self>, ClientError> {
+        let lease = Duration::from_millis(welcome.lease_ms.into());
+        manager.prepare(&connection, lease)?;
         let Connection { sending, receiving } = connection;
-        // A suspended node keeps its connection: the answer that ends the suspension comes on it.
-        sending.outlast(silence.map(|silence| silence + lease))?;
-        receiving.limit_waiting(SOCKET)?;
-        let incoming =
-            Incoming { queue: VecDeque::new(), receiver: None, down: false, lease_until: asked + lease };
+        let (queue, lease_until) = (VecDeque::new(), asked + lease);
+        let incoming = Incoming { queue, receiver: None, down: false, asked, lease_until };
+        let Welcome { node, incarnation, epoch, .. } = *welcome;
+        let secret = welcome.secret.clone();
         let outgoing = Outgoing {
+            fresh: None,
+            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
             queue: VecDeque::new(),
             senders: Vec::new(),
             closing: false,
@@ -87,6 +127,7 @@ impl Link {
         let link = Arc::new(Self {
             clock,
             lease,
+            manager,
             outgoing: Mutex::new(outgoing),
             to_send: Condvar::new(),
             incoming: Mutex::new(incoming),
@@ -106,14 +147,24 @@ impl Link {
         Ok(link)
     }
 
-    fn send_all(&self, mut sending: Sending) {
+    fn send_all(&self, first: Sending) {
+        let mut sending = Some(first);
         let every = self.lease / 3;
         let mut next_beat = self.clock.now() + every;
         let mut seq = 0;
-        while let Some(message) = self.next_to_send(next_beat) {
-            let sent = match message {
-                Some(message) => sending.send_encoded(&message),
-                None => {
+        loop {
+            let next = self.next_to_send(sending.is_some().then_some(next_beat));
+            let sent = match (next, &mut sending) {
+                (Next::End, _) => break,
+                (Next::Fresh(fresh), _) => {
+                    next_beat = self.clock.now() + every;
+                    if let Some(former) = sending.replace(fresh) {
+                        former.hang_up();
+                    }
+                    Ok(())
+                }
+                (Next::Message(message), Some(sending)) => sending.send_encoded(&message),
+                (Next::Heartbeat, Some(sending)) => {
                     let now = self.clock.now();
                     next_beat = now + every;
                     seq += 1;
@@ -125,53 +176,124 @@ impl Link {
                     drop(outgoing);
                     sending.send(&ToManager::Heartbeat { seq })
                 }
+                (Next::Message(_) | Next::Heartbeat, None) => Ok(()),
             };
-            if let Err(error) = sent {
-                self.end(&error);
-                return sending.hang_up();
+            if sent.is_err()
+                && let Some(former) = sending.take()
+            {
+                // The receiving thread connects again.
+                former.hang_up();
             }
         }
         // The manager closes the connection once it has received everything.
-        sending.finish();
-        *self.finished.lock() = Some(sending);
+        if let Some(sending) = sending {
+            sending.finish();
+            *self.finished.lock() = Some(sending);
+        }
     }
 
-    /// Returns the next message; `Some(None)` if the heartbeat is due, `None` at the end.
-    fn next_to_send(&self, next_beat: Instant) -> Option<Option<Vec<u8>>> {
+    /// Returns the next step. The heartbeat is due at `next_beat`; `None`: there is no connection, and
+    /// messages wait.
+    fn next_to_send(&self, next_beat: Option<Instant>) -> Next {
         let mut outgoing = self.outgoing.lock();
         loop {
+            if let Some(fresh) = outgoing.fresh.take() {
+                return Next::Fresh(fresh);
+            }
+            let Some(next_beat) = next_beat else {
+                if outgoing.closing {
+                    return Next::End;
+                }
+                self.to_send.wait(&mut outgoing);
+                continue;
+            };
             let wait = next_beat - self.clock.now();
             if wait.is_zero() && !outgoing.closing {
-                return Some(None);
+                return Next::Heartbeat;
             }
             if let Some(message) = outgoing.queue.pop_front() {
                 outgoing.senders.drain(..).for_each(Waker::wake);
-                return Some(Some(message));
+                return Next::Message(message);
             }
             if outgoing.closing {
-                return None;
+                return Next::End;
             }
             self.to_send.wait_for(&mut outgoing, wait);
         }
     }
 
     fn receive_all(&self, mut receiving: Receiving) {
+        let mut refused = false;
+        // The direction to the manager of a connection on which the membership is not resumed yet.
+        let mut asking: Option<Sending> = None;
         loop {
-            match receiving.receive_encoded(None) {
+            let limit = asking.is_some().then_some(ANSWER);
+            let error = match receiving.receive_encoded(limit) {
                 Ok(message) => {
-                    let mut incoming = self.incoming.lock();
-                    while incoming.queue.len() >= IN && !incoming.down {
-                        self.room.wait(&mut incoming);
+                    // Long messages are not decoded twice.
+                    let of_membership = ToNode::is_of_membership(&message);
+                    match of_membership.then(|| proto::decode(&message).ok()).flatten() {
+                        Some(ToNode::Resumed(resumed)) => {
+                            let mut outgoing = self.outgoing.lock();
+                            outgoing.resume.epoch = resumed.epoch;
+                            outgoing.fresh = asking.take().or(outgoing.fresh.take());
+                            drop(outgoing);
+                            self.to_send.notify_all();
+                        }
+                        Some(ToNode::Refused { .. }) => refused = true,
+                        _ => {}
                     }
-                    incoming.queue.push_back(message);
-                    if let Some(receiver) = incoming.receiver.take() {
-                        receiver.wake();
-                    }
+                    self.pass_on(message);
+                    continue;
                 }
-                Err(error) => {
-                    self.end(&error);
-                    return receiving.hang_up();
-                }
+                Err(error) => error,
+            };
+            receiving.hang_up();
+            let again = if refused { None } else { self.connect_again(&error) };
+            let Some(Connection { sending, receiving: again }) = again else { return self.end(&error) };
+            (receiving, asking) = (again, Some(sending));
+        }
+    }
+
+    /// Queues a received message for the task that takes it.
+    fn pass_on(&self, message: Vec<u8>) {
+        let mut incoming = self.incoming.lock();
+        while incoming.queue.len() >= IN && !incoming.down {
+            self.room.wait(&mut incoming);
+        }
+        incoming.queue.push_back(message);
+        if let Some(receiver) = incoming.receiver.take() {
+            receiver.wake();
+        }
+    }
+
+    /// Connects to the manager again, and asks it to resume the membership. Returns `None` once the node
+    /// leaves or ends.
+    fn connect_again(&self, why: &dyn std::fmt::Display) -> Option<Connection> {
+        let mut told = false;
+        loop {
+            let mut outgoing = self.outgoing.lock();
+            if outgoing.closing || self.leaving.load(Ordering::SeqCst) {
+                return None;
+            }
+            if !std::mem::replace(&mut told, true) {
+                log::warn!("the connection to the manager has ended, tries to resume: {why}");
+            }
+            self.to_send.wait_for(&mut outgoing, AGAIN);
+            if outgoing.closing {
+                return None;
+            }
+            let resume = outgoing.resume.clone();
+            drop(outgoing);
+            let Ok(mut connection) = Connection::open(&self.manager.address, &self.manager.key, Role::Node)
+            else {
+                continue;
+            };
+            let asked = self.clock.now();
+            let prepared = self.manager.prepare(&connection, self.lease);
+            if prepared.and_then(|()| connection.sending.send(&Hello::Resume(resume))).is_ok() {
+                self.incoming.lock().asked = asked;
+                return Some(connection);
             }
         }
     }
@@ -242,6 +364,9 @@ impl Link {
 
     /// Notes an acknowledged heartbeat.
     fn heard(&self, message: &[u8], incoming: &mut Incoming) {
+        if ToNode::is_of_membership(message) && matches!(proto::decode(message), Ok(ToNode::Resumed(_))) {
+            incoming.lease_until = incoming.lease_until.max(incoming.asked + self.lease);
+        }
         // Long messages are not decoded twice.
         if message.len() > ToNode::LONGEST_ACK {
             return;

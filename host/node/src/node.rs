@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::host::Host;
-use crate::link::Link;
+use crate::link::{Link, Manager};
 use crate::nic::Nic;
 use crate::poller::{Alarm, Poller};
 use futures_lite::future::block_on;
@@ -83,8 +83,8 @@ impl Node {
         let alarm = Alarm::new()?;
         let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
         let (connection, welcome, asked) = connect(&manager, &key, offer, deadline, clock)?;
-        let lease = Duration::from_millis(welcome.lease_ms.into());
-        let link = Link::start(clock, connection, (asked, lease), config.silence)?;
+        let manager = Manager { address: manager, key, silence: config.silence };
+        let link = Link::start(clock, connection, (asked, &welcome), manager)?;
         log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
         let Nic { rnic, memory, assign, events, .. } = nic;
@@ -161,6 +161,13 @@ impl Drop for Node {
     }
 }
 
+/// Returns the number of this boot of the host, as far as it can be read.
+fn boot_id() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
 /// Returns the node's offer to the manager.
 fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     let attributes = nic.rnic.attributes();
@@ -185,6 +192,7 @@ fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
         cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
         apps,
         boot: BootReport::default(),
+        boot_id: boot_id(),
     }
 }
 

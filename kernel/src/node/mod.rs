@@ -69,6 +69,7 @@ fn network() -> Result<&'static Net, String> {
 }
 
 struct Node {
+    rnic: NodeRnic,
     lite: Lite,
     apps: Vec<Box<dyn runtime::App>>,
 }
@@ -121,7 +122,7 @@ async fn start() -> Result<Node, String> {
     });
     chart::mark("lite");
     chart::print();
-    Ok(Node { lite, apps })
+    Ok(Node { rnic, lite, apps })
 }
 
 /// Returns LITE's sizes and times: small pools on a machine with little memory, then the settings of the
@@ -137,6 +138,16 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
         config.set(name, value).map_err(|error| format!("{}{error}", cmdline::LITE))?;
     }
     Ok(config)
+}
+
+/// Returns the random number of this boot.
+fn boot_id() -> u64 {
+    static ID: spin::Once<u64> = spin::Once::new();
+    *ID.call_once(|| {
+        let mut bytes = [0; 8];
+        crate::random::fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    })
 }
 
 /// Returns this node's description for the manager.
@@ -170,6 +181,7 @@ fn join_offer(
         cpus: u16::try_from(Machine.cpus()).unwrap_or(u16::MAX),
         apps: apps.iter().map(|app| app.manifest()).collect(),
         boot: BootReport { stages },
+        boot_id: boot_id(),
     }
 }
 
@@ -207,7 +219,10 @@ impl Node {
         }
         exec::sleep(FAREWELL).await;
         match end {
-            runtime::End::Boot => loader.boot(),
+            runtime::End::Boot => {
+                self.rnic.shut_down();
+                loader.boot()
+            }
             runtime::End::Power(PowerAction::Reset) => {
                 log::info!("the manager resets this machine");
                 console::flush();

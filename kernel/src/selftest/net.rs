@@ -305,6 +305,7 @@ pub(super) async fn join() -> Outcome {
         cpus: 1,
         apps: Vec::new(),
         boot: proto::BootReport { stages: Vec::new() },
+        boot_id: 0,
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
     let (link, welcome) = control_link::join(stack, key, buffers, None, &wish).await?;

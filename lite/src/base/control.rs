@@ -16,15 +16,40 @@ const MESSAGE_COST: usize = 64;
 /// The answer of the directory to a request.
 pub(crate) type NameResult = Result<(NodeId, Vec<u8>), NameError>;
 
+/// A request to the directory.
+pub(crate) struct Asked {
+    pub(crate) message: ToManager,
+    /// True if it was sent again after a break of the connection. The manager may have done it twice then.
+    again: bool,
+    pub(crate) answer: Option<NameResult>,
+}
+
+impl Asked {
+    pub(crate) const fn new(message: ToManager) -> Self {
+        Self { message, again: false, answer: None }
+    }
+
+    /// Notes the answer. A name that the first of two requests has unbound is unknown to the second.
+    pub(crate) fn answered(&mut self, answer: NameResult) {
+        let unbinds = self.again && matches!(self.message, ToManager::NameUnbind { .. });
+        self.answer = Some(match answer {
+            Err(NameError::NotFound | NameError::NotOwner) if unbinds => Ok((NodeId(0), Vec::new())),
+            answer => answer,
+        });
+    }
+}
+
 /// The state shared by tasks and the two control tasks.
 pub(crate) struct Control {
     pub(crate) out: Mutex<VecDeque<Vec<u8>>>,
     pub(crate) out_change: Waiters,
-    pub(crate) names: Mutex<BTreeMap<u32, Option<NameResult>>>,
+    pub(crate) names: Mutex<BTreeMap<u32, Asked>>,
     pub(crate) names_change: Waiters,
     pub(crate) bindings: Bindings,
     /// The free memory of the members, and the number of the request that it answers.
     pub(crate) free: Mutex<(u32, Vec<(NodeId, u64)>)>,
+    /// The last request for the free memory of the members.
+    pub(crate) asked_free: AtomicU32,
     /// The free memory that this node has reported last; `u64::MAX`: none yet.
     told_free: AtomicU64,
     pub(crate) next_request: AtomicU32,
@@ -75,6 +100,7 @@ impl Control {
             names_change: Waiters::default(),
             bindings: Bindings::default(),
             free: Mutex::default(),
+            asked_free: AtomicU32::new(0),
             told_free: AtomicU64::new(u64::MAX),
             next_request: AtomicU32::new(1),
             inbox: Mutex::default(),
@@ -87,6 +113,27 @@ impl Control {
     pub(crate) fn post(&self, message: &ToManager) {
         self.out.lock().push_back(proto::encode(message));
         self.out_change.wake_all();
+    }
+
+    /// Sends all requests again that wait for an answer: they, or the answers, may have been lost with the
+    /// connection.
+    pub(crate) fn ask_again(&self) {
+        let waiting: Vec<ToManager> = {
+            let mut names = self.names.lock();
+            let waiting = names.values_mut().filter(|asked| asked.answer.is_none());
+            waiting
+                .map(|asked| {
+                    asked.again = true;
+                    asked.message.clone()
+                })
+                .collect()
+        };
+        waiting.iter().for_each(|message| self.post(message));
+        let request = self.asked_free.load(Ordering::SeqCst);
+        if self.free.lock().0 < request {
+            self.post(&ToManager::AskMemoryFree { request });
+        }
+        self.told_free.store(u64::MAX, Ordering::SeqCst);
     }
 
     /// Reports the free memory if it differs by more than `much` from the last report.

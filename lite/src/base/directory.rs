@@ -1,6 +1,6 @@
 //! The name directory, and the free memory of the members, as the manager keeps them.
 
-use super::control::Control;
+use super::control::{Asked, Control};
 use super::local::Local;
 use super::names::{Bearer, Named};
 use crate::Error;
@@ -44,11 +44,12 @@ impl Local {
     ) -> Result<(NodeId, Vec<u8>), Error> {
         self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
-        self.control.names.lock().insert(request, None);
+        let message = message(request);
+        self.control.names.lock().insert(request, Asked::new(message.clone()));
         let waiting = NameRequest { control: &self.control, request };
-        self.control.post(&message(request));
+        self.control.post(&message);
         let answer = || {
-            let answered = self.control.names.lock().get_mut(&request).and_then(Option::take);
+            let answered = self.control.names.lock().get_mut(&request).and_then(|asked| asked.answer.take());
             match answered {
                 Some(result) => Some(result.map_err(|e| match e {
                     NameError::NotFound => Error::NoSuchName,
@@ -71,6 +72,7 @@ impl Local {
     pub(crate) async fn free_memory(&self, deadline: Instant) -> Result<Vec<(NodeId, u64)>, Error> {
         self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
+        self.control.asked_free.fetch_max(request, Ordering::SeqCst);
         self.control.post(&ToManager::AskMemoryFree { request });
         let told = || {
             let free = self.control.free.lock();

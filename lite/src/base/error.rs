@@ -67,8 +67,8 @@ pub enum Error {
     /// This node and the peer have no link kind in common.
     #[error("no link kind in common with {0}")]
     NoSharedLink(NodeId),
-    /// This node is no longer a member: it has left, its control connection has ended, or the manager has
-    /// ended its membership or was silent for too long.
+    /// This node is no longer a member: it has left, or the manager has ended its membership or was silent
+    /// for too long.
     #[error("this node has lost its membership")]
     LinkDown,
     /// The other node, the directory or the RNIC refused, for the reason that the text gives.

@@ -7,9 +7,10 @@
 //! their own deadlines. It keeps its memory, its incarnation, its mappings and its queue pairs. An
 //! acknowledgement that extends the lease beyond the present time ends the suspension.
 //!
-//! A membership ends for ever by a message of the manager, by the end of the control connection, when the
-//! node leaves, and when a suspension has lasted for [`Config::silence`](crate::Config::silence). Then the
-//! node is *fenced*.
+//! A membership ends for ever by a message of the manager, when the node leaves, when the link to the manager
+//! has ended for ever ([`LinkDown`](platform::LinkDown)), and when a suspension has lasted for
+//! [`Config::silence`](crate::Config::silence). Then the node is *fenced*. A connection that breaks ends
+//! nothing: the link makes another one.
 //!
 //! Peers do not rely on the suspension for the safety of their memory: they destroy their queue
 //! pairs to a dead node before they reuse memory that it could reach (`docs/design/guarantees.md`,

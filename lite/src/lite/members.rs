@@ -11,7 +11,7 @@ use proto::{Member, RnicOffer, ToManager};
 
 impl Lite {
     /// Returns true if this node is a member. Returns false for ever once it has left, the manager has
-    /// ended its membership, or the connection to the manager has broken.
+    /// ended its membership, or the manager was silent for too long.
     #[must_use]
     pub fn is_member(&self) -> bool {
         !self.node.is_fenced()

@@ -129,7 +129,9 @@ impl Membership {
             let known =
                 |p: &Peer| p.member.incarnation == member.incarnation && !matches!(p.link, PeerLink::Gone);
             if peers.get(&node).is_some_and(known) {
-                return;
+                drop(peers);
+                // It, or this node, has resumed: messages between them may have been lost.
+                return self.repeat(node);
             }
             peers.insert(node, Peer::new(member.clone()));
         }
@@ -140,16 +142,23 @@ impl Membership {
     /// Handles the end of a member's incarnation. Its queue pairs here are destroyed before memory that it
     /// could reach is reused.
     pub(crate) fn on_left(self: &Arc<Self>, node: NodeId, incarnation: Incarnation, reason: String) {
+        let member = (node, incarnation);
+        if let Some(&confirmed) = self.departed.lock().get(&member) {
+            // The manager repeats itself after a break of the connection.
+            if confirmed {
+                self.control.post(&ToManager::LeftSeen { node, incarnation });
+            }
+            return;
+        }
         let link = {
             let mut peers = self.peers.lock();
-            let Some(peer) = peers.get_mut(&node).filter(|p| p.member.incarnation == incarnation) else {
-                return;
-            };
-            if matches!(peer.link, PeerLink::Gone) {
-                return;
-            }
-            core::mem::replace(&mut peer.link, PeerLink::Gone)
+            let peer = peers.get_mut(&node).filter(|p| p.member.incarnation == incarnation);
+            let live = peer.filter(|peer| !matches!(peer.link, PeerLink::Gone));
+            self.departed.lock().insert(member, false);
+            live.map(|peer| core::mem::replace(&mut peer.link, PeerLink::Gone))
         };
+        // This node has nothing of an incarnation that it does not know, and of one that is settled.
+        let Some(link) = link else { return self.confirm(member) };
         if planted(Bug::CutOffLate) {
             let (me, at) = (self.clone(), self.platform.now() + LATE);
             let late = async move {
@@ -160,7 +169,6 @@ impl Membership {
         } else if !planted(Bug::QueuePairsKept) {
             self.retire(link);
         }
-        let member = (node, incarnation);
         self.forget_lost(member);
         let unused = self.mappings.forget(member);
         for region in self.regions.forget(member) {
@@ -173,13 +181,12 @@ impl Membership {
         }
         // The queue pairs to it are destroyed, and nothing is in flight through its regions or on its
         // behalf: the manager may rely on that.
-        let seen = ToManager::LeftSeen { node, incarnation };
         let early = planted(Bug::QueuePairsKept) || planted(Bug::CutOffLate);
         if unused.iter().all(|mapping| self.is_drained(mapping))
             && (early || !self.is_served(member))
             && self.errands.are_done(member)
         {
-            self.control.post(&seen);
+            self.confirm(member);
         } else {
             sometimes!("the end of a life waited for what was under way");
             let me = self.clone();
@@ -189,7 +196,7 @@ impl Membership {
                 }
                 me.peer_change.until(|| (early || !me.is_served(member)).then_some(())).await;
                 me.errands.done(member).await;
-                me.control.post(&seen);
+                me.confirm(member);
             };
             self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));
         }
@@ -197,10 +204,35 @@ impl Membership {
         self.watchers.tell(&Change::Left { node, incarnation, reason });
     }
 
+    /// Tells the manager that nothing of an ended incarnation reaches this node any more.
+    fn confirm(&self, (node, incarnation): MemberId) {
+        if let Some(confirmed) = self.departed.lock().get_mut(&(node, incarnation)) {
+            *confirmed = true;
+        }
+        self.control.post(&ToManager::LeftSeen { node, incarnation });
+    }
+
+    /// Goes on after a break of the connection to the manager, possibly with another manager. All departures
+    /// that this node has confirmed are settled, except `unsettled`.
+    pub(super) fn on_resumed(self: &Arc<Self>, unsettled: &[MemberId]) {
+        let settled: Vec<MemberId> = {
+            let departed = self.departed.lock();
+            let over = |(member, confirmed): &(&MemberId, &bool)| **confirmed && !unsettled.contains(member);
+            departed.iter().filter(over).map(|(member, _)| *member).collect()
+        };
+        for member in settled {
+            self.on_settled(member);
+        }
+        self.control.ask_again();
+        self.report_memory();
+        self.control.post(&ToManager::Datagrams { queue_pair: self.endpoint.queue_pair() });
+    }
+
     /// Handles the news that all members have seen the end of an incarnation.
     pub(crate) fn on_settled(self: &Arc<Self>, member: MemberId) {
         #[cfg(feature = "testing")]
         self.settled.lock().push(member);
+        self.departed.lock().remove(&member);
         self.sync.unblock_locks(member);
         self.free_memory_of(member);
         let (node, incarnation) = member;

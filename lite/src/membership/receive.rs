@@ -5,7 +5,7 @@ use crate::transport::connect::vouching::Voucher;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use platform::ControlLink;
-use proto::ToNode;
+use proto::{Resumed, ToNode};
 
 impl Membership {
     /// Starts the two tasks of the control connection.
@@ -79,10 +79,16 @@ impl Membership {
                     self.on_voucher(to, request, Voucher { stamp, key, queue_pair });
                 }
                 ToNode::Name { request, result } => {
-                    if let Some(answer) = self.control.names.lock().get_mut(&request) {
-                        *answer = Some(result);
+                    if let Some(asked) = self.control.names.lock().get_mut(&request) {
+                        asked.answered(result);
                     }
                     self.control.names_change.wake_all();
+                }
+                ToNode::Resumed(Resumed { time, unsettled, .. }) => {
+                    log::info!("lite: {} goes on with its membership", self.me);
+                    self.vouching.note(time, self.platform.now());
+                    self.extend_lease(link.lease_until());
+                    self.on_resumed(&unsettled);
                 }
                 ToNode::Refused { reason } => {
                     log::error!("lite: the manager has ended the membership: {reason}");

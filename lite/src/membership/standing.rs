@@ -3,13 +3,12 @@
 use super::members::Watchers;
 use crate::Error;
 use crate::base::lease::{MembershipEnd, Resumed, Step};
-#[cfg(feature = "testing")]
 use crate::base::lock::Mutex;
-#[cfg(feature = "testing")]
 use crate::base::member::MemberId;
 use crate::region::RegionOwner;
 use crate::sync::SyncHome;
 use crate::transport::conn::peers::PeerLink;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -22,6 +21,8 @@ pub(crate) struct Membership {
     regions: Arc<RegionOwner>,
     pub(crate) sync: Arc<SyncHome>,
     pub(crate) watchers: Watchers,
+    /// The ended incarnations that are not settled, and whether this node has confirmed their end.
+    pub(super) departed: Mutex<BTreeMap<MemberId, bool>>,
     /// The incarnations whose end all members have seen.
     #[cfg(feature = "testing")]
     pub(crate) settled: Mutex<Vec<MemberId>>,
@@ -42,6 +43,7 @@ impl Membership {
             regions,
             sync,
             watchers: Watchers::default(),
+            departed: Mutex::default(),
             #[cfg(feature = "testing")]
             settled: Mutex::default(),
         }

@@ -115,6 +115,7 @@ fn is_of_job(message: &ToManager) -> bool {
             | ToManager::JobDone { .. }
             | ToManager::JobFailed { .. }
             | ToManager::JobOver { .. }
+            | ToManager::Jobs { .. }
     )
 }
 
@@ -171,6 +172,8 @@ impl Hub {
                 lease_ms: state.lease_ms.unwrap_or(LEASE_MS),
                 time: 0,
                 key: SECRET.member((node, incarnation)),
+                secret: SECRET.resume((node, incarnation)),
+                epoch: 1,
                 members,
             },
         )

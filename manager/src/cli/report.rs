@@ -27,12 +27,13 @@ fn columns(rows: &[Vec<String>]) -> String {
 
 /// Returns the table of nodes, one per line.
 pub(super) fn table(nodes: &[NodeStatus]) -> String {
-    let heads = ["id", "name", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
+    let heads = ["id", "name", "state", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(nodes.iter().map(|node| {
         vec![
             node.node.0.to_string(),
             printable(&node.name),
+            node.state.word().into(),
             node.cpus.to_string(),
             format!("{} MB", node.memory >> 20),
             boot_ms(node).map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
@@ -64,6 +65,9 @@ pub(super) fn nodes_json(nodes: &[NodeStatus]) -> Value {
                 "boot_ms": boot_ms(node),
                 "boot_stages_us": node.boot.stages,
                 "heartbeat_age_ms": node.heartbeat_age_ms,
+                "state": node.state.word(),
+                "incarnation": node.incarnation.0,
+                "boot_id": format!("{:016x}", node.boot_id),
             })
         })
         .collect();

@@ -4,7 +4,7 @@
 use super::ClientError;
 use proto::InputFile;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// Open input files, with their lengths when they were opened.
@@ -46,14 +46,17 @@ impl Inputs {
             .collect()
     }
 
-    /// Passes the files' bytes on in order, in pieces of at most `piece` bytes, each of one file.
+    /// Passes the files' bytes on in order from the beginning, in pieces of at most `piece` bytes,
+    /// each of one file, until `give` returns false.
     pub fn stream(
-        self,
+        &self,
         piece: usize,
-        mut give: impl FnMut(Vec<u8>) -> Result<(), ClientError>,
+        mut give: impl FnMut(Vec<u8>) -> Result<bool, ClientError>,
     ) -> Result<(), ClientError> {
-        for (path, mut file, len) in self.0 {
-            let mut left = len;
+        for (path, file, len) in &self.0 {
+            let mut left = *len;
+            let mut file: &File = file;
+            file.rewind().map_err(|source| ClientError::Input { path: path.clone(), source })?;
             while left > 0 {
                 let mut bytes = vec![0; piece.min(usize::try_from(left).unwrap_or(usize::MAX))];
                 file.read_exact(&mut bytes).map_err(|source| {
@@ -66,7 +69,9 @@ impl Inputs {
                     ClientError::Input { path: path.clone(), source }
                 })?;
                 left -= bytes.len() as u64;
-                give(bytes)?;
+                if !give(bytes)? {
+                    return Ok(());
+                }
             }
         }
         Ok(())
@@ -124,6 +129,14 @@ impl Output {
         file.write_all(bytes).map_err(|source| ClientError::Output { path: self.path.clone(), source })?;
         self.written += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Forgets everything that was written so far.
+    pub fn restart(&mut self) -> Result<(), ClientError> {
+        let Some(file) = self.file.as_mut().filter(|_| self.written > 0) else { return Ok(()) };
+        let restarted = file.flush().and_then(|()| file.rewind()).and_then(|()| file.get_ref().set_len(0));
+        self.written = 0;
+        restarted.map_err(|source| ClientError::Output { path: self.path.clone(), source })
     }
 
     /// Returns the number of bytes written so far.

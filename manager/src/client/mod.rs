@@ -90,6 +90,9 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
+    /// The manager, for a job that outlives the connection.
+    address: String,
+    key: ClusterKey,
 }
 
 impl Client {
@@ -98,7 +101,7 @@ impl Client {
         let mut connection = Connection::open(address, key, Role::Client)?;
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
-            ToClient::Hello => Ok(Self { connection }),
+            ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             _ => Err(ClientError::Unexpected),
         }

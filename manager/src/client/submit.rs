@@ -1,8 +1,10 @@
 //! Running a job: one thread sends the input while another receives progress and output.
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
+use proto::channel::ClusterKey;
 use proto::{FromClient, JobId, JobReport, NodeId, ToClient, printable};
 use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 /// The number of bytes of input in one message.
@@ -11,6 +13,12 @@ const PIECE: usize = 48 << 10;
 /// The time that the nodes have to end another job and to accept this one, beyond the time that the manager
 /// allows.
 const ACCEPT: Duration = Duration::from_secs(90);
+
+/// The time in which a manager that is restarted must answer.
+const RECONNECT: Duration = Duration::from_secs(60);
+
+/// The pause between two attempts to connect again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A job to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,8 +116,10 @@ impl Outcome {
 }
 
 impl Client {
-    /// Runs a job. If this succeeds, `output` holds the whole output, still under its temporary name. Two
-    /// threads call `watch`.
+    /// Runs a job. If this succeeds, `output` holds the whole output, still under its temporary
+    /// name. Two threads call `watch`. If the manager is restarted meanwhile, the client connects
+    /// again and goes on with the job; input that the nodes do not have yet is sent again from the
+    /// beginning.
     pub fn submit(
         self,
         job: &Job,
@@ -117,10 +127,9 @@ impl Client {
         output: &mut Output,
         watch: &(dyn Fn(Update<'_>) + Sync),
     ) -> Result<Outcome, ClientError> {
-        let Connection { mut sending, mut receiving } = self.connection;
-        let start = Instant::now();
-        let total = inputs.total();
-        sending.send(&FromClient::Submit {
+        let Self { connection, address, key } = self;
+        let (start, total) = (Instant::now(), inputs.total());
+        let mut first = FromClient::Submit {
             app: job.app.clone(),
             args: job.args.clone(),
             nodes: job.nodes,
@@ -129,95 +138,164 @@ impl Client {
             datasets: job.datasets.clone(),
             keep: job.keep.clone(),
             limit_ms: job.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
-        })?;
-        let (id, nodes) = match receiving.receive(Some(ACCEPT))? {
-            ToClient::Accepted { job, nodes } => {
-                watch(Update::Accepted { job, nodes: &nodes });
-                (job, nodes)
-            }
-            ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
-            _ => return Err(ClientError::Unexpected),
         };
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                let sent = send_inputs(&mut sending, inputs, total, watch);
-                if matches!(sent, Err(ClientError::Input { .. })) {
-                    sending.hang_up();
-                }
-                sent
-            });
-            let received = receive_results(&mut receiving, output, &nodes, watch);
-            let elapsed = start.elapsed();
-            receiving.hang_up();
-            let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
-            // The message of the manager takes precedence over the error of the connection. The error of an
-            // input file takes precedence over both.
-            if let Err(error @ ClientError::Input { .. }) = sent {
-                return Err(error);
+        let mut session = Session { inputs, output, watch, begun: None, reports: BTreeMap::new() };
+        let mut connection = connection;
+        let (run_us, stream_us) = loop {
+            match session.go_on(connection, &first) {
+                Err(ClientError::Lost(_)) if session.begun.is_some() => {}
+                ended => break ended?,
             }
-            let Results { reports, run_us, stream_us } = received?;
-            sent?;
-            Ok(Outcome {
-                job: id,
-                reports,
-                input_bytes: total,
-                output_bytes: output.written(),
-                elapsed,
-                stream: Duration::from_micros(stream_us),
-                run: Duration::from_micros(run_us),
-            })
+            connection = reconnect(&address, &key)?;
+            let job = session.begun.as_ref().map_or(JobId(0), |(job, _)| *job);
+            session.reports.clear();
+            first = FromClient::Attach { job, output: session.output.written() };
+        };
+        let Session { begun, mut reports, .. } = session;
+        let Some((id, nodes)) = begun else { return Err(ClientError::Unexpected) };
+        let report = |&node: &NodeId| Some((node, reports.remove(&node)?));
+        Ok(Outcome {
+            job: id,
+            reports: nodes.iter().filter_map(report).collect(),
+            input_bytes: total,
+            output_bytes: output.written(),
+            elapsed: start.elapsed(),
+            stream: Duration::from_micros(stream_us),
+            run: Duration::from_micros(run_us),
         })
     }
 }
 
-/// The manager's report on a job that is done.
-struct Results {
-    /// The reports of the nodes, by rank.
-    reports: Vec<(NodeId, JobReport)>,
-    run_us: u64,
-    stream_us: u64,
+/// Connects to a manager that is restarted, within [`RECONNECT`].
+fn reconnect(address: &str, key: &ClusterKey) -> Result<Connection, ClientError> {
+    let deadline = Instant::now() + RECONNECT;
+    loop {
+        match Client::connect(address, key) {
+            Ok(client) => return Ok(client.connection),
+            Err(ClientError::Unreachable { .. } | ClientError::Lost(_) | ClientError::Silent(_))
+                if Instant::now() < deadline =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A job that runs, over one connection after the other.
+struct Session<'a> {
+    inputs: Inputs,
+    output: &'a mut Output,
+    watch: &'a (dyn Fn(Update<'_>) + Sync),
+    /// The number of the job, and its nodes by rank, once they have accepted it.
+    begun: Option<Begun>,
+    reports: BTreeMap<NodeId, JobReport>,
+}
+
+/// A job's number, and its nodes by rank.
+type Begun = (JobId, Vec<NodeId>);
+
+/// An order for the thread that sends.
+enum Order {
+    /// Send the input of the job from the beginning.
+    Begin(JobId),
+    /// Acknowledge this many bytes of output.
+    Taken(u64),
+}
+
+impl Session<'_> {
+    /// Sends `first` and goes on with the job until it is done. Returns the times of the manager's report.
+    fn go_on(&mut self, connection: Connection, first: &FromClient) -> Result<(u64, u64), ClientError> {
+        let Connection { mut sending, mut receiving } = connection;
+        sending.send(first)?;
+        let (orders, queue) = mpsc::channel();
+        let Self { inputs, output, watch, begun, reports } = self;
+        let (inputs, watch) = (&*inputs, *watch);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(move || {
+                let sent = obey(&mut sending, &queue, inputs, watch);
+                if sent.is_err() {
+                    sending.hang_up();
+                }
+                sent
+            });
+            let received = receive_results(&mut receiving, output, (begun, reports), &orders, watch);
+            receiving.hang_up();
+            drop(orders);
+            let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
+            // The message of the manager takes precedence over the error of the connection. The error of an
+            // input file takes precedence over both.
+            match (sent, received) {
+                (Err(error @ ClientError::Input { .. }), _) => Err(error),
+                (_, received) => received,
+            }
+        })
+    }
 }
 
 /// Receives progress, output and reports until the job is done.
 fn receive_results(
     receiving: &mut Receiving,
     output: &mut Output,
-    nodes: &[NodeId],
+    (begun, reports): (&mut Option<Begun>, &mut BTreeMap<NodeId, JobReport>),
+    orders: &Sender<Order>,
     watch: &(dyn Fn(Update<'_>) + Sync),
-) -> Result<Results, ClientError> {
-    let mut reports = BTreeMap::new();
+) -> Result<(u64, u64), ClientError> {
+    // A thread that has ended has hung up, which the next call to receive reports.
+    let order = |order| drop(orders.send(order));
     loop {
-        match receiving.receive(None)? {
+        let timeout = begun.is_none().then_some(ACCEPT);
+        match receiving.receive(timeout)? {
+            ToClient::Accepted { job, nodes } => {
+                output.restart()?;
+                reports.clear();
+                watch(Update::Accepted { job, nodes: &nodes });
+                *begun = Some((job, nodes));
+                order(Order::Begin(job));
+            }
+            ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
+            _ if begun.is_none() => return Err(ClientError::Unexpected),
             ToClient::Progress { node, phase, done, total } => {
                 watch(Update::Node { node, phase: &printable(&phase), done, total });
             }
             ToClient::Output { bytes } => {
                 output.write(&bytes)?;
                 watch(Update::Output { written: output.written() });
+                order(Order::Taken(output.written()));
             }
             ToClient::Report { node, report } => drop(reports.insert(node, report)),
-            ToClient::Done { run_us, stream_us } => {
-                let report = |&node: &NodeId| Some((node, reports.remove(&node)?));
-                return Ok(Results { reports: nodes.iter().filter_map(report).collect(), run_us, stream_us });
-            }
-            ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
+            ToClient::Done { run_us, stream_us } => return Ok((run_us, stream_us)),
             _ => return Err(ClientError::Unexpected),
         }
     }
 }
 
-/// Sends the files.
-fn send_inputs(
+/// Does what the receiving thread orders, until that thread ends.
+fn obey(
     sending: &mut Sending,
-    inputs: Inputs,
-    total: u64,
+    orders: &mpsc::Receiver<Order>,
+    inputs: &Inputs,
     watch: &(dyn Fn(Update<'_>) + Sync),
 ) -> Result<(), ClientError> {
-    let mut sent = 0;
-    inputs.stream(PIECE, |bytes| {
-        sent += bytes.len() as u64;
-        sending.send(&FromClient::Input { bytes })?;
-        watch(Update::Input { sent, total });
-        Ok(())
-    })
+    let mut next = orders.recv().ok();
+    while let Some(order) = next.take() {
+        match order {
+            Order::Taken(bytes) => sending.send(&FromClient::OutputTaken { bytes })?,
+            Order::Begin(job) => {
+                let mut sent = 0;
+                inputs.stream(PIECE, |bytes| {
+                    sent += bytes.len() as u64;
+                    sending.send(&FromClient::Input { job, bytes })?;
+                    watch(Update::Input { sent, total: inputs.total() });
+                    // The job may start again in the middle of its input.
+                    next = orders.try_recv().ok();
+                    Ok(next.is_none())
+                })?;
+            }
+        }
+        if next.is_none() {
+            next = orders.recv().ok();
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
-use super::jobs::{Submission, Wanted};
-use super::{ConnId, Core};
+use super::jobs::Submission;
+use super::{ConnId, Core, Spec, Wanted};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
@@ -63,12 +63,20 @@ impl Core {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
             FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms } => {
-                let wanted = if on.is_empty() { Wanted::Any(nodes.into()) } else { Wanted::Named(on) };
+                let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
                 let limit = limit_ms.map(Duration::from_millis);
-                let since = self.now;
-                self.submit(Submission { conn, app, args, wanted, inputs, datasets, keep, limit, since });
+                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
+                self.submit(Submission {
+                    conn: Some(conn),
+                    spec,
+                    since: self.now,
+                    former: None,
+                    nodes: Vec::new(),
+                });
             }
-            FromClient::Input { bytes } => self.job_input(conn, &bytes),
+            FromClient::Input { job, bytes } => self.job_input(conn, job, &bytes),
+            FromClient::Attach { job, output } => self.attach(conn, job, output),
+            FromClient::OutputTaken { bytes } => self.output_taken(conn, bytes),
             FromClient::Shutdown => self.shutdown(conn),
             FromClient::Jobs => {
                 let jobs = self.job_statuses();
@@ -153,7 +161,9 @@ impl Core {
     pub(super) fn members_changed(&mut self) {
         let here = self.members.0.len();
         for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {
-            self.tell_nodes(conn, NodeId(0));
+            // The nodes are told first.
+            let (nodes, more) = self.statuses(NodeId(0));
+            self.commit_to_client(conn, ToClient::Nodes { nodes, more });
         }
         if here == 0
             && let Some(leaving) = self.leaving.take()

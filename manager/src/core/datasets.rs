@@ -1,7 +1,7 @@
 //! Datasets: the outputs of jobs that stay on the nodes until a client drops them or a node that holds a part
 //! is gone.
 
-use super::{ConnId, Core};
+use super::{ConnId, Core, DatasetRecord, Record};
 use platform::Instant;
 use proto::{Dataset, DatasetStatus, JobId, NodeId, Reason, ToClient, ToNode, encode, printable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,30 @@ struct Kept {
     since: Instant,
 }
 
+impl Kept {
+    fn record(&self, name: String) -> DatasetRecord {
+        let Self { job, app, nodes, pieces, .. } = self;
+        DatasetRecord { name, job: *job, app: app.clone(), nodes: nodes.clone(), pieces: pieces.clone() }
+    }
+}
+
 impl Core {
+    /// Takes over the datasets of a former process. Those of which a node is gone are lost.
+    pub(super) fn restore_datasets(&mut self, datasets: Vec<DatasetRecord>) {
+        for DatasetRecord { name, job, app, nodes, pieces } in datasets {
+            let lost = pieces.iter().any(|(node, _)| self.members.get(*node).is_none());
+            self.datasets.0.insert(name.clone(), Kept { job, app, nodes, pieces, since: self.now });
+            if lost {
+                self.remove_dataset(&name, "lost with a node");
+            }
+        }
+    }
+
+    /// Returns the jobs whose output a dataset is.
+    pub(super) fn kept_jobs(&self) -> BTreeSet<JobId> {
+        self.datasets.0.values().map(|kept| kept.job).collect()
+    }
+
     /// Returns the fault of the names of datasets that a submission reads and keeps.
     pub(super) fn dataset_objection(&self, reads: &[String], keeps: Option<&String>) -> Option<Reason> {
         if let Some(name) = keeps {
@@ -67,6 +90,7 @@ impl Core {
         let pieces =
             parts.into_iter().flat_map(|(node, pieces)| pieces.into_iter().map(move |len| (node, len)));
         let kept = Kept { job, app, nodes, pieces: pieces.collect(), since: self.now };
+        self.save(vec![Record::Dataset(kept.record(name.clone()))]);
         self.log(format!("dataset {}: the output of job {}", printable(&name), job.0));
         self.datasets.0.insert(name, kept);
     }
@@ -74,8 +98,8 @@ impl Core {
     /// Tells nodes to free what they keep of a job.
     pub(super) fn free_kept(&mut self, job: JobId, nodes: &[NodeId]) {
         for &node in nodes {
-            if let Some(conn) = self.members.get(node).map(|live| live.conn) {
-                self.tell_node(conn, ToNode::DropDataset { job });
+            if let Some(conn) = self.members.get(node).and_then(|live| live.conn) {
+                self.commit_to_node(conn, ToNode::DropDataset { job });
             }
         }
     }
@@ -88,7 +112,7 @@ impl Core {
         if !self.remove_dataset(&name, &format!("dropped by {}", self.peer(conn))) {
             return self.fail_client(conn, format!("there is no dataset {}", printable(&name)));
         }
-        self.tell_client(conn, ToClient::Dropped { name });
+        self.commit_to_client(conn, ToClient::Dropped { name });
     }
 
     /// Drops the datasets of which a node that is gone held a part.
@@ -103,6 +127,7 @@ impl Core {
     fn remove_dataset(&mut self, name: &str, why: &str) -> bool {
         let Some(kept) = self.datasets.0.remove(name) else { return false };
         self.log(format!("dataset {}: {why}", printable(name)));
+        self.save(vec![Record::DatasetGone(name.into())]);
         self.free_kept(kept.job, &kept.nodes);
         true
     }

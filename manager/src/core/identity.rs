@@ -1,6 +1,8 @@
 //! Numbers that must survive a restart of the manager: node ids by name, incarnations and job numbers.
 
+use super::records::{Record, Saved, nanos};
 use crate::planted::{Bug, planted};
+use platform::Instant;
 use proto::{Incarnation, JobId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,65 +12,55 @@ const MAX_NODE: u16 = 4095;
 /// The number of numbers that are reserved in the store at once.
 const BLOCK: u64 = Saved::RESERVED;
 
-/// The state that a manager finds when it starts. From both counters on, [`RESERVED`](Self::RESERVED) numbers
-/// are reserved for this process: the store has already saved [`reservation`](Self::reservation).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saved {
-    /// The id of each node that has joined and wanted to keep its id.
-    pub nodes: Vec<(String, NodeId)>,
-    /// The first incarnation that was never used.
-    pub next_incarnation: u64,
-    /// The first job number that was never used.
-    pub next_job: u64,
-}
-
-impl Default for Saved {
-    fn default() -> Self {
-        Self { nodes: Vec::new(), next_incarnation: 1, next_job: 1 }
-    }
-}
-
-impl Saved {
-    /// The number of numbers that a manager may use before it has saved anything.
-    pub const RESERVED: u64 = 1024;
-
-    /// Returns the records that the store saves before a manager starts with this state.
-    #[must_use]
-    pub fn reservation(&self) -> [Record; 2] {
-        [
-            Record::NextIncarnation(self.next_incarnation + Self::RESERVED),
-            Record::NextJob(self.next_job + Self::RESERVED),
-        ]
-    }
-}
-
-/// A record to save.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// The name has been given this node id.
-    Node(String, NodeId),
-    /// The name has no id any more.
-    Forget(String),
-    /// The new [`Saved::next_incarnation`].
-    NextIncarnation(u64),
-    /// The new value of [`Saved::next_job`].
-    NextJob(u64),
-}
-
 /// The source of numbers.
 #[derive(Debug)]
 pub(super) struct Identities {
     nodes: BTreeMap<String, NodeId>,
     incarnations: Counter,
     jobs: Counter,
+    /// The number of this process of the manager.
+    pub(super) epoch: u64,
+    clock: Clock,
+}
+
+/// The clock of all processes of the manager, one after the other, in nanoseconds. It never goes back.
+#[derive(Debug)]
+struct Clock {
+    /// The time at which this process has started.
+    base: u64,
+    /// The first time that is not reserved in the store, and that once all reservations are saved.
+    reserved: u64,
+    requested: u64,
 }
 
 impl Identities {
-    pub(super) fn new(saved: Saved) -> Self {
+    pub(super) fn new(saved: &Saved) -> Self {
+        let reserved = saved.clock.saturating_add(nanos(Saved::CLOCK));
         Self {
-            nodes: saved.nodes.into_iter().collect(),
+            nodes: saved.nodes.iter().cloned().collect(),
             incarnations: Counter::new(saved.next_incarnation),
             jobs: Counter::new(saved.next_job),
+            epoch: saved.epoch + 1,
+            clock: Clock { base: saved.clock, reserved, requested: reserved },
+        }
+    }
+
+    /// Returns the time of the manager's clock when this process has run since `now`.
+    pub(super) fn time(&self, now: Instant) -> u64 {
+        self.clock.base.saturating_add(now.as_nanos())
+    }
+
+    /// Returns the same time if a later process of the manager begins after it.
+    pub(super) fn reserved_time(&self, now: Instant) -> Option<u64> {
+        Some(self.time(now)).filter(|time| *time < self.clock.reserved)
+    }
+
+    /// Reserves more time if half of the reserved time has passed.
+    pub(super) fn reserve_time(&mut self, now: Instant, save: &mut Vec<Record>) {
+        let block = nanos(Saved::CLOCK);
+        if self.clock.requested.saturating_sub(self.time(now)) < block / 2 {
+            self.clock.requested = self.clock.requested.saturating_add(block);
+            save.push(Record::Clock(self.clock.requested));
         }
     }
 
@@ -126,7 +118,8 @@ impl Identities {
         match *record {
             Record::NextIncarnation(next) => self.incarnations.saved(next),
             Record::NextJob(next) => self.jobs.saved(next),
-            Record::Node(..) | Record::Forget(_) => {}
+            Record::Clock(time) => self.clock.reserved = self.clock.reserved.max(time),
+            _ => {}
         }
     }
 }

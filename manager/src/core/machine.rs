@@ -108,6 +108,9 @@ impl Core {
             return Err(format!("no node {} has joined", printable(name)));
         };
         let label = live.label();
+        if live.conn.is_none() {
+            return Err(format!("{label} is silent"));
+        }
         if !live.member.rnic.physical {
             return Err(format!("{label} is a process on a host, and no machine of its own"));
         }
@@ -121,7 +124,7 @@ impl Core {
     }
 
     fn tell_ordered(&mut self, node: NodeId, message: ToNode) {
-        if let Some(conn) = self.members.get(node).map(|live| live.conn) {
+        if let Some(conn) = self.members.get(node).and_then(|live| live.conn) {
             self.tell_node(conn, message);
         }
     }
@@ -171,6 +174,14 @@ impl Core {
         if let Some(order) = self.orders.0.remove(&node) {
             let label = self.members.label(node);
             self.fail_client(order.conn, printable(&format!("{label}: {reason}")));
+        }
+    }
+
+    /// Ends the order of a node whose connection has ended before its image was whole: pieces that were on
+    /// their way are lost. The order of a node that leaves goes on: the node may leave on another connection.
+    pub(super) fn order_is_cut_off(&mut self, node: NodeId, reason: &str) {
+        if matches!(self.orders.0.get(&node), Some(Order { stage: Stage::Image { .. }, .. })) {
+            self.image_refused(node, reason);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Membership: joins and refusals, leases, relayed messages, and the end of members.
 
 use super::rate::Rate;
-use super::{Action, ConnId, Core, Message, Role};
+use super::{ConnId, Core, MemberRecord, Message, Record, Role};
 use crate::planted::{Bug, planted};
 use platform::Instant;
 use proto::{
-    Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode,
-    Welcome, printable,
+    Incarnation, JobId, Join, Member, NameError, NodeId, NodeState, NodeStatus, Reason, RnicOffer, ToManager,
+    ToNode, Welcome, printable,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -14,6 +14,8 @@ use std::ops::Bound;
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, QpNum};
 
+/// The greatest number of lines of a report on hardware that are logged.
+const MAX_HARDWARE_LINES: usize = 1000;
 /// The length of the longest relayed message, in bytes.
 const MAX_RELAY: usize = 4096;
 
@@ -41,12 +43,17 @@ pub(super) const STORE_IS_SLOW: &str = "the manager waits for its disk: try agai
 /// A live member.
 #[derive(Debug)]
 pub(super) struct Live {
-    pub(super) conn: ConnId,
+    /// The node's connection; `None` while the node is silent.
+    pub(super) conn: Option<ConnId>,
+    /// True if the manager has started since the node joined, and the node has not resumed yet.
+    pub(super) awaited: bool,
+    /// True if the node has resumed and has not told its parts of jobs yet.
+    pub(super) asked: bool,
     pub(super) member: Member,
     pub(super) join: Join,
     /// The time at which the lease ends.
-    expires: Instant,
-    last_heartbeat: Instant,
+    pub(super) expires: Instant,
+    pub(super) last_heartbeat: Instant,
     /// The job in which the member takes part, until the member's part is over.
     pub(super) job: Option<JobId>,
     /// The allowance of relayed messages and vouchers.
@@ -55,12 +62,45 @@ pub(super) struct Live {
     pub(super) datagrams: Option<QpNum>,
     /// True once the node has told the end of its machine's former boot.
     former_end_told: bool,
+    /// True once the node has told about its machine's hardware.
+    hardware_told: bool,
 }
 
 impl Live {
     /// Returns the node's number and name, for people.
     pub(super) fn label(&self) -> String {
         format!("{} ({})", self.member.node, self.member.name)
+    }
+
+    /// Returns a member with a lease from `now` on.
+    fn joined(conn: Option<ConnId>, member: Member, join: Join, now: Instant, lease: Duration) -> Self {
+        Self {
+            conn,
+            awaited: false,
+            asked: false,
+            member,
+            join,
+            expires: now + lease,
+            last_heartbeat: now,
+            job: None,
+            relays: Rate::new(RELAYS, Duration::from_secs(1)),
+            datagrams: None,
+            former_end_told: false,
+            hardware_told: false,
+        }
+    }
+
+    /// Returns a member as the store has it, which has a lease from `now` on to resume.
+    pub(super) fn restored(record: MemberRecord, now: Instant, lease: Duration) -> Self {
+        let MemberRecord { node, incarnation, gid, join } = record;
+        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+        Self {
+            awaited: true,
+            // A machine tells both right after it has joined.
+            former_end_told: true,
+            hardware_told: true,
+            ..Self::joined(None, member, join, now, lease)
+        }
     }
 }
 
@@ -161,6 +201,19 @@ impl Members {
         None
     }
 
+    /// Returns the silent members whose place a joining node takes: those with its name, GID or Ethernet
+    /// address. The node cannot join while they live, so its join shows that they do not.
+    pub(super) fn replaced_by(&self, join: &Join) -> Vec<NodeId> {
+        let same = |live: &&Live| {
+            let theirs = &live.member.rnic;
+            let port = join.rnic.gid == Some(live.member.gid)
+                || join.rnic.mac == theirs.mac && theirs.mac != MacAddr([0; 6]);
+            live.member.name == join.name || port && !shares_port(&join.rnic, theirs)
+        };
+        let silent = self.0.values().filter(|live| live.conn.is_none());
+        silent.filter(same).map(|live| live.member.node).collect()
+    }
+
     /// Returns the GID for a node: 10.77.x.y from its number, unless another member has that address.
     fn assign_gid(&self, node: NodeId) -> Option<Gid> {
         let [high, low] = node.0.to_be_bytes();
@@ -204,8 +257,13 @@ impl Core {
         if self.leaving.is_some() {
             return self.refuse_node(conn, &who, "the cluster is shutting down".into());
         }
-        let objection = self.members.objection(&join, self.config.trust_hosts);
-        if let Some(reason) = objection.or_else(|| self.store_objection()) {
+        if let Some(reason) = join.check().err().or_else(|| self.store_objection()) {
+            return self.refuse_node(conn, &who, reason);
+        }
+        for former in self.members.replaced_by(&join) {
+            self.remove_member(former, "a new incarnation of it joins");
+        }
+        if let Some(reason) = self.members.objection(&join, self.config.trust_hosts) {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();
@@ -219,10 +277,12 @@ impl Core {
             return self.refuse_node(conn, &who, "the cluster is full".into());
         };
         let incarnation = self.identities.incarnation(&mut save);
-        self.save(save);
         let Some(incarnation) = incarnation else {
+            self.save(save);
             return self.refuse_node(conn, &who, STORE_IS_SLOW.into());
         };
+        save.push(Record::Member(Box::new(MemberRecord { node, incarnation, gid, join: join.clone() })));
+        self.save(save);
         let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
         let mut others = self.members.0.values().map(|live| live.member.clone());
         let welcome = Welcome {
@@ -230,30 +290,22 @@ impl Core {
             incarnation,
             gid,
             lease_ms: u32::try_from(self.config.lease.as_millis()).unwrap_or(u32::MAX),
-            time: self.now.as_nanos(),
+            time: self.identities.time(self.now),
             key: self.vouchers.member(node, incarnation),
+            secret: self.vouchers.resume(node, incarnation),
+            epoch: self.identities.epoch,
             members: others.by_ref().take(Welcome::MAX_MEMBERS).collect(),
         };
         let rest: Vec<Member> = others.collect();
         self.tell_members(&ToNode::Joined(member.clone()));
-        let live = Live {
-            conn,
-            member,
-            join,
-            expires: self.now + self.config.lease,
-            last_heartbeat: self.now,
-            job: None,
-            relays: Rate::new(RELAYS, Duration::from_secs(1)),
-            datagrams: None,
-            former_end_told: false,
-        };
+        let live = Live::joined(Some(conn), member, join, self.now, self.config.lease);
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
         self.set_role(conn, Role::Node(node));
-        self.tell_node(conn, ToNode::Welcome(welcome));
+        self.commit_to_node(conn, ToNode::Welcome(welcome));
         for member in rest {
-            self.tell_node(conn, ToNode::Joined(member));
+            self.commit_to_node(conn, ToNode::Joined(member));
         }
         self.log(format!("{label} joined from {peer} as {gid}, {driver} with {links}"));
         self.members_changed();
@@ -261,32 +313,30 @@ impl Core {
 
     pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
         let Some(live) = self.members.get_mut(node) else { return };
-        let conn = live.conn;
+        let Some(conn) = live.conn else { return };
         match message {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
                 live.last_heartbeat = self.now;
-                self.tell_node(conn, ToNode::HeartbeatAck { seq, time: self.now.as_nanos() });
+                self.tell_node(conn, ToNode::HeartbeatAck { seq, time: self.identities.time(self.now) });
             }
             ToManager::Relay { body, .. } if body.len() > MAX_RELAY => {
                 self.remove_member(node, &format!("it relayed a message of more than {MAX_RELAY} bytes"));
             }
             ToManager::Relay { to, incarnation, body } => self.relay(node, to, incarnation, body),
             ToManager::NameBind { request, name, value } => {
-                let mut save = Vec::new();
-                let number = self.identities.binding(&mut save).ok_or(NameError::Unsaved);
-                self.save(save);
-                let bound = number.and_then(|number| self.names.bind(node, name, value).map(|()| number));
+                let incarnation = live.member.incarnation;
+                let bound = self.bind_name((node, incarnation, request), name, value);
                 let result = bound.map(|number| (node, number.to_le_bytes().to_vec()));
-                self.tell_node(conn, ToNode::Name { request, result });
+                self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameUnbind { request, name } => {
-                let result = self.names.unbind(node, &name).map(|()| (node, Vec::new()));
-                self.tell_node(conn, ToNode::Name { request, result });
+                let result = self.unbind_name(node, name).map(|()| (node, Vec::new()));
+                self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
-                self.tell_node(conn, ToNode::Name { request, result });
+                self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::MemoryFree { bytes } => live.join.memory_free = bytes,
             ToManager::AskMemoryFree { request } => {
@@ -301,7 +351,8 @@ impl Core {
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, &phase, done, total);
             }
-            ToManager::JobOutput { job, bytes } => self.job_output(node, job, bytes),
+            ToManager::JobOutput { job, offset, bytes } => self.job_output(node, job, offset, bytes),
+            ToManager::Jobs { jobs, kept } => self.jobs_told(node, jobs, &kept),
             ToManager::JobDone { job, report } => self.job_done(node, job, report),
             ToManager::JobFailed { job, reason } => self.job_failed_by(node, job, &reason),
             ToManager::JobInputCredit { job, bytes } => self.job_credit(node, job, bytes),
@@ -317,11 +368,22 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
             ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
             ToManager::Leave => self.remove_member(node, LEFT),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+        }
+    }
+
+    /// Logs the report on a node's hardware, once for each incarnation, so that a node cannot flood the log.
+    fn log_hardware(&mut self, node: NodeId, report: &str) {
+        let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
+        live.hardware_told = true;
+        let label = live.label();
+        for line in report.lines().take(MAX_HARDWARE_LINES) {
+            self.log(format!("{label}: hardware: {}", printable(line)));
         }
     }
 
@@ -335,7 +397,8 @@ impl Core {
         }
         let sender = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
-        if let Some(conn) = receiver.map(|receiver| receiver.conn) {
+        // What a silent receiver misses is sent again when it resumes.
+        if let Some(conn) = receiver.and_then(|receiver| receiver.conn) {
             self.tell_node(conn, ToNode::Relayed { from, incarnation: sender, body });
         }
     }
@@ -347,12 +410,14 @@ impl Core {
         let reason = printable(reason);
         self.log(format!("{label} is gone: {reason}"));
         if !planted(Bug::NamesOutliveOwner) {
-            self.names.forget(node);
+            let names = self.names.forget(node);
+            self.save(names.into_iter().map(Record::Unname).collect());
         }
-        if self.connections.contains_key(&live.conn) {
-            self.close(live.conn);
+        if let Some(conn) = live.conn.filter(|conn| self.connections.contains_key(conn)) {
+            self.close(conn);
         }
         let incarnation = live.member.incarnation;
+        self.save(vec![Record::Left(node, incarnation)]);
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));
         let settled = self.departures.begin(node, incarnation, told);
@@ -362,6 +427,8 @@ impl Core {
                 self.remove_member(slow, "it does not acknowledge the departure of other nodes");
             }
         }
+        // Before the part is over: a job that waits for this node alone would start again without it.
+        self.fail_restarts_on(node, &format!("{label}: {reason}"));
         if let Some(job) = live.job {
             self.part_is_over(node, job);
             self.fail_job(job, format!("{label}: {reason}"));
@@ -371,16 +438,53 @@ impl Core {
         self.members_changed();
     }
 
-    fn tell_settled(&mut self, lives: Vec<(NodeId, Incarnation)>) {
+    pub(super) fn tell_settled(&mut self, lives: Vec<(NodeId, Incarnation)>) {
         for (node, incarnation) in lives {
+            self.save(vec![Record::Settled(node, incarnation)]);
             self.tell_members(&ToNode::Settled { node, incarnation });
         }
     }
 
     pub(super) fn tell_members(&mut self, message: &ToNode) {
         let message = Message::to_nodes(message);
-        let send = |live: &Live| Action::Send { conn: live.conn, message: message.clone() };
-        self.actions.extend(self.members.0.values().map(send));
+        let conns: Vec<ConnId> = self.members.0.values().filter_map(|live| live.conn).collect();
+        for conn in conns {
+            self.commit(conn, message.clone());
+        }
+    }
+
+    /// Binds a name, or finds the binding that the same request has made before.
+    fn bind_name(
+        &mut self,
+        by: (NodeId, Incarnation, u32),
+        name: String,
+        value: Vec<u8>,
+    ) -> Result<u64, NameError> {
+        if let Some(number) = self.names.bound_by(by.0, by.2, &name) {
+            return Ok(number);
+        }
+        if self.commit.is_full() || self.unsaved.is_some() {
+            return Err(NameError::Unsaved);
+        }
+        let mut save = Vec::new();
+        let number = self.identities.binding(&mut save).ok_or(NameError::Unsaved);
+        let bound = number.and_then(|number| self.names.bind(by, name, value, number));
+        let bound = bound.map(|record| {
+            let number = record.number;
+            save.push(Record::Name(record));
+            number
+        });
+        self.save(save);
+        bound
+    }
+
+    fn unbind_name(&mut self, owner: NodeId, name: String) -> Result<(), NameError> {
+        if self.commit.is_full() {
+            return Err(NameError::Unsaved);
+        }
+        self.names.unbind(owner, &name)?;
+        self.save(vec![Record::Unname(name)]);
+        Ok(())
     }
 
     /// Returns a page of the members for people, by id: those after `after`, and whether more follow the
@@ -409,6 +513,13 @@ impl Core {
             apps: live.join.apps.clone(),
             boot: live.join.boot.clone(),
             heartbeat_age_ms: self.millis_since(live.last_heartbeat),
+            incarnation: live.member.incarnation,
+            boot_id: live.join.boot_id,
+            state: match live.conn {
+                Some(_) => NodeState::Ready,
+                None if live.awaited => NodeState::Awaited,
+                None => NodeState::Silent,
+            },
         }
     }
 }

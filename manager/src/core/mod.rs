@@ -4,6 +4,7 @@
 //! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
 
 mod clients;
+mod commit;
 mod cut;
 mod datasets;
 mod identity;
@@ -12,15 +13,20 @@ mod machine;
 mod members;
 mod names;
 mod rate;
+mod records;
+mod resume;
 mod vouchers;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
-pub use identity::{Record, Saved};
 pub use names::Directory;
+pub use records::{
+    DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
+};
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
+use commit::Commit;
 use datasets::Datasets;
 use identity::Identities;
 use jobs::Jobs;
@@ -156,7 +162,7 @@ pub enum Action {
         /// True to receive messages.
         on: bool,
     },
-    /// Save this record and report [`Event::Saved`]. No other action waits for it.
+    /// Save this record and report [`Event::Saved`]. The core holds back the messages that tell of it.
     Save(Record),
     /// Log a line for the operator.
     Log(String),
@@ -187,6 +193,9 @@ pub struct Core {
     ticked: Instant,
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
+    commit: Commit,
+    /// The reason why this manager may not act: a later one has, and this one's state is older.
+    stale: Option<Reason>,
     /// The reason why nothing can be saved at present; `None` while the store works.
     unsaved: Option<Reason>,
     members: Members,
@@ -203,16 +212,19 @@ pub struct Core {
 }
 
 impl Core {
-    /// Returns a manager without members that knows what it has saved. Each process of the manager needs a
-    /// secret of its own.
+    /// Returns a manager that knows what it has saved. Its members have one lease to resume. `fresh` is a
+    /// random secret for a cluster that has none yet.
     #[must_use]
-    pub fn new(config: Config, saved: Saved, secret: VouchingSecret) -> Self {
-        Self {
+    pub fn new(config: Config, saved: Saved, fresh: VouchingSecret) -> Self {
+        let secret = saved.secret.clone().unwrap_or_else(|| fresh.clone());
+        let mut core = Self {
             config,
             now: Instant::ZERO,
             ticked: Instant::ZERO,
             connections: BTreeMap::new(),
-            identities: Identities::new(saved),
+            identities: Identities::new(&saved),
+            commit: Commit::default(),
+            stale: None,
             unsaved: None,
             members: Members::default(),
             departures: Departures::default(),
@@ -224,7 +236,12 @@ impl Core {
             orders: Orders::default(),
             leaving: None,
             actions: Vec::new(),
+        };
+        if saved.secret.is_none() {
+            core.save(vec![Record::Secret(fresh)]);
         }
+        core.restore(saved);
+        core
     }
 
     /// Handles an event and returns the resulting actions, in order. `now` never decreases.
@@ -268,6 +285,9 @@ impl Core {
     fn tick(&mut self) {
         let late = (self.now - self.ticked).saturating_sub(self.config.lease / TICKS_PER_LEASE);
         self.ticked = self.now;
+        let mut save = Vec::new();
+        self.identities.reserve_time(self.now, &mut save);
+        self.save(save);
         if !late.is_zero() {
             self.forgive(late);
         }
@@ -313,6 +333,7 @@ impl Core {
                 }
             }
             (_, Ok(Hello::Node(join))) => self.join(conn, join),
+            (_, Ok(Hello::Resume(resume))) => self.resume(conn, &resume),
             (_, Ok(Hello::Client { .. })) => {
                 self.set_role(conn, Role::Client);
                 self.tell_client(conn, ToClient::Hello);
@@ -333,14 +354,13 @@ impl Core {
     fn sent(&mut self, conn: ConnId, bulk: usize) {
         match self.connections.get(&conn).map(|connection| connection.role) {
             Some(Role::Node(node)) if bulk > 0 => self.input_sent(node),
-            Some(Role::Client) => self.output_sent(conn, bulk),
             _ => {}
         }
     }
 
     fn closed(&mut self, conn: ConnId, reason: &str) {
         match self.connections.remove(&conn).map(|connection| connection.role) {
-            Some(Role::Node(node)) => self.remove_member(node, reason),
+            Some(Role::Node(node)) => self.fall_silent(node, conn, reason),
             Some(Role::Client) => self.client_gone(conn, reason),
             Some(Role::New) | None => {}
         }
@@ -359,6 +379,7 @@ impl Core {
             self.log(format!("{peer}: sent no message in time"));
             self.close(conn);
         }
+        self.spare_unanswered();
         for node in self.members.expired(self.now) {
             self.remove_member(node, "lease expired");
         }
@@ -409,6 +430,7 @@ impl Core {
 
     fn saved(&mut self, record: &Record) {
         self.identities.saved(record);
+        self.release_held();
         if self.unsaved.take().is_some() {
             self.log("the state is saved again: new nodes and jobs are accepted".into());
         }
@@ -422,12 +444,11 @@ impl Core {
         }
     }
 
-    /// Returns the reason why no new work may begin: its records could not be saved.
+    /// Returns the reason why no new work may begin: its records could not be saved, or the state is old.
     fn store_objection(&self) -> Option<Reason> {
+        if let Some(stale) = &self.stale {
+            return Some(stale.clone());
+        }
         self.unsaved.as_ref().map(|why| format!("the manager cannot save its state: {why}"))
-    }
-
-    fn save(&mut self, records: Vec<Record>) {
-        self.actions.extend(records.into_iter().map(Action::Save));
     }
 }

@@ -1,14 +1,25 @@
 //! The name directory: the values that nodes publish under names, until they unbind them, leave or die.
 
+use super::records::NameRecord;
 use crate::planted::{Bug, planted};
-use proto::{NameError, NodeId, ToManager};
+use proto::{Incarnation, NameError, NodeId, ToManager};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The directory of names: each name with its owner and its value.
 #[derive(Debug, Default)]
 pub struct Directory {
-    names: BTreeMap<String, (NodeId, Vec<u8>)>,
+    names: BTreeMap<String, Bound>,
     owners: BTreeMap<NodeId, Owned>,
+}
+
+/// A binding.
+#[derive(Debug)]
+struct Bound {
+    owner: NodeId,
+    value: Vec<u8>,
+    /// The owner's number of the request, and the number of the binding.
+    request: u32,
+    number: u64,
 }
 
 /// The names of a node.
@@ -25,11 +36,36 @@ fn cost(name: &str, value: &[u8]) -> usize {
 }
 
 impl Directory {
-    /// Binds a free name.
+    /// Returns the directory with these bindings.
+    pub(super) fn restore(bindings: Vec<NameRecord>) -> Self {
+        let mut directory = Self::default();
+        for NameRecord { name, owner, request, number, value, .. } in bindings {
+            let owned = directory.owners.entry(owner).or_default();
+            owned.cost += cost(&name, &value);
+            owned.names.insert(name.clone());
+            directory.names.insert(name, Bound { owner, value, request, number });
+        }
+        directory
+    }
+
+    /// Returns the number of the binding that an owner's request has made. The owner asks again if the answer
+    /// was lost.
+    pub(super) fn bound_by(&self, owner: NodeId, request: u32, name: &str) -> Option<u64> {
+        let bound = self.names.get(name).filter(|bound| bound.owner == owner && bound.request == request)?;
+        Some(bound.number)
+    }
+
+    /// Binds a free name by a request of its owner, and gives the binding a number.
     ///
     /// # Errors
     /// [`NameError::Length`], [`NameError::Taken`], [`NameError::Quota`].
-    pub fn bind(&mut self, owner: NodeId, name: String, value: Vec<u8>) -> Result<(), NameError> {
+    pub(super) fn bind(
+        &mut self,
+        (owner, incarnation, request): (NodeId, Incarnation, u32),
+        name: String,
+        value: Vec<u8>,
+        number: u64,
+    ) -> Result<NameRecord, NameError> {
         proto::check_lengths(&name, &value)?;
         if self.names.contains_key(&name) && !planted(Bug::NameBoundTwice) {
             return Err(NameError::Taken);
@@ -41,8 +77,8 @@ impl Directory {
         }
         owned.cost = cost;
         owned.names.insert(name.clone());
-        self.names.insert(name, (owner, value));
-        Ok(())
+        self.names.insert(name.clone(), Bound { owner, value: value.clone(), request, number });
+        Ok(NameRecord { name, owner, incarnation, request, number, value })
     }
 
     /// Unbinds a name of `owner`.
@@ -52,10 +88,10 @@ impl Directory {
     pub fn unbind(&mut self, owner: NodeId, name: &str) -> Result<(), NameError> {
         match self.names.get(name) {
             None => Err(NameError::NotFound),
-            Some((bound_by, _)) if *bound_by != owner => Err(NameError::NotOwner),
-            Some((_, value)) => {
+            Some(bound) if bound.owner != owner => Err(NameError::NotOwner),
+            Some(bound) => {
                 if let Some(owned) = self.owners.get_mut(&owner) {
-                    owned.cost = owned.cost.saturating_sub(cost(name, value));
+                    owned.cost = owned.cost.saturating_sub(cost(name, &bound.value));
                     owned.names.remove(name);
                 }
                 self.names.remove(name);
@@ -69,13 +105,15 @@ impl Directory {
     /// # Errors
     /// [`NameError::NotFound`].
     pub fn lookup(&self, name: &str) -> Result<(NodeId, Vec<u8>), NameError> {
-        self.names.get(name).cloned().ok_or(NameError::NotFound)
+        self.names.get(name).map(|bound| (bound.owner, bound.value.clone())).ok_or(NameError::NotFound)
     }
 
-    /// Unbinds all names of a node that is no member any more.
-    pub fn forget(&mut self, owner: NodeId) {
-        for name in self.owners.remove(&owner).unwrap_or_default().names {
-            self.names.remove(&name);
+    /// Unbinds all names of a node that is no member any more, and returns them.
+    pub(super) fn forget(&mut self, owner: NodeId) -> BTreeSet<String> {
+        let names = self.owners.remove(&owner).unwrap_or_default().names;
+        for name in &names {
+            self.names.remove(name);
         }
+        names
     }
 }

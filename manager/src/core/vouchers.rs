@@ -2,9 +2,9 @@
 
 use super::Core;
 use super::members::MIN_RELAY;
-use proto::{Attempt, Incarnation, MemberKey, NodeId, ToNode, VouchingSecret};
+use proto::{Attempt, Incarnation, MemberKey, NodeId, ResumeSecret, ToNode, VouchingSecret};
 
-/// The secret of this process of the manager, and the vouchers that it has given.
+/// The secret of the cluster, and the vouchers that it has given.
 #[derive(Debug)]
 pub(super) struct Vouchers {
     secret: VouchingSecret,
@@ -21,6 +21,11 @@ impl Vouchers {
     pub(super) fn member(&self, node: NodeId, incarnation: Incarnation) -> MemberKey {
         self.secret.member((node, incarnation))
     }
+
+    /// Returns the secret with which a member resumes.
+    pub(super) fn resume(&self, node: NodeId, incarnation: Incarnation) -> ResumeSecret {
+        self.secret.resume((node, incarnation))
+    }
 }
 
 impl Core {
@@ -33,10 +38,12 @@ impl Core {
         if !live.relays.take(now, MIN_RELAY as u64) {
             return self.remove_member(from, "it asked for more vouchers than any connection setup needs");
         }
-        let (conn, requester) = (live.conn, (from, live.member.incarnation));
+        let (Some(conn), requester) = (live.conn, (from, live.member.incarnation)) else { return };
         let other = self.members.get(to).filter(|other| other.member.incarnation == incarnation);
         let Some(queue_pair) = other.map(|other| other.datagrams) else { return };
-        let stamp = now.as_nanos().max(self.vouchers.last + 1);
+        // Stamps grow across restarts of the manager.
+        let Some(time) = self.identities.reserved_time(now) else { return };
+        let stamp = time.max(self.vouchers.last + 1);
         self.vouchers.last = stamp;
         let attempt = Attempt { requester, responder: (to, incarnation), stamp };
         let key = self.vouchers.member(to, incarnation).voucher(&attempt);

@@ -44,15 +44,13 @@ impl Message {
     }
 
     /// Returns the value that [`Sent`](super::Event::Sent) must report once the message has been handed to
-    /// the network: the bytes of output, or the [charge](ToNode::input_charge) of input. It is zero for
-    /// messages that need no report.
+    /// the network: the [charge](ToNode::input_charge) of input. It is zero for messages that need no report.
     #[must_use]
     pub fn bulk(&self) -> usize {
         match self {
             Self::ToNode(ToNode::JobInput { bytes, .. }) => {
                 usize::try_from(ToNode::input_charge(bytes.len())).unwrap_or(usize::MAX)
             }
-            Self::ToClient(ToClient::Output { bytes }) => bytes.len(),
             _ => 0,
         }
     }

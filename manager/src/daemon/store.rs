@@ -1,17 +1,32 @@
 //! The state that the manager keeps across restarts, in a file of the embedded database redb.
 
 use super::keeper::{Keep, SaveError};
-use crate::core::{Record, Saved};
-use proto::NodeId;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use crate::core::{DatasetRecord, JobRecord, MemberRecord, NameRecord, Record, Saved};
+use proto::{Incarnation, NodeId};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
+};
+use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const NODES: TableDefinition<&str, u16> = TableDefinition::new("nodes");
 const COUNTERS: TableDefinition<&str, u64> = TableDefinition::new("counters");
+/// The members by id, the ended incarnations that are not settled (with their nodes), the names, the jobs by
+/// their present numbers, and the datasets. The values are encoded records.
+const MEMBERS: TableDefinition<u16, &[u8]> = TableDefinition::new("members");
+const DEPARTURES: TableDefinition<u64, u16> = TableDefinition::new("departures");
+const NAMES: TableDefinition<&str, &[u8]> = TableDefinition::new("names");
+const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
+const DATASETS: TableDefinition<&str, &[u8]> = TableDefinition::new("datasets");
+const SECRETS: TableDefinition<&str, &[u8]> = TableDefinition::new("secrets");
 const NEXT_INCARNATION: &str = "next incarnation";
 const NEXT_JOB: &str = "next job";
+const EPOCH: &str = "epoch";
+const CLOCK: &str = "clock";
+const VOUCHING: &str = "vouching";
 
 /// The reason why the state cannot be kept. It is one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +77,10 @@ impl Medium for File {
     }
 
     fn database(&self) -> Result<Database, DatabaseError> {
-        Database::create(&self.0)
+        // The file holds the secret of the memberships.
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        Database::builder().create_file(options.open(&self.0).map_err(redb::StorageError::from)?)
     }
 }
 
@@ -121,11 +139,16 @@ fn open(medium: &impl Medium) -> Result<Database, StoreError> {
     })
 }
 
+/// Returns the records of a table that this version can read. A state of another version has none: its nodes
+/// speak another version of the protocol as well.
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    proto::decode(bytes).ok()
+}
+
 fn read(database: &Database) -> Result<Saved, redb::Error> {
     // This transaction creates the tables.
     let write = database.begin_write()?;
-    write.open_table(NODES)?;
-    write.open_table(COUNTERS)?;
+    Tables::open(&write)?;
     write.commit()?;
     let read = database.begin_read()?;
     let mut saved = Saved::default();
@@ -134,28 +157,92 @@ fn read(database: &Database) -> Result<Saved, redb::Error> {
         saved.nodes.push((name.value().into(), NodeId(node.value())));
     }
     let counters = read.open_table(COUNTERS)?;
-    if let Some(next) = counters.get(NEXT_INCARNATION)? {
-        saved.next_incarnation = next.value();
+    let counter = |name| Ok::<_, redb::Error>(counters.get(name)?.map(|value| value.value()));
+    saved.next_incarnation = counter(NEXT_INCARNATION)?.unwrap_or(saved.next_incarnation);
+    saved.next_job = counter(NEXT_JOB)?.unwrap_or(saved.next_job);
+    saved.epoch = counter(EPOCH)?.unwrap_or(saved.epoch);
+    saved.clock = counter(CLOCK)?.unwrap_or(saved.clock);
+    saved.secret = read.open_table(SECRETS)?.get(VOUCHING)?.and_then(|secret| decode(secret.value()));
+    for entry in read.open_table(MEMBERS)?.iter()? {
+        saved.members.extend(decode::<MemberRecord>(entry?.1.value()));
     }
-    if let Some(next) = counters.get(NEXT_JOB)? {
-        saved.next_job = next.value();
+    for entry in read.open_table(DEPARTURES)?.iter()? {
+        let (incarnation, node) = entry?;
+        saved.departures.push((NodeId(node.value()), Incarnation(incarnation.value())));
+    }
+    for entry in read.open_table(NAMES)?.iter()? {
+        saved.names.extend(decode::<NameRecord>(entry?.1.value()));
+    }
+    for entry in read.open_table(JOBS)?.iter()? {
+        saved.jobs.extend(decode::<JobRecord>(entry?.1.value()));
+    }
+    for entry in read.open_table(DATASETS)?.iter()? {
+        saved.datasets.extend(decode::<DatasetRecord>(entry?.1.value()));
     }
     Ok(saved)
+}
+
+/// All tables of a transaction.
+struct Tables<'a> {
+    nodes: Table<'a, &'static str, u16>,
+    counters: Table<'a, &'static str, u64>,
+    secrets: Table<'a, &'static str, &'static [u8]>,
+    members: Table<'a, u16, &'static [u8]>,
+    departures: Table<'a, u64, u16>,
+    names: Table<'a, &'static str, &'static [u8]>,
+    jobs: Table<'a, u64, &'static [u8]>,
+    datasets: Table<'a, &'static str, &'static [u8]>,
+}
+
+impl<'a> Tables<'a> {
+    fn open(write: &'a WriteTransaction) -> Result<Self, redb::Error> {
+        Ok(Self {
+            nodes: write.open_table(NODES)?,
+            counters: write.open_table(COUNTERS)?,
+            secrets: write.open_table(SECRETS)?,
+            members: write.open_table(MEMBERS)?,
+            departures: write.open_table(DEPARTURES)?,
+            names: write.open_table(NAMES)?,
+            jobs: write.open_table(JOBS)?,
+            datasets: write.open_table(DATASETS)?,
+        })
+    }
+
+    fn apply(&mut self, record: &Record) -> Result<(), redb::Error> {
+        match record {
+            Record::Node(name, node) => drop(self.nodes.insert(name.as_str(), node.0)?),
+            Record::Forget(name) => drop(self.nodes.remove(name.as_str())?),
+            Record::NextIncarnation(next) => drop(self.counters.insert(NEXT_INCARNATION, next)?),
+            Record::NextJob(next) => drop(self.counters.insert(NEXT_JOB, next)?),
+            Record::Epoch(epoch) => drop(self.counters.insert(EPOCH, epoch)?),
+            Record::Clock(time) => drop(self.counters.insert(CLOCK, time)?),
+            Record::Secret(secret) => drop(self.secrets.insert(VOUCHING, &*proto::encode(secret))?),
+            Record::Member(member) => drop(self.members.insert(member.node.0, &*proto::encode(member))?),
+            Record::Left(node, incarnation) => {
+                self.members.remove(node.0)?;
+                self.departures.insert(incarnation.0, node.0)?;
+            }
+            Record::Settled(_, incarnation) => drop(self.departures.remove(incarnation.0)?),
+            Record::Name(name) => drop(self.names.insert(name.name.as_str(), &*proto::encode(name))?),
+            Record::Unname(name) => drop(self.names.remove(name.as_str())?),
+            Record::Job(job) => drop(self.jobs.insert(job.job.0, &*proto::encode(&**job))?),
+            Record::JobGone(job) => drop(self.jobs.remove(job.0)?),
+            Record::Dataset(dataset) => {
+                self.datasets.insert(dataset.name.as_str(), &*proto::encode(dataset))?;
+            }
+            Record::DatasetGone(name) => drop(self.datasets.remove(name.as_str())?),
+        }
+        Ok(())
+    }
 }
 
 /// Writes records in one transaction, which is on the disk when this returns.
 fn write(database: &Database, records: &[Record]) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
     {
-        let mut nodes = write.open_table(NODES)?;
-        let mut counters = write.open_table(COUNTERS)?;
+        let mut tables = Tables::open(&write)?;
         for record in records {
-            match record {
-                Record::Node(name, node) => drop(nodes.insert(name.as_str(), node.0)?),
-                Record::Forget(name) => drop(nodes.remove(name.as_str())?),
-                Record::NextIncarnation(next) => drop(counters.insert(NEXT_INCARNATION, next)?),
-                Record::NextJob(next) => drop(counters.insert(NEXT_JOB, next)?),
-            }
+            tables.apply(record)?;
         }
     }
     Ok(write.commit()?)
@@ -184,7 +271,11 @@ mod tests {
         let nodes = vec![("b".into(), NodeId(2)), ("c".into(), NodeId(1))];
         // The job numbers of the first manager were reserved and may have been used.
         let next_job = 1 + Saved::RESERVED;
-        assert_eq!(saved, Saved { nodes, next_incarnation: 5000, next_job });
+        let (epoch, clock) = (1, u64::try_from(Saved::CLOCK.as_nanos()).unwrap());
+        assert_eq!(
+            saved,
+            Saved { nodes, next_incarnation: 5000, next_job, epoch, clock, ..Saved::default() }
+        );
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -178,7 +178,7 @@ fn the_death_of_a_node_ends_the_wait_for_it() {
     let next = h.client();
     h.say(next, &submit(0, &[]));
     h.node_heard(nodes[0]);
-    h.drop(nodes[1]);
+    h.dies(nodes[1]);
     assert!(h.node_heard(nodes[0]).iter().any(|message| matches!(message, ToNode::JobStart(_))));
     assert!(!h.closed.contains(&next));
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 const PIECE: u64 = 48_000;
 
 fn input(h: &mut Harness, client: ConnId, bytes: u64) {
-    h.say(client, &FromClient::Input { bytes: vec![b'\n'; usize::try_from(bytes).unwrap()] });
+    // The first job of each test.
+    let job = JobId(1);
+    h.say(client, &FromClient::Input { job, bytes: vec![b'\n'; usize::try_from(bytes).unwrap()] });
 }
 
 fn credit(h: &mut Harness, node: ConnId, job: JobId, bytes: u64) {

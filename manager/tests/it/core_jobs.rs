@@ -39,9 +39,9 @@ fn report(words: u64) -> JobReport {
     JobReport { counts: vec![("words".into(), words)], ..JobReport::default() }
 }
 
-fn input(h: &mut Harness, client: ConnId, bytes: &[u8]) {
+fn input(h: &mut Harness, client: ConnId, job: JobId, bytes: &[u8]) {
     for piece in bytes.chunks(48 << 10) {
-        h.say(client, &FromClient::Input { bytes: piece.into() });
+        h.say(client, &FromClient::Input { job, bytes: piece.into() });
     }
 }
 
@@ -65,7 +65,7 @@ fn happy_path() {
     let text = b"one\ntwo\nthree\nfour\n";
     let job = started(&mut h, &nodes, client, &[0, text.len() as u64]);
     h.pass(Duration::from_millis(5));
-    input(&mut h, client, text);
+    input(&mut h, client, job, text);
     let mut pieces = Vec::new();
     for &conn in &nodes {
         let heard = h.node_heard(conn);
@@ -83,7 +83,9 @@ fn happy_path() {
     let progress = ToManager::JobProgress { job, phase: "map".into(), done: 1, total: 2 };
     h.say(nodes[1], &progress);
     h.say(nodes[1], &ToManager::JobDone { job, report: report(1) });
-    h.say(nodes[0], &ToManager::JobOutput { job, bytes: b"result".to_vec() });
+    h.say(nodes[0], &ToManager::JobOutput { job, offset: 0, bytes: b"result".to_vec() });
+    assert_eq!(h.node_heard(nodes[0]), []);
+    h.say(client, &FromClient::OutputTaken { bytes: 6 });
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobOutputAck { job, bytes: 6 }]);
     h.say(nodes[0], &ToManager::JobDone { job, report: report(3) });
     let heard = h.client_heard(client);
@@ -128,7 +130,9 @@ fn refusals_say_what_is_wrong() {
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
     assert_eq!(refused(&mut h, submit(3, &[])), "3 nodes wanted, but only 2 with lines have joined");
     assert_eq!(refused(&mut h, submit(0, &[u64::MAX, 1])), "the input is longer than 2^64 bytes");
-    assert!(refused(&mut h, FromClient::Input { bytes: vec![1] }).contains("no job waits for"));
+    assert!(
+        refused(&mut h, FromClient::Input { job: JobId(9), bytes: vec![1] }).contains("no job waits for")
+    );
     let long = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
     let long = FromClient::Submit {
         app: "lines".into(),
@@ -173,8 +177,8 @@ fn two_jobs_share_the_cluster() {
     assert_eq!(starts[0].nodes, [NodeId(1), NodeId(2)]);
     assert_eq!(starts[2].nodes, [NodeId(3)]);
     assert_ne!(starts[0].job, starts[2].job);
-    h.drop(nodes[2]);
-    assert!(h.failure(second).starts_with("node 3 (n2): connection lost"));
+    h.dies(nodes[2]);
+    assert!(h.failure(second).starts_with("node 3 (n2): died: a test"));
     assert!(!h.closed.contains(&first));
 }
 
@@ -183,7 +187,7 @@ fn the_death_of_a_node_fails_the_job_and_frees_the_others() {
     let mut h = Harness::new();
     let (nodes, client) = cluster(&mut h, 3);
     let job = started(&mut h, &nodes, client, &[100]);
-    input(&mut h, client, &[b'\n'; 50]);
+    input(&mut h, client, job, &[b'\n'; 50]);
     for &conn in &nodes {
         h.node_heard(conn);
     }
@@ -278,9 +282,9 @@ fn the_silent_are_not_waited_for() {
     let client = h.client();
     h.node_heard(nodes[0]);
     h.node_heard(nodes[1]);
-    started(&mut h, &nodes, client, &[5]);
+    let job = started(&mut h, &nodes, client, &[5]);
     h.pass(Duration::from_secs(29));
-    input(&mut h, client, b"ab");
+    input(&mut h, client, job, b"ab");
     h.pass(Duration::from_secs(29));
     assert!(!h.closed.contains(&client));
     h.pass(Duration::from_secs(1));
@@ -288,23 +292,25 @@ fn the_silent_are_not_waited_for() {
 }
 
 #[test]
-fn output_is_acknowledged_when_it_is_out() {
+fn output_is_acknowledged_when_the_client_has_it() {
     let mut h = Harness::new();
     let (nodes, client) = cluster(&mut h, 2);
     let job = started(&mut h, &nodes, client, &[]);
     h.node_heard(nodes[0]);
-    h.prompt = false;
-    let output = ToManager::JobOutput { job, bytes: vec![1; 64 << 10] };
-    for _ in 0..16 {
-        h.say(nodes[0], &output);
+    let output = |n: u64| ToManager::JobOutput { job, offset: n << 16, bytes: vec![1; 64 << 10] };
+    for n in 0..16 {
+        h.say(nodes[0], &output(n));
     }
     assert_eq!(h.node_heard(nodes[0]), []);
-    h.event(Event::Sent { conn: client, bulk: 128 << 10 });
+    h.say(client, &FromClient::OutputTaken { bytes: 128 << 10 });
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobOutputAck { job, bytes: 128 << 10 }]);
-    h.say(nodes[0], &output);
-    h.say(nodes[0], &output);
+    // What the client has not been sent it cannot have.
+    h.say(client, &FromClient::OutputTaken { bytes: 64 << 20 });
+    assert_eq!(h.node_heard(nodes[0]), []);
+    h.say(nodes[0], &output(16));
+    h.say(nodes[0], &output(17));
     assert!(!h.closed.contains(&client));
-    h.say(nodes[0], &output);
+    h.say(nodes[0], &output(18));
     assert!(h.failure(client).contains("node 1 (n0) sent output without waiting"));
 }
 
@@ -317,19 +323,21 @@ fn whoever_breaks_the_rules_fails_the_job() {
         breaker(&mut h, &nodes, client, job);
         h.failure(client)
     };
-    let reason =
-        broken(&[], |h, nodes, _, job| h.say(nodes[1], &ToManager::JobOutput { job, bytes: vec![1] }));
+    let reason = broken(&[], |h, nodes, _, job| {
+        h.say(nodes[1], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] });
+    });
     assert!(reason.contains("node 2 (n1) sent output, which only rank 0 may send"));
-    let reason =
-        broken(&[9], |h, nodes, _, job| h.say(nodes[0], &ToManager::JobOutput { job, bytes: vec![1] }));
+    let reason = broken(&[9], |h, nodes, _, job| {
+        h.say(nodes[0], &ToManager::JobOutput { job, offset: 0, bytes: vec![1] });
+    });
     assert!(reason.contains("before it had all input"));
     let reason =
         broken(&[9], |h, nodes, _, job| h.say(nodes[1], &ToManager::JobDone { job, report: report(1) }));
     assert!(reason.contains("node 2 (n1) was done before"));
-    let reason = broken(&[9], |h, _, client, _| input(h, client, &[1; 10]));
+    let reason = broken(&[9], |h, _, client, job| input(h, client, job, &[1; 10]));
     assert_eq!(reason, "more input than announced");
-    let reason = broken(&[99_999], |h, _, client, _| {
-        h.say(client, &FromClient::Input { bytes: vec![1; (48 << 10) + 1] });
+    let reason = broken(&[99_999], |h, _, client, job| {
+        h.say(client, &FromClient::Input { job, bytes: vec![1; (48 << 10) + 1] });
     });
     assert!(reason.contains("in one message"));
     let reason = broken(&[9], |h, _, client, _| h.say(client, &submit(0, &[])));

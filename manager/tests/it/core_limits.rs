@@ -208,7 +208,7 @@ fn empty_input_is_no_sign_of_life() {
         h.pass(Duration::from_secs(2));
         h.say(node, &ToManager::Heartbeat { seq });
         if !h.closed.contains(&client) {
-            h.say(client, &FromClient::Input { bytes: vec![] });
+            h.say(client, &FromClient::Input { job: start.job, bytes: vec![] });
         }
     }
     assert_eq!(h.failure(client), "the client sent no input");

@@ -40,7 +40,7 @@ fn a_node_that_wants_so_is_the_same_node_in_a_new_life() {
     let mut h = Harness::new();
     let (a, first) = h.join_keeping("a");
     h.join("b");
-    h.drop(a);
+    h.dies(a);
     // No other node gets its id meanwhile.
     let (_, other) = h.join("c");
     let (_, again) = h.join_keeping("a");
@@ -54,7 +54,7 @@ fn others_get_any_free_id_and_nothing_of_them_is_kept() {
     let mut h = Harness::new();
     let (a, first) = h.join("a");
     h.join("b");
-    h.drop(a);
+    h.dies(a);
     let (_, other) = h.join("c");
     assert_eq!(other.node, first.node);
     assert!(other.incarnation > first.incarnation);
@@ -67,10 +67,10 @@ fn others_get_any_free_id_and_nothing_of_them_is_kept() {
 fn whoever_does_not_ask_for_a_kept_id_does_not_get_it() {
     let mut h = Harness::new();
     let (a, first) = h.join_keeping("a");
-    h.drop(a);
+    h.dies(a);
     let (a, fresh) = h.join("a");
     assert_ne!(fresh.node, first.node);
-    h.drop(a);
+    h.dies(a);
     assert_eq!(h.join_keeping("a").1.node, first.node);
 }
 
@@ -82,7 +82,7 @@ fn each_refusal_has_its_reason() {
     assert!(refusal(&mut h, join("")).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join(&"x".repeat(65))).contains("1 to 64 bytes"));
     assert!(refusal(&mut h, join("b\nc")).contains("control characters"));
-    assert!(refusal(&mut h, Join { version: 9, ..join("b") }).contains("version 9"));
+    assert!(refusal(&mut h, Join { version: 99, ..join("b") }).contains("version 99"));
 
     let with = |change: fn(&mut RnicOffer)| {
         let mut wish = join("b");
@@ -250,6 +250,24 @@ fn the_former_end_of_a_machine_ends_nothing() {
 }
 
 #[test]
+fn the_hardware_of_a_machine_is_logged_once() {
+    let mut h = Harness::new();
+    let (a, first) = h.join("a");
+    let (b, _) = h.join("b");
+    h.node_heard(a);
+    let report = |lines: &str| ToManager::HardwareReport { lines: lines.into() };
+    h.say(a, &report("hardware report: begin\npci 00:03.0: \x1b[2J\n"));
+    h.say(a, &report("again"));
+    h.say(b, &report(&"x\n".repeat(ToManager::MAX_REPORT / 2)));
+    assert_eq!((h.node_heard(a), h.node_heard(b)), (vec![], vec![]));
+    let hardware: Vec<_> = h.log.iter().filter(|line| line.contains(": hardware: ")).collect();
+    let of_a: Vec<_> =
+        hardware.iter().filter_map(|line| line.strip_prefix(&*format!("{} (a)", first.node))).collect();
+    assert_eq!(of_a, [": hardware: hardware report: begin", ": hardware: pci 00:03.0:  [2J"]);
+    assert_eq!(hardware.len(), 2 + 1000, "the lines of a report are limited");
+}
+
+#[test]
 fn a_node_that_does_not_start_is_logged_once_and_is_no_member() {
     let mut h = Harness::new();
     let (a, _) = h.join("a");
@@ -272,7 +290,7 @@ fn relay_reaches_only_the_life_it_is_meant_for() {
     h.say(a, &relay(old.incarnation, old.node));
     let relayed = ToNode::Relayed { from: first.node, incarnation: first.incarnation, body: vec![1, 2] };
     assert_eq!(h.node_heard(b), std::slice::from_ref(&relayed));
-    h.drop(b);
+    h.dies(b);
     h.say(a, &relay(old.incarnation, old.node));
     let (b, new) = h.join("b");
     h.say(a, &relay(old.incarnation, old.node));
@@ -313,7 +331,7 @@ fn a_voucher_is_for_two_members_and_used_by_none_else() {
     let (two, there) = voucher(&mut h, &first, &old);
     assert!(one < two, "no stamp twice, although no time has passed");
     assert_eq!((none, there), (None, queue_pair));
-    h.drop(b);
+    h.dies(b);
     h.node_heard(a);
     h.say(a, &ask(&old));
     assert_eq!(h.node_heard(a), [], "for an incarnation that has ended");
@@ -360,7 +378,7 @@ fn names_live_as_long_as_their_owner() {
     assert_eq!(ask(&mut h, a, unbind("n")), Ok((first.node, vec![])));
     let later = number(ask(&mut h, b, bind("n", b"w")), second.node);
     assert!(later > earlier, "{later} {earlier}");
-    h.drop(b);
+    h.dies(b);
     h.node_heard(a);
     assert_eq!(ask(&mut h, a, lookup("n")), Err(NameError::NotFound));
 }
@@ -390,17 +408,9 @@ fn numbers_never_repeat_after_a_restart() {
     let mut h = Harness::new();
     let (conn, before) = h.join_keeping("a");
     let bound = bind(&mut h, conn);
-    let mut saved = Saved::default();
-    // The records that the store saved before the first manager began, and those of that manager.
-    for record in Saved::default().reservation().iter().chain(&h.saved) {
-        match record.clone() {
-            Record::Node(name, node) => saved.nodes.push((name, node)),
-            Record::Forget(name) => saved.nodes.retain(|(known, _)| *known != name),
-            Record::NextIncarnation(next) => saved.next_incarnation = next,
-            Record::NextJob(next) => saved.next_job = next,
-        }
-    }
+    let saved = h.restart();
     let mut h = Harness::with(Config::default(), saved);
+    h.pass(Config::default().lease);
     let (_, other) = h.join("z");
     let (conn, again) = h.join_keeping("a");
     assert!(bind(&mut h, conn) > bound, "the number of a binding, too");

@@ -3,13 +3,15 @@
 use crate::daemon::{Daemon, Directory, join_as, try_join};
 use crate::strangers::acknowledged;
 use crate::support::{self, Harness};
-use manager::client::{Client, ClientError, Connection, Inputs, Job, Output};
+use manager::client::{Client, Connection, Inputs, Job, Output};
 use manager::core::{Config, Event, Record, Saved};
 use manager::daemon::{Keep, Options, SaveError};
 use proto::channel::{ClusterKey, Role};
 use proto::{FromClient, Hello, Join, NodeId, ToClient, ToNode};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// Limits the length of the files that a process writes.
@@ -26,9 +28,9 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
     let log = daemon.collect_log();
     let (mut a, _) = join_as(&daemon, "a");
     limit_files(&daemon, Some(0));
-    // The name must be saved, which fails. The node joins only if the name of the other node was saved
-    // before.
-    let (_b, _) = try_join(&daemon.address, &daemon, "b");
+    // The membership must be saved, which fails. The node gets no answer before it is.
+    let mut b = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
+    b.sending.send(&Hello::Node(support::join("b"))).unwrap();
     log.wait("cannot save the state, and refuses new nodes and jobs until it can: cannot use the state in");
     let (_, answer) = try_join(&daemon.address, &daemon, "c");
     assert!(
@@ -46,43 +48,43 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
 
     limit_files(&daemon, None);
     log.wait("the state is saved again");
+    assert!(matches!(b.receiving.receive(Some(Duration::from_secs(10))).unwrap(), ToNode::Welcome(_)));
     let (_c, c) = join_as(&daemon, "c");
     acknowledged(&mut a, 2);
     drop(daemon);
     // The records that waited for the disk have been saved: no other name gets the id.
     let daemon = Daemon::start(&directory, &[]);
     let (_d, d) = join_as(&daemon, "d");
-    assert!(d.incarnation > c.incarnation && d.node.0 > 1, "{d:?}");
+    assert!(d.incarnation > c.incarnation && d.node.0 > 3, "{d:?}");
     assert_eq!(join_as(&daemon, "a").1.node.0, 1);
 }
 
-/// A store that saves nothing before it is told to, like a disk whose writes hang.
+/// A store like a disk whose writes hang from some time on.
 struct Hanging {
-    /// Receives a message when a save has begun.
-    begun: Sender<()>,
+    hangs: Arc<AtomicBool>,
     go: Receiver<()>,
 }
 
 impl Keep for Hanging {
     fn keep(&mut self, _: &[Record]) -> Result<(), SaveError> {
-        let _ = self.begun.send(());
-        self.go.recv().map_err(|_| "the disk is gone".into())
+        if self.hangs.load(Ordering::SeqCst) {
+            self.go.recv().map_err(|_| "the disk is gone")?;
+        }
+        Ok(())
     }
 }
 
-fn join(address: &str, key: &ClusterKey, name: &str) -> Connection {
+fn ask_to_join(address: &str, key: &ClusterKey, name: &str) -> Connection {
     let mut connection = Connection::open(address, key, Role::Node).unwrap();
     let wish = Join { keep_id: true, ..support::join(name) };
     connection.sending.send(&Hello::Node(wish)).unwrap();
-    match connection.receiving.receive(Some(Duration::from_secs(60))).unwrap() {
-        ToNode::Welcome(_) => connection,
-        other => panic!("{other:?}"),
-    }
+    connection
 }
 
 #[test]
-fn a_disk_that_hangs_stops_nobody() {
-    let ((begun, has_begun), (go, wait)) = (channel(), channel());
+fn a_disk_that_hangs_stops_no_member() {
+    let (go, wait) = channel();
+    let hangs = Arc::new(AtomicBool::new(false));
     let key = ClusterKey::from_bytes([5; 32]);
     let options = Options {
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -91,60 +93,63 @@ fn a_disk_that_hangs_stops_nobody() {
         config: Config { lease: Duration::from_secs(600), ..Config::default() },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let store = Hanging { begun, go: wait };
+    let store = Hanging { hangs: hangs.clone(), go: wait };
     let daemon = manager::daemon::Daemon::bind_with(options, store, Saved::default());
     let daemon = runtime.block_on(daemon).unwrap();
     let address = daemon.local_addr().unwrap().to_string();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = runtime.spawn(daemon.serve(async { drop(stopped.await) }));
 
-    let mut a = join(&address, &key, "a");
-    has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
-    // From now on the first save hangs.
+    let mut a = ask_to_join(&address, &key, "a");
+    let answer = a.receiving.receive(Some(Duration::from_secs(60))).unwrap();
+    assert!(matches!(answer, ToNode::Welcome(_)), "{answer:?}");
+    hangs.store(true, Ordering::SeqCst);
+    // The new node gets no answer, and nobody hears of it. The member's lease goes on.
+    let _b = ask_to_join(&address, &key, "b");
     acknowledged(&mut a, 1);
-    let mut b = join(&address, &key, "b");
-    acknowledged(&mut b, 1);
+    acknowledged(&mut a, 2);
     let mut client = Client::connect(&address, &key).unwrap();
-    assert_eq!(client.nodes().unwrap().len(), 2);
-    // A job begins too, because its number was reserved before.
-    let input = Inputs::open(&[]).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![], limit: None, ..Job::default() };
-    let directory = Directory::new("hanging");
-    let mut output = Output::create(&directory.join("out")).unwrap();
-    std::thread::scope(|scope| {
-        let submission = scope.spawn(|| client.submit(&job, input, &mut output, &|_| {}));
-        while !matches!(a.receiving.receive(Some(Duration::from_secs(60))).unwrap(), ToNode::JobStart(_)) {}
-        drop(a);
-        let failed = submission.join().unwrap().unwrap_err();
-        assert!(matches!(failed, ClientError::Failed(_)), "{failed}");
+    assert!(!client.nodes().unwrap().is_empty());
+    // A job is told to no node before its record is saved.
+    let submitted = std::thread::spawn(move || {
+        let input = Inputs::open(&[]).unwrap();
+        let job = Job { app: "lines".into(), nodes: 1, ..Job::default() };
+        client.submit(&job, input, &mut Output::none(), &|_| {})
     });
+    acknowledged(&mut a, 3);
     drop(go);
     stop.send(()).unwrap();
     let ended = runtime.block_on(serving).unwrap().unwrap_err();
     assert_eq!(ended.to_string(), "the last changes are not saved: the disk is gone");
+    assert!(submitted.join().unwrap().is_err());
 }
 
 #[test]
 fn numbers_that_are_not_reserved_on_the_disk_are_not_given() {
     let mut h = Harness::new();
     h.saves = false;
-    let mut last = None;
-    for _ in 0..Saved::RESERVED {
-        let (conn, welcome) = h.join("a");
-        last = Some(welcome.incarnation);
-        h.drop(conn);
+    let ask = |h: &mut Harness, number: u64| {
+        let conn = h.open();
+        let mut wish = support::join(&format!("n{number}"));
+        wish.rnic.mac.0[4..].copy_from_slice(&u16::try_from(number).unwrap().to_be_bytes());
+        wish.rnic.mac.0[1..4].fill(9);
+        h.say(conn, &Hello::Node(wish));
+        h.node_heard(conn)
+    };
+    for number in 0..Saved::RESERVED {
+        assert_eq!(ask(&mut h, number), [], "no answer before the record is saved");
     }
-    assert_eq!(last.unwrap().0, Saved::RESERVED);
-    let (_, refusal) = h.try_join(support::join("a"));
+    let refusal = ask(&mut h, Saved::RESERVED);
     assert!(
-        matches!(&refusal, ToNode::Refused { reason } if reason.contains("waits for its disk")),
+        matches!(&refusal[..], [ToNode::Refused { reason }] if reason.contains("waits for its disk")),
         "{refusal:?}"
     );
-    // One save was requested. When it is done, there are numbers again.
-    let [record] = &h.saved[..] else { panic!("{:?}", h.saved) };
-    let record = record.clone();
-    h.event(Event::Saved { record: &record });
-    assert_eq!(h.join("a").1.incarnation.0, Saved::RESERVED + 1);
+    // When all is saved, all are answered, and there are numbers again.
+    for record in std::mem::take(&mut h.saved) {
+        h.event(Event::Saved { record: &record });
+    }
+    h.saves = true;
+    assert!(matches!(&ask(&mut h, Saved::RESERVED)[..], [ToNode::Welcome(_)]));
 }
 
 #[test]

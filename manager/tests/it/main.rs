@@ -16,6 +16,7 @@ mod disk;
 mod herd;
 mod many;
 mod queues;
+mod resume;
 mod roles;
 mod scale;
 mod strangers;

@@ -6,7 +6,9 @@ use crate::strangers::acknowledged;
 use crate::support;
 use manager::client::{ClientError, Connection, Inputs, Job, Output};
 use proto::channel::Role;
-use proto::{BootReport, FromClient, Hello, Join, NodeId, PROTOCOL_VERSION, ToClient, ToManager, ToNode};
+use proto::{
+    BootReport, FromClient, Hello, Join, NodeId, NodeState, PROTOCOL_VERSION, ToClient, ToManager, ToNode,
+};
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{Read, Write};
@@ -213,12 +215,15 @@ fn who_floods_another_node_pays_for_it() {
     // The victim reads nothing meanwhile.
     let sent = (0..60_000).take_while(|_| flooder.sending.send_encoded(&message).is_ok()).count();
     assert!(sent < 60_000, "the daemon took it all");
-    let gone = log.wait("is gone");
+    let gone = log.wait("is silent");
     assert!(
-        gone.contains("(flooder) is gone: it sends another node more messages than that node receives"),
+        gone.contains("(flooder) is silent: it sends another node more messages than that node receives"),
         "{gone}"
     );
     acknowledged(&mut victim, 1);
-    let left: Vec<String> = daemon.client().nodes().unwrap().into_iter().map(|node| node.name).collect();
-    assert_eq!(left, ["victim"]);
+    let state = |name: &str| {
+        daemon.client().nodes().unwrap().into_iter().find(|node| node.name == name).map(|node| node.state)
+    };
+    assert_eq!(state("victim"), Some(NodeState::Ready));
+    assert_ne!(state("flooder"), Some(NodeState::Ready));
 }

@@ -8,8 +8,8 @@ fn bulk_bytes_are_a_length_and_the_bytes() {
         ToNode::JobInput { job: JobId(3), file: 1, offset: 300, bytes: vec![9, 200, 7], end_of_split: true };
     assert_eq!(encode(&message), [8, 3, 1, 0xac, 2, 3, 9, 200, 7, 1]);
     assert_eq!(decode::<ToNode>(&encode(&message)), Ok(message));
-    let output = ToManager::JobOutput { job: JobId(3), bytes: vec![255; 200] };
-    assert_eq!(encode(&output)[..4], [7, 3, 200, 1]);
+    let output = ToManager::JobOutput { job: JobId(3), offset: 5, bytes: vec![255; 200] };
+    assert_eq!(encode(&output)[..5], [7, 3, 5, 200, 1]);
     assert_eq!(decode::<ToManager>(&encode(&output)), Ok(output));
 }
 
@@ -56,10 +56,16 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::ImageDrop, false),
         (ToNode::Settled { node, incarnation }, true),
         (ToNode::DropDataset { job }, false),
+        (ToNode::Resumed(Resumed { epoch: 1, time: 2, unsettled: vec![] }), true),
+        (ToNode::AskJobs, false),
+        (ToNode::JobOutputFrom { job, offset: 7 }, false),
+        (ToNode::JobForget { job }, false),
         (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),
         (ToNode::Voucher { request: 1, to: node, stamp: 9, key, queue_pair: None }, true),
     ] {
         assert_eq!(ToNode::is_for_lite(&encode(&message)), expected, "{message:?}");
+        let of_membership = matches!(message, ToNode::Refused { .. } | ToNode::Resumed(_));
+        assert_eq!(ToNode::is_of_membership(&encode(&message)), of_membership, "{message:?}");
     }
     assert!(ToNode::is_for_lite(&[]), "LITE reports malformed messages");
 }

@@ -44,6 +44,9 @@ pub struct Job<'a> {
 /// A running daemon. Killed when dropped.
 pub struct Manager {
     program: PathBuf,
+    /// The directory of its files, and its further options.
+    work: PathBuf,
+    more: Vec<String>,
     daemon: Process,
     key: PathBuf,
     address: String,
@@ -57,29 +60,18 @@ impl Manager {
 
     /// Starts a daemon as [`start`](Self::start) does, with more options.
     pub(crate) fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
+        let more: Vec<String> = more.iter().map(|word| String::from(*word)).collect();
+        let (daemon, address) = daemon(program, port, work, &more)?;
         let key = work.join("cluster.key");
-        let mut command = Command::new(program);
-        command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
-        command.arg("--key-file").arg(&key).arg("--state").arg(work.join("manager")).args(more);
-        let mut daemon = Process::start(command)?;
-        let deadline = Instant::now() + START_LIMIT;
-        while let Some(line) = daemon.line(deadline.saturating_duration_since(Instant::now())) {
-            if let Some(address) = line.strip_prefix(LISTENING) {
-                return Ok(Self {
-                    program: program.to_owned(),
-                    daemon,
-                    key,
-                    address: address.trim().to_owned(),
-                });
-            }
-        }
-        // There are no more lines: the daemon is about to end, or is too slow.
-        match tool::wait(&mut daemon.child, END_LIMIT)? {
-            Some(status) => {
-                Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
-            }
-            None => bail!("the manager does not listen within {} s", START_LIMIT.as_secs()),
-        }
+        Ok(Self { program: program.to_owned(), work: work.to_owned(), more, daemon, key, address })
+    }
+
+    /// Kills the daemon (SIGKILL), and starts another one with its address and its files.
+    pub fn kill_and_restart(&mut self) -> Result<()> {
+        self.daemon.child.kill()?;
+        self.daemon.child.wait()?;
+        (self.daemon, self.address) = daemon(&self.program, self.port()?, &self.work, &self.more)?;
+        Ok(())
     }
 
     /// Returns the daemon's next line that contains `text`, if it comes within `limit`.
@@ -160,6 +152,32 @@ impl Manager {
             Some(status) => Err(self.daemon.failure(status).context("the manager has ended")),
             None => Ok(()),
         }
+    }
+}
+
+/// Starts a daemon, and waits until it accepts connections. Returns its address too.
+fn daemon(program: &Path, port: u16, work: &Path, more: &[String]) -> Result<(Process, String)> {
+    let mut command = Command::new(program);
+    command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
+    command
+        .arg("--key-file")
+        .arg(work.join("cluster.key"))
+        .arg("--state")
+        .arg(work.join("manager"))
+        .args(more);
+    let mut daemon = Process::start(command)?;
+    let deadline = Instant::now() + START_LIMIT;
+    while let Some(line) = daemon.line(deadline.saturating_duration_since(Instant::now())) {
+        if let Some(address) = line.strip_prefix(LISTENING) {
+            return Ok((daemon, address.trim().to_owned()));
+        }
+    }
+    // There are no more lines: the daemon is about to end, or is too slow.
+    match tool::wait(&mut daemon.child, END_LIMIT)? {
+        Some(status) => {
+            Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
+        }
+        None => bail!("the manager does not listen within {} s", START_LIMIT.as_secs()),
     }
 }
 

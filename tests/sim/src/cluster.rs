@@ -211,6 +211,7 @@ impl Cluster {
             cpus: 1,
             apps: self.options.apps.clone(),
             boot: BootReport::default(),
+            boot_id: 0,
         }
     }
 
@@ -267,8 +268,7 @@ impl Cluster {
             newcomer.attempt = Attempt::Waiting(newcomer.host.true_time() + AGAIN);
             return Err(Box::new(newcomer));
         };
-        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
-        let link = Link::new(socket.clone(), lease, *said);
+        let link = Link::new(socket.clone(), &welcome, *said);
         self.manager.joined(socket, welcome.node);
         Ok(self.start(newcomer, link, welcome))
     }

@@ -291,12 +291,12 @@ impl JobCluster {
                 return Outcome::Silent(reports.into_keys().collect());
             };
             match message {
-                ToManager::JobOutput { job: of, bytes } => {
+                ToManager::JobOutput { job: of, offset, bytes } => {
+                    assert_eq!(offset, output.len() as u64, "the output has no gap");
                     assert_eq!((Some(&node), of), (self.ids().first(), job), "rank 0 gives the output");
                     assert!(bytes.len() <= OUTPUT);
-                    let taken = bytes.len() as u64;
                     output.extend(bytes);
-                    self.hub.send(node, &ToNode::JobOutputAck { job, bytes: taken });
+                    self.hub.send(node, &ToNode::JobOutputAck { job, bytes: output.len() as u64 });
                 }
                 ToManager::JobDone { report, .. } => {
                     assert!(reports.insert(node, report).is_none());

@@ -4,6 +4,7 @@
 
 mod daemon;
 mod proxy;
+mod restart;
 mod settings;
 mod silence;
 mod stopped;

@@ -65,13 +65,9 @@ impl Cluster {
     /// Starts the manager as a process of its own, and a fabric with `ports` ports.
     pub(crate) fn with_process(ports: usize) -> (Self, Process) {
         let dir = TempDir::with_prefix("lite-").unwrap();
-        let [key_file, state, address] =
-            ["cluster.key", "state", "address"].map(|name| dir.path().join(name));
-        key::load_or_make(&key_file).unwrap();
-        // Cargo puts examples beside the directory of tests.
-        let exe = std::env::current_exe().unwrap();
-        let mut command = Command::new(exe.ancestors().nth(2).unwrap().join("examples/manager"));
-        let manager = Process::start(command.arg(key_file).arg(state).arg(&address));
+        key::load_or_make(&dir.path().join("cluster.key")).unwrap();
+        let address = dir.path().join("address");
+        let manager = manager_process(dir.path());
         let deadline = Instant::now() + LIMIT;
         while !address.exists() {
             assert!(Instant::now() < deadline, "the manager does not start");
@@ -80,6 +76,11 @@ impl Cluster {
         let address = std::fs::read_to_string(address).unwrap();
         let fabric = fabric(ports, dir.path());
         (Self { dir, address, fabric, stop: None, daemon: None }, manager)
+    }
+
+    /// Starts the manager's process again, with the state and at the address of the former.
+    pub(crate) fn restart(&self) -> Process {
+        manager_process(self.dir.path())
     }
 
     pub(crate) fn key_file(&self) -> PathBuf {
@@ -119,6 +120,14 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Starts the manager as a process with its files in `dir`.
+fn manager_process(dir: &Path) -> Process {
+    let files = ["cluster.key", "state", "address"].map(|name| dir.join(name));
+    // Cargo puts examples beside the directory of tests.
+    let exe = std::env::current_exe().unwrap();
+    Process::start(Command::new(exe.ancestors().nth(2).unwrap().join("examples/manager")).args(files))
 }
 
 /// Starts a fabric without faults, with its sockets in the directory `dir`.

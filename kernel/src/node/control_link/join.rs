@@ -14,7 +14,7 @@ use platform::{Instant, NetworkError};
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, Sealer, WrongRole,
 };
-use proto::{Hello, Join, ToNode, Welcome};
+use proto::{Hello, Join, Resume, ToNode, Welcome};
 use verbs::MacAddr;
 use zeroize::Zeroizing;
 
@@ -127,7 +127,6 @@ pub(super) struct Attempt<'a> {
 /// A connection to a manager after the handshake.
 struct Opened {
     manager: SocketAddrV4,
-    stream: TcpStream,
     sealer: Sealer,
     incoming: Incoming,
 }
@@ -138,14 +137,13 @@ impl Opened {
         let manager = self.manager;
         let mut sealed = Vec::new();
         self.sealer.seal(&proto::encode(hello), &mut sealed).map_err(|e| JoinError::Channel(manager, e))?;
-        self.stream.write_all(&sealed, deadline).await.map_err(|e| JoinError::Ended(manager, e))
+        self.incoming.stream.write_all(&sealed, deadline).await.map_err(|e| JoinError::Ended(manager, e))
     }
 
     /// Receives the first message of the manager.
     async fn hear(&mut self, deadline: Instant) -> Result<ToNode, JoinError> {
         let manager = self.manager;
-        let (stream, incoming) = (&self.stream, &mut self.incoming);
-        match net::with_deadline(deadline, poll_fn(|cx| incoming.poll(stream, cx))).await {
+        match net::with_deadline(deadline, poll_fn(|cx| self.incoming.poll(cx))).await {
             None => Err(JoinError::Ended(manager, NetworkError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => Err(JoinError::Ended(manager, e)),
             Some(Err(RecvError::Channel(e))) => Err(JoinError::Channel(manager, e)),
@@ -166,8 +164,7 @@ impl Attempt<'_> {
         join: &(dyn Fn() -> Join + Sync),
     ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
         let deadline = time::now() + JOIN_DEADLINE;
-        let mut opened = self.open(turn, deadline).await?;
-        chart::mark("noise");
+        let mut opened = self.open(turn, deadline, chart::mark).await?;
         let asked = time::now();
         opened.say(&Hello::Node(join()), deadline).await?;
         let welcome = match opened.hear(deadline).await? {
@@ -177,9 +174,9 @@ impl Attempt<'_> {
         };
         chart::mark("join");
         let lease = Duration::from_millis(welcome.lease_ms.into());
-        let Opened { stream, incoming, sealer, .. } = opened;
-        stream.outlast(self.silence.map(|silence| silence + lease));
-        Ok((ManagerLink::install(stream, incoming, sealer, (asked, lease)), welcome))
+        let Opened { incoming, sealer, .. } = opened;
+        incoming.stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((ManagerLink::install(incoming, sealer, asked, &welcome), welcome))
     }
 
     /// Tells one of the managers, the `turn`-th first, that this node does not start.
@@ -188,7 +185,7 @@ impl Attempt<'_> {
     /// A [`JoinError`], within five seconds.
     pub(super) async fn tell(&self, turn: usize, unfit: &Hello) -> Result<(), JoinError> {
         let deadline = time::now() + JOIN_DEADLINE;
-        let mut opened = self.open(turn, deadline).await?;
+        let mut opened = self.open(turn, deadline, chart::mark).await?;
         opened.say(unfit, deadline).await?;
         match opened.hear(deadline).await {
             // The manager has read the message: it ends the connection without an answer.
@@ -199,8 +196,34 @@ impl Attempt<'_> {
         }
     }
 
-    /// Connects to one of the managers, and does the handshake.
-    async fn open(&self, turn: usize, deadline: Instant) -> Result<Opened, JoinError> {
+    /// Connects to one of the managers, the `turn`-th first, and asks it to resume a membership with that
+    /// lease. Returns the connection and the time of the question. The answer is not received yet.
+    ///
+    /// # Errors
+    /// A [`JoinError`], within five seconds.
+    pub(super) async fn resume(
+        &self,
+        turn: usize,
+        resume: Resume,
+        lease: Duration,
+    ) -> Result<(Incoming, Sealer, Instant), JoinError> {
+        let deadline = time::now() + JOIN_DEADLINE;
+        let mut opened = self.open(turn, deadline, |_| ()).await?;
+        let asked = time::now();
+        opened.say(&Hello::Resume(resume), deadline).await?;
+        let Opened { incoming, sealer, .. } = opened;
+        incoming.stream.outlast(self.silence.map(|silence| silence + lease));
+        Ok((incoming, sealer, asked))
+    }
+
+    /// Connects to one of the managers, the `turn`-th first, and performs the handshake. Calls `mark` after
+    /// each step.
+    async fn open(
+        &self,
+        turn: usize,
+        deadline: Instant,
+        mark: impl Fn(&'static str),
+    ) -> Result<Opened, JoinError> {
         if !random::is_seeded() {
             return Err(JoinError::NoRandomness);
         }
@@ -213,9 +236,9 @@ impl Attempt<'_> {
         if net::with_deadline(deadline, self.stack.configured()).await.is_none() {
             return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
         }
-        chart::mark("address");
+        mark("address");
         let (stream, manager) = self.connect(turn, deadline).await?;
-        chart::mark("tcp");
+        mark("tcp");
         let (Channel { sealer, opener, .. }, rest) =
             match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
                 None => return Err(JoinError::Ended(manager, NetworkError::Deadline)),
@@ -223,7 +246,8 @@ impl Attempt<'_> {
                 Some(Err(RecvError::Channel(e))) => return Err(JoinError::Channel(manager, e)),
                 Some(Ok(done)) => done,
             };
-        Ok(Opened { manager, stream, sealer, incoming: Incoming::new(opener, rest) })
+        mark("noise");
+        Ok(Opened { manager, sealer, incoming: Incoming::new(Arc::new(stream), opener, rest) })
     }
 
     /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the

@@ -1,16 +1,18 @@
 //! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from
-//! the poller.
+//! the poller. When the connection ends, a task makes another one and resumes the membership (`again.rs`).
 //!
-//! Lock order: connection, stack, port. A task that seals a message takes the sealer out of the connection
-//! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
-//! in place.
+//! Lock order: receiving direction, sending direction, stack, port. A task that seals a message takes the
+//! sealer out of the connection and works without the lock, so that interrupts stay on. The poller seals only
+//! heartbeats, of a few bytes, in place.
 
+mod again;
 mod enrol;
 mod join;
 mod key;
+mod last_words;
 mod patience;
+mod poller;
 
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,13 +21,13 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{ChannelError, Opener, Sealer, sealed_len};
-use proto::{ToManager, ToNode};
+use proto::{PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
 
-use crate::exec::Poller;
 use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
-use crate::{exec, time};
+use crate::time;
 pub(crate) use key::{KeySource, cluster_key};
+pub(crate) use last_words::end_membership;
 pub(crate) use patience::{check, join, retries, tell};
 
 /// Bytes that are read from the connection at a time.
@@ -39,11 +41,10 @@ const HEARTBEAT_ROOM: usize = 16 * HEARTBEAT_MAX;
 const HEARTBEATS_KEPT: usize = 64;
 /// Tasks that can wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
-/// The longest time for last words.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Reads messages off a connection.
 struct Incoming {
+    stream: Arc<TcpStream>,
     opener: Opener,
     chunk: Vec<u8>,
     /// Bytes of `chunk` that have arrived and are not decrypted yet.
@@ -52,14 +53,14 @@ struct Incoming {
 
 impl Incoming {
     /// Reads messages of a channel whose first bytes, `rest`, have arrived with the handshake.
-    fn new(opener: Opener, rest: Vec<u8>) -> Self {
+    fn new(stream: Arc<TcpStream>, opener: Opener, rest: Vec<u8>) -> Self {
         let len = rest.len();
         let mut chunk = rest;
         chunk.resize(CHUNK.max(len), 0);
-        Self { opener, chunk, range: 0..len }
+        Self { stream, opener, chunk, range: 0..len }
     }
 
-    fn poll(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, RecvError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, RecvError>> {
         loop {
             let mut bytes = self.chunk.get(self.range.clone()).unwrap_or_default();
             let opened = self.opener.open(&mut bytes);
@@ -67,7 +68,7 @@ impl Incoming {
             if let Some(message) = opened.map_err(RecvError::Channel)? {
                 return Poll::Ready(Ok(message));
             }
-            self.range = match stream.poll_read(cx, &mut self.chunk) {
+            self.range = match self.stream.poll_read(cx, &mut self.chunk) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(RecvError::Tcp(NetworkError::Closed))),
                 Poll::Ready(Ok(n)) => 0..n,
@@ -84,21 +85,68 @@ enum RecvError {
     Channel(ChannelError),
 }
 
+impl core::fmt::Display for RecvError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Tcp(why) => write!(f, "{why}"),
+            Self::Channel(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// The receiving direction.
+struct Receiving {
+    /// `None` while there is no connection.
+    incoming: Option<Incoming>,
+    /// The task that receives, while there is no connection.
+    waker: Option<Waker>,
+}
+
+/// The state of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Line {
+    /// Messages go both ways.
+    Up,
+    /// The connection has ended, and a task makes another one.
+    Broken,
+    /// The node has asked at this time to resume its membership. It receives, and sends nothing.
+    Asking(Instant),
+    /// The node has left, or the manager has refused it.
+    Over,
+}
+
 /// The sealer and its output buffer.
 struct Seal {
     sealer: Sealer,
     bytes: Vec<u8>,
 }
 
+impl Seal {
+    fn new(sealer: Sealer) -> Self {
+        Self { sealer, bytes: Vec::with_capacity(HEARTBEAT_ROOM) }
+    }
+}
+
+/// The sending direction.
 struct Outgoing {
+    line: Line,
+    /// The connection; `None` while there is none.
+    stream: Option<Arc<TcpStream>>,
+    /// The number of the connection, from zero on.
+    number: u64,
     /// The sealer; absent while a task uses it.
     seal: Option<Seal>,
     /// Sealed bytes; `bytes[sent..]` have not been passed to the connection yet.
     bytes: Vec<u8>,
     sent: usize,
     waiters: Vec<Waker>,
-    down: bool,
+    /// The task that connects again.
+    again: Option<Waker>,
+    /// True once the node has told the manager that it leaves.
+    leaving: bool,
     heartbeats: Heartbeats,
+    /// The node's membership, as it resumes it.
+    resume: Resume,
 }
 
 /// The state of the heartbeats.
@@ -112,9 +160,8 @@ struct Heartbeats {
 
 /// The control connection of a node that has joined.
 pub(crate) struct ManagerLink {
-    stream: TcpStream,
     /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
-    incoming: spin::Mutex<Incoming>,
+    receiving: spin::Mutex<Receiving>,
     outgoing: IrqMutex<Outgoing>,
     lease: Duration,
     /// The end of the lease according to received acknowledgements, in nanoseconds.
@@ -128,44 +175,61 @@ static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
 impl ManagerLink {
     /// Makes the link of a node as [`new`](Self::new) does. The poller and the last words use it from now on.
-    fn install(
-        stream: TcpStream,
-        incoming: Incoming,
-        sealer: Sealer,
-        membership: (Instant, Duration),
-    ) -> Arc<Self> {
-        let link = Arc::new(Self::new(stream, incoming, sealer, membership));
+    fn install(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Arc<Self> {
+        let link = Arc::new(Self::new(incoming, sealer, asked, welcome));
         *LINK.lock() = Some(link.clone());
-        crate::diag::set_last_words(last_words);
+        crate::diag::set_last_words(last_words::say);
         link
     }
 
     /// Makes the link of a node that asked for its membership at `asked`. Its first lease counts from then.
-    fn new(
-        stream: TcpStream,
-        incoming: Incoming,
-        sealer: Sealer,
-        (asked, lease): (Instant, Duration),
-    ) -> Self {
+    fn new(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Self {
         let now = time::now();
+        let lease = Duration::from_millis(welcome.lease_ms.into());
         let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
         let heartbeats = Heartbeats { every: lease / 3, next: now + lease / 3, seq: 0, sent };
+        let Welcome { node, incarnation, epoch, .. } = *welcome;
+        let secret = welcome.secret.clone();
         let outgoing = Outgoing {
-            seal: Some(Seal { sealer, bytes: Vec::with_capacity(HEARTBEAT_ROOM) }),
+            line: Line::Up,
+            stream: Some(incoming.stream.clone()),
+            number: 0,
+            seal: Some(Seal::new(sealer)),
             bytes: Vec::with_capacity(HEARTBEAT_ROOM),
             sent: 0,
             waiters: Vec::with_capacity(MAX_WAITERS),
-            down: false,
+            again: None,
+            leaving: false,
             heartbeats,
+            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
         };
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
         Self {
-            stream,
-            incoming: spin::Mutex::new(incoming),
+            receiving: spin::Mutex::new(Receiving { incoming: Some(incoming), waker: None }),
             outgoing: IrqMutex::new(outgoing),
             lease,
             lease_until: AtomicU64::new((asked + lease).as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
+        }
+    }
+
+    /// Handles a message that concerns the connection itself.
+    fn note(&self, message: &[u8]) {
+        if !ToNode::is_of_membership(message) {
+            return self.on_acknowledgement(message);
+        }
+        match proto::decode(message) {
+            Ok(ToNode::Resumed(resumed)) => {
+                let mut outgoing = self.outgoing.lock();
+                outgoing.resume.epoch = resumed.epoch;
+                if let Line::Asking(asked) = outgoing.line {
+                    self.lease_until.fetch_max((asked + self.lease).as_nanos(), Ordering::Relaxed);
+                    outgoing.heartbeats.next = time::now() + outgoing.heartbeats.every;
+                    outgoing.enter(Line::Up);
+                }
+            }
+            Ok(ToNode::Refused { .. }) => self.outgoing.lock().enter(Line::Over),
+            _ => {}
         }
     }
 
@@ -183,18 +247,26 @@ impl ManagerLink {
         }
     }
 
-    fn mark_down(&self, why: &dyn core::fmt::Display) {
-        let mut outgoing = self.outgoing.lock();
-        if !core::mem::replace(&mut outgoing.down, true) {
-            log::error!("control connection to the manager is down: {why}");
-        }
-        outgoing.wake_all();
+    /// Notes that the connection has ended.
+    fn has_broken(&self, why: &dyn core::fmt::Display) {
+        let broken = self.outgoing.lock().has_broken();
+        tell_broken(broken, why);
+    }
+}
+
+/// Logs the end of a connection, if it was not known.
+fn tell_broken(broken: Option<Line>, why: &dyn core::fmt::Display) {
+    match broken {
+        Some(Line::Over) => log::info!("the connection to the manager has ended: {why}"),
+        Some(_) => log::warn!("the connection to the manager has ended, tries to resume: {why}"),
+        None => {}
     }
 }
 
 impl Outgoing {
     /// Passes waiting bytes to the connection. Returns `Ok(true)` when no byte waits any more.
-    fn drain(&mut self, stream: &TcpStream) -> Result<bool, NetworkError> {
+    fn drain(&mut self) -> Result<bool, NetworkError> {
+        let Some(stream) = &self.stream else { return Err(NetworkError::Closed) };
         while let Some(waiting) = self.bytes.get(self.sent..).filter(|w| !w.is_empty()) {
             match stream.try_write(waiting)? {
                 0 => return Ok(false),
@@ -204,6 +276,25 @@ impl Outgoing {
         self.bytes.clear();
         self.sent = 0;
         Ok(true)
+    }
+
+    /// Changes the state, and wakes the tasks that wait for that.
+    fn enter(&mut self, line: Line) {
+        self.line = line;
+        self.wake_all();
+        if let Some(again) = self.again.take() {
+            again.wake();
+        }
+    }
+
+    /// Notes that the connection has ended. Returns the new state, or `None` if the end was known.
+    fn has_broken(&mut self) -> Option<Line> {
+        if matches!(self.line, Line::Broken | Line::Over) {
+            return None;
+        }
+        let line = if self.leaving { Line::Over } else { Line::Broken };
+        self.enter(line);
+        Some(line)
     }
 
     fn wake_all(&mut self) {
@@ -247,21 +338,29 @@ impl Outgoing {
 
 impl ControlLink for ManagerLink {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        let mut seal = {
+        let (number, mut seal) = {
             let mut outgoing = self.outgoing.lock();
-            if outgoing.down {
-                return Poll::Ready(Err(LinkDown));
-            }
-            match outgoing.drain(&self.stream) {
-                Err(_) => return Poll::Ready(Err(LinkDown)),
-                Ok(true) => {}
-                Ok(false) => {
+            match outgoing.line {
+                Line::Up => {}
+                Line::Over => return Poll::Ready(Err(LinkDown)),
+                Line::Broken | Line::Asking(_) => {
                     outgoing.wait(cx.waker());
                     return Poll::Pending;
                 }
             }
-            match outgoing.seal.take() {
-                Some(seal) => seal,
+            let seal = match outgoing.drain() {
+                Ok(true) => outgoing.seal.take(),
+                Ok(false) => None,
+                Err(why) => {
+                    outgoing.wait(cx.waker());
+                    let broken = outgoing.has_broken();
+                    drop(outgoing);
+                    tell_broken(broken, &why);
+                    return Poll::Pending;
+                }
+            };
+            match seal {
+                Some(seal) => (outgoing.number, seal),
                 None => {
                     outgoing.wait(cx.waker());
                     return Poll::Pending;
@@ -273,151 +372,53 @@ impl ControlLink for ManagerLink {
         seal.bytes.reserve(sealed_len(message.len()) + HEARTBEAT_ROOM);
         let sealed = seal.sealer.seal(message, &mut seal.bytes);
         let mut outgoing = self.outgoing.lock();
+        if outgoing.number != number {
+            // The message is lost with its connection.
+            return Poll::Ready(Ok(()));
+        }
         // No byte was queued meanwhile, because queuing needs the sealer.
         core::mem::swap(&mut outgoing.bytes, &mut seal.bytes);
         outgoing.seal = Some(seal);
         outgoing.sent = 0;
-        let drained = outgoing.drain(&self.stream);
+        outgoing.leaving |= matches!(proto::decode(message), Ok(ToManager::Leave));
+        let drained = outgoing.drain();
         outgoing.wake_all();
         drop(outgoing);
-        if let Err(e) = sealed {
-            self.mark_down(&e);
-            return Poll::Ready(Err(LinkDown));
+        if let Err(why) = sealed {
+            self.has_broken(&why);
+        } else if let Err(why) = drained {
+            self.has_broken(&why);
         }
-        Poll::Ready(drained.map(|_| ()).map_err(|_| LinkDown))
+        Poll::Ready(Ok(()))
     }
 
     /// Receives a message. Only one task at a time may wait for messages.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
-        let Some(mut incoming) = self.incoming.try_lock() else {
+        let Some(mut receiving) = self.receiving.try_lock() else {
             // Another task is receiving on another processor at this moment.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
-        match incoming.poll(&self.stream, cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(message)) => {
-                self.on_acknowledgement(&message);
-                Poll::Ready(Ok(message))
+        match receiving.incoming.as_mut().map(|incoming| incoming.poll(cx)) {
+            Some(Poll::Pending) => return Poll::Pending,
+            Some(Poll::Ready(Ok(message))) => {
+                self.note(&message);
+                return Poll::Ready(Ok(message));
             }
-            Poll::Ready(Err(e)) => {
-                match e {
-                    RecvError::Tcp(e) => self.mark_down(&e),
-                    RecvError::Channel(e) => self.mark_down(&e),
-                }
-                Poll::Ready(Err(LinkDown))
+            Some(Poll::Ready(Err(why))) => {
+                receiving.incoming = None;
+                self.has_broken(&why);
             }
+            None => {}
+        }
+        receiving.waker = Some(cx.waker().clone());
+        match self.outgoing.lock().line {
+            Line::Over => Poll::Ready(Err(LinkDown)),
+            Line::Up | Line::Broken | Line::Asking(_) => Poll::Pending,
         }
     }
 
     fn lease_until(&self) -> Instant {
         Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
     }
-}
-
-/// Drives the connection from core 0: sends heartbeats and waiting bytes. Neither allocates nor waits.
-struct LinkPoller;
-
-impl LinkPoller {
-    /// Makes core 0 drive the connection, once there is one.
-    fn register() {
-        exec::register_poller(0, Box::new(Self));
-    }
-}
-
-impl Poller for LinkPoller {
-    fn name(&self) -> &'static str {
-        "control link"
-    }
-
-    fn poll(&mut self, now: Instant, _: u32) -> bool {
-        let slot = LINK.lock();
-        let Some(link) = slot.as_ref() else { return false };
-        let mut outgoing = link.outgoing.lock();
-        if outgoing.down {
-            return false;
-        }
-        outgoing.queue_heartbeat(now);
-        if outgoing.bytes.is_empty() {
-            return false;
-        }
-        let before = outgoing.sent;
-        match outgoing.drain(&link.stream) {
-            Ok(true) => {
-                outgoing.wake_all();
-                true
-            }
-            Ok(false) => outgoing.sent != before,
-            Err(e) => {
-                drop(outgoing);
-                link.mark_down(&e);
-                true
-            }
-        }
-    }
-
-    fn next_deadline(&self) -> Instant {
-        let slot = LINK.lock();
-        let Some(link) = slot.as_ref() else { return Instant::MAX };
-        let outgoing = link.outgoing.lock();
-        if outgoing.down { Instant::MAX } else { outgoing.heartbeats.next }
-    }
-
-    fn arm(&mut self) -> bool {
-        // Bytes that the connection did not accept wait for the peer, whose segments the port announces.
-        false
-    }
-}
-
-/// Ends a membership, if there is one, with last words. Returns true if there was one.
-pub(crate) fn end_membership(reason: &str) -> bool {
-    if LINK.lock().is_none() {
-        return false;
-    }
-    last_words(reason);
-    *LINK.lock() = None;
-    true
-}
-
-/// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.
-fn last_words(reason: &str) {
-    let until = time::now() + LAST_WORDS;
-    let Some(slot) = LINK.try_lock() else { return };
-    let Some(link) = slot.as_ref() else { return };
-    let Some(mut outgoing) = link.outgoing.try_lock() else { return };
-    let Outgoing { seal: Some(seal), bytes, sent, down: false, .. } = &mut *outgoing else { return };
-    // Encoded by hand, because `postcard` allocates: the variant, the length in groups of seven bits, the
-    // text.
-    let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
-    let mut plain = [0u8; 256];
-    let mut len = 0;
-    let mut put = |byte: u8| {
-        if let Some(slot) = plain.get_mut(len) {
-            *slot = byte;
-            len += 1;
-        }
-    };
-    put(link.last_words_tag);
-    if text.len() >= 0x80 {
-        put((text.len() & 0x7f) as u8 | 0x80);
-        put((text.len() >> 7) as u8);
-    } else {
-        put(text.len() as u8);
-    }
-    text.iter().copied().for_each(put);
-    let mut sealed = [0u8; 256 + 32];
-    let Ok(sealed_bytes) = seal.sealer.seal_into(&plain[..len], &mut sealed) else { return };
-    let waiting = bytes.get(*sent..).unwrap_or_default();
-    for mut part in [waiting, &sealed[..sealed_bytes]] {
-        while !part.is_empty() && time::now() < until {
-            match link.stream.dying_write(part) {
-                Some(Ok(n)) => part = part.get(n..).unwrap_or_default(),
-                _ => return,
-            }
-            if !part.is_empty() && link.stream.dying_poll().is_none() {
-                return;
-            }
-        }
-    }
-    link.stream.dying_flush(until);
 }

@@ -377,10 +377,10 @@ impl Dice {
     pub(super) fn envelope(&mut self) -> Envelope {
         let message = match self.below(5) {
             0 => Message::SetUp((0..self.below(300)).map(|_| self.random() as u8).collect()),
-            1 => Message::Close { unused_ns: self.number() },
+            1 => Message::Close { unused_ns: self.number(), number: self.number() },
             2 => Message::Closed,
             3 => Message::Broken,
-            _ => Message::Used,
+            _ => Message::Used { number: self.number() },
         };
         let version = if self.one_in(10) { self.random() as u8 } else { VERSION };
         Envelope { version, attempt: self.number(), message }

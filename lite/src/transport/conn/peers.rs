@@ -19,6 +19,7 @@ use crate::transport::connect::wire::Request;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, Member, NodeId};
 use spin::MutexGuard;
@@ -58,7 +59,7 @@ pub(crate) enum PeerLink {
     /// Both sides are connected.
     Ready(Arc<Conn>),
     /// The queue pairs are sealed; the peer has been asked whether it still uses the connection.
-    Closing { conn: Arc<Conn>, since: Instant },
+    Closing { conn: Arc<Conn>, since: Instant, unused: Duration },
     /// The peer has refused a moment ago.
     Refused { error: Error, until: Instant },
     /// The member has left or is dead.

@@ -183,15 +183,15 @@ impl Connections {
             Message::SetUp(mut bytes) => {
                 Arrivals(self.clone()).on_datagram(&mut bytes, Carrier::Manager);
             }
-            Message::Close { unused_ns } => {
-                self.on_close(&member, attempt, Duration::from_nanos(unused_ns));
+            Message::Close { unused_ns, number } => {
+                self.on_close(&member, attempt, Duration::from_nanos(unused_ns), number);
             }
             Message::Closed => {
                 self.on_silent(&member, attempt);
-                self.on_close_answer(&member, attempt, true);
+                self.on_close_answer(&member, attempt, None);
             }
             Message::Broken => self.on_broken(&member, attempt),
-            Message::Used => self.on_close_answer(&member, attempt, false),
+            Message::Used { number } => self.on_close_answer(&member, attempt, Some(number)),
         }
         self.peer_change.wake_all();
     }

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 use platform::Instant;
-use proto::Member;
+use proto::{Member, NodeId};
 
 /// The interval at which use is sampled while there are many connections, so that the least recently used
 /// one is known.
@@ -48,11 +48,36 @@ impl Connections {
             self.unseal(conn);
             return false;
         };
-        *link = PeerLink::Closing { conn: conn.clone(), since: self.platform.now() };
-        let unused_ns = u64::try_from(unused.as_nanos()).unwrap_or(u64::MAX);
+        let since = self.platform.now();
+        *link = PeerLink::Closing { conn: conn.clone(), since, unused };
         // Sent under the lock, so that it precedes everything that follows from it.
-        self.tell(member, conn.id, Message::Close { unused_ns });
+        self.tell(member, conn.id, Self::proposal(since, unused));
         true
+    }
+
+    /// Returns a proposal to close. Its number is the time of the proposal.
+    fn proposal(since: Instant, unused: Duration) -> Message {
+        let unused_ns = u64::try_from(unused.as_nanos()).unwrap_or(u64::MAX);
+        Message::Close { unused_ns, number: since.as_nanos() }
+    }
+
+    /// Sends a peer again all messages whose answers this node waits for: they, or the answers, may have been
+    /// lost with a control connection.
+    pub(crate) fn repeat(&self, node: NodeId) {
+        let mut peers = self.peers.lock();
+        let Some(Peer { member, link, .. }) = peers.get_mut(&node) else { return };
+        if let PeerLink::Closing { conn, since, unused } = link {
+            sometimes!("a proposal to close a connection was repeated");
+            // An answer to the former proposal does not count any more.
+            *since = self.platform.now().max(*since + Duration::from_nanos(1));
+            self.tell(member, conn.id, Self::proposal(*since, *unused));
+        }
+        let member = member.clone();
+        drop(peers);
+        let broken = self.unfinished.lock().awaited((member.node, member.incarnation));
+        for id in broken {
+            self.tell(&member, id, Message::Broken);
+        }
     }
 
     /// Seals `conn` if nothing is in flight on it.
@@ -68,7 +93,7 @@ impl Connections {
     }
 
     /// Handles the peer's proposal to close connection `id`.
-    pub(super) fn on_close(self: &Arc<Self>, member: &Member, id: u64, unused: Duration) {
+    pub(super) fn on_close(self: &Arc<Self>, member: &Member, id: u64, unused: Duration, number: u64) {
         let (conn, proposed) = {
             let peers = self.peers.lock();
             let conn = match peers.get(&member.node).map(|p| &p.link) {
@@ -94,18 +119,20 @@ impl Connections {
             self.counters.closed.add(1);
             self.on_broken(member, id);
         } else {
-            self.tell(member, id, Message::Used);
+            self.tell(member, id, Message::Used { number });
         }
     }
 
-    /// Handles the peer's answer: it has destroyed connection `id`, or still uses it.
-    pub(super) fn on_close_answer(self: &Arc<Self>, member: &Member, id: u64, closed: bool) {
+    /// Handles the peer's answer: it has destroyed connection `id`, or still uses it, which answers the
+    /// proposal with the number `used`.
+    pub(super) fn on_close_answer(self: &Arc<Self>, member: &Member, id: u64, used: Option<u64>) {
+        let closed = used.is_none();
         let conn = {
             let mut peers = self.peers.lock();
             let Some(peer) = peers.get_mut(&member.node) else { return };
-            let PeerLink::Closing { conn, .. } = &peer.link else { return };
+            let PeerLink::Closing { conn, since, .. } = &peer.link else { return };
             let conn = conn.clone();
-            if conn.id != id {
+            if conn.id != id || used.is_some_and(|number| number != since.as_nanos()) {
                 return;
             }
             if !closed {

@@ -137,7 +137,7 @@ impl Endpoint {
     }
 
     /// Returns the number of the queue pair, if there is one that works.
-    pub(super) fn queue_pair(&self) -> Option<QpNum> {
+    pub(crate) fn queue_pair(&self) -> Option<QpNum> {
         let state = self.state.lock();
         state.queue_pair.filter(|_| !state.has_failed).map(UdQp::number)
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 10;
+pub(crate) const VERSION: u8 = 11;
 
 /// The maximum length of the reason of a refusal, in bytes, so that it fits a datagram.
 pub(crate) const MAX_REASON: usize = 120;
@@ -106,11 +106,12 @@ pub(crate) enum Message {
     SetUp(Vec<u8>),
     /// Proposes to close the connection of that attempt. The sender has nothing in flight on it; the
     /// receiver should refuse if it has used the connection within `unused_ns`.
-    Close { unused_ns: u64 },
+    /// A repeated proposal has another `number`.
+    Close { unused_ns: u64, number: u64 },
     /// The sender's queue pairs of the connection are destroyed.
     Closed,
-    /// The refusal of a proposal to close: the peer still uses the connection.
-    Used,
+    /// The refusal of the proposal with that number: the peer still uses the connection.
+    Used { number: u64 },
     /// The connection of that attempt has ended at the sender, who expects [`Closed`](Self::Closed) when it
     /// has ended at the receiver.
     Broken,
@@ -157,10 +158,11 @@ mod tests {
         assert_eq!(proto::decode::<SetUp>(&bytes), Ok(request));
         assert!(proto::decode::<SetUp>(&golden[..19]).is_err());
         let carried = Envelope { version: VERSION, attempt: 5, message: Message::SetUp(vec![7, 8]) };
-        assert_eq!(proto::encode(&carried), [10, 5, 0, 2, 7, 8]);
-        let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [10, 5, 1, 0xc8, 1]);
+        assert_eq!(proto::encode(&carried), [11, 5, 0, 2, 7, 8]);
+        let close =
+            Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200, number: 3 } };
+        assert_eq!(proto::encode(&close), [11, 5, 1, 0xc8, 1, 3]);
         let broken = Envelope { version: VERSION, attempt: 6, message: Message::Broken };
-        assert_eq!(proto::encode(&broken), [10, 6, 4]);
+        assert_eq!(proto::encode(&broken), [11, 6, 4]);
     }
 }

@@ -10,6 +10,7 @@ use super::validity::StampId;
 use crate::base::member::MemberId;
 use crate::sometimes::sometimes;
 use crate::transport::conn::Conn;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -94,6 +95,15 @@ impl Unfinished {
     /// Returns true if operations were lost on a connection.
     pub(crate) fn awaits(&self, peer: MemberId, conn: u64) -> bool {
         self.entries.iter().any(|e| e.why == Why::Lost(peer, conn))
+    }
+
+    /// Returns the connections to a peer on which operations were lost.
+    pub(crate) fn awaited(&self, peer: MemberId) -> BTreeSet<u64> {
+        let lost = |entry: &Entry| match entry.why {
+            Why::Lost(of, conn) if of == peer => Some(conn),
+            _ => None,
+        };
+        self.entries.iter().filter_map(lost).collect()
     }
 
     /// Forgets what was lost on a connection whose end at the peer is destroyed: it changes nothing any

@@ -3,41 +3,31 @@
 use super::super::cut::Cutter;
 use super::super::members::STORE_IS_SLOW;
 use super::super::rate::Rate;
-use super::super::{Action, ConnId, Core, Message};
+use super::super::records::{JobRecord, Record, Spec, Stage, Wanted};
+use super::super::{ConnId, Core, Message};
+use super::output::OutputFlow;
 use super::{Job, Part, Phase};
 use platform::Instant;
 use proto::{CutRule, Dataset, InputFile, JobId, JobStart, NodeId, Reason, ToNode, encode, printable};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The maximum length of a job's description without its nodes, in bytes.
 const MAX_START: usize = 256 << 10;
 
-/// The nodes that a client wants for a job.
-#[derive(Debug)]
-pub(in super::super) enum Wanted {
-    /// Any idle nodes, in this number; 0 stands for all nodes.
-    Any(usize),
-    /// The nodes with the given names; the order of the names gives the ranks.
-    Named(Vec<String>),
-}
-
 /// A client's submission of a job.
 #[derive(Debug)]
 pub(in super::super) struct Submission {
-    pub(in super::super) conn: ConnId,
-    pub(in super::super) app: String,
-    pub(in super::super) args: Vec<String>,
-    pub(in super::super) wanted: Wanted,
-    pub(in super::super) inputs: Vec<InputFile>,
-    /// The names of the datasets that the job reads.
-    pub(in super::super) datasets: Vec<String>,
-    /// The name of the dataset that the output becomes.
-    pub(in super::super) keep: Option<String>,
-    /// The time limit of the job.
-    pub(in super::super) limit: Option<Duration>,
-    /// The time at which the submission arrived.
+    /// The client; `None` after a restart of the manager, until the client comes back.
+    pub(in super::super) conn: Option<ConnId>,
+    pub(in super::super) spec: Spec,
+    /// The time at which the submission arrived, or at which the manager began to wait for its client.
     pub(in super::super) since: Instant,
+    /// The first and the last number of the job, if it began before and starts again.
+    pub(in super::super) former: Option<(JobId, JobId)>,
+    /// The nodes on which the job began before.
+    pub(in super::super) nodes: Vec<NodeId>,
 }
 
 /// The nodes of a new job by rank, and the cutter of its input.
@@ -63,15 +53,16 @@ impl From<Reason> for Refusal {
 impl Core {
     pub(in super::super) fn submit(&mut self, submission: Submission) {
         match self.objection(&submission) {
-            Some(reason) => self.fail_client(submission.conn, reason),
+            Some(reason) => self.fail_submission(&submission, reason),
             None => self.start_or_wait(submission),
         }
     }
 
     /// Returns the fault of a submission that is invalid whatever the nodes do.
     fn objection(&self, submission: &Submission) -> Option<Reason> {
-        let Submission { conn, app, args, inputs, datasets, keep, .. } = submission;
-        if self.jobs.clients.contains_key(conn) || self.jobs.waiting.iter().any(|other| other.conn == *conn) {
+        let Submission { conn, spec: Spec { app, args, inputs, datasets, keep, .. }, .. } = submission;
+        let waits = self.jobs.waiting.iter().any(|other| other.conn == *conn);
+        if waits || conn.is_some_and(|conn| self.jobs.clients.contains_key(&conn)) {
             return Some("this connection already has a job".into());
         }
         if inputs.iter().try_fold(0u64, |total, file| total.checked_add(file.len)).is_none() {
@@ -83,68 +74,95 @@ impl Core {
         self.dataset_objection(datasets, keep.as_ref())
     }
 
+    /// Refuses a submission, or reports the failure of a job that was to start again.
+    pub(super) fn fail_submission(&mut self, submission: &Submission, reason: Reason) {
+        if let Some((_, job)) = submission.former {
+            self.log(format!("job {}: failed: {reason}", job.0));
+            self.save(vec![Record::JobGone(job)]);
+        }
+        if let Some(conn) = submission.conn {
+            self.fail_client(conn, reason);
+        }
+    }
+
     /// Starts the submissions whose nodes have ended their part of another job, and refuses those that have
     /// waited for too long.
-    pub(super) fn start_waiting(&mut self) {
+    pub(in super::super) fn start_waiting(&mut self) {
         for submission in std::mem::take(&mut self.jobs.waiting) {
             self.start_or_wait(submission);
         }
     }
 
-    fn start_or_wait(&mut self, submission: Submission) {
+    pub(super) fn start_or_wait(&mut self, submission: Submission) {
+        if submission.conn.is_none() {
+            if submission.since + self.config.reply_timeout > self.now {
+                return self.jobs.waiting.push(submission);
+            }
+            return self.fail_submission(&submission, "its client has not come back".into());
+        }
         match self.choose(&submission) {
             Ok(choice) => self.start(submission, choice),
-            Err(Refusal::Final(reason)) => self.fail_client(submission.conn, reason),
+            Err(Refusal::Final(reason)) => self.fail_submission(&submission, reason),
             Err(Refusal::Ending(reason)) if submission.since + self.config.ending <= self.now => {
                 let waited = self.config.ending.as_secs();
-                self.fail_client(submission.conn, format!("{reason}, and has been for {waited} s"));
+                self.fail_submission(&submission, format!("{reason}, and has been for {waited} s"));
             }
             Err(Refusal::Ending(_)) => self.jobs.waiting.push(submission),
         }
     }
 
     fn start(&mut self, submission: Submission, choice: Choice) {
-        let Submission { conn, app, args, mut inputs, datasets: reads, keep, limit, .. } = submission;
         // A dataset may have been dropped while the submission waited for nodes.
-        let datasets = match self.find_datasets(&reads) {
+        let datasets = match self.find_datasets(&submission.spec.datasets) {
             Ok(datasets) => datasets,
-            Err(reason) => return self.fail_client(conn, reason),
+            Err(reason) => return self.fail_submission(&submission, reason),
         };
-        let cutter = Cutter::new(choice.cut, &inputs, choice.nodes.len());
+        let spec = submission.spec.clone();
+        let cutter = Cutter::new(choice.cut, &spec.inputs, choice.nodes.len());
         let mut save = Vec::new();
-        let job = self.identities.job(&mut save);
+        let Some(job) = self.identities.job(&mut save) else {
+            self.save(save);
+            return self.fail_submission(&submission, STORE_IS_SLOW.into());
+        };
+        let first = submission.former.map_or(job, |(first, _)| first);
+        let incarnation = |&node: &NodeId| Some((node, self.members.get(node)?.member.incarnation));
+        let nodes = choice.nodes.iter().filter_map(incarnation).collect();
+        let record = JobRecord { job, first, spec: spec.clone(), nodes, stage: Stage::Loading };
+        save.push(Record::Job(Arc::new(record)));
+        save.extend(submission.former.map(|(_, last)| Record::JobGone(last)));
         self.save(save);
-        let Some(job) = job else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
-        let (files, mut share) = (inputs.len(), cutter.share());
+        let (mut inputs, mut share) = (spec.inputs.clone(), cutter.share());
+        let files = inputs.len();
         for dataset in &datasets {
             share = share.saturating_add(dataset.len().div_ceil(choice.nodes.len() as u64));
             let name = format!("{}{}", Dataset::SCHEME, dataset.name);
             inputs.push(InputFile { name, len: dataset.len() });
         }
-        let (nodes, keeps) = (choice.nodes, keep.is_some());
-        let start = JobStart { job, app, args, nodes, inputs, datasets, share, keep: keeps };
+        let (nodes, keep) = (choice.nodes, spec.keep.is_some());
+        let (app, args) = (spec.app.clone(), spec.args.clone());
+        let start = JobStart { job, app, args, nodes, inputs, datasets, share, keep };
         self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
-        let (app, parts) = (start.app.clone(), self.tell_start(start));
+        let parts = self.tell_start(start);
         let new = Job {
-            client: conn,
-            app,
+            client: submission.conn,
+            first,
+            spec,
             parts,
-            cutter,
-            reads,
-            keep,
+            cutter: Some(cutter),
             phase: Phase::Starting,
             began: self.now,
             phase_began: self.now,
-            limit,
             waiting: self.now,
             reading: true,
             first_input: None,
             last_input: None,
-            output_in_flight: 0,
+            output: OutputFlow::default(),
             progress: Rate::new(5000, Duration::from_secs(5)),
         };
         self.jobs.running.insert(job, new);
-        self.jobs.clients.insert(conn, job);
+        if let Some(conn) = submission.conn {
+            self.jobs.clients.insert(conn, job);
+        }
     }
 
     /// Tells the nodes of a job to start their parts, and returns the parts.
@@ -154,15 +172,19 @@ impl Core {
         for &node in &nodes {
             if let Some(live) = self.members.get_mut(node) {
                 live.job = Some(job);
-                self.actions.push(Action::Send { conn: live.conn, message: message.clone() });
+                if let Some(conn) = live.conn {
+                    self.commit(conn, message.clone());
+                }
             }
         }
-        nodes.into_iter().map(|node| Part::new(node, self.now)).collect()
+        let incarnation = |node| self.members.get(node).map(|live| live.member.incarnation);
+        let member = |node| Some((node, incarnation(node)?));
+        nodes.into_iter().filter_map(member).map(|member| Part::new(member, self.now)).collect()
     }
 
     /// Chooses idle nodes that have the application.
     fn choose(&self, submission: &Submission) -> Result<Choice, Refusal> {
-        let app = &submission.app;
+        let app = &submission.spec.app;
         if self.leaving.is_some() {
             return Err(Refusal::Final("the cluster is shutting down".into()));
         }
@@ -185,9 +207,9 @@ impl Core {
         if able.is_empty() {
             return Err(Refusal::Final(format!("all nodes with {app} are about to leave")));
         }
-        let (able, wanted) = match &submission.wanted {
+        let (able, wanted) = match &submission.spec.wanted {
             Wanted::Any(0) => (able.clone(), able.len()),
-            Wanted::Any(count) => (able, *count),
+            Wanted::Any(count) => (able, usize::from(*count)),
             Wanted::Named(names) => (self.named(names, app, &able)?, names.len()),
         };
         if able.len() < wanted {
@@ -205,8 +227,10 @@ impl Core {
     /// Returns the first `wanted` idle nodes of those that are able.
     fn idle(&self, able: &[NodeId], wanted: usize) -> Result<Vec<NodeId>, Refusal> {
         let job = |node: &NodeId| self.members.get(*node).and_then(|live| live.job);
-        let nodes: Vec<NodeId> =
-            able.iter().copied().filter(|node| job(node).is_none()).take(wanted).collect();
+        let silent =
+            |node: &NodeId| self.members.get(*node).is_some_and(|live| live.conn.is_none() || live.asked);
+        let idle = |node: &NodeId| job(node).is_none() && !silent(node);
+        let nodes: Vec<NodeId> = able.iter().copied().filter(idle).take(wanted).collect();
         if nodes.len() == wanted {
             return Ok(nodes);
         }
@@ -218,7 +242,10 @@ impl Core {
             }
             None => format!("job {} runs", id.0),
         };
-        let busy = busy.iter().map(say).collect::<Vec<_>>().join(", ");
+        let silent: Vec<NodeId> = able.iter().copied().filter(silent).collect();
+        let unheard = Some(silent).filter(|silent| !silent.is_empty());
+        let unheard = unheard.map(|nodes| format!("{} is silent", self.members.labels(nodes.into_iter())));
+        let busy = busy.iter().map(say).chain(unheard).collect::<Vec<_>>().join(", ");
         let idle = nodes.len();
         let reason = printable(&format!("{wanted} nodes wanted, but {idle} are idle: {busy}"));
         let runs = able.iter().filter_map(job).filter(|id| ends(id).is_none()).count();

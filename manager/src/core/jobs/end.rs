@@ -1,5 +1,6 @@
 //! The end of jobs, which are done, failed or cancelled, and of their nodes' parts.
 
+use super::super::records::KeptReport;
 use super::super::{Action, ConnId, Core};
 use super::{Job, Phase};
 use platform::Instant;
@@ -22,6 +23,10 @@ pub(super) struct Ending {
 }
 
 impl Ending {
+    pub(super) const fn new(app: String, nodes: BTreeSet<NodeId>, began: Instant, since: Instant) -> Self {
+        Self { app, nodes, began, since, told: false }
+    }
+
     /// Returns the time at which the operator is told, if the nodes do nothing.
     pub(super) fn due(&self, timeout: Duration) -> Option<Instant> {
         (!self.told).then(|| self.since + timeout)
@@ -31,16 +36,20 @@ impl Ending {
 impl Core {
     pub(in super::super) fn job_done(&mut self, node: NodeId, id: JobId, report: JobReport) {
         self.part_is_over(node, id);
-        let Some(job) = self.jobs.running.get(&id).filter(|job| job.rank(node).is_some()) else { return };
+        let Some(job) = self.jobs.running.get(&id).filter(|job| job.rank(node).is_some()) else {
+            return self.forget_part(node, id);
+        };
         let (client, phase) = (job.client, job.phase);
         let complaint = match report.check() {
             _ if phase != Phase::Running => "was done before it had all input".into(),
             Err(reason) => format!("has done its part: {reason}"),
             Ok(()) => {
                 if let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.part_mut(node)) {
-                    part.kept.clone_from(&report.kept);
+                    part.report = Some(KeptReport::new(&report));
                 }
-                self.tell_client(client, ToClient::Report { node, report });
+                if let Some(client) = client {
+                    self.tell_client(client, ToClient::Report { node, report });
+                }
                 return self.end_if_all_are_done(id);
             }
         };
@@ -53,17 +62,9 @@ impl Core {
         if !self.jobs.running.get(&id).is_some_and(all) {
             return;
         }
-        let Some(job) = self.release(id) else { return };
-        let first = job.first_input.or(job.last_input).unwrap_or(self.now);
-        let last = job.last_input.unwrap_or(self.now);
-        let micros = |from: Instant, to: Instant| u64::try_from((to - from).as_micros()).unwrap_or(u64::MAX);
-        let (run_us, stream_us) = (micros(last, self.now), micros(first, last));
-        if let Some(name) = job.keep {
-            let parts = job.parts.into_iter().map(|part| (part.node, part.kept)).collect();
-            self.keep_dataset(name, id, job.app, parts);
+        if let Some(job) = self.release(id) {
+            self.finish_job(id, job);
         }
-        self.tell_client(job.client, ToClient::Done { run_us, stream_us });
-        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
     }
 
     pub(in super::super) fn job_failed_by(&mut self, node: NodeId, id: JobId, reason: &str) {
@@ -72,6 +73,7 @@ impl Core {
             let reason = format!("{}: {}", self.members.label(node), printable(reason));
             self.fail_job(id, reason);
         }
+        self.forget_part(node, id);
     }
 
     /// Handles a node's report that nothing is left of its part of a job that it was told to end.
@@ -102,14 +104,16 @@ impl Core {
     /// Ends a job, and tells its nodes and its client.
     pub(in super::super) fn fail_job(&mut self, id: JobId, reason: Reason) {
         let Some(client) = self.cancel(id, &reason) else { return };
-        self.tell_client(client, ToClient::Failed { reason });
-        self.close(client);
+        if let Some(client) = client {
+            self.tell_client(client, ToClient::Failed { reason });
+            self.close(client);
+        }
     }
 
     /// Fails the jobs of all clients, including those that wait for nodes.
     pub(in super::super) fn fail_all_jobs(&mut self, reason: &str) {
         for submission in std::mem::take(&mut self.jobs.waiting) {
-            self.fail_client(submission.conn, reason.into());
+            self.fail_submission(&submission, reason.into());
         }
         let ids: Vec<JobId> = self.jobs.running.keys().copied().collect();
         for id in ids {
@@ -139,47 +143,70 @@ impl Core {
 
     /// Cancels the submissions of a client that cannot be told.
     pub(in super::super) fn cancel_jobs_of(&mut self, conn: ConnId, reason: &str) {
-        self.jobs.waiting.retain(|submission| submission.conn != conn);
+        let (gone, stay) = std::mem::take(&mut self.jobs.waiting)
+            .into_iter()
+            .partition(|submission| submission.conn == Some(conn));
+        self.jobs.waiting = stay;
+        let gone: Vec<super::Submission> = gone;
+        for (_, last) in gone.into_iter().filter_map(|submission| submission.former) {
+            self.job_gone(last);
+        }
+        self.forget_finished_of(conn);
         if let Some(&id) = self.jobs.clients.get(&conn) {
             let _ = self.cancel(id, reason);
         }
     }
 
-    /// Tells the live nodes of a job to end it, and returns its client.
-    fn cancel(&mut self, id: JobId, reason: &str) -> Option<ConnId> {
-        let job = self.release(id)?;
+    /// Ends a job that does not start again, and returns its client.
+    fn cancel(&mut self, id: JobId, reason: &str) -> Option<Option<ConnId>> {
+        let job = self.end_parts(id, reason)?;
+        self.job_gone(id);
         self.log(format!("job {}: failed: {reason}", id.0));
+        Some(job.client)
+    }
+
+    /// Tells the nodes of a job to end it, and returns the job.
+    pub(super) fn end_parts(&mut self, id: JobId, reason: &str) -> Option<Job> {
+        let job = self.release(id)?;
         let mut nodes = BTreeSet::new();
         for part in job.parts.iter().filter(|part| !part.over) {
             if let Some(live) = self.members.get_mut(part.node) {
                 live.job = Some(id);
                 let conn = live.conn;
                 nodes.insert(part.node);
-                self.tell_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
+                if let Some(conn) = conn {
+                    // A node that does not know the job yet must learn of its start first.
+                    self.commit_to_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
+                }
             }
         }
-        if job.keep.is_some() {
+        for part in job.parts.iter().filter(|part| part.over) {
+            self.forget_part(part.node, id);
+        }
+        if job.spec.keep.is_some() {
             let all: Vec<NodeId> = job.parts.iter().map(|part| part.node).collect();
             self.free_kept(id, &all);
         }
         if !nodes.is_empty() {
-            let ending = Ending { app: job.app, nodes, began: job.began, since: self.now, told: false };
+            let ending = Ending::new(job.spec.app.clone(), nodes, job.began, self.now);
             self.jobs.ending.insert(id, ending);
         }
-        Some(job.client)
+        Some(job)
     }
 
     /// Removes a job from the list and frees its nodes.
     fn release(&mut self, id: JobId) -> Option<Job> {
         let job = self.jobs.running.remove(&id)?;
-        self.jobs.clients.remove(&job.client);
+        if let Some(client) = job.client {
+            self.jobs.clients.remove(&client);
+        }
         for part in &job.parts {
             if let Some(live) = self.members.get_mut(part.node) {
                 live.job = None;
             }
         }
         if !job.reading {
-            self.actions.push(Action::Reading { conn: job.client, on: true });
+            self.actions.extend(job.client.map(|conn| Action::Reading { conn, on: true }));
         }
         Some(job)
     }

@@ -1,5 +1,6 @@
 //! A job's input: it is cut as it comes from the client, and sent to each node within the node's credit.
 
+use super::super::records::Stage;
 use super::super::{Action, ConnId, Core, Message};
 use super::{Job, Overdue, Phase};
 use platform::Instant;
@@ -51,7 +52,7 @@ impl Job {
     /// Returns, while input comes, the time at which the client or a node whose input waits will have delayed
     /// the job for too long, and that party.
     pub(super) fn load_due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
-        let client = self.reading && !self.cutter.finished();
+        let client = self.reading && self.cutter.as_ref().is_some_and(|cutter| !cutter.finished());
         let client = client.then_some((self.waiting + timeout, Overdue::Client));
         let parts = self.parts.iter().enumerate().filter(|(_, part)| !part.feed.queue.is_empty());
         let nodes = parts.map(|(rank, part)| (part.feed.stalled + timeout, Overdue::Feed(rank)));
@@ -68,9 +69,14 @@ impl Job {
 impl Core {
     /// Handles bytes of a job's input from a client: cuts them into splits for the job's nodes, and
     /// queues them.
-    pub(in super::super) fn job_input(&mut self, conn: ConnId, bytes: &[u8]) {
+    pub(in super::super) fn job_input(&mut self, conn: ConnId, of: JobId, bytes: &[u8]) {
         let now = self.now;
-        let Some((id, job)) = self.jobs.of_client(conn).filter(|(_, job)| job.phase == Phase::Loading) else {
+        if self.starts_again(conn, of) {
+            // The client does not know yet that it has to send its input again.
+            return;
+        }
+        let loading = |(id, job): &(JobId, &mut Job)| *id == of && job.phase == Phase::Loading;
+        let Some((id, job)) = self.jobs.of_client(conn).filter(loading) else {
             return self.fail_client(conn, "input that no job waits for".into());
         };
         if bytes.len() > MAX_INPUT {
@@ -82,7 +88,8 @@ impl Core {
         job.waiting = now;
         job.first_input.get_or_insert(now);
         let (parts, mut ranks) = (&mut job.parts, BTreeSet::new());
-        let cut = job.cutter.push(bytes, |piece| {
+        let Some(cutter) = &mut job.cutter else { return };
+        let cut = cutter.push(bytes, |piece| {
             let Some(part) = parts.get_mut(piece.rank) else { return };
             let message = ToNode::JobInput {
                 job: id,
@@ -134,7 +141,7 @@ impl Core {
         let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.parts.get_mut(rank)) else {
             return;
         };
-        let Some(conn) = self.members.get(part.node).map(|live| live.conn) else { return };
+        let Some(conn) = self.members.get(part.node).and_then(|live| live.conn) else { return };
         while let Some(message) = part.feed.pop() {
             self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
         }
@@ -143,12 +150,16 @@ impl Core {
     pub(super) fn end_input_if_all_sent(&mut self, id: JobId) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
-        if job.phase != Phase::Loading || !job.cutter.finished() || job.queued().1 > 0 {
+        let Some(cutter) = job.cutter.as_ref().filter(|cutter| cutter.finished()) else { return };
+        let loads: Vec<u64> = cutter.loads().to_vec();
+        if job.phase != Phase::Loading || job.queued().1 > 0 {
             return;
         }
         job.enter(Phase::Running, now);
         job.last_input = Some(now);
-        let loads: Vec<String> = job.cutter.loads().iter().take(64).map(u64::to_string).collect();
+        // From now on nodes compute: after a restart of the manager the job must not begin on other nodes.
+        self.save_job(id, Stage::Running);
+        let loads: Vec<String> = loads.iter().take(64).map(u64::to_string).collect();
         self.tell_parts(id, &ToNode::JobInputEnd { job: id });
         self.log(format!("job {}: all input was sent, bytes by rank: {}", id.0, loads.join(" ")));
     }
@@ -176,7 +187,7 @@ impl Core {
             job.reading = reading;
             // The wait for the client starts now: while its messages are not received, it may be silent.
             job.waiting = now;
-            self.actions.push(Action::Reading { conn: job.client, on: reading });
+            self.actions.extend(job.client.map(|conn| Action::Reading { conn, on: reading }));
         }
     }
 }

@@ -1,20 +1,26 @@
 //! Jobs: their phases and deadlines.
 
+mod attach;
 mod choose;
 mod end;
 mod input;
 mod output;
+mod restart;
 
-pub(super) use choose::{Submission, Wanted};
+pub(super) use choose::Submission;
 
 use super::cut::Cutter;
 use super::rate::Rate;
+use super::records::{JobRecord, KeptReport, Spec, Stage};
 use super::{Config, ConnId, Core, Message};
+use attach::Finished;
 use end::Ending;
 use input::Feed;
+use output::OutputFlow;
 use platform::Instant;
-use proto::{JobId, JobPhase, JobStatus, NodeId, ToClient, ToNode};
+use proto::{Incarnation, JobId, JobPhase, JobStatus, NodeId, ToClient, ToNode};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The jobs that run, wait or end.
@@ -27,14 +33,20 @@ pub(super) struct Jobs {
     ending: BTreeMap<JobId, Ending>,
     /// The submissions that wait until such nodes are idle, in the order of their arrival.
     waiting: Vec<Submission>,
+    /// The jobs that are done, and whose clients may not know it.
+    finished: BTreeMap<JobId, Finished>,
 }
 
 impl Jobs {
     pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
         let running = self.running.values().filter_map(|job| job.due(config.reply_timeout)).map(|(at, _)| at);
         let ending = self.ending.values().filter_map(|ending| ending.due(config.reply_timeout));
-        let waiting = self.waiting.iter().map(|submission| submission.since + config.ending);
-        running.chain(ending).chain(waiting).min()
+        let waiting = self.waiting.iter().map(|submission| {
+            let client = submission.conn.is_none();
+            submission.since + if client { config.reply_timeout } else { config.ending }
+        });
+        let finished = self.finished.values().map(|finished| finished.since + config.reply_timeout);
+        running.chain(ending).chain(waiting).chain(finished).min()
     }
 
     /// Moves the starts of all waits for nodes and clients by `later`.
@@ -45,19 +57,20 @@ impl Jobs {
         }
         self.ending.values_mut().for_each(|ending| later(&mut ending.since));
         self.waiting.iter_mut().for_each(|submission| later(&mut submission.since));
+        self.finished.values_mut().for_each(|finished| later(&mut finished.since));
     }
 
     /// Returns the job that reads a dataset.
     pub(super) fn that_reads(&self, name: &str) -> Option<JobId> {
-        let reads = |(_, job): &(&JobId, &Job)| job.reads.iter().any(|read| read == name);
+        let reads = |(_, job): &(&JobId, &Job)| job.spec.datasets.iter().any(|read| read == name);
         self.running.iter().find(reads).map(|(&id, _)| id)
     }
 
     /// Returns the job, for people, whose output becomes the dataset of this name.
     pub(super) fn that_keeps(&self, name: &str) -> Option<String> {
         let keeps = |keep: &Option<String>| keep.as_deref() == Some(name);
-        let running = self.running.iter().find(|(_, job)| keeps(&job.keep));
-        let waits = || self.waiting.iter().any(|submission| keeps(&submission.keep));
+        let running = self.running.iter().find(|(_, job)| keeps(&job.spec.keep));
+        let waits = || self.waiting.iter().any(|submission| keeps(&submission.spec.keep));
         match running {
             Some((id, _)) => Some(format!("job {}", id.0)),
             None => waits().then(|| "a job that waits for nodes".into()),
@@ -72,30 +85,28 @@ impl Jobs {
 
 #[derive(Debug)]
 struct Job {
-    client: ConnId,
-    app: String,
+    /// The client; `None` after a restart of the manager, until the client comes back.
+    client: Option<ConnId>,
+    /// The number that the job had first. It differs if the job has started again.
+    first: JobId,
+    spec: Spec,
     /// The nodes, by rank.
     parts: Vec<Part>,
-    cutter: Cutter,
-    /// The names of the datasets that the job reads.
-    reads: Vec<String>,
-    /// The name of the dataset that the output becomes.
-    keep: Option<String>,
+    /// The cutter of the input; `None` if a former process of the manager has cut it.
+    cutter: Option<Cutter>,
     phase: Phase,
     /// The time at which the job's nodes were told of it, and the time at which its present phase began.
     began: Instant,
     phase_began: Instant,
-    /// The time limit of the job.
-    limit: Option<Duration>,
-    /// The start of the present wait: for the nodes' acceptance, or for more input from the client.
+    /// The start of the present wait: for the nodes' acceptance, for more input from the client, or for the
+    /// client itself.
     waiting: Instant,
     /// True if the client's messages are received.
     reading: bool,
     /// The times when the first byte of input came and when the last was handed to the network.
     first_input: Option<Instant>,
     last_input: Option<Instant>,
-    /// The number of bytes of output on their way to the client.
-    output_in_flight: usize,
+    output: OutputFlow,
     /// The allowance of progress messages for all nodes of the job.
     progress: Rate,
 }
@@ -103,20 +114,21 @@ struct Job {
 #[derive(Debug)]
 struct Part {
     node: NodeId,
+    incarnation: Incarnation,
     accepted: bool,
     /// The node has reported that nothing of its part is left.
     over: bool,
     feed: Feed,
-    /// The lengths of the pieces of output that the node keeps.
-    kept: Vec<u64>,
+    /// The node's report, once it has done its part.
+    report: Option<KeptReport>,
     /// The allowance of progress messages for the node.
     progress: Rate,
 }
 
 impl Part {
-    fn new(node: NodeId, now: Instant) -> Self {
+    fn new((node, incarnation): (NodeId, Incarnation), now: Instant) -> Self {
         let progress = Rate::new(32, Duration::from_secs(2));
-        Self { node, accepted: false, over: false, feed: Feed::new(now), kept: Vec::new(), progress }
+        Self { node, incarnation, accepted: false, over: false, feed: Feed::new(now), report: None, progress }
     }
 }
 
@@ -137,6 +149,8 @@ enum Overdue {
     Nodes,
     /// The client, which sends no input.
     Client,
+    /// The client, which has not come back after a restart of the manager.
+    NoClient,
     /// The node with this rank, which accepts no input.
     Feed(usize),
     /// Nobody: the job has run for longer than its time limit, which is given here.
@@ -163,10 +177,11 @@ impl Job {
     /// Returns the time at which the job fails if the party that it waits for does nothing, and that party.
     /// Nodes that compute are bounded by their leases and by the job's limit.
     fn due(&self, timeout: Duration) -> Option<(Instant, Overdue)> {
-        let limit = self.limit.map(|limit| (self.began + limit, Overdue::Limit(limit)));
+        let limit = self.spec.limit.map(|limit| (self.began + limit, Overdue::Limit(limit)));
         let waiting = match self.phase {
             Phase::Starting => Some((self.waiting + timeout, Overdue::Nodes)),
             Phase::Loading => self.load_due(timeout),
+            Phase::Running if self.client.is_none() => Some((self.waiting + timeout, Overdue::NoClient)),
             Phase::Running => None,
         };
         limit.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -182,24 +197,36 @@ impl Core {
         if job.phase == Phase::Starting && job.parts.iter().all(|part| part.accepted) {
             job.enter(Phase::Loading, now);
             let (client, nodes) = (job.client, job.nodes());
-            self.tell_client(client, ToClient::Accepted { job: id, nodes });
+            if let Some(client) = client {
+                self.commit_to_client(client, ToClient::Accepted { job: id, nodes });
+            }
             self.end_input_if_all_sent(id);
         }
     }
 
-    /// Sends all live nodes of a job the same message. The message keeps its order with the job's input.
+    /// Sends all connected nodes of a job the same message, once all records are saved.
     fn tell_parts(&mut self, id: JobId, message: &ToNode) {
         let Some(job) = self.jobs.running.get(&id) else { return };
-        let conns = job.parts.iter().filter_map(|part| self.members.get(part.node)).map(|live| live.conn);
-        let send = |conn| super::Action::Send { conn, message: Message::ToNode(message.clone()) };
-        self.actions.extend(conns.map(send));
+        let live = |part: &Part| self.members.get(part.node)?.conn;
+        let conns: Vec<ConnId> = job.parts.iter().filter_map(live).collect();
+        for conn in conns {
+            self.commit(conn, Message::ToNode(message.clone()));
+        }
+    }
+
+    /// Saves the progress of a job.
+    fn save_job(&mut self, id: JobId, stage: Stage) {
+        let Some(job) = self.jobs.running.get(&id) else { return };
+        let nodes = job.parts.iter().map(|part| (part.node, part.incarnation)).collect();
+        let record = JobRecord { job: id, first: job.first, spec: job.spec.clone(), nodes, stage };
+        self.save(vec![super::Record::Job(Arc::new(record))]);
     }
 
     /// Returns the jobs for people, including those that are ending.
     pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
         let running = self.jobs.running.iter().map(|(&job, running)| JobStatus {
             job,
-            app: running.app.clone(),
+            app: running.spec.app.clone(),
             nodes: running.nodes(),
             phase: match running.phase {
                 Phase::Starting => JobPhase::Starting,
@@ -235,6 +262,7 @@ impl Core {
                     format!("did not accept the job in time: {}", self.members.labels(silent))
                 }
                 Overdue::Client => "the client sent no input".into(),
+                Overdue::NoClient => "its client has not come back".into(),
                 Overdue::Feed(rank) => {
                     let slow = job.parts.iter().skip(rank).take(1).map(|part| part.node);
                     format!("{} accepted no input for {} s", self.members.labels(slow), timeout.as_secs())
@@ -246,6 +274,7 @@ impl Core {
             self.fail_job(id, reason);
         }
         self.expire_ending();
+        self.expire_finished();
         self.start_waiting();
     }
 }

@@ -1,4 +1,7 @@
 //! The nodes' messages while a job runs, progress and output, on their way to its client.
+//!
+//! The node of rank 0 keeps its output until the client has acknowledged it. So the manager keeps none, and
+//! after a break of a connection the node sends the rest again.
 
 use super::super::{ConnId, Core};
 use super::Phase;
@@ -6,6 +9,22 @@ use proto::{JobId, NodeId, ToClient, ToManager, ToNode, printable};
 
 /// The maximum number of bytes of output in one message.
 const MAX_OUTPUT: usize = 64 << 10;
+
+/// The positions in a job's output.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OutputFlow {
+    /// The end of the output that was passed on to the present connection of the client.
+    passed: u64,
+    /// The end of the output that the client has.
+    taken: u64,
+}
+
+impl OutputFlow {
+    /// Returns the flow after the client has reported that it has `taken` bytes.
+    pub(super) const fn from(taken: u64) -> Self {
+        Self { passed: taken, taken }
+    }
+}
 
 impl Core {
     pub(in super::super) fn job_progress(
@@ -18,7 +37,7 @@ impl Core {
     ) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
-        let client = job.client;
+        let Some(client) = job.client else { return };
         // Progress is for people: messages that are too frequent for them are dropped.
         if job.part_mut(node).is_some_and(|part| part.progress.take(now, 1)) && job.progress.take(now, 1) {
             let end = phase.floor_char_boundary(ToManager::MAX_PHASE);
@@ -27,30 +46,54 @@ impl Core {
         }
     }
 
-    pub(in super::super) fn job_output(&mut self, node: NodeId, id: JobId, bytes: Vec<u8>) {
+    pub(in super::super) fn job_output(&mut self, node: NodeId, id: JobId, offset: u64, bytes: Vec<u8>) {
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
         let (client, rank) = (job.client, job.rank(node));
-        job.output_in_flight = job.output_in_flight.saturating_add(bytes.len());
+        let end = offset.saturating_add(bytes.len() as u64);
         let complaint = match rank {
             Some(0) if job.phase != Phase::Running => "sent output before it had all input",
             Some(0) if bytes.len() > MAX_OUTPUT => "sent too long a piece of output",
-            Some(0) if job.output_in_flight > ToManager::OUTPUT_WINDOW => {
+            // The node has sent this before it knew from where on the client wants it.
+            Some(0) if client.is_none() || offset != job.output.passed => return,
+            Some(0) if end - job.output.taken > ToManager::OUTPUT_WINDOW as u64 => {
                 "sent output without waiting for its window"
             }
-            Some(0) => return self.tell_client(client, ToClient::Output { bytes }),
+            Some(0) => {
+                job.output.passed = end;
+                return client.into_iter().for_each(|client| {
+                    self.tell_client(client, ToClient::Output { bytes: bytes.clone() });
+                });
+            }
             _ => "sent output, which only rank 0 may send",
         };
         let reason = format!("{} {complaint}", self.members.label(node));
         self.fail_job(id, reason);
     }
 
-    /// Handles the report that output for the client has been handed to the network.
-    pub(in super::super) fn output_sent(&mut self, conn: ConnId, bytes: usize) {
-        let Some((id, job)) = self.jobs.of_client(conn).filter(|_| bytes > 0) else { return };
-        job.output_in_flight = job.output_in_flight.saturating_sub(bytes);
+    /// Handles a client's acknowledgement of output.
+    pub(in super::super) fn output_taken(&mut self, conn: ConnId, bytes: u64) {
+        let Some((id, job)) = self.jobs.of_client(conn) else { return };
+        if bytes <= job.output.taken || bytes > job.output.passed {
+            return;
+        }
+        job.output.taken = bytes;
         let first = job.parts.first().map(|part| part.node);
-        if let Some(conn) = first.and_then(|node| self.members.get(node)).map(|live| live.conn) {
-            self.tell_node(conn, ToNode::JobOutputAck { job: id, bytes: bytes as u64 });
+        if let Some(conn) = first.and_then(|node| self.members.get(node)).and_then(|live| live.conn) {
+            self.tell_node(conn, ToNode::JobOutputAck { job: id, bytes });
+        }
+    }
+
+    /// Asks the node of rank 0 for the output that was not passed on to the client, if both are connected.
+    pub(super) fn ask_output(&mut self, id: JobId) {
+        let Some(job) = self.jobs.running.get_mut(&id) else { return };
+        if job.client.is_none() || job.phase != Phase::Running {
+            return;
+        }
+        let (OutputFlow { passed: offset, taken: bytes }, first) = (job.output, job.parts.first());
+        let live = first.filter(|part| !part.over).and_then(|part| self.members.get(part.node));
+        if let Some(conn) = live.and_then(|live| live.conn) {
+            self.commit_to_node(conn, ToNode::JobOutputAck { job: id, bytes });
+            self.commit_to_node(conn, ToNode::JobOutputFrom { job: id, offset });
         }
     }
 }

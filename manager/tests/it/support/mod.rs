@@ -18,6 +18,10 @@ pub(crate) struct Harness {
     /// The clients whose messages are not received.
     pub paused: BTreeSet<ConnId>,
     pub saved: Vec<Record>,
+    /// The number of those that are on the disk.
+    on_disk: usize,
+    /// The state that the manager has found.
+    found: Saved,
     pub log: Vec<String>,
     /// True if messages are handed to the network at once.
     pub prompt: bool,
@@ -33,7 +37,9 @@ impl Harness {
 
     pub(crate) fn with(config: Config, saved: Saved) -> Self {
         Self {
+            found: saved.clone(),
             core: Core::new(config, saved, VouchingSecret::from_bytes([7; 32])),
+            on_disk: 0,
             now: Instant::ZERO,
             sent: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -44,6 +50,44 @@ impl Harness {
             saves: true,
             next: 0,
         }
+    }
+
+    /// Returns the state that the store has: the records that it saved before the manager began, and those
+    /// of the manager.
+    pub(crate) fn restart(&self) -> Saved {
+        let mut saved = self.found.clone();
+        for record in self.found.reservation().iter().chain(&self.saved[..self.on_disk]) {
+            match record.clone() {
+                Record::Node(name, node) => saved.nodes.push((name, node)),
+                Record::Forget(name) => saved.nodes.retain(|(known, _)| *known != name),
+                Record::NextIncarnation(next) => saved.next_incarnation = next,
+                Record::NextJob(next) => saved.next_job = next,
+                Record::Epoch(epoch) => saved.epoch = epoch,
+                Record::Clock(time) => saved.clock = time,
+                Record::Secret(secret) => saved.secret = Some(secret),
+                Record::Member(member) => {
+                    saved.members.retain(|other| other.node != member.node);
+                    saved.members.push(*member);
+                }
+                Record::Left(node, incarnation) => {
+                    saved.members.retain(|member| member.node != node);
+                    saved.departures.push((node, incarnation));
+                }
+                Record::Settled(node, incarnation) => {
+                    saved.departures.retain(|ended| *ended != (node, incarnation));
+                }
+                Record::Name(name) => saved.names.push(name),
+                Record::Unname(name) => saved.names.retain(|known| known.name != name),
+                Record::Job(job) => {
+                    saved.jobs.retain(|other| other.job != job.job);
+                    saved.jobs.push((*job).clone());
+                }
+                Record::JobGone(job) => saved.jobs.retain(|other| other.job != job),
+                Record::Dataset(dataset) => saved.datasets.push(dataset),
+                Record::DatasetGone(name) => saved.datasets.retain(|known| known.name != name),
+            }
+        }
+        saved
     }
 
     pub(crate) fn event(&mut self, event: Event<'_>) {
@@ -72,12 +116,23 @@ impl Harness {
             }
         }
         for record in &saved {
+            self.on_disk += 1;
             self.event(Event::Saved { record });
         }
         if self.prompt {
             for (conn, bulk) in bulks.into_iter().filter(|(_, bulk)| *bulk > 0) {
                 self.event(Event::Sent { conn, bulk });
             }
+        }
+    }
+
+    /// Ends a time in which the disk saved nothing: it saves all that waits.
+    pub(crate) fn disk_works_again(&mut self) {
+        self.saves = true;
+        let waiting: Vec<Record> = self.saved[self.on_disk..].to_vec();
+        for record in &waiting {
+            self.on_disk += 1;
+            self.event(Event::Saved { record });
         }
     }
 
@@ -103,18 +158,25 @@ impl Harness {
         self.event(Event::Received { conn, bytes: &encode(message) });
     }
 
+    /// Reports the death of a node.
+    pub(crate) fn dies(&mut self, conn: ConnId) {
+        self.say(conn, &ToManager::LastWords { reason: "a test".into() });
+    }
+
     pub(crate) fn drop(&mut self, conn: ConnId) {
         self.event(Event::Closed { conn, reason: "connection lost" });
     }
 
-    /// Returns the messages that a node has been sent since the last call.
+    /// Returns the messages that a node has been sent since the last call, but for those by which it forgets
+    /// parts of jobs.
     pub(crate) fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
         let take = |message| match message {
             Message::ToNode(message) => message,
             Message::ToNodes(bytes) => decode(&bytes).unwrap(),
             Message::ToClient(message) => panic!("to a node: {message:?}"),
         };
-        self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
+        let heard = self.sent.remove(&conn).unwrap_or_default().into_iter().map(take);
+        heard.filter(|message| !matches!(message, ToNode::JobForget { .. })).collect()
     }
 
     /// Returns the messages that a client has been sent since the last call.
@@ -195,6 +257,7 @@ pub(crate) fn join(name: &str) -> Join {
         cpus: 1,
         apps: vec![lines()],
         boot: BootReport { stages: vec![("entry".into(), 10), ("joined".into(), 5000)] },
+        boot_id: 0,
     }
 }
 

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 /// Checks that each member was told of all other live members, and of no others.
 pub(crate) fn views(world: &World) {
+    let connected = world.nodes().map(|(_, node)| node);
     let all: BTreeMap<NodeId, Incarnation> =
-        world.nodes().map(|(_, node)| (node.id, node.incarnation)).collect();
+        connected.chain(world.silent.values()).map(|node| (node.id, node.incarnation)).collect();
     for (_, node) in world.nodes() {
         assert_eq!(node.others.len() + 1, all.len(), "{} knows all others", node.id);
         for (other, departed) in &node.others {
@@ -19,14 +20,22 @@ pub(crate) fn views(world: &World) {
 
 /// Returns the number of bytes of a job's input that its nodes received.
 fn got(world: &World, job: JobId) -> u64 {
-    let parts = world.nodes().filter_map(|(_, node)| node.job.as_ref());
+    let all = world.nodes().map(|(_, node)| node).chain(world.silent.values());
+    let parts = all.filter_map(|node| node.job.as_ref());
     parts.filter(|part| part.job == job).map(|part| part.got_bytes).sum()
+}
+
+/// Returns true if a job has ended or is about to start again: input that still comes for it is dropped.
+fn starts_again(world: &World, job: JobId) -> bool {
+    let parts = world.nodes().filter_map(|(_, node)| node.job.as_ref());
+    let silent = world.silent.values().filter_map(|node| node.job.as_ref());
+    parts.filter(|part| part.cancelled).chain(silent).any(|part| part.job == job)
 }
 
 /// Checks that the manager holds no more input of an obedient client than its window and one message.
 pub(crate) fn input_that_waits(world: &World) {
     for submission in world.clients().filter_map(|(_, client)| client.submission.as_ref()) {
-        let Some(job) = submission.job else { continue };
+        let Some(job) = submission.job.filter(|job| !starts_again(world, *job)) else { continue };
         let waits = submission.sent - got(world, job);
         assert!(waits <= JOB_WINDOW + PIECE, "{waits} bytes of input wait");
     }

@@ -24,7 +24,7 @@ pub(crate) fn behave(world: &mut World) {
     let clients: Vec<ConnId> = world.clients().map(|(conn, _)| conn).collect();
     for conn in clients {
         send_input(world, conn, PIECE);
-        hand_over(world, conn);
+        take_output(world, conn);
     }
     world.pass(STEP);
     world.tick();
@@ -68,10 +68,12 @@ pub(crate) fn credit(world: &mut World, conn: ConnId, job: JobId, bytes: u64) {
 }
 
 pub(crate) fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
+    let mut offset = 0;
     if let Some(part) = part_of(world, conn, job) {
+        offset = part.output as u64;
         (part.output, part.unacknowledged) = (part.output + len, part.unacknowledged + len);
     }
-    world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
+    world.say(conn, &ToManager::JobOutput { job, offset, bytes: vec![7; len] });
 }
 
 /// Reports the end of the node's part of a job, with any result.
@@ -86,22 +88,22 @@ pub(crate) fn send_input(world: &mut World, conn: ConnId, most: u64) {
     let Some(client) = world.client_of(conn) else { return };
     let paused = client.paused;
     let Some(submission) = client.submission.as_mut().filter(|s| s.job.is_some() && !paused) else { return };
+    let Some(job) = submission.job else { return };
     let len = most.min(submission.left.max(u64::from(most % 64 == 63)));
     submission.left = submission.left.saturating_sub(len);
     submission.sent += len;
     if len > 0 || most % 2 == 1 {
         let bytes = vec![b'\n'; usize::try_from(len).expect("a small number")];
-        world.say(conn, &FromClient::Input { bytes });
+        world.say(conn, &FromClient::Input { job, bytes });
     }
 }
 
-/// Reports that the data sent to the client has been handed to the network.
-pub(crate) fn hand_over(world: &mut World, conn: ConnId) {
-    let Some(client) = world.client_of(conn) else { return };
-    let bulk = std::mem::take(&mut client.unsent);
-    if bulk > 0 {
-        world.event(Event::Sent { conn, bulk });
-    }
+/// Acknowledges the output that the client has.
+pub(crate) fn take_output(world: &mut World, conn: ConnId) {
+    let Some(bytes) = world.client_of(conn).map(|client| client.taken).filter(|bytes| *bytes > 0) else {
+        return;
+    };
+    world.say(conn, &FromClient::OutputTaken { bytes });
 }
 
 fn behave_for(world: &mut World, time: Duration) {
@@ -114,7 +116,8 @@ fn behave_for(world: &mut World, time: Duration) {
 /// Makes all peers behave honestly: everything must end, and a new job must succeed.
 pub(crate) fn settle(world: &mut World) {
     behave_for(world, LEASE * 2);
-    assert!(world.nodes().all(|(_, node)| !node.mute), "the silent nodes were declared dead");
+    let silent = world.nodes().any(|(_, node)| node.mute) || !world.silent.is_empty();
+    assert!(!silent, "the silent nodes were declared dead");
     assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "new connections have timed out");
     // Endless input has no end, so its client gives up.
     let endless = |s: &Submission| s.left > 10_000_000;
@@ -134,14 +137,13 @@ pub(crate) fn settle(world: &mut World) {
     world.join(join(24));
     world.join(join(25));
     let (client, done) = (world.client(), world.report.done);
-    let submission = Submission { job: None, left: 300_000, sent: 0 };
-    world.client_of(client).expect("a client").submission = Some(submission);
+    world.client_of(client).expect("a client").submission = Some(Submission::new(300_000));
     world.say(client, &submit(0, vec![], &[300_000], None));
     behave_for(world, ANSWER_TIMEOUT);
     assert_eq!(world.report.done, done + 1, "a job on all nodes is done");
     // A job in progress when the manager stops fails, and none remains.
     let client = world.client();
-    world.client_of(client).expect("a client").submission = Some(Submission { job: None, left: 1, sent: 0 });
+    world.client_of(client).expect("a client").submission = Some(Submission::new(1));
     world.say(client, &submit(0, vec![], &[1], None));
     world.event(Event::Stop);
     assert!(!world.peers.contains_key(&client));

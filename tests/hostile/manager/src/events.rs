@@ -6,8 +6,8 @@ use crate::peers::{RUDE, Submission, join, submit};
 use crate::world::{PIECE, World};
 use manager::core::{ConnId, Event};
 use proto::{
-    BootImage, FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, PowerAction, ToManager,
-    ToNode,
+    BootImage, FromClient, Hello, Incarnation, JobId, JobReport, Join, NameError, NodeId, PROTOCOL_VERSION,
+    PowerAction, ToManager, ToNode,
 };
 use std::time::Duration;
 
@@ -25,7 +25,13 @@ pub(crate) fn happen(choice: u8, input: &mut Input, world: &mut World) {
 }
 
 fn connect(input: &mut Input, world: &mut World) {
-    match input.below(10) {
+    match input.below(11) {
+        10 => {
+            let conn = world.open();
+            let version = PROTOCOL_VERSION - u16::from(input.byte() % 2);
+            world.say(conn, &Hello::Unfit { version, name: RUDE.into(), reason: RUDE.into() });
+            assert!(!world.has(conn), "the manager ends the connection");
+        }
         0..=4 => {
             let letter = input.below(20) as u8;
             world.join(join(letter));
@@ -96,10 +102,8 @@ pub(crate) fn beat(world: &mut World, conn: ConnId) {
     if let Some(node) = world.node(conn) {
         node.beat = hearing;
         world.say(conn, &ToManager::Heartbeat { seq: now.as_nanos() });
-        assert_eq!(
-            world.heard_by(conn),
-            Some(&ToNode::HeartbeatAck { seq: now.as_nanos(), time: now.as_nanos() })
-        );
+        let answer = world.heard_by(conn);
+        assert!(matches!(answer, Some(ToNode::HeartbeatAck { seq, .. }) if *seq == now.as_nanos()));
     }
 }
 
@@ -136,6 +140,7 @@ fn node_says(input: &mut Input, world: &mut World) {
         6 => world.say(conn, &ToManager::MemoryFree { bytes: u64::from(input.byte()) << 50 }),
         7 => {
             world.say(conn, &ToManager::FormerEnd { reason: RUDE.into() });
+            world.say(conn, &ToManager::HardwareReport { lines: RUDE.into() });
             world.say(conn, &ToManager::AskMemoryFree { request });
         }
         8 => world.say(conn, &ToManager::Leave),
@@ -179,11 +184,13 @@ fn name(input: &mut Input, world: &mut World, conn: ConnId) {
     let Some(id) = world.node(conn).map(|node| node.id) else { return };
     let (what, name) = (input.below(4), input.below(6).to_string());
     let owner = world.names.get(&name).copied();
+    world.last_request += 1;
+    let number = world.last_request;
     let (request, expected) = match what {
         0 | 1 => {
             world.names.entry(name.clone()).or_insert(id);
             let bound = owner.map_or(Ok((id, vec![])), |_| Err(NameError::Taken));
-            (ToManager::NameBind { request: 1, name, value: vec![1] }, bound)
+            (ToManager::NameBind { request: number, name, value: vec![1] }, bound)
         }
         2 => {
             let freed = match owner {
@@ -194,15 +201,16 @@ fn name(input: &mut Input, world: &mut World, conn: ConnId) {
                     Ok((id, vec![]))
                 }
             };
-            (ToManager::NameUnbind { request: 1, name }, freed)
+            (ToManager::NameUnbind { request: number, name }, freed)
         }
         _ => {
             let found = owner.map(|owner| (owner, vec![1])).ok_or(NameError::NotFound);
-            (ToManager::NameLookup { request: 1, name }, found)
+            (ToManager::NameLookup { request: number, name }, found)
         }
     };
     world.say(conn, &request);
-    let Some(ToNode::Name { request: 1, result }) = world.heard_by(conn) else {
+    let answer = world.heard_by(conn);
+    let Some(ToNode::Name { result, .. }) = answer.filter(|answer| answers(answer, number)) else {
         panic!("no answer to {request:?}");
     };
     let mut result = result.clone();
@@ -213,6 +221,11 @@ fn name(input: &mut Input, world: &mut World, conn: ConnId) {
         value.clear();
     }
     assert_eq!(result, expected);
+}
+
+/// Returns true for the answer to a request about names.
+fn answers(answer: &ToNode, number: u32) -> bool {
+    matches!(answer, ToNode::Name { request, .. } if *request == number)
 }
 
 /// Sends a node's message about its own job or about another one.
@@ -259,7 +272,7 @@ fn client_says(input: &mut Input, world: &mut World) {
         9 => world.say(conn, &FromClient::Jobs),
         10 => world.say(conn, &FromClient::Cancel { job: JobId(input.below(20) as u64) }),
         11 => world.drop(conn),
-        12 => end::hand_over(world, conn),
+        12 => end::take_output(world, conn),
         13 => world.say(conn, &FromClient::Datasets),
         14 => world.say(conn, &FromClient::DropDataset { name: dataset(input) }),
         _ if input.byte() < 16 => world.say(conn, &FromClient::Shutdown),
@@ -284,7 +297,7 @@ fn submission(input: &mut Input, world: &mut World, conn: ConnId) {
     let left = lens.iter().fold(0u64, |sum, len| sum.saturating_add(*len));
     let Some(client) = world.client_of(conn) else { return };
     if client.submission.is_none() {
-        client.submission = Some(Submission { job: None, left, sent: 0 });
+        client.submission = Some(Submission::new(left));
     }
     let mut wish = submit(nodes, on, &lens, limit);
     if let FromClient::Submit { datasets, keep, .. } = &mut wish

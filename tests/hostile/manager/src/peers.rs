@@ -70,17 +70,26 @@ pub(crate) struct Client {
     pub waits: bool,
     /// True while the manager has asked for no further events.
     pub paused: bool,
-    /// Bytes of output that were handed to the network and not reported to the core.
-    pub unsent: usize,
+    /// The number of bytes of output that the client has.
+    pub taken: u64,
 }
 
 /// A submission in progress.
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub job: Option<JobId>,
+    /// The length of the input in bytes.
+    pub total: u64,
     /// The bytes of input that are left, and that were sent.
     pub left: u64,
     pub sent: u64,
+}
+
+impl Submission {
+    /// Returns a submission with `total` bytes of input.
+    pub(crate) const fn new(total: u64) -> Self {
+        Self { job: None, total, left: total, sent: 0 }
+    }
 }
 
 /// Text that must not reach a terminal.
@@ -114,6 +123,7 @@ pub(crate) fn join(letter: u8) -> Join {
             about: "for tests".into(),
             cut: CutRule::after(|b| b == b'\n'),
         }],
+        boot_id: 0,
         boot: BootReport { stages: vec![("entry".into(), 10)] },
     }
 }

@@ -10,7 +10,7 @@ use proto::{
     DatasetStatus, Hello, Incarnation, JobId, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode,
     VouchingSecret, Welcome,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
@@ -29,10 +29,14 @@ pub(crate) struct World {
     /// The content of the manager's disk.
     disk: Saved,
     pub now: Instant,
+    /// The time at which the present process of the manager has started.
+    born: Instant,
     /// The time of the last tick, and the time up to then in which the manager was able to hear.
     ticked: Instant,
     heard_until_tick: Duration,
     pub peers: BTreeMap<ConnId, Peer>,
+    /// The members without a connection. They do not resume.
+    pub silent: BTreeMap<NodeId, Node>,
     /// The names of the nodes that asked to join, by connection.
     joining: BTreeMap<ConnId, String>,
     /// The node that has bound each name.
@@ -45,10 +49,11 @@ pub(crate) struct World {
     /// The highest number of a job so far, and the highest one before the manager's last restart.
     last_job: JobId,
     last_job_before: JobId,
-    /// The number of the last binding of a name.
+    /// The number of the last binding of a name, and that of the last request of a node.
     pub last_binding: u64,
+    pub last_request: u32,
     /// Records to be saved.
-    unsaved: Vec<Record>,
+    unsaved: VecDeque<Record>,
     last_conn: u64,
     most_peers: u64,
     /// Messages that the last event caused.
@@ -63,9 +68,11 @@ impl World {
             core: start(&mut disk),
             disk,
             now: Instant::ZERO,
+            born: Instant::ZERO,
             ticked: Instant::ZERO,
             heard_until_tick: Duration::ZERO,
             peers: BTreeMap::new(),
+            silent: BTreeMap::new(),
             joining: BTreeMap::new(),
             names: BTreeMap::new(),
             dead: BTreeMap::new(),
@@ -74,7 +81,8 @@ impl World {
             last_job: JobId(0),
             last_job_before: JobId(0),
             last_binding: 0,
-            unsaved: Vec::new(),
+            last_request: 0,
+            unsaved: VecDeque::new(),
             last_conn: 0,
             most_peers: 0,
             heard: Vec::new(),
@@ -87,8 +95,17 @@ impl World {
     }
 
     pub(crate) fn tick(&mut self) {
-        (self.heard_until_tick, self.ticked) = (self.hearing(), self.now);
+        self.tick_is_over();
         self.event(Event::Tick);
+    }
+
+    fn tick_is_over(&mut self) {
+        (self.heard_until_tick, self.ticked) = (self.hearing(), self.now);
+    }
+
+    /// Returns the time of the manager's clock.
+    pub(crate) fn clock(&self) -> Instant {
+        Instant::ZERO + (self.now - self.born)
     }
 
     /// Returns the sum of the times in which the manager was able to hear. The manager is deaf while it is
@@ -97,13 +114,18 @@ impl World {
         self.heard_until_tick + (self.now - self.ticked).min(HEARS)
     }
 
-    /// The manager dies and starts again with the content of its disk. All connections have ended.
+    /// The manager dies and starts again with the content of its disk. All connections have ended, and the
+    /// members have one lease from now on.
     pub(crate) fn restart(&mut self) {
+        self.born = self.now;
+        self.tick_is_over();
         self.core = start(&mut self.disk);
-        self.peers.clear();
+        for peer in std::mem::take(&mut self.peers).into_values() {
+            self.falls_silent(peer);
+        }
+        let beat = self.hearing();
+        self.silent.values_mut().for_each(|node| node.beat = beat);
         self.joining.clear();
-        self.names.clear();
-        self.dead.clear();
         self.last_job_before = self.last_job;
         self.report.restarts += 1;
     }
@@ -114,6 +136,11 @@ impl World {
         self.peers.insert(conn, Peer::New);
         self.event(Event::Opened { conn, peer: "somewhere" });
         conn
+    }
+
+    /// Returns true if a connection goes on.
+    pub(crate) fn has(&self, conn: ConnId) -> bool {
+        self.peers.contains_key(&conn)
     }
 
     pub(crate) fn join(&mut self, join: Join) {
@@ -131,7 +158,7 @@ impl World {
     /// Breaks a connection.
     pub(crate) fn drop(&mut self, conn: ConnId) {
         if let Some(peer) = self.peers.remove(&conn) {
-            self.ended(&peer);
+            self.falls_silent(peer);
             self.event(Event::Closed { conn, reason: "connection lost" });
         }
     }
@@ -143,15 +170,15 @@ impl World {
     pub(crate) fn event(&mut self, event: Event<'_>) {
         self.heard.clear();
         self.report.events += 1;
-        self.most_peers = self.most_peers.max(self.peers.len() as u64);
-        for action in self.core.handle(self.now, event) {
+        self.most_peers = self.most_peers.max((self.peers.len() + self.silent.len()) as u64);
+        for action in self.core.handle(self.clock(), event) {
             self.report.actions += 1;
             self.act(action);
         }
         // The disk is quick: each record is saved at once.
-        while let Some(record) = self.unsaved.pop() {
+        while let Some(record) = self.unsaved.pop_front() {
             keep(&mut self.disk, &record);
-            for action in self.core.handle(self.now, Event::Saved { record: &record }) {
+            for action in self.core.handle(self.clock(), Event::Saved { record: &record }) {
                 self.act(action);
             }
         }
@@ -191,7 +218,9 @@ impl World {
                 if let Peer::Client(client) = &peer {
                     assert!(client.submission.is_none(), "a submission without an end");
                 }
-                self.ended(&peer);
+                if let Peer::Node(node) = &peer {
+                    self.ended(node);
+                }
             }
             Action::Reading { conn, on } => match self.peers.get_mut(&conn) {
                 Some(Peer::Client(client)) => {
@@ -201,15 +230,29 @@ impl World {
                 // The client has disconnected in this event.
                 peer => assert!(peer.is_none() && on),
             },
-            Action::Save(record) => self.unsaved.push(record),
+            Action::Save(record) => {
+                if let Record::Left(id, incarnation) = record
+                    && self.silent.get(&id).is_some_and(|node| node.incarnation == incarnation)
+                    && let Some(node) = self.silent.remove(&id)
+                {
+                    self.ended(&node);
+                }
+                self.unsaved.push_back(record);
+            }
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
     }
 
-    fn ended(&mut self, peer: &Peer) {
+    /// Notes the death of a member.
+    fn ended(&mut self, node: &Node) {
+        self.names.retain(|_, owner| *owner != node.id);
+        self.dead.insert((node.id, node.incarnation), node.beat);
+    }
+
+    /// Notes the end of a connection, which ends no membership.
+    fn falls_silent(&mut self, peer: Peer) {
         if let Peer::Node(node) = peer {
-            self.names.retain(|_, owner| *owner != node.id);
-            self.dead.insert((node.id, node.incarnation), node.beat);
+            self.silent.insert(node.id, *node);
         }
     }
 
@@ -276,6 +319,7 @@ impl World {
             | ToNode::Name { .. }
             | ToNode::MemoryFree { .. }
             | ToNode::Voucher { .. }
+            | ToNode::JobForget { .. }
             | ToNode::DropDataset { .. } => {}
             job => self.part_heard(conn, job),
         }
@@ -288,7 +332,9 @@ impl World {
     }
 
     fn welcome(&mut self, conn: ConnId, welcome: &Welcome) {
-        assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one incarnation at a time");
+        let lives = self.silent.contains_key(&welcome.node);
+        let lives = lives || self.nodes().any(|(_, node)| node.id == welcome.node);
+        assert!(!lives, "one incarnation at a time");
         assert!(welcome.incarnation > self.last_incarnation, "a later incarnation has a higher number");
         self.last_incarnation = welcome.incarnation;
         self.report.joins += 1;
@@ -365,7 +411,9 @@ impl World {
             ToNode::JobOutputAck { job, bytes } => {
                 assert_eq!(part.job, job);
                 let bytes = usize::try_from(bytes).expect("a small number");
-                part.unacknowledged = part.unacknowledged.checked_sub(bytes).expect("no more than it gave");
+                let left = part.output.checked_sub(bytes).expect("no more than it gave");
+                assert!(left < part.unacknowledged, "each acknowledgement tells of more output");
+                part.unacknowledged = left;
             }
             ToNode::JobCancel { job, reason } => {
                 assert!(part.job == job && !part.cancelled && !part.over && proto::is_printable(&reason));
@@ -386,7 +434,8 @@ impl World {
             self.failed.insert(conn);
         }
         if let ToClient::Datasets(datasets) = &message {
-            let here = |id: &NodeId| self.nodes().any(|(_, node)| node.id == *id);
+            let here =
+                |id: &NodeId| self.silent.contains_key(id) || self.nodes().any(|(_, node)| node.id == *id);
             let whole = |dataset: &DatasetStatus| dataset.nodes.iter().all(here);
             assert!(datasets.iter().all(whole), "a dataset outlives a node: {datasets:?}");
             assert!(datasets.is_sorted_by_key(|dataset| dataset.name.clone()));
@@ -396,10 +445,13 @@ impl World {
             ToClient::Accepted { job, nodes } => {
                 assert!(!nodes.is_empty());
                 let submission = client.submission.as_mut().expect("a submission");
-                assert_eq!(submission.job.replace(job), None, "accepted once");
+                let former = submission.job.replace(job);
+                assert!(former.is_none_or(|former| former < job), "accepted again under another number");
+                // What came of the job before is void.
+                (submission.left, submission.sent, client.taken) = (submission.total, 0, 0);
             }
             ToClient::Progress { phase, .. } => assert!(proto::is_printable(&phase) && phase.len() <= 32),
-            ToClient::Output { bytes } => client.unsent += bytes.len(),
+            ToClient::Output { bytes } => client.taken += bytes.len() as u64,
             ToClient::Report { report, .. } => assert_eq!(report.check(), Ok(())),
             ToClient::Done { .. } => {
                 if client.submission.take().is_some() {
@@ -453,5 +505,34 @@ fn keep(disk: &mut Saved, record: &Record) {
         Record::Forget(name) => disk.nodes.retain(|(known, _)| known != name),
         Record::NextIncarnation(next) => disk.next_incarnation = *next,
         Record::NextJob(next) => disk.next_job = *next,
+        Record::Epoch(epoch) => disk.epoch = *epoch,
+        Record::Clock(time) => disk.clock = *time,
+        Record::Secret(secret) => disk.secret = Some(secret.clone()),
+        Record::Member(member) => {
+            disk.members.retain(|known| known.node != member.node);
+            disk.members.push((**member).clone());
+        }
+        Record::Left(node, incarnation) => {
+            disk.members.retain(|known| known.node != *node);
+            disk.departures.push((*node, *incarnation));
+        }
+        Record::Settled(node, incarnation) => {
+            disk.departures.retain(|departed| *departed != (*node, *incarnation));
+        }
+        Record::Name(name) => {
+            disk.names.retain(|known| known.name != name.name);
+            disk.names.push(name.clone());
+        }
+        Record::Unname(name) => disk.names.retain(|known| known.name != *name),
+        Record::Job(job) => {
+            disk.jobs.retain(|known| known.job != job.job);
+            disk.jobs.push((**job).clone());
+        }
+        Record::JobGone(job) => disk.jobs.retain(|known| known.job != *job),
+        Record::Dataset(dataset) => {
+            disk.datasets.retain(|known| known.name != dataset.name);
+            disk.datasets.push(dataset.clone());
+        }
+        Record::DatasetGone(name) => disk.datasets.retain(|known| known.name != *name),
     }
 }

@@ -5,6 +5,9 @@ use manager::core::{ConnId, Message, Record, Saved};
 use proto::{Attempt, Hello, Incarnation, NodeId, ToManager, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A member's request, with its number.
+type Request = ((NodeId, Incarnation), u32);
+
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// The names in the store before the records of `submitted`.
@@ -21,9 +24,16 @@ pub(super) struct Ledger {
     /// The nodes that wait for an answer, with their names if they keep an id; and the bindings that do.
     joining: BTreeMap<ConnId, Option<String>>,
     binding: BTreeSet<(ConnId, u32)>,
+    /// All requests of members to bind a name, each with true if it has come again: its first answer may have
+    /// been lost, and the next one gives the same number.
+    asked: BTreeMap<Request, bool>,
+    /// The numbers of the bindings, each with its request.
+    bindings: BTreeMap<u64, Request>,
     /// The members, by connection, and the vouchers that they were given.
     members: BTreeMap<ConnId, (NodeId, Incarnation)>,
     vouchers: BTreeSet<((NodeId, Incarnation), NodeId, u64)>,
+    /// The incarnations whose end some member was told.
+    dead: BTreeSet<(NodeId, Incarnation)>,
     violation: Option<String>,
 }
 
@@ -31,7 +41,7 @@ fn apply(names: &mut BTreeMap<String, NodeId>, record: &Record) {
     match record {
         Record::Node(name, node) => drop(names.insert(name.clone(), *node)),
         Record::Forget(name) => drop(names.remove(name)),
-        Record::NextIncarnation(_) | Record::NextJob(_) => {}
+        _ => {}
     }
 }
 
@@ -83,7 +93,7 @@ impl Ledger {
             match *record {
                 Record::NextIncarnation(next) => self.least[0] = self.least[0].max(next),
                 Record::NextJob(next) => self.least[1] = self.least[1].max(next),
-                Record::Node(..) | Record::Forget(_) => {}
+                _ => {}
             }
         }
         self.saved += count;
@@ -92,16 +102,29 @@ impl Ledger {
     /// Notes a message of a node or a client that is about to be handled.
     pub(super) fn hears(&mut self, conn: ConnId, member: bool, bytes: &[u8]) {
         if !member {
+            if let Ok(Hello::Resume(resume)) = proto::decode(bytes) {
+                self.members.insert(conn, (resume.node, resume.incarnation));
+            }
             if let Ok(Hello::Node(join)) = proto::decode(bytes) {
                 self.joining.insert(conn, join.keep_id.then_some(join.name));
             }
         } else if let Ok(ToManager::NameBind { request, .. }) = proto::decode(bytes) {
             self.binding.insert((conn, request));
+            if let Some(&member) = self.members.get(&conn) {
+                let again = self.asked.contains_key(&(member, request));
+                self.asked.insert((member, request), again);
+            }
         }
     }
 
     /// Checks an answer of the manager.
     pub(super) fn says(&mut self, conn: ConnId, message: &Message) {
+        let shared = match message {
+            Message::ToNodes(bytes) => proto::decode(bytes).ok().map(Message::ToNode),
+            _ => None,
+        };
+        let message = shared.as_ref().unwrap_or(message);
+        self.kills_or_revives(conn, message);
         match message {
             Message::ToNode(ToNode::Welcome(welcome)) => {
                 self.given(0, welcome.incarnation.0);
@@ -115,7 +138,7 @@ impl Ledger {
                     && let Ok((_, number)) = result
                     && let Some(number) = number.first_chunk()
                 {
-                    self.given(0, u64::from_le_bytes(*number));
+                    self.bound(conn, *request, u64::from_le_bytes(*number));
                 }
             }
             Message::ToNode(ToNode::JobStart(start)) if self.jobs.insert(start.job.0) => {
@@ -130,6 +153,27 @@ impl Ledger {
         }
     }
 
+    /// Checks that an incarnation that was declared dead stays dead.
+    fn kills_or_revives(&mut self, conn: ConnId, message: &Message) {
+        let revived = match message {
+            Message::ToNode(ToNode::Left { node, incarnation, .. }) => {
+                self.dead.insert((*node, *incarnation));
+                None
+            }
+            Message::ToNode(ToNode::Joined(member)) => Some((member.node, member.incarnation)),
+            Message::ToNode(
+                ToNode::Resumed(_)
+                | ToNode::HeartbeatAck { .. }
+                | ToNode::Voucher { .. }
+                | ToNode::JobStart(_),
+            ) => self.members.get(&conn).copied(),
+            _ => None,
+        };
+        if let Some(member) = revived.filter(|member| self.dead.contains(member)) {
+            self.violated(format!("{member:?} was declared dead, and is told {message:?}"));
+        }
+    }
+
     /// Returns true if a manager has given the voucher for an attempt.
     pub(super) fn has_vouched(&self, attempt: &Attempt) -> bool {
         self.vouchers.contains(&(attempt.requester, attempt.responder.0, attempt.stamp))
@@ -139,6 +183,21 @@ impl Ledger {
         let last = std::mem::replace(&mut self.last[which], number);
         if number <= last {
             self.violated(format!("the number {number} was given after {last}"));
+        }
+    }
+
+    /// Checks the number of a binding.
+    fn bound(&mut self, conn: ConnId, request: u32, number: u64) {
+        let Some(&member) = self.members.get(&conn) else {
+            return self.violated(format!("a binding was given to {conn:?}, which is no member"));
+        };
+        let request = (member, request);
+        let former = *self.bindings.entry(number).or_insert(request);
+        if former != request {
+            self.violated(format!("the number {number} was given to {former:?} and {request:?}"));
+        }
+        if self.asked.get(&request) != Some(&true) {
+            self.given(0, number);
         }
     }
 

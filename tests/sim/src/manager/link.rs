@@ -4,9 +4,9 @@ use super::SimManager;
 use lite::testing::Device;
 use manager::core::ConnId;
 use platform::{ControlLink, Instant, LinkDown};
-use proto::{ToManager, ToNode};
+use proto::{Hello, PROTOCOL_VERSION, Resume, Resumed, ToManager, ToNode, Welcome};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// One end of a connection to the manager: that of a node or of a client.
@@ -50,79 +50,182 @@ impl Socket {
     }
 }
 
-#[derive(Default)]
-struct Beats {
+/// The pause before another attempt to resume.
+const AGAIN: Duration = Duration::from_millis(100);
+/// The time for which a node waits for the answer to its wish to resume.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The connection of a node, or the lack of one.
+enum Line {
+    Up(Socket),
+    /// The node tries to resume at this time.
+    Down(Instant),
+    /// The node has asked to resume, at this time.
+    Asking(Socket, Instant),
+}
+
+struct State {
+    line: Line,
+    /// The task that waits for messages, and those that wait for a connection to send.
+    waker: Option<Waker>,
+    senders: Vec<Waker>,
     /// The times at which the unacknowledged heartbeats were sent, the oldest first, with their numbers.
     sent: Vec<(u64, Instant)>,
     until: Instant,
     /// The time at which the next heartbeat is due.
     due: Instant,
     next: u64,
+    resume: Resume,
 }
 
-/// A node's connection.
+/// A node's link to the manager, over one connection after the other.
 pub(crate) struct Link {
-    socket: Socket,
+    manager: Arc<SimManager>,
     lease: Duration,
-    beats: Mutex<Beats>,
+    state: Mutex<State>,
 }
 
-/// The sender of a node's heartbeats.
+/// The sender of a node's heartbeats, which also connects again.
 pub(crate) struct Heart(pub(crate) Arc<Link>);
 
 impl Link {
-    /// Makes the connection of a node that has sent its hello at `said`, by its own clock.
-    pub(crate) fn new(socket: Socket, lease: Duration, said: Instant) -> Arc<Self> {
-        let beats = Beats { until: said + lease, due: said + lease / 4, ..Beats::default() };
-        Arc::new(Self { socket, lease, beats: Mutex::new(beats) })
+    /// Makes the link of a node that has sent its hello at `said`, by its own clock.
+    pub(crate) fn new(socket: Socket, welcome: &Welcome, said: Instant) -> Arc<Self> {
+        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let Welcome { node, incarnation, epoch, .. } = *welcome;
+        let secret = welcome.secret.clone();
+        let manager = socket.manager.clone();
+        let state = State {
+            line: Line::Up(socket),
+            waker: None,
+            senders: Vec::new(),
+            sent: Vec::new(),
+            until: said + lease,
+            due: said + lease / 4,
+            next: 0,
+            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+        };
+        Arc::new(Self { manager, lease, state: Mutex::new(state) })
     }
 
-    fn beats(&self) -> MutexGuard<'_, Beats> {
-        self.beats.lock().expect("no panic under the lock")
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the lock")
+    }
+}
+
+impl State {
+    fn fall(&mut self, now: Instant) {
+        self.line = Line::Down(now + AGAIN);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 }
 
 impl Device for Heart {
     fn poll(&self, now: Instant) -> bool {
-        let seq = {
-            let mut beats = self.0.beats();
-            if now < beats.due {
-                return false;
+        let mut state = self.0.state();
+        match &state.line {
+            Line::Up(socket) if state.due <= now => {
+                let (socket, seq) = (socket.clone(), state.next);
+                state.next += 1;
+                state.due = now + self.0.lease / 4;
+                state.sent.push((seq, now));
+                drop(state);
+                socket.send(&proto::encode(&ToManager::Heartbeat { seq }))
             }
-            let seq = beats.next;
-            beats.next += 1;
-            beats.due = now + self.0.lease / 4;
-            beats.sent.push((seq, now));
-            seq
-        };
-        self.0.socket.send(&proto::encode(&ToManager::Heartbeat { seq }))
+            Line::Down(at) if *at <= now => {
+                let Some(socket) = self.0.manager.connect() else {
+                    state.line = Line::Down(now + AGAIN);
+                    return true;
+                };
+                self.0.manager.joined(&socket, state.resume.node);
+                socket.send(&proto::encode(&Hello::Resume(state.resume.clone())));
+                state.line = Line::Asking(socket, now);
+                if let Some(waker) = state.waker.take() {
+                    waker.wake();
+                }
+                true
+            }
+            Line::Asking(socket, said) if *said + ANSWER <= now => {
+                socket.close();
+                state.fall(now);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        Some(self.0.beats().due)
+        let state = self.0.state();
+        Some(match &state.line {
+            Line::Up(_) => state.due,
+            Line::Down(at) => *at,
+            Line::Asking(_, said) => *said + ANSWER,
+        })
     }
 }
 
 impl ControlLink for Link {
-    fn poll_send(&self, _: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        let sent = self.socket.send(message);
-        Poll::Ready(if sent { Ok(()) } else { Err(LinkDown) })
+    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        let mut state = self.state();
+        match &state.line {
+            // A message to a connection that has ended is lost, as in the buffers of a machine.
+            Line::Up(socket) => {
+                socket.send(message);
+                Poll::Ready(Ok(()))
+            }
+            _ => {
+                state.senders.push(cx.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
-        let received = self.socket.poll_recv(cx);
-        if let Poll::Ready(Ok(message)) = &received
-            && let Ok(ToNode::HeartbeatAck { seq, .. }) = proto::decode(message)
-        {
-            let mut beats = self.beats();
-            let at = beats.sent.iter().find(|(n, _)| *n == seq).map(|(_, at)| *at);
-            beats.sent.retain(|(n, _)| *n > seq);
-            beats.until = at.expect("it was sent") + self.lease;
+        let mut state = self.state();
+        let (socket, said) = match &state.line {
+            Line::Up(socket) => (socket.clone(), None),
+            Line::Asking(socket, said) => (socket.clone(), Some(*said)),
+            Line::Down(_) => {
+                state.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        };
+        state.waker = Some(cx.waker().clone());
+        let message = match socket.poll_recv(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(message)) => message,
+            Poll::Ready(Err(_)) => {
+                // The heart knows the time, and tries at once.
+                state.line = Line::Down(Instant::ZERO);
+                return Poll::Pending;
+            }
+        };
+        match proto::decode(&message) {
+            Ok(ToNode::HeartbeatAck { seq, .. }) => {
+                let at = state.sent.iter().find(|(n, _)| *n == seq).map(|(_, at)| *at);
+                state.sent.retain(|(n, _)| *n > seq);
+                if let Some(at) = at {
+                    state.until = state.until.max(at + self.lease);
+                }
+            }
+            Ok(ToNode::Resumed(Resumed { epoch, .. })) => {
+                if let Some(said) = said {
+                    state.until = state.until.max(said + self.lease);
+                    state.due = said + self.lease / 4;
+                }
+                state.sent.clear();
+                state.resume.epoch = epoch;
+                state.line = Line::Up(socket);
+                state.senders.drain(..).for_each(Waker::wake);
+            }
+            _ => {}
         }
-        received
+        Poll::Ready(Ok(message))
     }
 
     fn lease_until(&self) -> Instant {
-        self.beats().until
+        self.state().until
     }
 }

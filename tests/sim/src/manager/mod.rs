@@ -23,7 +23,7 @@ use manager::core::{Config, ConnId, Saved};
 use network::{Item, Network};
 use platform::{Instant, LinkDown};
 use process::{Incoming, Process, Surroundings};
-use proto::{Attempt, NodeId};
+use proto::{Attempt, NodeId, ToManager};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -258,6 +258,15 @@ impl SimManager {
         let mut state = self.lock();
         let now = self.now();
         state.network.release_all(now);
+    }
+
+    /// Tells the manager that a node has died, as the last words of a kernel do.
+    pub fn dies(&self, node: NodeId) {
+        let mut state = self.lock();
+        let now = self.now();
+        let Some(conn) = state.conns.get(&node).and_then(|conns| conns.last()).copied() else { return };
+        let words = proto::encode(&ToManager::LastWords { reason: "connection lost".into() });
+        state.network.send(now, conn, Direction::ToManager, Item::Data(words));
     }
 
     /// Breaks the connection of a node. Both ends are told, and all messages in transit are lost.

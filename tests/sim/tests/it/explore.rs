@@ -33,7 +33,8 @@ fn the_same_scenario_gives_the_same_run() {
     let mut crashes = 0;
     for seed in 1..41 {
         let scenario = Scenario { nodes: 5, nics: Nics::default(), seed, steps: 20 };
-        let run = || explore(&scenario).map_err(|failure| failure.violation).unwrap();
+        let run =
+            || explore(&scenario).unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.violation));
         let first = run();
         assert_eq!(run(), first);
         let died = |(kind, _): &&(&str, u64)| kind.starts_with("the manager's") && kind.ends_with("dies");

@@ -242,7 +242,7 @@ fn a_set_up_of_a_former_incarnation_is_refused() {
         let frames = c.wire.datagrams();
         accepted(&c, 2);
         c.host(restarted).kill();
-        c.manager.sever(NodeId(restarted as u16));
+        c.manager.dies(NodeId(restarted as u16));
         c.begin_join(Some(restarted));
         let limit = c.world.now() + LIMIT;
         let node = loop {

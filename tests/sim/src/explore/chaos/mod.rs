@@ -224,7 +224,7 @@ impl Chaos {
             }
             Kind::Death => return self.death(cluster, check, node),
             Kind::Break if self.members(cluster) > SURVIVORS => {
-                sever(cluster, check, node);
+                cluster.manager.sever(cluster.lite(node).node_id());
                 Some(("control connections that break", None))
             }
             Kind::Card if self.may_fail(node) && cluster.fail_card(node) => {
@@ -244,7 +244,7 @@ impl Chaos {
         }
     }
 
-    /// Kills a node. Its peers are told at once, as when a process is killed, or when its lease ends. Another
+    /// Kills a node. Its peers are told at once, as when a kernel panics, or when its lease ends. Another
     /// machine may join in its place, or the same machine restarts.
     fn death(&mut self, cluster: &mut Cluster, check: &Check, node: usize) {
         if self.members(cluster) <= SURVIVORS || self.dead.contains(&node) {
@@ -255,9 +255,9 @@ impl Chaos {
         self.count("deaths");
         check.log(now, format_args!("-- node {node} dies"));
         if self.subject.revives() || self.random.one_in(2) {
-            sever(cluster, check, node);
+            last_words(cluster, check, node);
             self.count("deaths that are seen at once");
-            check.log(now, "-- and its connection breaks");
+            check.log(now, "-- with last words");
         }
         if self.left > 0 && (self.subject.revives() || self.random.one_in(2)) {
             self.left -= 1;
@@ -451,10 +451,10 @@ fn bearer(cluster: &Cluster, node: usize) -> usize {
     (1..=cluster.joined()).rfind(|i| cluster.lite(*i).node_id() == id).unwrap_or(node)
 }
 
-/// Breaks the control connection of a node. By now it may be that of a later incarnation under the
-/// same number.
-fn sever(cluster: &Cluster, check: &Check, node: usize) {
+/// Tells the manager that a node has died. By now the connection may be that of a later incarnation under
+/// the same number.
+fn last_words(cluster: &Cluster, check: &Check, node: usize) {
     let id = cluster.lite(node).node_id();
     (1..=cluster.joined()).filter(|i| cluster.lite(*i).node_id() == id).for_each(|i| check.excuse(i));
-    cluster.manager.sever(id);
+    cluster.manager.dies(id);
 }

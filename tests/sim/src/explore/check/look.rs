@@ -109,10 +109,8 @@ impl Check {
             return;
         }
         let before = Instant::from_nanos(state.looked.as_nanos().saturating_sub(MEMORY.as_nanos() as u64));
-        let is_excused = state.excused.contains(&i)
-            || state.was_paused(i, before, now)
-            || cluster.manager.crashes() > 0
-            || cluster.leaves_in_silence();
+        let is_excused =
+            state.excused.contains(&i) || state.was_paused(i, before, now) || cluster.leaves_in_silence();
         if !is_excused {
             let log = cluster.manager.log();
             let seen = format!("{member:?}, node {i}: {}", log.last().map_or("", String::as_str));

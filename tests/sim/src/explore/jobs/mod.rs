@@ -32,6 +32,10 @@ enum State {
     /// The client waits for a list, or for the result of a cancellation.
     Asks,
     Submits(Submission),
+    /// The client has lost its manager, and tries again at the given time to go on with its job.
+    Lost(Submission, Instant),
+    /// The client has connected again, and waits for the answer to its hello.
+    Returns(Submission),
 }
 
 struct Client {
@@ -50,6 +54,8 @@ pub(super) struct Clients {
     /// The number of jobs that were done, that failed, and that were lost with the connection.
     counts: [u64; 3],
     gone: u64,
+    /// The number of times that a client went on with its job at another manager.
+    returns: u64,
     /// The manager's last list of jobs.
     jobs: Vec<JobStatus>,
 }
@@ -59,17 +65,27 @@ impl Clients {
         let count = if subject == Subject::Everything { random.pick(&[0, 0, 1, 3]) } else { 0 };
         let clients =
             (0..count).map(|_| Client { socket: None, state: State::Away(Instant::ZERO) }).collect();
-        Self { random, clients, seen: Vec::new(), closing: false, counts: [0; 3], gone: 0, jobs: Vec::new() }
+        Self {
+            random,
+            clients,
+            seen: Vec::new(),
+            closing: false,
+            counts: [0; 3],
+            gone: 0,
+            returns: 0,
+            jobs: Vec::new(),
+        }
     }
 
     /// Returns the number of jobs by result, and the number of clients that left.
-    pub(super) fn counts(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn counts(&self) -> [(&'static str, u64); 5] {
         let [done, failed, lost] = self.counts;
         [
             ("jobs that were done", done),
             ("jobs that failed", failed),
             ("jobs whose clients lost their connection", lost),
             ("clients that went away", self.gone),
+            ("clients that went on with their jobs at another manager", self.returns),
         ]
     }
 
@@ -84,6 +100,9 @@ impl Clients {
     fn go_on(&mut self, client: &mut Client, cluster: &Cluster, check: &Check) {
         let now = cluster.world.now();
         let Some(socket) = client.socket.clone() else {
+            if matches!(&client.state, State::Lost(_, at) if *at <= now) {
+                return self.return_to_job(client, cluster);
+            }
             if matches!(client.state, State::Away(until) if until <= now) && !self.closing {
                 self.begin(client, cluster);
             }
@@ -97,10 +116,18 @@ impl Clients {
                     Err(malformed) => check.violated("the manager speaks its protocol", malformed),
                 },
                 Poll::Ready(Err(_)) => {
-                    if let State::Submits(submission) = &client.state
-                        && !submission.has_ended()
-                    {
-                        self.counts[2] += 1;
+                    client.socket = None;
+                    let state = std::mem::replace(&mut client.state, State::Asks);
+                    match state {
+                        State::Submits(submission) | State::Returns(submission)
+                            if !submission.has_ended() && submission.job().is_some() =>
+                        {
+                            let pause = Duration::from_micros(self.random.below(500_000));
+                            client.state = State::Lost(submission, now + pause);
+                            return;
+                        }
+                        State::Submits(submission) if !submission.has_ended() => self.counts[2] += 1,
+                        _ => {}
                     }
                     break self.leave(client, now);
                 }
@@ -138,11 +165,35 @@ impl Clients {
         *client = Client { socket: Some(socket), state: State::Greets(wish) };
     }
 
+    /// Connects again to go on with a job.
+    fn return_to_job(&mut self, client: &mut Client, cluster: &Cluster) {
+        let State::Lost(submission, at) = std::mem::replace(&mut client.state, State::Asks) else { return };
+        client.state = match cluster.manager.connect() {
+            Some(socket) => {
+                socket.send(&proto::encode(&Hello::Client { version: PROTOCOL_VERSION }));
+                client.socket = Some(socket);
+                State::Returns(submission)
+            }
+            None => State::Lost(submission, at + LOOK),
+        };
+    }
+
     fn hears(&mut self, client: &mut Client, socket: &Socket, message: ToClient, check: &Check) {
         let leaves = match (&mut client.state, message) {
             (State::Greets(wish), ToClient::Hello) => {
                 socket.send(&proto::encode(wish));
                 client.state = Submission::of(wish).map_or(State::Asks, State::Submits);
+                false
+            }
+            (State::Returns(submission), ToClient::Hello) => {
+                if let Some(attach) = submission.attach() {
+                    socket.send(&proto::encode(&attach));
+                }
+                let State::Returns(submission) = std::mem::replace(&mut client.state, State::Asks) else {
+                    return;
+                };
+                self.returns += 1;
+                client.state = State::Submits(submission);
                 false
             }
             (State::Submits(submission), message) => {
@@ -184,6 +235,7 @@ impl Clients {
         let limit = cluster.world.now() + LIMIT;
         let waits = |client: &Client| match &client.state {
             State::Submits(submission) => client.socket.is_some() && !submission.has_ended(),
+            State::Lost(..) | State::Returns(_) => true,
             State::Greets(_) | State::Asks => true,
             State::Away(_) => false,
         };

@@ -4,7 +4,8 @@ use super::super::random::Random;
 use crate::Cluster;
 use lite::{ControlMessages, Error, Lite};
 use platform::Platform;
-use proto::{AppManifest, CutRule, JobId, JobReport, JobStart, ToManager, ToNode};
+use proto::{AppManifest, CutRule, JobId, JobReport, JobStanding, JobStart, ToManager, ToNode};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The application.
@@ -30,7 +31,8 @@ pub(super) fn output(job: JobId) -> Vec<u8> {
 /// Lets a node take part in jobs.
 pub(in super::super) fn serve(cluster: &Cluster, node: usize, random: Random) {
     let lite = cluster.lite(node);
-    let runner = Runner { messages: lite.control_messages(), lite, random };
+    let messages = lite.control_messages();
+    let runner = Runner { messages, lite, random, part: None, ends: BTreeMap::new(), taken: 0 };
     cluster.host(node).spawn("jobs", Box::pin(runner.run()));
 }
 
@@ -38,6 +40,12 @@ struct Runner {
     lite: Lite,
     messages: ControlMessages,
     random: Random,
+    /// The job in which the node takes part, and its part.
+    part: Option<(JobId, JobStanding)>,
+    /// The ends of parts that the manager has not recorded.
+    ends: BTreeMap<JobId, JobStanding>,
+    /// The number of bytes of output that the client of the present job has.
+    taken: u64,
 }
 
 /// The end of a part that does not fail.
@@ -55,14 +63,14 @@ impl Runner {
                 ToNode::JobStart(start) => self.part(&start).await,
                 // The manager did not know yet that the part was done, or the node was not in time to begin
                 // it.
-                ToNode::JobCancel { .. } => Ok(Ended::Done),
+                ToNode::JobCancel { job, .. } => Ok(Ended::Cancelled(job)),
                 ToNode::Shutdown => return,
                 _ => Ok(Ended::Done),
             };
+            self.part = None;
             let said = match ended {
-                Ok(Ended::Cancelled(job)) => self.lite.send_control(&ToManager::JobOver { job }).await,
-                Ok(Ended::Done) => Ok(()),
-                Err(error) => Err(error),
+                Ok(Ended::Cancelled(job)) => self.say(ToManager::JobOver { job }).await,
+                other => other,
             };
             if said.is_err() {
                 return;
@@ -73,9 +81,11 @@ impl Runner {
     async fn part(&mut self, start: &JobStart) -> Result<Ended, Error> {
         let job = start.job;
         if self.random.one_in(12) {
-            let reason = "it does not want to".into();
+            let reason = String::from("it does not want to");
+            self.ends.insert(job, JobStanding::Failed(reason.clone()));
             return self.say(ToManager::JobFailed { job, reason }).await;
         }
+        self.part = Some((job, JobStanding::Loading));
         self.say(ToManager::JobAccepted { job }).await?;
         let (mut charge, mut bytes) = (WINDOW, 0);
         self.say(ToManager::JobInputCredit { job, bytes: charge }).await?;
@@ -91,21 +101,62 @@ impl Runner {
                 _ => {}
             }
         }
+        (self.part, self.taken) = (Some((job, JobStanding::Running)), 0);
         let work = Duration::from_micros(self.random.below(300_000));
         self.lite.sleep(work).await;
         if start.nodes.first() == Some(&self.lite.node_id()) {
-            for piece in output(job).chunks(PIECE) {
-                self.say(ToManager::JobOutput { job, bytes: piece.to_vec() }).await?;
+            self.send_output(job, 0).await?;
+            while self.taken < PIECES * PIECE as u64 {
+                match self.next().await.ok_or(Error::LinkDown)? {
+                    ToNode::JobCancel { job: of, .. } if of == job => return Ok(Ended::Cancelled(job)),
+                    _ => {}
+                }
             }
         }
         let report = JobReport { counts: vec![(BYTES.into(), bytes)], ..JobReport::default() };
+        self.ends.insert(job, JobStanding::Done(report.clone()));
+        self.part = None;
         self.say(ToManager::JobDone { job, report }).await
     }
 
-    /// Returns the next message; `None` once the node is no longer a member.
-    async fn next(&self) -> Option<ToNode> {
-        let message = self.messages.next().await?;
-        Some(proto::decode(&message).expect("the manager's messages are well-formed"))
+    /// Sends the output from `offset` on. All of it fits into the window.
+    async fn send_output(&self, job: JobId, offset: u64) -> Result<(), Error> {
+        let all = output(job);
+        for (at, piece) in (0..).step_by(PIECE).zip(all.chunks(PIECE)) {
+            let known = offset.saturating_sub(at).min(piece.len() as u64);
+            let bytes = piece[known as usize..].to_vec();
+            if !bytes.is_empty() {
+                self.say(ToManager::JobOutput { job, offset: at + known, bytes }).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the next message about the start, the input or the end of a job; `None` once the node is no
+    /// longer a member.
+    async fn next(&mut self) -> Option<ToNode> {
+        loop {
+            let message = self.messages.next().await?;
+            let message = proto::decode(&message).expect("the manager's messages are well-formed");
+            let running = |of: JobId, part: &Option<(JobId, JobStanding)>| matches!(part, Some((job, JobStanding::Running)) if *job == of);
+            match message {
+                ToNode::AskJobs => {
+                    let mut jobs = self.ends.clone();
+                    jobs.extend(self.part.clone());
+                    let jobs = jobs.into_iter().collect();
+                    self.say(ToManager::Jobs { jobs, kept: Vec::new() }).await.ok()?;
+                }
+                ToNode::JobForget { job } => drop(self.ends.remove(&job)),
+                ToNode::JobOutputFrom { job, offset } if running(job, &self.part) => {
+                    self.send_output(job, offset).await.ok()?;
+                }
+                ToNode::JobOutputAck { job, bytes } if running(job, &self.part) => {
+                    self.taken = self.taken.max(bytes);
+                    return Some(ToNode::JobOutputAck { job, bytes });
+                }
+                message => return Some(message),
+            }
+        }
     }
 
     async fn say(&self, message: ToManager) -> Result<Ended, Error> {

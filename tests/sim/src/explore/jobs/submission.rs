@@ -46,6 +46,19 @@ impl Submission {
         Some(Self { total, accepted: None, reports: BTreeMap::new(), output: Vec::new(), ended: false })
     }
 
+    /// Returns the job and the number of bytes of its output that the client has, once the job is accepted.
+    /// Its manager has died: another one reports what the job has done.
+    pub(super) fn attach(&mut self) -> Option<FromClient> {
+        let (job, _) = self.accepted.as_ref()?;
+        self.reports.clear();
+        Some(FromClient::Attach { job: *job, output: self.output.len() as u64 })
+    }
+
+    /// Returns the number of the job, once it is accepted.
+    pub(super) fn job(&self) -> Option<JobId> {
+        self.accepted.as_ref().map(|(job, _)| *job)
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -59,16 +72,25 @@ impl Submission {
             return Err(format!("{message:?} after the end of {self:?}"));
         }
         match message {
-            ToClient::Accepted { job, nodes } if self.accepted.is_none() => {
+            ToClient::Accepted { job, nodes }
+                if self.accepted.as_ref().is_none_or(|(former, _)| *former < job) =>
+            {
+                // What came of the job before is void.
                 self.accepted = Some((job, nodes));
+                self.reports.clear();
+                self.output.clear();
                 let mut left = self.total;
                 while left > 0 {
                     let len = left.min(PIECE);
                     left -= len;
-                    socket.send(&proto::encode(&FromClient::Input { bytes: vec![7; len as usize] }));
+                    socket.send(&proto::encode(&FromClient::Input { job, bytes: vec![7; len as usize] }));
                 }
             }
-            ToClient::Output { bytes } => self.output.extend(bytes),
+            ToClient::Output { bytes } => {
+                self.output.extend(bytes);
+                let bytes = self.output.len() as u64;
+                socket.send(&proto::encode(&FromClient::OutputTaken { bytes }));
+            }
             ToClient::Report { node, report } => {
                 let bytes = report.counts.iter().find(|(name, _)| name == BYTES).map_or(0, |(_, n)| *n);
                 if self.reports.insert(node, bytes).is_some() {
