@@ -72,13 +72,11 @@ impl Live {
         format!("{} ({})", self.member.node, self.member.name)
     }
 
-    /// Returns a member as the store has it, which has a lease from `now` on to resume.
-    pub(super) fn restored(record: MemberRecord, now: Instant, lease: Duration) -> Self {
-        let MemberRecord { node, incarnation, gid, join } = record;
-        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+    /// Returns a member with a lease from `now` on.
+    fn joined(conn: Option<ConnId>, member: Member, join: Join, now: Instant, lease: Duration) -> Self {
         Self {
-            conn: None,
-            awaited: true,
+            conn,
+            awaited: false,
             asked: false,
             member,
             join,
@@ -87,9 +85,21 @@ impl Live {
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
+            former_end_told: false,
+            hardware_told: false,
+        }
+    }
+
+    /// Returns a member as the store has it, which has a lease from `now` on to resume.
+    pub(super) fn restored(record: MemberRecord, now: Instant, lease: Duration) -> Self {
+        let MemberRecord { node, incarnation, gid, join } = record;
+        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+        Self {
+            awaited: true,
             // A machine tells both right after it has joined.
             former_end_told: true,
             hardware_told: true,
+            ..Self::joined(None, member, join, now, lease)
         }
     }
 }
@@ -288,20 +298,7 @@ impl Core {
         };
         let rest: Vec<Member> = others.collect();
         self.tell_members(&ToNode::Joined(member.clone()));
-        let live = Live {
-            conn: Some(conn),
-            awaited: false,
-            asked: false,
-            member,
-            join,
-            expires: self.now + self.config.lease,
-            last_heartbeat: self.now,
-            job: None,
-            relays: Rate::new(RELAYS, Duration::from_secs(1)),
-            datagrams: None,
-            former_end_told: false,
-            hardware_told: false,
-        };
+        let live = Live::joined(Some(conn), member, join, self.now, self.config.lease);
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
