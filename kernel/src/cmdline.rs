@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bootconfig::{Setting, Settings, Source};
+use bootconfig::{Settings, Source};
 
 use crate::sync::IrqMutex;
 
@@ -38,7 +38,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("gw", "IPv4 gateway of the management network"),
     key(
         "hardware-report",
-        "on: print what firmware and devices have said, for people who have not seen the machine",
+        "on: print what firmware and devices have said, and send it to the manager's log, for people who have not seen the machine",
     ),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
@@ -54,7 +54,7 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key(
         "mgmt",
-        "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
+        "management port: Ethernet or PCI address, mlx4/PORT (a port of the card of nic=), or auto (default): the first on the bus, or else the card's",
     ),
     key("mtu", "largest IP packet on the network of a ConnectX-3's Ethernet port, in bytes (1500)"),
     key(
@@ -62,6 +62,10 @@ pub(crate) const KEYS: &[Key] = &[
         "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT:LAYER selects one, its port, and ib or eth), or auto (default): mlx4 if there is a card",
     ),
     key("node", "this node's name"),
+    key(
+        "partition",
+        "partition of a ConnectX-3's InfiniBand port: a number from 1 to 0x7ffe; the node waits until the subnet manager has made the port a member",
+    ),
     key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
     key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
     key("rdma_ip", "IPv4 address of RDMA: manager (default: the manager assigns it), ADDRESS, or dhcp"),
@@ -86,9 +90,6 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
-
-/// The key whose value is not printed.
-const SECRET: &str = "token";
 
 /// The prefix of the keys of LITE's settings; the rest of such a key is a name in [`lite::SETTINGS`].
 pub(crate) const LITE: &str = "lite.";
@@ -127,27 +128,16 @@ pub(crate) fn set_dhcp(line: &[u8]) {
     *BEFORE.lock() = line;
     let problems = SETTINGS.lock().set_dhcp(line);
     problems.iter().for_each(|problem| log::warn!("{problem}"));
-    report_source(&SETTINGS.lock().clone(), Source::Dhcp);
-}
-
-/// Prints the settings of a source: those that count, and those that another source overrides.
-fn report_source(settings: &Settings<'_>, source: Source) {
-    for (counts, what) in [(true, ""), (false, ", overridden")] {
-        let pair = |setting: Setting<'_>| {
-            let value = if setting.name == SECRET { "(secret)" } else { setting.value };
-            format!(" {}={value}", setting.name)
-        };
-        let line: String = settings.of(source, counts).map(pair).collect();
-        if !line.is_empty() {
-            log::info!("settings by {source}{what}:{line}");
-        }
-    }
+    let settings = SETTINGS.lock().clone();
+    let lines = settings.lines(Source::Dhcp).chain(settings.lines_overridden_by_dhcp());
+    lines.for_each(|line| log::info!("{line}"));
 }
 
 /// Prints the settings of each source, and the errors on the console. Returns the errors.
 pub(crate) fn report() -> Vec<String> {
     let settings = SETTINGS.lock().clone();
-    Source::ALL.into_iter().for_each(|source| report_source(&settings, source));
+    let lines = Source::ALL.into_iter().flat_map(|source| settings.lines(source));
+    lines.for_each(|line| log::info!("{line}"));
     for word in settings.of_loaders() {
         log::info!("command line: `{word}` of a loader is ignored");
     }

@@ -119,6 +119,8 @@ extern "C" fn on_own_stack() -> ! {
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
+    // From now on the ports get the lines while all tasks wait.
+    console::defer();
     inventory(boot, acpi, cpus, clock_source);
     let mut mistakes = cmdline::report();
     mistakes.extend(report::mistake());
@@ -126,7 +128,6 @@ extern "C" fn on_own_stack() -> ! {
         log::debug!("spinning up to {us} us");
         exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 4000)));
     }
-    console::defer();
     exec::spawn_on(0, "main", Box::pin(first_task(acpi, mistakes))).detach();
     exec::run()
 }

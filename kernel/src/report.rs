@@ -1,20 +1,44 @@
 //! `hardware-report=on`: a block of lines with what the machine's firmware and devices have said,
-//! for people who have not seen the machine.
+//! for people who have not seen the machine. The console has it at once, and the manager after the join.
 
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
+use proto::ToManager;
 
 use crate::arch::{apic, cpu};
 use crate::boot::BootInfo;
 use crate::boot::acpi::Tables;
 use crate::pci::{self, Bar, Function};
-use crate::{cmdline, io_addresses, mm, println, time};
+use crate::sync::IrqMutex;
+use crate::{cmdline, console, io_addresses, mm, time};
 
 /// The key of the command line.
 const KEY: &str = "hardware-report";
 /// The most runs of RAM that are listed.
 const MOST_RUNS: usize = 100;
+
+/// The lines so far, for the manager.
+static LINES: IrqMutex<String> = IrqMutex::new(String::new());
+
+/// Prints a line of the report, and keeps it for the manager.
+macro_rules! say {
+    ($($arg:tt)*) => { say(format!($($arg)*)) };
+}
+
+fn say(mut line: String) {
+    line.push('\n');
+    console::print(format_args!("{line}"));
+    let mut lines = LINES.lock();
+    if lines.len() + line.len() <= ToManager::MAX_REPORT {
+        lines.push_str(&line);
+    }
+}
+
+/// Returns the lines of the report, unless they were taken before; empty without a report.
+pub(crate) fn take() -> String {
+    core::mem::take(&mut *LINES.lock())
+}
 
 /// Returns true if the settings ask for a report.
 fn is_wanted() -> bool {
@@ -32,8 +56,8 @@ pub(crate) fn machine(boot: &BootInfo, acpi: &Tables) {
     if !is_wanted() {
         return;
     }
-    println!("hardware report: begin (Ferrolite {})", env!("CARGO_PKG_VERSION"));
-    println!("loader: {}", boot.loader().unwrap_or("no boot stub: started by PVH"));
+    say!("hardware report: begin (Ferrolite {})", env!("CARGO_PKG_VERSION"));
+    say!("loader: {}", boot.loader().unwrap_or("no boot stub: started by PVH"));
     processor(acpi);
     memory(boot);
     tables(acpi);
@@ -41,15 +65,15 @@ pub(crate) fn machine(boot: &BootInfo, acpi: &Tables) {
     for function in pci::functions() {
         device(&function);
     }
-    println!("hardware report: end");
+    say!("hardware report: end");
 }
 
 fn processor(acpi: &Tables) {
     let mut brand = [0; 48];
     let (mode, timer) = apic::describe();
     let (one, seven) = (cpu::cpuid(1, 0), cpu::cpuid(7, 0));
-    println!("processor: {}, signature {:#x}", cpu::brand(&mut brand), one.eax);
-    println!(
+    say!("processor: {}, signature {:#x}", cpu::brand(&mut brand), one.eax);
+    say!(
         "processor: features {:#010x} {:#010x} {:#010x} {:#010x}, hypervisor {}",
         one.ecx,
         one.edx,
@@ -57,13 +81,13 @@ fn processor(acpi: &Tables) {
         seven.ecx,
         cpu::is_virtual()
     );
-    println!("processor: {mode}, timer {timer}, clock {} Hz", time::hertz());
-    println!("processor: local APIC ids {:?}, keep xAPIC {}", acpi.processors, acpi.keep_xapic);
+    say!("processor: {mode}, timer {timer}, clock {} Hz", time::hertz());
+    say!("processor: local APIC ids {:?}, keep xAPIC {}", acpi.processors, acpi.keep_xapic);
 }
 
 fn memory(boot: &BootInfo) {
     let (total, free) = mm::frames::totals();
-    println!(
+    say!(
         "memory: {} KiB, {} KiB free, image at {:#x}, {} runs not used",
         total >> 10,
         free >> 10,
@@ -71,14 +95,14 @@ fn memory(boot: &BootInfo) {
         boot.ram.dropped()
     );
     for run in boot.ram.iter().take(MOST_RUNS) {
-        println!("memory: RAM {:#x} to {:#x}", run.start.as_u64(), run.end.as_u64());
+        say!("memory: RAM {:#x} to {:#x}", run.start.as_u64(), run.end.as_u64());
     }
     for module in boot.modules.iter() {
-        println!("memory: module {:#x}, {} bytes", module.start.as_u64(), module.len());
+        say!("memory: module {:#x}, {} bytes", module.start.as_u64(), module.len());
     }
     match boot.framebuffer {
-        Some(screen) => println!("screen: {screen:?}"),
-        None => println!("screen: no pixels"),
+        Some(screen) => say!("screen: {screen:?}"),
+        None => say!("screen: no pixels"),
     }
 }
 
@@ -87,35 +111,35 @@ fn tables(acpi: &Tables) {
     for name in &acpi.names {
         let _ = write!(names, " {}", name.escape_ascii());
     }
-    println!("acpi:{names}");
+    say!("acpi:{names}");
     for window in &acpi.ecam {
-        println!("acpi: {window:?}");
+        say!("acpi: {window:?}");
     }
-    println!("acpi: PCI memory {:?}", acpi.pci_memory);
-    println!("acpi: HPET {:?}, local APIC {:?}", acpi.hpet, acpi.local_apic);
-    println!("acpi: console {:?}", acpi.console);
-    println!("acpi: {:?}", acpi.power);
-    println!("acpi: {:?}", acpi.numa);
+    say!("acpi: PCI memory {:?}", acpi.pci_memory);
+    say!("acpi: HPET {:?}, local APIC {:?}", acpi.hpet, acpi.local_apic);
+    say!("acpi: console {:?}", acpi.console);
+    say!("acpi: {:?}", acpi.power);
+    say!("acpi: {:?}", acpi.numa);
 }
 
 fn iommus(acpi: &Tables) {
     if acpi.iommus.is_empty() {
-        println!("iommu: none");
+        say!("iommu: none");
     }
     for &unit in &acpi.iommus {
         match io_addresses::state(unit) {
-            Ok((status, None)) => println!("iommu: {unit}: status {status:#010x}"),
+            Ok((status, None)) => say!("iommu: {unit}: status {status:#010x}"),
             Ok((status, Some(protection))) => {
-                println!("iommu: {unit}: status {status:#010x}, protected memory {protection:#010x}");
+                say!("iommu: {unit}: status {status:#010x}, protected memory {protection:#010x}");
             }
-            Err(why) => println!("iommu: {why}"),
+            Err(why) => say!("iommu: {why}"),
         }
     }
 }
 
 fn device(function: &Function) {
     let Function { address, id, subsystem, class, revision, bars, .. } = function;
-    println!(
+    say!(
         "pci {address}: {:04x}:{:04x} subsystem {:04x}:{:04x} class {:02x}{:02x}{:02x} revision {revision:02x} {}",
         id.0,
         id.1,
@@ -126,15 +150,15 @@ fn device(function: &Function) {
         class.2,
         function.name()
     );
-    println!("pci {address}: command and status {:#010x}", function.read(4));
+    say!("pci {address}: command and status {:#010x}", function.read(4));
     for (index, bar) in bars.iter().enumerate() {
         match bar {
-            Some(Bar::Memory { address: at, size, wide, prefetchable }) => println!(
+            Some(Bar::Memory { address: at, size, wide, prefetchable }) => say!(
                 "pci {address}: window {index}: {:#x} bytes at {:#x}, 64 bits {wide}, prefetchable {prefetchable}",
                 size,
                 at.map_or(0, x86_64::PhysAddr::as_u64)
             ),
-            Some(Bar::Ports { port }) => println!("pci {address}: ports {index}: {port:#x}"),
+            Some(Bar::Ports { port }) => say!("pci {address}: ports {index}: {port:#x}"),
             None => {}
         }
     }
@@ -143,6 +167,6 @@ fn device(function: &Function) {
 /// Prints what the RNIC's driver knows of it, if a report is asked for.
 pub(crate) fn rnic(rnic: &dyn verbs::Rnic) {
     if is_wanted() {
-        println!("hardware report: {:?}", rnic.attributes());
+        say!("hardware report: {:?}", rnic.attributes());
     }
 }

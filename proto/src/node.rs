@@ -211,6 +211,11 @@ pub enum ToManager {
         /// The reason.
         reason: Reason,
     },
+    /// The report on the machine's hardware, which the manager writes to its log once for each incarnation.
+    HardwareReport {
+        /// The lines, at most [`MAX_REPORT`](Self::MAX_REPORT) bytes.
+        lines: String,
+    },
     /// The answer to [`ToNode::AskJobs`].
     Jobs {
         /// The node's parts of jobs, and those that have ended and that the manager has not told it to
@@ -222,6 +227,8 @@ pub enum ToManager {
 }
 
 impl ToManager {
+    /// The maximum length of a report on hardware, in bytes.
+    pub const MAX_REPORT: usize = 48 << 10;
     /// The maximum number of bytes of output that may be unacknowledged.
     pub const OUTPUT_WINDOW: usize = 1 << 20;
     /// The maximum amount of input that a node may be ready to accept at once, in charges.

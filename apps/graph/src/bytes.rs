@@ -29,12 +29,6 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(*word))
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, JobError> {
-        let (byte, rest) = self.bytes.split_first().ok_or(self.malformed())?;
-        self.bytes = rest;
-        Ok(*byte)
-    }
-
     pub(crate) fn slice(&mut self, len: usize) -> Result<&'a [u8], JobError> {
         let (slice, rest) = self.bytes.split_at_checked(len).ok_or(self.malformed())?;
         self.bytes = rest;

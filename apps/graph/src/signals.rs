@@ -10,15 +10,15 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use runtime::JobError;
 
-/// The length of the head: three numbers and the form.
-const HEAD: usize = 25;
+/// The length of the head, in bytes: three numbers and the form, 8 bytes each, so that words are aligned.
+const HEAD: usize = 32;
 
 /// The form of a message with all words.
-const ALL: u8 = 0;
+const ALL: u64 = 0;
 /// The form of a message with a bit for each word, and then the words whose bits are set.
-const BITS: u8 = 1;
+const BITS: u64 = 1;
 /// The form of a message with pairs: the number of a word, in 4 bytes, and the word.
-const PAIRS: u8 = 2;
+const PAIRS: u64 = 2;
 
 /// Returns the length of the longest message of `words` words, in bytes.
 pub(crate) fn longest(words: usize) -> usize {
@@ -97,10 +97,9 @@ pub(crate) fn emit(
     let lens = [(8 * count, ALL), (count.div_ceil(8) + 8 * changed, BITS), (12 * changed, PAIRS)];
     let (len, form) = lens.into_iter().min().unwrap_or((8 * count, ALL));
     let mut out = Vec::with_capacity(HEAD + len);
-    for number in [global.changed, global.mass, global.delta] {
+    for number in [global.changed, global.mass, global.delta, form] {
         out.extend_from_slice(&number.to_le_bytes());
     }
-    out.push(form);
     match form {
         ALL => {
             out.resize(HEAD + 8 * count, 0);
@@ -138,7 +137,7 @@ pub(crate) fn parse(
 ) -> Result<Global, JobError> {
     let mut reader = Reader::new(rank, message);
     let global = Global { changed: reader.u64()?, mass: reader.u64()?, delta: reader.u64()? };
-    match reader.u8()? {
+    match reader.u64()? {
         ALL => {
             let (words, _) = reader.slice(8 * count)?.as_chunks();
             words.iter().enumerate().for_each(|(number, word)| each(number, u64::from_le_bytes(*word)));
@@ -178,7 +177,7 @@ mod tests {
         {
             let words = (0..count).map(|n: usize| (n % every == every - 1).then_some(n as u64 * 7));
             let message = emit(&global, u64::MAX, false, words.clone());
-            assert_eq!(message[HEAD - 1], form, "{count} {every}");
+            assert_eq!(u64::from(message[HEAD - 8]), form, "{count} {every}");
             assert!(message.len() <= longest(count));
             let mut got = std::vec![None; count];
             let parsed = parse(3, &message, count, |number, word| got[number] = Some(word));
@@ -199,7 +198,7 @@ mod tests {
         assert_eq!(parse(&[], 4), malformed);
         let mut pairs = emit(&global, 0, false, (0..1000).map(|n| (n == 999).then_some(1)));
         assert_eq!(parse(&pairs, 999), malformed);
-        pairs[HEAD - 1] = 3;
+        pairs[HEAD - 8] = 3;
         assert_eq!(parse(&pairs, 1000), malformed);
     }
 }

@@ -114,6 +114,9 @@ impl Log {
     }
 
     /// Ends the log and frees its memory. Other handles fail from now on.
+    ///
+    /// # Errors
+    /// After an error, for example `Unknown`, the log may still exist. Any node may open and destroy it then.
     pub async fn destroy(self) -> Result<(), LogError> {
         let directory = &self.segments.directory;
         let (lite, name) = (&directory.lite, &directory.name);
@@ -128,10 +131,7 @@ impl Log {
         for number in 0..directory.fixed.options.writers {
             end(lite.open_lock(&writer_lock_name(name, number)).await).await?;
         }
-        match directory.region.clone().free().await {
-            Ok(()) | Err(Error::Freed | Error::Unknown) => {}
-            Err(error) => return Err(error.into()),
-        }
+        directory.free(&directory_name(name)).await?;
         drop(guard);
         end(Ok(lock)).await
     }

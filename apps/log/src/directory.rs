@@ -87,6 +87,27 @@ impl Directory {
         self.set(WRITERS + (number * WRITER_LEN) as u64, contact).await
     }
 
+    /// Frees the region of that name. The caller holds the lock of segments. After `Ok` the region does not
+    /// exist. After an error it may exist: LITE of this node repeats the free, but may end before the
+    /// region's home has heard of that.
+    pub(crate) async fn free(&self, name: &str) -> Result<(), LogError> {
+        let mut tries = 0;
+        loop {
+            match self.free_once(name).await {
+                // The connection has broken. The next attempt uses a new one, and looks for the region.
+                Err(Error::Unknown) if tries < 2 => tries += 1,
+                // An error says that the region does not exist any more: another node has freed it, or it
+                // has ended with its home.
+                Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn free_once(&self, name: &str) -> Result<(), Error> {
+        self.lite.map(name, RIGHTS).await?.free().await
+    }
+
     /// Opens the lock under which segments are made and freed.
     pub(crate) async fn segment_lock(&self) -> Result<Lock, Error> {
         self.lite.open_lock(&segment_lock_name(&self.name)).await

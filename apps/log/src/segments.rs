@@ -225,23 +225,8 @@ impl Segments {
         if planted(Bug::SegmentReused) {
             return Ok(());
         }
-        let name = segment_name(&self.directory.name, number);
         self.forget(number);
-        let mut tries = 0;
-        loop {
-            match self.free_named(&name).await {
-                // The connection has broken. The next attempt uses a new one, and looks for the segment.
-                Err(Error::Unknown) if tries < 2 => tries += 1,
-                // An error says that the segment does not exist any more: another node has freed it, or it
-                // has ended with its home.
-                Ok(()) | Err(Error::Freed | Error::NoSuchName | Error::NodeDown(_)) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    async fn free_named(&self, name: &str) -> Result<(), Error> {
-        self.directory.lite.map(name, RIGHTS).await?.free().await
+        self.directory.free(&segment_name(&self.directory.name, number)).await
     }
 }
 

@@ -1,5 +1,7 @@
 //! Settings of several sources, of which the first in the order of [`Source`] counts.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -80,6 +82,9 @@ const OF_LOADERS: [&str; 4] = ["BOOT_IMAGE=", "initrd=", "BOOTIF=", "virtio_mmio
 
 /// The keys that are read after a DHCP server has answered.
 const OF_DHCP: [&str; 3] = ["manager", "node", "dns"];
+
+/// The keys whose values are not printed.
+const SECRETS: [&str; 1] = ["token"];
 
 /// Returns true for a word that a loader has added. The first word of a line may be the name of the program
 /// itself: EFI's shell passes it.
@@ -187,6 +192,21 @@ impl<'a> Settings<'a> {
         values.filter(move |setting| (self.get(setting.name) == Some(*setting)) == counts)
     }
 
+    /// Returns the lines for the console on one source: its values that count, and those that another source
+    /// overrides. The values of secrets are left out.
+    pub fn lines(&self, source: Source) -> impl Iterator<Item = String> + '_ {
+        [true, false].into_iter().filter_map(move |counts| line(source, counts, self.of(source, counts)))
+    }
+
+    /// Returns the lines for the console on the values that DHCP overrides.
+    pub fn lines_overridden_by_dhcp(&self) -> impl Iterator<Item = String> + '_ {
+        let behind = Source::ALL.into_iter().filter(|source| *source > Source::Dhcp);
+        behind.filter_map(|source| {
+            let is_by_dhcp = |name| self.get(name).is_some_and(|setting| setting.source == Source::Dhcp);
+            line(source, false, self.of(source, false).filter(|setting| is_by_dhcp(setting.name)))
+        })
+    }
+
     /// Returns the values that count.
     pub fn iter(&self) -> impl Iterator<Item = Setting<'a>> + '_ {
         self.values.iter().copied().filter(|setting| self.get(setting.name) == Some(*setting))
@@ -203,4 +223,15 @@ impl<'a> Settings<'a> {
     pub fn of_loaders(&self) -> &[&'a str] {
         &self.of_loaders
     }
+}
+
+/// Returns the line on values of a source, or `None` if there are none.
+fn line<'a>(source: Source, counts: bool, settings: impl Iterator<Item = Setting<'a>>) -> Option<String> {
+    let pair = |setting: Setting<'_>| {
+        let value = if SECRETS.contains(&setting.name) { "(secret)" } else { setting.value };
+        format!(" {}={value}", setting.name)
+    };
+    let pairs: String = settings.map(pair).collect();
+    let what = if counts { "" } else { ", overridden" };
+    (!pairs.is_empty()).then(|| format!("settings by {source}{what}:{pairs}"))
 }

@@ -2,7 +2,7 @@
 
 use crate::bringup::capabilities::{BoardId, Capabilities};
 use crate::bringup::firmware::Version;
-use crate::config::Layer;
+use crate::config::{FramePort, Layer};
 use crate::error::Error;
 use crate::objects::mr::Keys;
 use crate::objects::port::{Port, PortInfo};
@@ -75,6 +75,13 @@ pub(crate) enum HealthSource {
     Channel,
 }
 
+/// A port in use, and the card's description of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attached {
+    pub(crate) port: Port,
+    pub(crate) info: PortInfo,
+}
+
 /// The properties of a card that is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
@@ -84,8 +91,11 @@ pub(crate) struct Card {
     pub(crate) firmware: Version,
     pub(crate) board: BoardId,
     pub(crate) capabilities: Capabilities,
+    /// The port of RDMA.
     pub(crate) port: Port,
     pub(crate) info: PortInfo,
+    /// The port of plain frames alone, if there is one.
+    pub(crate) second: Option<Attached>,
     pub(crate) keys: Keys,
     pub(crate) health: HealthSource,
     /// The maximum number of queue pairs.
@@ -98,6 +108,19 @@ pub(crate) struct Card {
 }
 
 impl Card {
+    /// Returns a port, if it is in use.
+    pub(crate) fn attached(&self, which: FramePort) -> Option<Attached> {
+        match which {
+            FramePort::Rdma => Some(Attached { port: self.port, info: self.info }),
+            FramePort::Second => self.second,
+        }
+    }
+
+    /// Returns the ports in use.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = Attached> {
+        FramePort::ALL.into_iter().filter_map(|which| self.attached(which))
+    }
+
     /// Returns the identity of the card.
     pub(crate) const fn identity(&self) -> Identity {
         let Self { function, firmware, board, port, info, .. } = self;

@@ -67,24 +67,45 @@ impl Vlan {
     }
 }
 
+/// A port in use, as plain frames name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FramePort {
+    /// The port of RDMA, [`Config::port`].
+    Rdma,
+    /// The port of [`Config::second`], which has no RDMA.
+    Second,
+}
+
+impl FramePort {
+    /// All ports that can be in use, in the order of their indices.
+    pub(crate) const ALL: [Self; 2] = [Self::Rdma, Self::Second];
+}
+
 /// The configuration of a driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The number of the port, from 1.
+    /// The number of the port of RDMA, from 1.
     pub port: u8,
+    /// The number of another port, for plain frames on Ethernet without RDMA; `None`: one port is in use.
+    /// Bring-up fails on a virtual function, and if the port is not on Ethernet.
+    pub second: Option<u8>,
     /// The layer for a port that supports both; `None`: the one that the card suggests. Bring-up fails if the
     /// port does not support the layer.
     pub layer: Option<Layer>,
     /// The memory that peers may reach.
     pub remote: Remote,
-    /// True if an Ethernet port also sends and receives plain frames
+    /// True if the port of RDMA, where it is on Ethernet, also sends and receives plain frames
     /// ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
     pub frames: bool,
     /// The maximum payload of an Ethernet frame on the port's network, in bytes.
     pub mtu: u16,
-    /// The VLAN of an Ethernet port, for RDMA and frames alike; `None`: frames have no tag. Bring-up fails on
-    /// a virtual function, whose master sets its VLANs.
+    /// The VLAN of the port of RDMA, where that is on Ethernet, for RDMA and frames alike; `None`: frames
+    /// have no tag. Bring-up fails on a virtual function, whose master sets its VLANs.
     pub vlan: Option<Vlan>,
+    /// The number of the partition of an InfiniBand port, from 1 to 0x7ffe; `None`: the first entry of the
+    /// port's table of P_Keys, which is the default partition. The link is not active before the subnet
+    /// manager has made the port a member.
+    pub partition: Option<u16>,
     /// The MSI-X vector of interrupts.
     pub vector: u16,
 }
@@ -94,11 +115,13 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             port: 1,
+            second: None,
             layer: None,
             remote: Remote::Physical,
             frames: false,
             mtu: 1500,
             vlan: None,
+            partition: None,
             vector: 0,
         }
     }

@@ -88,7 +88,7 @@ pub use bringup::capabilities::BoardId;
 pub use bringup::firmware::Version;
 pub use card::{CardPort, Function, Health, Identity};
 pub use command::{Opcode, Status};
-pub use config::{Config, Layer, Ranges, Remote, Vlan};
+pub use config::{Config, FramePort, Layer, Ranges, Remote, Vlan};
 pub use driver::Mlx4;
 pub use error::Error;
 pub use hardware::{Block, Hardware};

@@ -52,7 +52,8 @@ impl Default for Map {
 
 impl Map {
     /// Adds an entry. It is merged with the last one if that ends where it starts and has the same type. An
-    /// empty entry is left out.
+    /// empty entry is left out. In a full map, an entry of other memory than RAM takes the place of one of
+    /// RAM: RAM may be missing in the map, and memory that must not be used never is.
     pub fn push(&mut self, entry: Entry) {
         if entry.len == 0 {
             return;
@@ -65,6 +66,11 @@ impl Map {
             self.len += 1;
         } else {
             self.dropped += 1;
+            if entry.kind != RAM
+                && let Some(ram) = self.entries.iter_mut().rfind(|entry| entry.kind == RAM)
+            {
+                *ram = entry;
+            }
         }
     }
 

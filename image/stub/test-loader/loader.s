@@ -30,9 +30,18 @@ start:                          # ebx: the start info
     movl %eax, params + 0x70    # ACPI's root pointer
 
     movl 40(%ebp), %esi         # the memory map: entries of 24 bytes become entries of 20
-    movl 48(%ebp), %ecx
-    movb %cl, params + 0x1e8
+    movb $1, params + 0x1e8     # the first one, which is too small for a kernel, is in the boot parameters
     movl $(params + 0x2d0), %edi
+    movl $5, %ecx
+    rep movsl
+    addl $4, %esi
+    movl 48(%ebp), %ecx         # all others are in setup data (SETUP_E820_EXT)
+    decl %ecx
+    imull $20, %ecx, %eax
+    movl $further, params + 0x250
+    movl $1, further + 8
+    movl %eax, further + 12
+    movl $(further + 16), %edi
 1:  movl %ecx, %eax
     movl $5, %ecx
     rep movsl
@@ -97,6 +106,7 @@ pointer:
 .balign 4096
 pages:  .skip 0x6000
 params: .skip 0x1000
+further: .skip 0x1000
     .skip 0x1000
 stack_top:
 .text

@@ -4,15 +4,16 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::cell::UnsafeCell;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use core::time::Duration;
 use platform::Instant;
 use spin::Once;
 
+use super::poller_list::{PollerList, Which};
 use super::sleep::Timers;
-use super::{BUDGET, INTERRUPT_BUDGET, POLL_INTERVAL, Poller};
+use super::{POLL_INTERVAL, Poller};
 use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
@@ -40,49 +41,12 @@ pub(super) enum Activity {
     Task = 1,
 }
 
-/// The pollers that one call of [`Core::poll`] calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// The urgent pollers.
-    Urgent,
-    /// The pollers that are not urgent.
-    Others,
-    /// The pollers that may run in an interrupt.
-    Interrupt,
-}
-
-impl Which {
-    const fn has(self, listed: &Listed) -> bool {
-        match self {
-            Self::Urgent => listed.is_urgent,
-            Self::Others => !listed.is_urgent,
-            Self::Interrupt => listed.may_interrupt,
-        }
-    }
-
-    fn budget(self) -> u32 {
-        if self == Self::Interrupt { INTERRUPT_BUDGET } else { BUDGET }
-    }
-}
-
-/// A poller of a core, with the properties that it had when it was registered.
-struct Listed {
-    poller: Box<dyn Poller>,
-    is_urgent: bool,
-    may_interrupt: bool,
-}
-
-impl Listed {
-    fn new(poller: Box<dyn Poller>) -> Self {
-        let (is_urgent, may_interrupt) = (poller.is_urgent(), poller.may_interrupt());
-        Self { poller, is_urgent, may_interrupt }
-    }
-}
-
 /// A core's part of the executor, in cache lines that have nothing of another core.
 // Two cache lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 pub(super) struct Core {
+    /// The task that became ready while no other was: it is older than those in the queue. Null for none.
+    first: AtomicPtr<()>,
     queue: IrqMutex<VecDeque<Runnable>>,
     /// The length of the queue. Changes under the lock of the queue.
     ready: AtomicUsize,
@@ -98,8 +62,8 @@ pub(super) struct Core {
     /// The time of the next turn that calls all pollers and wakes timers, in nanoseconds. Only the
     /// core itself uses it.
     next_full_turn: AtomicU64,
-    pollers: UnsafeCell<Vec<Listed>>,
-    new_pollers: IrqMutex<Vec<Listed>>,
+    pollers: UnsafeCell<PollerList>,
+    new_pollers: IrqMutex<PollerList>,
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
     /// Iterations of the main loop.
@@ -121,6 +85,7 @@ pub(super) fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
         slot.call_once(|| {
             Box::leak(Box::new(Core {
+                first: AtomicPtr::new(core::ptr::null_mut()),
                 queue: IrqMutex::new(VecDeque::with_capacity(64)),
                 ready: AtomicUsize::new(0),
                 sleeping: AtomicBool::new(false),
@@ -130,8 +95,8 @@ pub(super) fn install(cpu: usize) {
                 armed: AtomicU64::new(u64::MAX),
                 timers: IrqMutex::new(Timers::new()),
                 next_full_turn: AtomicU64::new(0),
-                pollers: UnsafeCell::new(Vec::new()),
-                new_pollers: IrqMutex::new(Vec::new()),
+                pollers: UnsafeCell::new(PollerList::new()),
+                new_pollers: IrqMutex::new(PollerList::new()),
                 has_new_pollers: AtomicBool::new(false),
                 current: AtomicPtr::new(core::ptr::null_mut()),
                 rounds: AtomicU64::new(0),
@@ -170,7 +135,7 @@ impl Core {
 
     /// Makes a task ready. Callable from any core in any context.
     pub(super) fn push(&self, cpu: usize, runnable: Runnable) {
-        {
+        if let Err(runnable) = self.push_first(runnable) {
             let mut queue = self.queue.lock();
             queue.push_back(runnable);
             self.ready.store(queue.len(), Ordering::Relaxed);
@@ -178,13 +143,29 @@ impl Core {
         self.kick(cpu);
     }
 
+    /// Makes a task ready without the lock of the queue, if no other task is ready. Returns it otherwise.
+    fn push_first(&self, runnable: Runnable) -> Result<(), Runnable> {
+        if self.ready.load(Ordering::Relaxed) > 0 {
+            return Err(runnable);
+        }
+        let raw = runnable.into_raw();
+        let (none, order) = (core::ptr::null_mut(), Ordering::Relaxed);
+        match self.first.compare_exchange(none, raw.as_ptr(), Ordering::Release, order) {
+            Ok(_) => Ok(()),
+            // SAFETY: `raw` is of `into_raw` above, and nobody else has it.
+            Err(_) => Err(unsafe { Runnable::from_raw(raw) }),
+        }
+    }
+
     /// Ends the halt of this core, whose index is `cpu`, if it is halted.
     pub(super) fn kick(&self, cpu: usize) {
+        if cpu == arch::this_cpu_index() {
+            return;
+        }
         // Pairs with the fence in `prepare_halt`: either this processor sees `sleeping`, or the core sees the
         // pushed task.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed)
-            && cpu != arch::this_cpu_index()
             && let Some(target) = percpu::cpu(cpu)
         {
             apic::send(target.apic_id.load(Ordering::Relaxed), interrupts::WAKE);
@@ -194,11 +175,21 @@ impl Core {
     /// Returns the number of ready tasks without the lock of the queue, so that a spinning core
     /// takes no lock. The core looks again under the lock before it halts.
     pub(super) fn ready(&self) -> usize {
-        self.ready.load(Ordering::Relaxed)
+        self.ready.load(Ordering::Relaxed) + usize::from(self.has_first())
     }
 
-    /// Returns the next ready task.
+    fn has_first(&self) -> bool {
+        !self.first.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Returns the task that has been ready for longest. Call on the core itself.
     pub(super) fn pop(&self) -> Option<Runnable> {
+        if self.has_first() {
+            // Only this core takes the task, so it is still there.
+            let raw = NonNull::new(self.first.swap(core::ptr::null_mut(), Ordering::Acquire))?;
+            // SAFETY: the pointer is of `into_raw` in `push_first`, and has been taken once.
+            return Some(unsafe { Runnable::from_raw(raw) });
+        }
         let mut queue = self.queue.lock();
         let runnable = queue.pop_front();
         self.ready.store(queue.len(), Ordering::Relaxed);
@@ -210,7 +201,7 @@ impl Core {
     pub(super) fn prepare_halt(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.queue.lock().is_empty() && !self.has_new_pollers.load(Ordering::Relaxed)
+        !self.has_first() && self.queue.lock().is_empty() && !self.has_new_pollers.load(Ordering::Relaxed)
     }
 
     /// Records that the halt is over, or did not happen.
@@ -218,14 +209,14 @@ impl Core {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Runs `runnable`.
-    pub(super) fn run(&self, runnable: Runnable) {
+    /// Runs `runnable`. The time is `now`.
+    pub(super) fn run(&self, runnable: Runnable, now: Instant) {
         let meta: *const Meta = runnable.metadata();
         self.current.store(meta.cast_mut(), Ordering::Relaxed);
         self.state.store(Activity::Task as u8, Ordering::Release);
         // This order matters: a timer that fires from here on sees the task and re-arms itself. A timer that
         // fired before would not.
-        self.ensure_tick(time::now());
+        self.ensure_tick(now);
         runnable.run();
         self.state.store(Activity::Loop as u8, Ordering::Release);
         self.current.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -249,7 +240,7 @@ impl Core {
 
     pub(super) fn add_poller(&self, poller: Box<dyn Poller>) {
         log::debug!("poller {}", poller.name());
-        self.new_pollers.lock().push(Listed::new(poller));
+        self.new_pollers.lock().add(poller);
         self.has_new_pollers.store(true, Ordering::Release);
     }
 
@@ -263,9 +254,9 @@ impl Core {
     /// Call on this core, in its main loop, outside of polls and tasks.
     pub(super) unsafe fn adopt_pollers(&self) {
         if self.has_new_pollers.swap(false, Ordering::Acquire) {
-            let mut new = core::mem::take(&mut *self.new_pollers.lock());
+            let new = core::mem::take(&mut *self.new_pollers.lock());
             // SAFETY: the caller's promise: no other code accesses the list.
-            unsafe { (*self.pollers.get()).append(&mut new) };
+            unsafe { (*self.pollers.get()).append(new) };
         }
     }
 
@@ -274,13 +265,8 @@ impl Core {
     /// # Safety
     /// Call on this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
     pub(super) unsafe fn poll(&self, now: Instant, which: Which) -> bool {
-        let mut worked = false;
         // SAFETY: the caller's promise: no other code accesses the list.
-        for listed in unsafe { &mut *self.pollers.get() } {
-            if which.has(listed) {
-                worked |= listed.poller.poll(now, which.budget());
-            }
-        }
+        let worked = unsafe { (*self.pollers.get()).poll(now, which) };
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         worked
     }
@@ -321,7 +307,7 @@ impl Core {
     /// Call on this core, in its main loop outside of tasks and polls.
     pub(super) unsafe fn has_pollers(&self) -> bool {
         // SAFETY: the caller's promise.
-        !unsafe { &*self.pollers.get() }.is_empty()
+        !unsafe { (*self.pollers.get()).is_empty() }
     }
 
     /// Returns the earliest deadline of a timer or poller.
@@ -331,10 +317,7 @@ impl Core {
     pub(super) unsafe fn next_deadline(&self) -> Instant {
         let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
-        unsafe { &*self.pollers.get() }
-            .iter()
-            .map(|listed| listed.poller.next_deadline())
-            .fold(timers, Instant::min)
+        timers.min(unsafe { (*self.pollers.get()).next_deadline() })
     }
 
     /// Arms all pollers. Returns true if any has work already.
@@ -343,7 +326,7 @@ impl Core {
     /// Call on this core, in its main loop outside of tasks and polls.
     pub(super) unsafe fn arm_all(&self) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { &mut *self.pollers.get() }.iter_mut().any(|listed| listed.poller.arm())
+        unsafe { (*self.pollers.get()).arm() }
     }
 
     /// Records that the local timer has fired.

@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
-use super::core_state::{self, Core, Which};
+use super::core_state::{self, Core};
+use super::poller_list::Which;
 use super::{FULL_TURN, POLL_INTERVAL};
 use crate::arch::{self, cpu};
 use crate::{console, time};
@@ -107,8 +108,9 @@ pub(crate) fn run() -> ! {
         }
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         worked |= unsafe { core.poll(now, Which::Urgent) };
-        worked |= run_tasks(core);
-        if worked {
+        if let Some(now) = run_tasks(core, now) {
+            idle_since = now;
+        } else if worked {
             idle_since = time::now();
         } else if now < idle_since + spin.length {
             idle_turn = Some(now);
@@ -131,19 +133,20 @@ fn max_spin(core: &Core) -> Duration {
     if unsafe { core.has_pollers() } { max } else { max.min(MAX_SPIN_FOR_TASKS) }
 }
 
-/// Runs the tasks that are ready at the beginning. A task that yields is ready again, and its next run comes
-/// after a poll.
-fn run_tasks(core: &Core) -> bool {
-    let mut ran = false;
+/// Runs the tasks that are ready at the beginning, at `now`. A task that yields is ready again, and its next
+/// run comes after a poll. Returns the time if a task has run.
+fn run_tasks(core: &Core, mut now: Instant) -> Option<Instant> {
+    let mut after = None;
     for _ in 0..core.ready().min(TASKS_PER_POLL) {
         let Some(runnable) = core.pop() else { break };
-        core.run(runnable);
-        ran = true;
-        if time::now() >= core.last_poll() + POLL_INTERVAL / 4 {
+        core.run(runnable, now);
+        now = time::now();
+        after = Some(now);
+        if now >= core.last_poll() + POLL_INTERVAL / 4 {
             break;
         }
     }
-    ran
+    after
 }
 
 fn fire_timers(core: &Core, now: Instant) -> bool {

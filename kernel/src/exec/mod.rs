@@ -10,7 +10,7 @@
 //! ```text
 //!                  +---------------------------- run ----------------------------+
 //!                  v                                                             |
-//!   every 20 us: poll the others, wake due timers                                |
+//!   every 50 us: poll the others, wake due timers                                |
 //!        v                                                                       |
 //!   poll the RNIC and LITE -> run up to 16 ready tasks -> work? --- yes, or still spinning
 //!        ^                          |                       | no
@@ -25,6 +25,7 @@
 
 mod core_state;
 mod main_loop;
+mod poller_list;
 mod sleep;
 
 use alloc::boxed::Box;
@@ -35,7 +36,8 @@ use platform::Instant;
 
 use crate::arch::{self, percpu};
 use crate::time;
-use core_state::{Activity, Core, Runnable, Which};
+use core_state::{Activity, Core, Runnable};
+use poller_list::Which;
 
 pub(crate) use core_state::Meta;
 pub(crate) use main_loop::{run, set_max_spin};
@@ -45,7 +47,7 @@ pub(crate) use sleep::{sleep, sleep_until};
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The interval at which a core in its main loop calls all pollers and wakes timers, not only the
 /// urgent ones.
-pub(crate) const FULL_TURN: Duration = Duration::from_micros(20);
+pub(crate) const FULL_TURN: Duration = Duration::from_micros(50);
 /// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub(crate) const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.

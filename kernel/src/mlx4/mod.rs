@@ -63,6 +63,10 @@ pub(crate) struct Network {
     pub mtu: u16,
     /// The VLAN on Ethernet.
     pub vlan: Option<Vlan>,
+    /// The number of the partition on InfiniBand.
+    pub partition: Option<u16>,
+    /// The number of the port for the management network, from 1, if that is a port of the card.
+    pub management: Option<u8>,
 }
 
 /// The reason for which no card can be used.
@@ -186,7 +190,11 @@ pub(crate) async fn start(choice: Choice, network: Network) -> Result<DrivenCard
         us(reset, up),
         us(up, linked)
     );
-    print_other_ports(&card, Some(identity.port));
+    let second = network.management.filter(|number| *number != identity.port);
+    if let Some(number) = second {
+        log::info!("  port {number} is used for the management network");
+    }
+    print_other_ports(&card, &[Some(identity.port), second]);
     for other in cards {
         print_unused(&other);
     }
@@ -209,13 +217,13 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Prints the ports of a card other than the driven one.
-fn print_other_ports(card: &Card, driven: Option<u8>) {
+/// Prints the ports of a card other than those in use.
+fn print_other_ports(card: &Card, in_use: &[Option<u8>]) {
     match card.ports() {
         Ok(ports) => {
             for CardPort { number, layer, mac, link } in ports {
                 let link = if link { "a link" } else { "no link" };
-                if Some(number) != driven {
+                if !in_use.contains(&Some(number)) {
                     log::info!("  port {number} is not used: {layer:?}, {mac}, {link}");
                 }
             }
@@ -230,7 +238,7 @@ fn print_unused(function: &Function) {
     match device.and_then(|device| Card::start(device, &Config::default()).map_err(|e| e.to_string())) {
         Ok(card) => {
             log::info!("rnic mlx4: {}, not used", Name(function, &card.identity()));
-            print_other_ports(&card, None);
+            print_other_ports(&card, &[]);
         }
         Err(why) => log::warn!("rnic mlx4: {} at pci {}: {why}", function.name(), function.address),
     }
@@ -252,20 +260,22 @@ async fn bring_up(
         RemoteAccess::Physical => Remote::Physical,
     };
     let (port, layer) = (choice.port.unwrap_or(1), choice.layer);
-    let Network { mtu, vlan, .. } = network;
-    let config = Config { port, layer, remote, frames: true, mtu, vlan, vector: ENTRY };
+    let Network { mtu, vlan, partition, management, .. } = network;
+    let second = management.filter(|number| *number != port);
+    let config = Config { port, second, layer, remote, frames: true, mtu, vlan, partition, vector: ENTRY };
     let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // The vector is allocated after the reset, which turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
     let message = Message { address: irq.msi_address, data: irq.msi_data };
     turn_messages_on(function, message).map_err(|e| e.to_string())?;
-    await_link(&card, network.link_within).await?;
+    await_link(&card, network).await?;
     Ok((card, message, Times { begun, up, linked: time::now() }))
 }
 
 /// Waits until the port has a link, and says on the console if that takes long.
-async fn await_link(card: &Card, within: Option<Duration>) -> Result<(), String> {
+async fn await_link(card: &Card, network: Network) -> Result<(), String> {
+    let Network { link_within: within, partition, .. } = network;
     let begun = time::now();
     let (mut say_at, mut pause) = (begun + LINK_SAID, LINK_SAID);
     while card.attributes().port_state != PortState::Active {
@@ -275,7 +285,13 @@ async fn await_link(card: &Card, within: Option<Duration>) -> Result<(), String>
         }
         if time::now() >= say_at {
             let port = card.identity().port;
-            log::warn!("rnic mlx4: port {port} has no link after {} s, and is waited for", waited.as_secs());
+            // The driver tells a port without its partition as one without a link.
+            let partition =
+                partition.map_or_else(String::new, |number| format!(" or no partition {number:#x}"));
+            log::warn!(
+                "rnic mlx4: port {port} has no link{partition} after {} s, and is waited for",
+                waited.as_secs()
+            );
             pause = (pause * 2).min(LINK_SAID_AGAIN);
             say_at = time::now() + pause;
         }

@@ -2,8 +2,9 @@
 //! them.
 //!
 //! `mgmt=` and `fabric=` select a virtio device by its Ethernet address or its PCI address. By default the
-//! first on the bus is the management port and the second the fabric. A single device is both. The port of a
-//! card is the management port if `mgmt=` names it, or if there is no virtio device.
+//! first on the bus is the management port and the second the fabric. A single device is both. The RDMA port
+//! of a card is the management port if `mgmt=` names it, or if there is no virtio device. `mgmt=mlx4/PORT`
+//! names a port of the card by its number; a port other than that of RDMA is in use for it then.
 
 mod card;
 mod device;
@@ -26,6 +27,7 @@ use core::net::Ipv4Addr;
 use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
+use mlx4::FramePort;
 use platform::Instant;
 use spin::Once;
 
@@ -53,6 +55,8 @@ pub(crate) struct Net {
     ports: Vec<&'static Port>,
     /// The port of the card that is the RNIC.
     card: Once<&'static Port>,
+    /// Another port of that card, for the management network alone.
+    second: Once<&'static Port>,
     /// The port that RDMA in software uses.
     pub fabric: Option<&'static Port>,
     /// The source of the management port's address, if TCP is wanted there.
@@ -66,7 +70,7 @@ pub(crate) struct Net {
 impl Net {
     /// Returns all ports.
     fn ports(&self) -> impl Iterator<Item = &'static Port> {
-        self.ports.iter().copied().chain(self.card.get().copied())
+        self.ports.iter().copied().chain(self.card.get().copied()).chain(self.second.get().copied())
     }
 
     /// Returns TCP on the management port. Call once all devices exist.
@@ -81,17 +85,32 @@ impl Net {
         self.stack.get().copied().ok_or_else(missing)
     }
 
-    /// Adds the port of a card, if it is on Ethernet: it answers for its addresses, and becomes the
-    /// management port if no other port is.
+    /// Adds the ports of a card that are in use and on Ethernet: they answer for their addresses. One becomes
+    /// the management port if no other port is. Returns the port of RDMA.
     pub(crate) fn attach_card(&self, address: pci::Address, card: &Arc<Card>) -> Option<&'static Port> {
-        let nic = card::start(card)?;
-        let is_management = is_named("mgmt", address, &nic).unwrap_or(self.stack.get().is_none());
+        if let Some(nic) = card::start(card, FramePort::Second) {
+            let port = *self.second.call_once(|| leak("mgmt", address, nic));
+            self.manage(port);
+        }
+        let nic = card::start(card, FramePort::Rdma)?;
+        let is_named = match management_of_card() {
+            Some(Ok(number)) => Some(number == card.identity().port),
+            _ => is_named("mgmt", address, &nic),
+        };
+        let is_management = is_named.unwrap_or(self.stack.get().is_none());
         let name = if is_management { "mgmt+rdma" } else { "rdma" };
         let port = *self.card.call_once(|| leak(name, address, nic));
-        if let Some(addressing) = self.addressing.filter(|_| is_management) {
-            self.stack.call_once(|| start_stack(port, addressing));
+        if is_management {
+            self.manage(port);
         }
         Some(port)
+    }
+
+    /// Makes a port the management port, unless TCP is not wanted or another port is.
+    fn manage(&self, port: &'static Port) {
+        if let Some(addressing) = self.addressing {
+            self.stack.call_once(|| start_stack(port, addressing));
+        }
     }
 
     /// Returns TCP on the fabric port with this address, which the first call configures.
@@ -212,8 +231,15 @@ pub(crate) fn init(stack: bool) -> Result<&'static Net, String> {
     let at = |index: Option<usize>| ports.get(index?).copied();
     let (mgmt, fabric) = (at(mgmt), at(fabric));
     let addressing = stack.then_some(addressing);
-    let net =
-        Net { ports, card: Once::new(), fabric, addressing, stack: Once::new(), fabric_stack: Once::new() };
+    let net = Net {
+        ports,
+        card: Once::new(),
+        second: Once::new(),
+        fabric,
+        addressing,
+        stack: Once::new(),
+        fabric_stack: Once::new(),
+    };
     if let (Some(port), Some(addressing)) = (mgmt, addressing) {
         net.stack.call_once(|| start_stack(port, addressing));
     }
@@ -225,6 +251,17 @@ pub(crate) fn init(stack: bool) -> Result<&'static Net, String> {
 /// Returns the device that `key` of the command line names, if any.
 fn wanted(key: &'static str) -> Option<&'static str> {
     cmdline::get(key).filter(|wanted| *wanted != "auto")
+}
+
+/// Returns the number of the card's port that `mgmt=mlx4/PORT` names, or `None` if `mgmt=` names another
+/// device.
+///
+/// # Errors
+/// A line for the user: the number is malformed.
+pub(crate) fn management_of_card() -> Option<Result<u8, String>> {
+    let number = wanted("mgmt")?.strip_prefix("mlx4/")?;
+    let wrong = || format!("mgmt=mlx4/{number}: want the number of a port of the card, from 1");
+    Some(number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong))
 }
 
 /// Returns true if `key` of the command line names this device, or `None` if it names none.

@@ -69,6 +69,7 @@ fn network() -> Result<&'static Net, String> {
 }
 
 struct Node {
+    rnic: NodeRnic,
     lite: Lite,
     apps: Vec<Box<dyn runtime::App>>,
 }
@@ -121,7 +122,7 @@ async fn start() -> Result<Node, String> {
     });
     chart::mark("lite");
     chart::print();
-    Ok(Node { lite, apps })
+    Ok(Node { rnic, lite, apps })
 }
 
 /// Returns LITE's sizes and times: small pools on a machine with little memory, then the settings of the
@@ -218,7 +219,10 @@ impl Node {
         }
         exec::sleep(FAREWELL).await;
         match end {
-            runtime::End::Boot => loader.boot(),
+            runtime::End::Boot => {
+                self.rnic.shut_down();
+                loader.boot()
+            }
             runtime::End::Power(PowerAction::Reset) => {
                 log::info!("the manager resets this machine");
                 console::flush();

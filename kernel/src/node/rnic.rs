@@ -18,8 +18,8 @@ use super::pollers;
 use crate::machine::{self, RemoteAccess};
 use crate::mlx4::{self, Choice, DrivenCard, NoCard};
 use crate::mm::memory::LentMemory;
-use crate::net::Net;
 use crate::net::port::{Port, RocePort};
+use crate::net::{self, Net};
 use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
 use crate::{cmdline, exec, random};
@@ -81,7 +81,8 @@ const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// The permitted values of `mtu=`: the least of IPv4, and the largest of ConnectX-3 cards.
 const MTUS: RangeInclusive<u16> = 576..=9978;
 
-/// Parses `link_s=` and `mtu=`. `is_auto` is true if the node has another RNIC than a card.
+/// Parses `link_s=`, `mtu=`, `vlan=`, `partition=`, and `mgmt=` for a port of the card.
+/// `is_auto` is true if the node has another RNIC than a card.
 fn card_network(is_auto: bool) -> Result<mlx4::Network, String> {
     let link_within = match cmdline::get("link_s") {
         None => is_auto.then_some(LINK_LIMIT),
@@ -93,7 +94,14 @@ fn card_network(is_auto: bool) -> Result<mlx4::Network, String> {
     let text = cmdline::get("mtu").unwrap_or("1500");
     let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
     let wrong = || format!("mtu={text}: want a number from {} to {}", MTUS.start(), MTUS.end());
-    Ok(mlx4::Network { link_within, mtu: mtu.ok_or_else(wrong)?, vlan: vlan()? })
+    let management = net::management_of_card().transpose()?;
+    Ok(mlx4::Network {
+        link_within,
+        mtu: mtu.ok_or_else(wrong)?,
+        vlan: vlan()?,
+        partition: partition()?,
+        management,
+    })
 }
 
 /// Parses `vlan=`.
@@ -102,6 +110,19 @@ fn vlan() -> Result<Option<Vlan>, String> {
     let (id, priority) = text.split_once(':').unwrap_or((text, "0"));
     let vlan = id.parse().ok().zip(priority.parse().ok()).and_then(|(id, level)| Vlan::new(id, level));
     vlan.map(Some).ok_or_else(|| format!("vlan={text}: want VLAN (1 to 4094) or VLAN:PRIORITY (0 to 7)"))
+}
+
+/// Parses `partition=`: a number or P_Key, in hexadecimal form behind `0x`.
+fn partition() -> Result<Option<u16>, String> {
+    /// The bit of a P_Key for full membership, which the port's table tells.
+    const FULL: u16 = 0x8000;
+    let Some(text) = cmdline::get("partition") else { return Ok(None) };
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let number = number.ok().map(|number| number & !FULL).filter(|number| (1..0x7fff).contains(number));
+    number.map(Some).ok_or_else(|| format!("partition={text}: want a number from 1 to 0x7ffe"))
 }
 
 /// True once an RNIC was started.
@@ -226,6 +247,14 @@ impl NodeRnic {
             })?,
         };
         Ok(Some(Gid(address.to_ipv6_mapped().octets())))
+    }
+
+    /// Stops a card permanently, before another kernel is entered.
+    pub(super) fn shut_down(&self) {
+        if let Self::Card(driven, _) = self {
+            driven.card.shut_down();
+            log::info!("rnic mlx4: the card is shut down");
+        }
     }
 
     /// Returns the Ethernet port that has the RNIC's address, also for IP. InfiniBand has none.

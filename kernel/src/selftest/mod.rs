@@ -14,6 +14,7 @@
 //! | `numa` | each processor's memory comes from its NUMA node |
 //! | `stale` | interrupts of a former kernel are discarded |
 //! | `masters` | devices of a former kernel lose the bus |
+//! | `canary` | a pattern over all free memory is intact after `selftest_s` seconds |
 //! | `warm` | boots the image of fw_cfg `selftest_s` times, each from the one before |
 //! | `halt` | the machine prints its last line and halts, so that its consoles can be looked at |
 //! | `off`, `reset` | the machine is turned off, or reset, without the debug exit device |
@@ -29,6 +30,7 @@
 //! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
 //! | `panic`, `panic2`, `deadlock`, `fault`, `oom`, `stackoverflow`, `overrun` | fatal failures |
 
+mod canary;
 mod echo;
 mod failures;
 mod fpu;
@@ -73,6 +75,7 @@ pub(crate) async fn run(name: &str) {
         "numa" => machine::numa().await,
         "stale" => machine::stale(),
         "masters" => machine::masters(),
+        "canary" => canary::run().await,
         "warm" => machine::warm(),
         "halt" => machine::halt(),
         "off" => power::off(),

@@ -172,11 +172,41 @@ async fn polls_in_task() -> Result<u64, String> {
     Ok(polls)
 }
 
+/// The number of tasks of [`takes_turns`], and of the turns of each.
+const TURNS: (u64, u64) = (3, 40);
+
+/// Lets tasks of one core yield in turn: each turn of a task must come after a turn of each other. A core
+/// keeps the first ready task apart from the others, so an order in which one task overtakes would show
+/// here.
+async fn takes_turns() -> Result<(), String> {
+    let log = Arc::new(IrqMutex::new(Vec::with_capacity((TURNS.0 * TURNS.1) as usize)));
+    let tasks: Vec<_> = (0..TURNS.0)
+        .map(|task| {
+            let log = log.clone();
+            exec::spawn_on(0, "turns", async move {
+                for _ in 0..TURNS.1 {
+                    log.lock().push(task);
+                    platform::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await;
+    }
+    let log = log.lock();
+    ensure!(log.len() as u64 == TURNS.0 * TURNS.1, "{} turns were taken", log.len());
+    for (at, round) in log.chunks(TURNS.0 as usize).enumerate() {
+        ensure!(round.iter().copied().eq(0..TURNS.0), "the tasks ran in the order {round:?} in round {at}");
+    }
+    Ok(())
+}
+
 /// Computes in a task without `await` while a poller on the same core records its calls.
 ///
 /// The test judges the number of polls, and the median time for which the task ran after a poll without
 /// another. Longer gaps are only printed: a busy host delays the virtual processor, or the thread of its
-/// timer.
+/// timer. Before that, it judges polls by a task, and the order in which tasks take turns.
 pub(super) async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
     let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -190,6 +220,7 @@ pub(super) async fn progress() -> Outcome {
         exec::sleep(Duration::from_millis(1)).await;
     }
     let looks = polls_in_task().await?;
+    takes_turns().await?;
     let before = exec::stats(0).unwrap_or_default().interrupt_polls;
     let mut now = time::now();
     let end = now + length;

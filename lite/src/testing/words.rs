@@ -53,11 +53,11 @@ impl Words {
         fits.then_some(start).ok_or(MemoryError::OutOfRange)
     }
 
-    /// Returns whole words from `offset`, if `offset` and `len` are multiples of a word.
-    fn whole(&self, offset: u64, len: usize) -> Option<&[AtomicU64]> {
-        let even = offset.is_multiple_of(WORD) && len.is_multiple_of(WORD as usize);
+    /// Returns the whole words with which `len` bytes at `offset` begin: none if a part of a word is first.
+    fn whole(&self, offset: u64, len: usize) -> &[AtomicU64] {
+        let count = if offset.is_multiple_of(WORD) { len / WORD as usize } else { 0 };
         let first = (offset / WORD) as usize;
-        even.then(|| self.words.get(first..first + len / WORD as usize))?
+        self.words.get(first..first + count).unwrap_or_default()
     }
 
     fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
@@ -106,14 +106,12 @@ impl Memory for Words {
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
         let offset = self.offset(addr, buf.len() as u64)?;
-        if let Some(words) = self.whole(offset, buf.len()) {
-            for (bytes, word) in buf.as_chunks_mut().0.iter_mut().zip(words) {
-                *bytes = word.load(Ordering::Acquire).to_ne_bytes();
-            }
-            return Ok(());
+        let words = self.whole(offset, buf.len());
+        for (bytes, word) in buf.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.load(Ordering::Acquire).to_ne_bytes();
         }
-        let mut at = 0;
-        for part in Self::parts(offset, buf.len()) {
+        let mut at = words.len() * WORD as usize;
+        for part in Self::parts(offset + at as u64, buf.len() - at) {
             let word = self.word(part.word).load(Ordering::Acquire).to_ne_bytes();
             buf[at..at + part.len].copy_from_slice(&word[part.first..part.first + part.len]);
             at += part.len;
@@ -123,14 +121,12 @@ impl Memory for Words {
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
         let offset = self.offset(addr, data.len() as u64)?;
-        if let Some(words) = self.whole(offset, data.len()) {
-            for (bytes, word) in data.as_chunks().0.iter().zip(words) {
-                word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
-            }
-            return Ok(());
+        let words = self.whole(offset, data.len());
+        for (bytes, word) in data.as_chunks().0.iter().zip(words) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
         }
-        let mut at = 0;
-        for part in Self::parts(offset, data.len()) {
+        let mut at = words.len() * WORD as usize;
+        for part in Self::parts(offset + at as u64, data.len() - at) {
             self.store(&part, &data[at..at + part.len]);
             at += part.len;
         }

@@ -14,6 +14,8 @@ use std::ops::Bound;
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, QpNum};
 
+/// The greatest number of lines of a report on hardware that are logged.
+const MAX_HARDWARE_LINES: usize = 1000;
 /// The length of the longest relayed message, in bytes.
 const MAX_RELAY: usize = 4096;
 
@@ -60,6 +62,8 @@ pub(super) struct Live {
     pub(super) datagrams: Option<QpNum>,
     /// True once the node has told the end of its machine's former boot.
     former_end_told: bool,
+    /// True once the node has told about its machine's hardware.
+    hardware_told: bool,
 }
 
 impl Live {
@@ -68,13 +72,11 @@ impl Live {
         format!("{} ({})", self.member.node, self.member.name)
     }
 
-    /// Returns a member as the store has it, which has a lease from `now` on to resume.
-    pub(super) fn restored(record: MemberRecord, now: Instant, lease: Duration) -> Self {
-        let MemberRecord { node, incarnation, gid, join } = record;
-        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+    /// Returns a member with a lease from `now` on.
+    fn joined(conn: Option<ConnId>, member: Member, join: Join, now: Instant, lease: Duration) -> Self {
         Self {
-            conn: None,
-            awaited: true,
+            conn,
+            awaited: false,
             asked: false,
             member,
             join,
@@ -83,8 +85,21 @@ impl Live {
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
-            // A machine tells it right after it has joined.
+            former_end_told: false,
+            hardware_told: false,
+        }
+    }
+
+    /// Returns a member as the store has it, which has a lease from `now` on to resume.
+    pub(super) fn restored(record: MemberRecord, now: Instant, lease: Duration) -> Self {
+        let MemberRecord { node, incarnation, gid, join } = record;
+        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+        Self {
+            awaited: true,
+            // A machine tells both right after it has joined.
             former_end_told: true,
+            hardware_told: true,
+            ..Self::joined(None, member, join, now, lease)
         }
     }
 }
@@ -283,19 +298,7 @@ impl Core {
         };
         let rest: Vec<Member> = others.collect();
         self.tell_members(&ToNode::Joined(member.clone()));
-        let live = Live {
-            conn: Some(conn),
-            awaited: false,
-            asked: false,
-            member,
-            join,
-            expires: self.now + self.config.lease,
-            last_heartbeat: self.now,
-            job: None,
-            relays: Rate::new(RELAYS, Duration::from_secs(1)),
-            datagrams: None,
-            former_end_told: false,
-        };
+        let live = Live::joined(Some(conn), member, join, self.now, self.config.lease);
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
@@ -365,11 +368,22 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
             ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
             ToManager::Leave => self.remove_member(node, LEFT),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+        }
+    }
+
+    /// Logs the report on a node's hardware, once for each incarnation, so that a node cannot flood the log.
+    fn log_hardware(&mut self, node: NodeId, report: &str) {
+        let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
+        live.hardware_told = true;
+        let label = live.label();
+        for line in report.lines().take(MAX_HARDWARE_LINES) {
+            self.log(format!("{label}: hardware: {}", printable(line)));
         }
     }
 

@@ -250,6 +250,24 @@ fn the_former_end_of_a_machine_ends_nothing() {
 }
 
 #[test]
+fn the_hardware_of_a_machine_is_logged_once() {
+    let mut h = Harness::new();
+    let (a, first) = h.join("a");
+    let (b, _) = h.join("b");
+    h.node_heard(a);
+    let report = |lines: &str| ToManager::HardwareReport { lines: lines.into() };
+    h.say(a, &report("hardware report: begin\npci 00:03.0: \x1b[2J\n"));
+    h.say(a, &report("again"));
+    h.say(b, &report(&"x\n".repeat(ToManager::MAX_REPORT / 2)));
+    assert_eq!((h.node_heard(a), h.node_heard(b)), (vec![], vec![]));
+    let hardware: Vec<_> = h.log.iter().filter(|line| line.contains(": hardware: ")).collect();
+    let of_a: Vec<_> =
+        hardware.iter().filter_map(|line| line.strip_prefix(&*format!("{} (a)", first.node))).collect();
+    assert_eq!(of_a, [": hardware: hardware report: begin", ": hardware: pci 00:03.0:  [2J"]);
+    assert_eq!(hardware.len(), 2 + 1000, "the lines of a report are limited");
+}
+
+#[test]
 fn a_node_that_does_not_start_is_logged_once_and_is_no_member() {
     let mut h = Harness::new();
     let (a, _) = h.join("a");

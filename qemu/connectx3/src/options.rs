@@ -5,10 +5,14 @@ use crate::server::{Plug, Slot};
 use anyhow::{Context, Error, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use verbs::MacAddr;
 
 /// The keys of a card's description, for help and errors.
-const KEYS: &str = "profile, mac, fabric, fabric2, fails, dies";
+const KEYS: &str = "profile, mac, fabric, fabric2, link_s, fails, dies";
+
+/// The longest time after which a link comes up, in seconds.
+const LONGEST_DELAY: u64 = 3600;
 
 /// A property of a card: `key=value` in its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub enum Property {
         /// The path of the socket.
         socket: PathBuf,
     },
+    /// The time after which the links of ports come up that a driver has opened, in whole seconds.
+    LinkDelay(Duration),
     /// The card fails after a number of sent frames.
     Fails {
         /// The way in which it fails.
@@ -42,6 +48,7 @@ impl Property {
             Self::Mac(_) => "mac",
             Self::Fabric { port: 0, .. } => "fabric",
             Self::Fabric { .. } => "fabric2",
+            Self::LinkDelay(_) => "link_s",
             Self::Fails { how: Breakdown::Once, .. } => "fails",
             Self::Fails { how: Breakdown::Permanent, .. } => "dies",
         }
@@ -82,6 +89,13 @@ impl FromStr for Property {
             }),
             "fabric" => fabric(0),
             "fabric2" => fabric(1),
+            "link_s" => {
+                let seconds = value.parse().ok().filter(|seconds| *seconds <= LONGEST_DELAY);
+                let delay = seconds.map(|seconds| Self::LinkDelay(Duration::from_secs(seconds)));
+                delay.with_context(|| {
+                    format!("{key}: \"{value}\" is not a number of seconds, which is {LONGEST_DELAY} or less")
+                })
+            }
             "fails" => fails(Breakdown::Once),
             "dies" => fails(Breakdown::Permanent),
             _ => bail!("there is no key \"{key}\"; the keys are {KEYS}"),
@@ -113,21 +127,23 @@ pub fn make(properties: &[Property], index: u8) -> Result<(Vec<Plug>, Card)> {
         ensure!(!given, "{} is given twice", property.key());
     }
     let (mut name, mut mac) = (Profile::NAMES[0], MacAddr([0x00, 0x02, 0xc9, 0x00, index, 0x01]));
-    let (mut plugs, mut failure) = (Vec::new(), None);
+    let (mut plugs, mut failure, mut delay) = (Vec::new(), None, None);
     for property in properties {
         match property {
             Property::Profile(given) => name = given,
             Property::Mac(given) => mac = *given,
             Property::Fabric { port, socket } => plug(&mut plugs, *port, socket),
+            Property::LinkDelay(given) => delay = Some(*given),
             Property::Fails { how, frames } => {
                 ensure!(failure.is_none(), "a card fails or dies, but not both");
                 failure = Some((property.key(), *how, *frames));
             }
         }
     }
-    let profile = Profile::named(name, mac).with_context(|| format!("there is no profile \"{name}\""))?;
+    let mut profile = Profile::named(name, mac).with_context(|| format!("there is no profile \"{name}\""))?;
     let fits = plugs.len() <= profile.ports.len();
     ensure!(fits, "fabric2 is not for profile {name}, which has one port");
+    profile.link_delay = delay.unwrap_or(profile.link_delay);
     let mut card = Card::new(profile);
     if let Some((key, how, frames)) = failure {
         let physical = card.profile().function == Function::Physical;
@@ -162,6 +178,9 @@ mod tests {
         assert_eq!(slot.client.to_str(), Some("a.sock"));
         assert_eq!(slot.plugs, [Plug::Fabric("/tmp/f".into())]);
         assert_eq!(made.profile().ports[0].mac, MacAddr([2, 0, 0, 0, 0, 10]));
+        assert!(made.profile().link_delay.is_zero());
+        let (_, made) = card("a.sock,profile=ib,link_s=60", 3).unwrap();
+        assert_eq!(made.profile().link_delay.as_secs(), 60);
         let (slot, made) = card("b.sock", 3).unwrap();
         assert!(slot.plugs.is_empty());
         assert_eq!(made.profile().ports[0].mac, MacAddr([0, 2, 0xc9, 0, 3, 1]));
@@ -181,7 +200,7 @@ mod tests {
             ("", "a card needs a socket"),
             (
                 "s,pro",
-                "card s: \"pro\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, fails, dies",
+                "card s: \"pro\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, link_s, fails, dies",
             ),
             ("s,=5", "card s: there is no key \"\"; the keys are profile, mac,"),
             ("s,colour=red", "card s: there is no key \"colour\"; the keys are profile, mac,"),
@@ -191,6 +210,8 @@ mod tests {
             ("s,mac=01:00:00:00:00:00", "the first of them even, as in 00:02:c9:00:00:01"),
             ("s,fabric=", "card s: fabric: \"\" is not the path of a fabric's socket"),
             ("s,fabric2=/f", "card s: fabric2 is not for profile pro, which has one port"),
+            ("s,link_s=3601", "card s: link_s: \"3601\" is not a number of seconds, which is 3600 or less"),
+            ("s,link_s=soon", "card s: link_s: \"soon\" is not a number of seconds"),
             ("s,fails=abc", "card s: fails: \"abc\" is not a number of sent frames, which is 1 or more"),
             ("s,fails=0", "card s: fails: \"0\" is not a number of sent frames"),
             ("s,fails=-1", "card s: fails: \"-1\" is not a number of sent frames"),

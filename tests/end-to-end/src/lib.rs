@@ -14,7 +14,7 @@ pub use boot::GROUP as BOOT_MATRIX;
 pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
-use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, semantics};
+use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, screens, semantics};
 use job::{disturbed, graph, log, misuse, priorities, standing, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
@@ -27,6 +27,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         kernel::cases(),
         machine::cases(),
         consoles::cases(),
+        screens::cases(),
         image::cases(),
         boot::cases(full),
         cluster::cases(),

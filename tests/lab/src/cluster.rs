@@ -7,9 +7,9 @@ use crate::manager::{self, Manager};
 use crate::{cx3, image, setup, tool, ui};
 use anyhow::{Result, anyhow, bail, ensure};
 use fabric::{Fabric, FabricConfig};
-use qemu::Qemu;
 use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Machine, Nic, Vm, VmSpec};
+use qemu::{Qemu, Uplink};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -66,8 +66,9 @@ pub struct Cluster {
     module_key: bool,
     /// True if the machines have one device, on the fabric, and command lines without a manager.
     one_network: bool,
-    // Declared after the machines, because it must be dropped after those that use its cards.
+    // Declared after the machines, because they must be dropped after those that use them.
     cards: Option<Cx3>,
+    second: Option<SecondNetwork>,
     dir: TempDir,
 }
 
@@ -80,6 +81,37 @@ pub struct Cards<'a> {
     pub spare: Option<&'a RdmaNic>,
     /// The file for a capture of the fabric, complete once the cluster is dropped.
     pub pcap: Option<&'a Path>,
+    /// True if the machines have no other network device than a card with two ports, of which the second
+    /// leads to the manager.
+    pub manage_by_second: bool,
+}
+
+/// The network of cards' second ports, on which the manager is.
+struct SecondNetwork {
+    _uplink: Uplink,
+    fabric: Fabric,
+}
+
+impl SecondNetwork {
+    /// Starts a network for `cards` cards. `dir` is a directory for its sockets.
+    fn start(cards: usize, qemu: &Qemu, dir: PathBuf) -> Result<Self> {
+        std::fs::create_dir(&dir)?;
+        let faults = netfault::Faults::default();
+        let fabric = Fabric::start(&FabricConfig { ports: cards + 1, dir, faults, seed: 0, pcap: None })?;
+        Ok(Self { _uplink: Uplink::start(qemu, fabric.socket(cards))?, fabric })
+    }
+
+    /// Returns the configuration of a machine's card with its second port on the network.
+    fn card(&self, card: CardConfig, nic: &RdmaNic, number: usize) -> CardConfig {
+        let profile = match nic {
+            RdmaNic::VpiInfiniBand => "vpi-2port",
+            usual if *usual == RdmaNic::USUAL => "pro-2port",
+            // The card of a host beside the machines.
+            _ => return card,
+        };
+        let socket = self.fabric.socket(number).display();
+        CardConfig { keys: vec![format!("profile={profile}"), format!("fabric2={socket}")], ..card }
+    }
 }
 
 impl Cluster {
@@ -148,7 +180,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn prepare(nics: Vec<RdmaNic>, special: Cards<'_>, manager: &[&str], log: &Path) -> Result<Self> {
+    /// Prepares a cluster as [`without_machines`](Self::without_machines) does, with properties of its cards.
+    pub(crate) fn prepare(
+        nics: Vec<RdmaNic>,
+        special: Cards<'_>,
+        manager: &[&str],
+        log: &Path,
+    ) -> Result<Self> {
         let lab = Lab::get()?;
         let has_cards = nics.iter().any(|nic| nic.profile().is_some());
         let tools = has_cards.then(cx3::Tools::get).transpose()?;
@@ -163,10 +201,19 @@ impl Cluster {
             seed: 0,
             pcap: special.pcap.map(Path::to_owned),
         })?;
+        let qemu = tools.as_ref().map_or(&lab.qemu, |tools| &tools.qemu).clone();
+        let of_second = || SecondNetwork::start(nics.len(), &qemu, dir.path().join("second"));
+        let second = special.manage_by_second.then(of_second).transpose()?;
         let cards = tools.as_ref().map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());
-            let mut cards: Vec<_> =
-                cards.map(|(port, nic)| appliances::card_of(nic, &fabric, port)).collect();
+            let card = |(port, nic): (u16, &RdmaNic)| {
+                let card = appliances::card_of(nic, &fabric, port);
+                match &second {
+                    Some(second) => second.card(card, nic, port.into()),
+                    None => card,
+                }
+            };
+            let mut cards: Vec<_> = cards.map(card).collect();
             if let (Some(card), Some(key)) = (cards.first_mut(), special.first) {
                 card.keys.push(key.to_owned());
             }
@@ -180,7 +227,6 @@ impl Cluster {
             };
             Cx3::start(&tools.program, &config)
         });
-        let qemu = tools.as_ref().map_or(&lab.qemu, |tools| &tools.qemu).clone();
         let (_, events) = channel();
         Ok(Self {
             manager,
@@ -193,6 +239,7 @@ impl Cluster {
             module_key: false,
             one_network: false,
             cards: cards.transpose()?,
+            second,
             dir,
         })
     }
@@ -244,7 +291,7 @@ impl Cluster {
                     .into_iter()
                     .collect(),
                 initrd: self.module_key.then_some(key),
-                nics: (!self.one_network)
+                nics: (!self.one_network && self.second.is_none())
                     .then_some(Nic::Management)
                     .into_iter()
                     .chain([self.rdma(index.into())])

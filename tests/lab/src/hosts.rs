@@ -1,7 +1,7 @@
 //! Linux machines as nodes beside appliances, on one fabric.
 
 use crate::appliances::{RdmaNic, start_opensm};
-use crate::cluster::Cluster;
+use crate::cluster::{Cards, Cluster};
 use crate::{cargo, paths, tool};
 use anyhow::{Context, Result, bail};
 use qemu::linux::{Card, Guest, GuestConfig, Image, Job, Network, Starting};
@@ -23,7 +23,17 @@ fn address(machine: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 255, machine + 1)
 }
 
+/// A VLAN of Linux machines, and the priority of their frames there that are not of RDMA.
+#[derive(Clone, Copy, Debug)]
+pub struct Vlan {
+    /// The number, from 1 to 4094.
+    pub id: u16,
+    /// The priority, from 0 to 7.
+    pub priority: u8,
+}
+
 /// The plan of a lab.
+#[derive(Default)]
 pub struct Plan<'a> {
     /// The RDMA devices of the appliances, one appliance each.
     pub appliances: &'a [RdmaNic],
@@ -37,6 +47,17 @@ pub struct Plan<'a> {
     /// The files that each machine gets in the directory [`IN_GUEST`]: the name there, and the path on the
     /// host.
     pub files: &'a [(&'a str, PathBuf)],
+    /// Further words of the appliances' command lines.
+    pub options: &'a str,
+    /// The VLAN in which Linux machines with Ethernet cards have their addresses.
+    pub vlan: Option<Vlan>,
+    /// The file for a capture of the fabric, complete once the lab is dropped.
+    pub pcap: Option<&'a Path>,
+    /// The number of a partition of which the subnet manager makes all ports full members.
+    pub partition: Option<u16>,
+    /// True if the appliances have no other network device than a card with two ports, of which the second
+    /// leads to the manager.
+    pub manage_by_second: bool,
 }
 
 /// Appliances, and Linux machines on their fabric.
@@ -44,15 +65,29 @@ pub struct Lab {
     /// The manager and the appliances.
     pub cluster: Cluster,
     guests: Vec<Guest>,
+    /// True if the Linux machines' addresses are those of an interface in a VLAN.
+    in_vlan: bool,
 }
 
 impl Lab {
     /// Starts all machines, the appliances last, which may not have joined on return.
     pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
-        let &Plan { appliances, machines, manager, packages, files } = plan;
+        let &Plan {
+            appliances,
+            machines,
+            manager,
+            packages,
+            files,
+            options,
+            vlan,
+            pcap,
+            partition,
+            manage_by_second,
+        } = plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
         let nics = [appliances, machines].concat();
-        let mut cluster = Cluster::without_machines(nics, manager, log)?;
+        let mut cluster =
+            Cluster::prepare(nics, Cards { pcap, manage_by_second, ..Cards::default() }, manager, log)?;
         let mut files: Vec<_> =
             files.iter().map(|(name, path)| (format!("{IN_GUEST}/{name}"), path.clone())).collect();
         files.push((format!("{IN_GUEST}/cluster.key"), cluster.manager.key().to_owned()));
@@ -62,8 +97,9 @@ impl Lab {
             let (number, address) = (machine + 1, address(machine));
             let (card, network) = match cluster.rdma(appliances.len() + usize::from(machine)) {
                 Nic::Card { socket } => {
-                    let address = Some((address, PREFIX));
-                    (Some(Card { address, ..Card::numbered(number, socket) }), None)
+                    let card = Card::numbered(number, socket);
+                    let of_port = if vlan.is_none() { Some((address, PREFIX)) } else { card.address };
+                    (Some(Card { address: of_port, ..card }), None)
                 }
                 Nic::Fabric { plug } => {
                     (None, Some(Network { address, prefix: PREFIX, ..Network::numbered(number, plug) }))
@@ -88,10 +124,21 @@ impl Lab {
         let mut guests = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
         if let (Some(guest), Some(true)) = (guests.first_mut(), machines.first().map(RdmaNic::is_infiniband))
         {
+            if let Some(number) = partition {
+                let partitions = format!("Default=0x7fff: ALL=full;\\nferrolite={number:#x}: ALL=full;\\n");
+                let write =
+                    format!("mkdir -p /etc/opensm && printf '{partitions}' >/etc/opensm/partitions.conf");
+                guest.check(&write, LIMIT)?;
+            }
             start_opensm(guest)?;
         }
-        cluster.boot(u16::try_from(appliances.len())?, "", None, log)?;
-        Ok(Self { cluster, guests })
+        if let Some(vlan) = vlan {
+            for (machine, guest) in (0..).zip(&mut guests) {
+                enter(guest, vlan, address(machine))?;
+            }
+        }
+        cluster.boot(u16::try_from(appliances.len())?, options, None, log)?;
+        Ok(Self { cluster, guests, in_vlan: vlan.is_some() })
     }
 
     /// Returns a Linux machine.
@@ -117,9 +164,10 @@ impl Lab {
     /// Returns the daemon's command line in a machine.
     pub fn daemon(&self, machine: u8) -> Result<String> {
         let manager = self.manager()?;
+        let which = if self.in_vlan { format!(" --address {}", address(machine)) } else { String::new() };
         Ok(format!(
             "exec {IN_GUEST}/lite-node --manager {manager} --key-file {IN_GUEST}/cluster.key --name linux{machine} \
-             --memory 64M"
+             --memory 64M{which}"
         ))
     }
 
@@ -136,6 +184,16 @@ impl Lab {
         submit.args(["--app", app, "--input"]).arg(input).arg("--output").arg(output);
         submit
     }
+}
+
+/// Adds an interface in a VLAN, with an address, to a machine's card.
+fn enter(guest: &mut Guest, vlan: Vlan, address: Ipv4Addr) -> Result<()> {
+    let Vlan { id, priority } = vlan;
+    let script = format!(
+        "ip link add link mlx0 name vlan type vlan id {id} && vconfig set_egress_map vlan 0 {priority} && \
+         ip addr add {address}/{PREFIX} dev vlan && ip link set vlan up"
+    );
+    guest.check(&script, LIMIT).map(drop)
 }
 
 /// Returns the daemon, built and stripped.

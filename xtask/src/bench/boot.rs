@@ -11,11 +11,12 @@ use lab::manager::Manager;
 use lab::{appliances, interrupt, ui};
 use qemu::vm::{Accel, Event, EventKind, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The stage at whose end the manager has accepted the node as a member.
-const JOINED: &str = "join";
+pub(super) const JOINED: &str = "join";
 /// The last stage of the chart.
 const LAST: &str = "lite";
 /// The greatest time from entry to joined on microvm, in milliseconds.
@@ -44,7 +45,7 @@ pub(super) struct Boot {
 
 /// The times of one boot, in milliseconds.
 #[derive(Debug, Default)]
-struct Chart {
+pub(super) struct Chart {
     exec_to_entry: Option<f64>,
     stages: Vec<(String, f64)>,
 }
@@ -54,9 +55,19 @@ impl Chart {
         self.stages.iter().find(|(stage, _)| stage == name).map(|(_, ms)| *ms)
     }
 
+    /// Returns the time from entry to joined, if the node has joined.
+    pub(super) fn joined(&self) -> Option<f64> {
+        self.stage(JOINED)
+    }
+
+    /// Returns true if the last stage has ended.
+    pub(super) fn is_complete(&self) -> bool {
+        self.stage(LAST).is_some()
+    }
+
     /// Handles a line of the console that arrived `at` milliseconds after QEMU's start. The first line with a
     /// time stamp determines the time of entry; the time to write that line is thereby counted as QEMU's.
-    fn line(&mut self, line: &str, at: f64) {
+    pub(super) fn line(&mut self, line: &str, at: f64) {
         if let Some(stage) = stage(line) {
             self.stages.push(stage);
         } else if self.exec_to_entry.is_none() {
@@ -87,7 +98,7 @@ pub(super) fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
                 // Each boot has a name of its own: the manager may not have noticed the end of the one
                 // before.
                 let name = format!("boot{n}-{run}");
-                let chart = boot(lab, &mut manager, name, machine, cpus);
+                let chart = boot(lab, &lab.programs.kernel, &mut manager, name, machine, cpus);
                 charts[n]
                     .push(chart.with_context(|| format!("booting on {machine} with {cpus} processors"))?);
             }
@@ -101,8 +112,26 @@ pub(super) fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
         .collect())
 }
 
+/// Boots one kernel on microvm, and returns the end of each stage, in milliseconds from its entry.
+pub(super) fn stages(
+    lab: &Lab,
+    kernel: &Path,
+    manager: &mut Manager,
+    name: String,
+    cpus: u32,
+) -> Result<Vec<(String, f64)>> {
+    Ok(boot(lab, kernel, manager, name, Machine::Microvm, cpus)?.stages)
+}
+
 /// Boots one appliance and waits until its chart is complete.
-fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: u32) -> Result<Chart> {
+fn boot(
+    lab: &Lab,
+    kernel: &Path,
+    manager: &mut Manager,
+    name: String,
+    machine: Machine,
+    cpus: u32,
+) -> Result<Chart> {
     let fabric = Fabric::start(&FabricConfig {
         ports: 1,
         dir: lab.dir().to_owned(),
@@ -110,19 +139,7 @@ fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: 
         seed: 0,
         pcap: None,
     })?;
-    let spec = VmSpec {
-        cmdline: format!("manager=10.0.2.2:{} node={name} nic=softroce", manager.port()?),
-        name,
-        index: 0,
-        machine,
-        accel: Accel::Tcg,
-        cpus,
-        memory_mb: 64,
-        kernel: lab.programs.kernel.clone(),
-        fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
-        initrd: None,
-        nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(0) }],
-    };
+    let spec = spec(kernel, &fabric, manager, name, machine, cpus)?;
     let (sender, events) = channel();
     let vm = Vm::start(&lab.qemu, spec, None, sender)?;
     let chart = follow(&vm, &events, manager);
@@ -131,10 +148,34 @@ fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: 
     chart
 }
 
+/// Returns an appliance that boots a kernel and joins the manager.
+pub(super) fn spec(
+    kernel: &Path,
+    fabric: &Fabric,
+    manager: &Manager,
+    name: String,
+    machine: Machine,
+    cpus: u32,
+) -> Result<VmSpec> {
+    Ok(VmSpec {
+        cmdline: format!("manager=10.0.2.2:{} node={name} nic=softroce", manager.port()?),
+        name,
+        index: 0,
+        machine,
+        accel: Accel::Tcg,
+        cpus,
+        memory_mb: 64,
+        kernel: kernel.to_owned(),
+        fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+        initrd: None,
+        nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(0) }],
+    })
+}
+
 fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Chart> {
     let mut chart = Chart::default();
     let deadline = Instant::now() + LIMIT;
-    while chart.stage(LAST).is_none() {
+    while !chart.is_complete() {
         match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event { kind: EventKind::Line(line), at, .. }) => chart.line(&line, at.as_secs_f64() * 1000.0),
             Ok(Event { kind: EventKind::Exited(exit), .. }) => {
@@ -155,13 +196,13 @@ fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Ch
 
 fn summary(machine: Machine, cpus: u32, charts: &[Chart]) -> Boot {
     let stages = charts.first().map(|chart| chart.stages.as_slice()).unwrap_or_default();
-    let exec_to_joined = |chart: &Chart| Some(chart.exec_to_entry? + chart.stage(JOINED)?);
+    let exec_to_joined = |chart: &Chart| Some(chart.exec_to_entry? + chart.joined()?);
     Boot {
         machine: machine.to_string(),
         cpus,
         boots: charts.len(),
         exec_to_entry_ms: median_of(charts, |chart| chart.exec_to_entry),
-        entry_to_joined_ms: median_of(charts, |chart| chart.stage(JOINED)),
+        entry_to_joined_ms: median_of(charts, Chart::joined),
         exec_to_joined_ms: median_of(charts, exec_to_joined),
         stages_ms: stages
             .iter()

@@ -4,6 +4,7 @@
 mod against;
 mod apps;
 mod boot;
+mod boots;
 pub(crate) mod callgrind;
 mod connect;
 mod cores;
@@ -41,6 +42,7 @@ mod steps;
 mod stream;
 mod table;
 mod target;
+mod warm;
 mod words;
 
 pub(crate) use table::Table;
@@ -103,6 +105,12 @@ enum Separate {
     /// Compares perftest's and LITE's figures between two appliances with those of another commit's programs,
     /// in turn
     Against(against::Options),
+    /// Compares the time from the kernel's entry until it has joined with that of another commit's programs,
+    /// in alternating boots on microvm
+    Boots(boots::Options),
+    /// Boots a node again and again by order of the manager, and compares the time until it has joined again
+    /// with the time from the kernel's entry
+    Warm(warm::Options),
     /// Compares LITE with perftest between the same two appliances, in turn: latencies, bandwidth
     Overhead(rounds::Options),
     /// Compares the graph applications as native code with GAP, the crate graph of crates.io and networkit
@@ -238,6 +246,8 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Connect(options)) => connect::bench(options),
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
+        Some(Separate::Boots(options)) => boots::bench(options),
+        Some(Separate::Warm(options)) => warm::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
         Some(Separate::Apps(options)) => apps::bench(options),
         Some(Separate::Log(options)) => log::bench(options),

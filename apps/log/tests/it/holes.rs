@@ -2,7 +2,7 @@
 
 use super::{LIMIT, SMALL};
 use lite::testing::Cluster;
-use lite::{Config, Lite, NodeId, Permissions};
+use lite::{Config, Error, Lite, NodeId, Permissions};
 use litelog::{AppendError, Log, LogError, Position, ReadError, Writer};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -319,5 +319,70 @@ fn truncates_and_dies(polls: u32) -> bool {
 #[test]
 fn a_segment_whose_free_is_lost_is_freed_by_another_node() {
     let complete: Vec<bool> = (0..60).map(truncates_and_dies).collect();
+    assert!(complete.contains(&true) && complete.contains(&false), "{complete:?}");
+}
+
+/// Destroys the log on node 2, which loses its connection to the log's home after `polls` polls, makes a new
+/// one, and dies at the end. Returns true if the destruction was complete before the loss. Nothing of the log
+/// may be left.
+fn destroys_and_dies(seed: u64, polls: u32) -> bool {
+    let mut c = Cluster::new(seed, 3, 8 << 20, &Config::default());
+    let (a, b) = (c.lite(1), c.lite(2).with_deadline(20 * MILLI));
+    c.world.run(LIMIT, async move {
+        Log::create(&a, "t", &[NodeId(3)], SMALL).await.unwrap();
+        // The next use of this connection is the destruction's.
+        drop(b.alloc(NodeId(3), 8, Permissions::all()).await.unwrap());
+    });
+    let (b, fabric) = (c.lite(2).with_deadline(20 * MILLI), c.fabric.clone());
+    let (complete, destroyed) = c.world.run(LIMIT, async move {
+        let log = Log::open(&b, "t").await.unwrap();
+        let mut destruction = pin!(log.destroy());
+        for _ in 0..polls {
+            if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(destruction.as_mut().poll(cx))).await {
+                ended.unwrap();
+                return (true, true);
+            }
+            platform::yield_now().await;
+        }
+        fabric.delay_between(gid(2), gid(3), true);
+        let lite = b.clone();
+        let repair = async move {
+            lite.sleep(MILLI / 100).await;
+            fabric.delay_between(gid(2), gid(3), false);
+        };
+        b.platform().spawn("test", Box::pin(repair));
+        (false, destruction.await.is_ok())
+    });
+    c.nodes[1].0.kill();
+    c.hub.declare_dead(NodeId(2));
+    c.world.run_for(100 * MILLI);
+    let a = c.lite(1);
+    c.world.run(LIMIT, async move {
+        let log = match Log::open(&a, "t").await {
+            Ok(log) => {
+                assert!(
+                    !destroyed,
+                    "after {polls} polls of seed {seed} the log exists and counts as destroyed"
+                );
+                log
+            }
+            // The lock of segments may be left. The next log of the name uses it.
+            Err(LogError::Lite(Error::NoSuchName)) => {
+                Log::create(&a, "t", &[NodeId(3)], SMALL).await.unwrap()
+            }
+            Err(error) => panic!("after {polls} polls of seed {seed}: {error}"),
+        };
+        log.destroy().await.unwrap();
+    });
+    c.world.run_for(100 * MILLI);
+    assert_eq!(c.lite(3).audit(), [], "after {polls} polls of seed {seed}");
+    complete
+}
+
+/// A destruction that loses the free of the directory fails, or repeats the free.
+#[test]
+fn a_log_whose_destruction_is_lost_is_destroyed_by_another_node() {
+    let all = |seed| (0..120).map(move |polls| destroys_and_dies(seed, polls));
+    let complete: Vec<bool> = (0..8).flat_map(all).collect();
     assert!(complete.contains(&true) && complete.contains(&false), "{complete:?}");
 }

@@ -139,6 +139,62 @@ fn each_pair_of_sources() {
     }
 }
 
+/// Sets each key by each pair of sources, in both orders. The console names the value and the source that
+/// count, and those that do not.
+#[test]
+fn each_pair_of_sources_is_printed() {
+    for key in KEYS {
+        for first in Source::ALL {
+            for second in Source::ALL.into_iter().filter(|second| *second != first) {
+                let mut settings = Settings::new(is_known);
+                settings.add(Setting { name: key, value: "a", source: first });
+                settings.add(Setting { name: key, value: "b", source: second });
+                let printed: Vec<_> =
+                    Source::ALL.into_iter().flat_map(|source| settings.lines(source)).collect();
+                let ((counts, value), (other, loser)) = if first < second {
+                    ((first, 'a'), (second, 'b'))
+                } else {
+                    ((second, 'b'), (first, 'a'))
+                };
+                let expected = [
+                    format!("settings by {counts}: {key}={value}"),
+                    format!("settings by {other}, overridden: {key}={loser}"),
+                ];
+                assert_eq!(printed, expected);
+                let by_dhcp: Vec<_> = settings.lines_overridden_by_dhcp().collect();
+                assert_eq!(by_dhcp, if counts == Source::Dhcp { &expected[1..] } else { &[] });
+            }
+        }
+    }
+}
+
+/// A value that was printed before DHCP as the one that counts is named again once DHCP overrides it.
+#[test]
+fn what_dhcp_overrides_is_printed() {
+    let mut settings = Settings::new(is_known);
+    settings.add_file(Source::BuiltIn, b"manager=built:1\nlog=info");
+    settings.add_file(Source::Partition, b"node=p");
+    settings.add_line("node=line");
+    assert_eq!(settings.set_dhcp("manager=lease:1 node=lease"), []);
+    let printed: Vec<_> = settings.lines(Source::Dhcp).chain(settings.lines_overridden_by_dhcp()).collect();
+    let expected = [
+        "settings by DHCP: manager=lease:1",
+        "settings by DHCP, overridden: node=lease",
+        "settings by boot file, overridden: manager=built:1",
+    ];
+    assert_eq!(printed, expected);
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let mut settings = Settings::new(|name| name == "token");
+    settings.add_line("token=0011");
+    assert_eq!(
+        settings.lines(Source::CommandLine).collect::<Vec<_>>(),
+        ["settings by command line: token=(secret)"]
+    );
+}
+
 #[test]
 fn managers() {
     let all = endpoints("10.0.2.2:7,m1.example,m-2:80").expect("three managers");

@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::hardware::Hardware;
 use plan::Plan;
-pub(crate) use plan::{Preserved, Started};
+pub(crate) use plan::{PortFrames, Preserved, Started};
 use reset::Saved;
 
 /// Resets a card and brings it up. On return its port is open, but its link may need more time. Also returns

@@ -4,7 +4,7 @@ use super::plan::{Base, Plan, Started};
 use crate::bringup::capabilities::{BoardId, Capabilities, first_eq};
 use crate::bringup::firmware::Firmware;
 use crate::bringup::hca;
-use crate::card::{Function, HealthSource};
+use crate::card::{Attached, Function, HealthSource};
 use crate::command::{Command, CommandState, Commands, Opcode};
 use crate::config::Layer;
 use crate::control::{Control, ControlState};
@@ -42,6 +42,7 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<Base<H::Block>, Error> {
     let capabilities = Capabilities::query(&mut commands)?;
     let number = plan.port_number(&capabilities)?;
     let info = Port::query(&mut commands, number, plan.config.layer)?;
+    let second = query_second(plan, &mut commands, &capabilities)?;
     if info.layer == Layer::Ethernet && !capabilities.roce {
         return Err(Error::Lacks("RDMA over Ethernet"));
     }
@@ -58,12 +59,26 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<Base<H::Block>, Error> {
         version: firmware.version,
         health: firmware.error_buffer.map_or(HealthSource::Unseen, HealthSource::Register),
         firmware: Some(firmware),
-        port: Port::physical(number, info.layer, &capabilities).with_vlan(plan.config.vlan),
+        port: Port::physical(number, info.layer, &capabilities)
+            .with_vlan(plan.config.vlan)
+            .with_partition(plan.config.partition),
         capabilities,
         board,
         info,
+        second,
         eqn,
     })
+}
+
+/// Queries the port of plain frames alone, if there is one.
+fn query_second(
+    plan: &Plan<'_, impl Hardware>,
+    commands: &mut Commands<'_, impl Hardware>,
+    capabilities: &Capabilities,
+) -> Result<Option<Attached>, Error> {
+    let Some(number) = plan.second_number(capabilities)? else { return Ok(None) };
+    let info = Port::query(commands, number, Some(Layer::Ethernet))?;
+    Ok(Some(Attached { port: Port::physical(number, info.layer, capabilities), info }))
 }
 
 /// Reserves the eight queue pair numbers for management (Linux `mlx4_init_qp_table`) and returns the first.

@@ -2,9 +2,9 @@
 
 use crate::bringup::capabilities::{BoardId, Capabilities};
 use crate::bringup::firmware::{Firmware, Version};
-use crate::card::{Card, Function, HealthSource};
+use crate::card::{Attached, Card, Function, HealthSource};
 use crate::command::{CommandState, Commands};
-use crate::config::{Config, Layer};
+use crate::config::{Config, FramePort, Layer};
 use crate::control::{Control, ControlState, CqIds};
 use crate::device::{Device, Tables};
 use crate::error::Error;
@@ -19,6 +19,9 @@ use alloc::sync::Arc;
 use platform::Instant;
 use verbs::{Gid, PathMtu, PortState};
 
+/// The queues for plain frames of each port, by the index in [`FramePort::ALL`].
+pub(crate) type PortFrames<B> = [Option<Frames<B>>; FramePort::ALL.len()];
+
 /// The result of a bring-up.
 pub(crate) struct Started<B> {
     pub(crate) control: ControlState<B>,
@@ -26,8 +29,8 @@ pub(crate) struct Started<B> {
     pub(crate) eq: Eq<B>,
     /// The agent for subnet management on an InfiniBand port, unless the master has it.
     pub(crate) agent: Option<Packets<B>>,
-    /// The queues for plain frames on an Ethernet port, if they are wanted.
-    pub(crate) frames: Option<Frames<B>>,
+    /// The queues for plain frames on each Ethernet port, if they are wanted.
+    pub(crate) frames: PortFrames<B>,
     pub(crate) link: Link,
 }
 
@@ -64,6 +67,8 @@ pub(super) struct Base<B> {
     pub(super) board: BoardId,
     pub(super) port: Port,
     pub(super) info: PortInfo,
+    /// The port of plain frames alone, if there is one.
+    pub(super) second: Option<Attached>,
     /// The number for the event queue.
     pub(super) eqn: u32,
 }
@@ -94,9 +99,18 @@ impl<'a, H: Hardware> Plan<'a, H> {
         Device::new(self.hw, &mut base.commands, &mut base.tables)
     }
 
-    /// Returns the number of the port to use, which the card must have.
+    /// Returns the number of the port of RDMA, which the card must have.
     pub(super) fn port_number(&self, card: &Capabilities) -> Result<u8, Error> {
-        let asked = self.config.port;
+        Self::existing(card, self.config.port)
+    }
+
+    /// Returns the number of the port of plain frames alone, which the card must have, if there is one.
+    pub(super) fn second_number(&self, card: &Capabilities) -> Result<Option<u8>, Error> {
+        let second = self.config.second.filter(|number| *number != self.config.port);
+        second.map(|asked| Self::existing(card, asked)).transpose()
+    }
+
+    fn existing(card: &Capabilities, asked: u8) -> Result<u8, Error> {
         if (1..=card.ports).contains(&asked) {
             Ok(asked)
         } else {
@@ -125,15 +139,18 @@ impl<'a, H: Hardware> Plan<'a, H> {
         keys: Keys,
         qpns: QpnAllocator,
     ) -> ControlState<H::Block> {
-        let Base { function, reset, version, health, board, port, info, eqn, capabilities, .. } = base;
+        let Base { function, reset, version, health, board, port, info, second, eqn, capabilities, .. } =
+            base;
         let qpns = qpns.excluding(self.preserved.map(|preserved| &preserved.qpns));
+        let limited = |info: PortInfo| PortInfo { max_mtu: self.config.mtu.min(info.max_mtu), ..info };
         let card = Card {
             function,
             reset,
             firmware: version,
             board,
             port,
-            info: PortInfo { max_mtu: self.config.mtu.min(info.max_mtu), ..info },
+            info: limited(info),
+            second: second.map(|Attached { port, info }| Attached { port, info: limited(info) }),
             keys,
             health,
             max_qps: qpns.capacity(),
@@ -147,12 +164,13 @@ impl<'a, H: Hardware> Plan<'a, H> {
             tables: base.tables,
             qpns,
             cq_ids: CqIds::default(),
+            partition: 0,
             eqn,
             _firmware: base.firmware,
         }
     }
 
-    /// Opens the port, and starts to receive frames if they are wanted.
+    /// Opens the ports, and starts to receive frames where they are wanted.
     pub(super) fn finish(
         &self,
         mut state: ControlState<H::Block>,
@@ -161,14 +179,20 @@ impl<'a, H: Hardware> Plan<'a, H> {
     ) -> Result<Started<H::Block>, Error> {
         let card = state.card.clone();
         let mut control = Control::new(self.hw, &mut state);
-        card.port.open(&mut control.commands().0, &card.info)?;
-        let frames = match card.port.layer {
-            Layer::Ethernet if self.config.frames => Some(Frames::start(&mut control)?),
-            Layer::Ethernet | Layer::InfiniBand => None,
-        };
+        for Attached { port, info } in card.in_use() {
+            port.open(&mut control.commands().0, &info)?;
+        }
+        let mut frames = PortFrames::default();
+        for (frames, which) in frames.iter_mut().zip(FramePort::ALL) {
+            let is_wanted = self.config.frames || which == FramePort::Second;
+            let attached = card.attached(which).filter(|attached| attached.port.layer == Layer::Ethernet);
+            if let Some(attached) = attached.filter(|_| is_wanted) {
+                *frames = Some(Frames::start(&mut control, which, attached)?);
+            }
+        }
         // The state of the link before the first query.
         let mtu = PathMtu::fitting(card.info.max_mtu.into());
-        let link = Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu };
+        let link = Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu, partition: 0 };
         Ok(Started { control: state, card, eq, agent, frames, link })
     }
 }

@@ -33,6 +33,9 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
     if plan.config.vlan.is_some() {
         return Err(Error::Lacks("VLANs for a virtual function"));
     }
+    if plan.config.second.is_some() {
+        return Err(Error::Lacks("a second port for a virtual function"));
+    }
     let mut state = CommandState::of_virtual(plan.hw)?;
     // The master has released everything that the function had, so it may reach memory again if it was cut
     // off.
@@ -53,10 +56,11 @@ fn prepare<H: Hardware>(plan: &Plan<'_, H>) -> Result<(Base<H::Block>, u32), Err
         firmware: None,
         version,
         health: HealthSource::Channel,
-        port: Port::of_virtual(number, info.layer),
+        port: Port::of_virtual(number, info.layer).with_partition(plan.config.partition),
         capabilities,
         board,
         info,
+        second: None,
         eqn,
     };
     Ok((base, hca.log_keys))

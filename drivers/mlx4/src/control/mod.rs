@@ -50,6 +50,8 @@ pub(crate) struct ControlState<B> {
     pub(crate) tables: Tables<B>,
     pub(crate) qpns: QpnAllocator,
     pub(crate) cq_ids: CqIds,
+    /// The index of the partition in the port's table of P_Keys, for new queue pairs.
+    pub(crate) partition: u8,
     /// The number of the driver's event queue.
     pub(crate) eqn: u32,
     /// The firmware's memory. A virtual function has none: the firmware is its master's.
@@ -93,7 +95,9 @@ impl<'a, H: Hardware> Control<'a, H> {
     /// Queries the state of the port's link. Properties that the card does not report are those of `known`.
     pub(crate) fn query_link(&mut self, known: Link) -> Result<Link, Error> {
         let (mut commands, card) = self.commands();
-        card.port.query_link(&mut commands, known)
+        let link = card.port.query_link(&mut commands, known)?;
+        self.state.partition = link.partition;
+        Ok(link)
     }
 
     /// Makes a completion queue.
@@ -146,7 +150,7 @@ impl<'a, H: Hardware> Control<'a, H> {
     pub(crate) fn stop(&mut self) {
         let hw = self.hw;
         let (mut commands, card) = self.commands();
-        let closed = card.port.close(&mut commands);
+        let closed = card.in_use().try_for_each(|attached| attached.port.close(&mut commands));
         let stopped = closed.and_then(|()| match card.function {
             Function::Physical => [Opcode::CloseHca, Opcode::UnmapIcmAux, Opcode::UnmapFa]
                 .into_iter()

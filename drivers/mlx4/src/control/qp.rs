@@ -11,7 +11,7 @@ use crate::hardware::{Hardware, random_u32};
 use crate::icm::{Object, PageRun};
 use crate::objects::cq::CqRef;
 use crate::objects::packets::{Packets, Room};
-use crate::objects::port::Link;
+use crate::objects::port::{Link, Port};
 use crate::objects::qp::{BlueFlameRegister, Cqs, Parts, Qp, QpState};
 use crate::objects::qp_context::{Path, QpAttributes, RingAddresses, Service};
 use alloc::sync::Arc;
@@ -90,6 +90,7 @@ impl<H: Hardware> Control<'_, H> {
             send_cqn: cqs.send.number,
             receive_cqn: cqs.receive.number,
             responder_reads: card.capabilities.max_rd_atomic,
+            partition: self.state.partition,
         };
         let pages = self.start_qp(&card, &attributes, &rings)?;
         let blue_flame = blue_flame_register(&card, service, slot);
@@ -107,12 +108,17 @@ impl<H: Hardware> Control<'_, H> {
         let pages = self.device().0.map_queue(rings.addr(), qp.shape.bytes())?;
         let addresses = RingAddresses { mtt: pages.offset(), record: rings.record_addr() };
         let init = Command::new(Opcode::Rst2InitQp).of(qp.number.get());
-        if let Err(error) = self.commands().0.exec_in(init, &qp.init(addresses, card.port)) {
+        // A queue pair for frames exists only where its port is in use.
+        let port = match qp.service {
+            Service::Frames(which) => card.attached(which).map_or(card.port, |attached| attached.port),
+            Service::Reliable | Service::Datagram(_) | Service::Management => card.port,
+        };
+        if let Err(error) = self.commands().0.exec_in(init, &qp.init(addresses, port)) {
             self.device().0.unmap(pages);
             return Err(error);
         }
         if qp.service != Service::Reliable
-            && let Err(error) = self.ready_for_datagrams(card, qp, addresses)
+            && let Err(error) = self.ready_for_datagrams(port, qp, addresses)
         {
             if self.reset_qp(qp).is_ok() {
                 self.device().0.unmap(pages);
@@ -128,16 +134,16 @@ impl<H: Hardware> Control<'_, H> {
     /// Brings a queue pair without a connection to the states in which it receives and sends.
     fn ready_for_datagrams(
         &mut self,
-        card: &Card,
+        port: Port,
         qp: &QpAttributes,
         addresses: RingAddresses,
     ) -> Result<(), Error> {
         let number = qp.number.get();
         let (mut commands, _) = self.commands();
-        let receive = qp.ready_for_datagrams(addresses, card.port);
+        let receive = qp.ready_for_datagrams(addresses, port);
         commands.exec_in(Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
         let first = if matches!(qp.service, Service::Datagram(_)) { random_u32(commands.hw) } else { 0 };
-        let send = qp.ready_to_send_datagrams(addresses, card.port, Psn::new(first));
+        let send = qp.ready_to_send_datagrams(addresses, port, Psn::new(first));
         commands.exec_in(Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 
@@ -192,7 +198,7 @@ impl<H: Hardware> Control<'_, H> {
 /// Returns the BlueFlame register of a queue pair, if the queue pair may use one. The driver's own queue
 /// pairs may share a page, and so a register, with another one. They do without.
 fn blue_flame_register(card: &Card, service: Service, slot: usize) -> Option<BlueFlameRegister> {
-    let own = matches!(service, Service::Management | Service::Frames);
+    let own = matches!(service, Service::Management | Service::Frames(_));
     let may = card.blue_flame && !own && Page::has_register(slot, &card.capabilities);
     let register = card.capabilities.blue_flame.filter(|_| may)?;
     Some(BlueFlameRegister::new(card.capabilities.uar_len, register))

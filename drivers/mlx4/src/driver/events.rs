@@ -68,10 +68,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                     slot.events.fetch_add(1, Ordering::Relaxed);
                 } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
                     packets.cq.on_events(1);
-                } else if let Some(frames) =
-                    self.frames.lock().as_mut().filter(|frames| frames.packets.cq.number() == cqn)
-                {
-                    frames.packets.cq.on_events(1);
+                } else {
+                    for frames in &self.frames {
+                        let mut frames = frames.lock();
+                        if let Some(frames) = frames.as_mut().filter(|f| f.packets.cq.number() == cqn) {
+                            frames.packets.cq.on_events(1);
+                        }
+                    }
                 }
             }
             Event::CqError { cqn } => {
@@ -91,6 +94,12 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                     }
                     Layer::InfiniBand => self.stale.store(true, Ordering::Relaxed),
                 }
+            }
+            Event::PortChange { port, up }
+                if self.card.second.is_some_and(|second| second.port.number == port) =>
+            {
+                let state = if up { PortState::Active } else { PortState::Down };
+                log::info!("mlx4: port {port}, for frames, is {state:?}");
             }
             Event::PortManagement { port } if port == self.card.port.number => {
                 self.stale.store(true, Ordering::Relaxed);

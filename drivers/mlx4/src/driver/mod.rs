@@ -8,7 +8,7 @@ mod rnic;
 
 use crate::bringup::{self, Started};
 use crate::card::{Card, CardPort, Function, Identity};
-use crate::config::{Config, Layer};
+use crate::config::{Config, FramePort, Layer};
 use crate::control::{Control, ControlState};
 use crate::datapath::ring::SLOTS;
 use crate::datapath::wqe::PostLimits;
@@ -51,7 +51,8 @@ pub struct Mlx4<H: Hardware, R> {
     destroyed_posts: spin::Mutex<PostCounts>,
     /// The agent for subnet management, on an InfiniBand port.
     agent: Mutex<R, Option<Packets<H::Block>>>,
-    frames: Mutex<R, Option<Frames<H::Block>>>,
+    /// The queues for plain frames of each port, by the index in [`FramePort::ALL`].
+    frames: [Mutex<R, Option<Frames<H::Block>>>; FramePort::ALL.len()],
     link: Mutex<R, Link>,
     /// True if the link's state must be queried again.
     stale: AtomicBool,
@@ -118,7 +119,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             eq: spin::Mutex::new(eq),
             destroyed_posts: spin::Mutex::default(),
             agent: Mutex::new(agent),
-            frames: Mutex::new(frames),
+            frames: frames.map(Mutex::new),
             link: Mutex::new(link),
             stale: AtomicBool::new(false),
             health: HealthState::new(hw.now()),

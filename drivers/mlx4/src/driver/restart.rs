@@ -2,13 +2,12 @@
 
 use super::Mlx4;
 use crate::bringup::reset::{self, Saved};
-use crate::bringup::{self, Preserved, Started};
+use crate::bringup::{self, PortFrames, Preserved, Started};
 use crate::card::{Function, Health};
-use crate::config::Layer;
+use crate::config::{FramePort, Layer};
 use crate::control::{Control, ControlState};
 use crate::error::Error;
 use crate::hardware::Hardware;
-use crate::objects::frames::Frames;
 use crate::objects::mr::Keys;
 use crate::objects::qp::QpState;
 use crate::recovery::Step;
@@ -56,6 +55,17 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         recovery.health()
     }
 
+    /// Stops the card permanently and releases it, so that another driver finds it as after a reset. All work
+    /// ends without completions. The owner must not call [`recover`](Self::recover) afterwards.
+    pub fn shut_down(&self) {
+        let mut state = self.control.lock();
+        if self.health.fail() {
+            Control::new(&self.hw, &mut state).stop();
+            self.cut_off();
+        }
+        state.commands.fail();
+    }
+
     fn begin_reset(&self) -> Result<(), Error> {
         match self.card.function {
             Function::Physical => reset::begin(&self.hw),
@@ -83,7 +93,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             reset::finish(&self.hw, saved);
         }
         let mut state = self.control.lock();
-        let groups = self.frames.lock().as_ref().map_or_else(Vec::new, |frames| frames.groups().to_vec());
+        let groups = self
+            .frames
+            .each_ref()
+            .map(|frames| frames.lock().as_ref().map_or_else(Vec::new, |frames| frames.groups().to_vec()));
         let preserved = self.preserved(&state);
         let started = bringup::restart(&self.hw, &self.config, self.card.function, Some(&preserved))?;
         let Started { control: mut new, card, eq, agent, mut frames, link } = started;
@@ -93,7 +106,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         let gid = core::mem::replace(&mut *self.link.lock(), link).gid;
         let gid = Some(gid).filter(|gid| card.port.layer == Layer::Ethernet && *gid != Gid([0; 16]));
         let mut control = Control::new(&self.hw, &mut state);
-        if let Err(error) = self.restore(&mut control, frames.as_mut(), &groups, gid) {
+        if let Err(error) = self.restore(&mut control, &mut frames, &groups, gid) {
             state.commands.fail();
             reset::silence(&self.hw, self.card.function);
             return Err(error);
@@ -105,7 +118,9 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.remote_key.store(card.keys.remote, Ordering::Relaxed);
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
-        *self.frames.lock() = frames;
+        for (place, frames) in self.frames.iter().zip(frames) {
+            *place.lock() = frames;
+        }
         self.health.works_again(self.hw.now());
         drop(state);
         self.refresh()
@@ -115,9 +130,11 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn preserved(&self, state: &ControlState<H::Block>) -> Preserved {
         let [local, remote] = [&self.limits.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
         let mut qpns = state.qpns.clone();
-        // The queue pair for frames is made again, so its number is free.
-        if let Some(frames) = &*self.frames.lock() {
-            qpns.free(frames.number());
+        // The queue pairs for frames are made again, so their numbers are free.
+        for frames in &self.frames {
+            if let Some(frames) = &*frames.lock() {
+                qpns.free(frames.number());
+            }
         }
         Preserved { keys: Keys { local, remote }, qpns }
     }
@@ -127,8 +144,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn restore(
         &self,
         control: &mut Control<'_, H>,
-        frames: Option<&mut Frames<H::Block>>,
-        groups: &[[u8; 6]],
+        frames: &mut PortFrames<H::Block>,
+        groups: &[Vec<[u8; 6]>; FramePort::ALL.len()],
         gid: Option<Gid>,
     ) -> Result<(), Error> {
         let card = control.card();
@@ -136,8 +153,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             return Err(Error::Nonsense("its capabilities have changed with the reset"));
         }
         self.recreate_cqs(control)?;
-        if let Some(frames) = frames {
-            groups.iter().try_for_each(|group| frames.join(control, *group))?;
+        for (frames, groups) in frames.iter_mut().zip(groups) {
+            if let Some(frames) = frames {
+                groups.iter().try_for_each(|group| frames.join(control, *group))?;
+            }
         }
         gid.map_or(Ok(()), |gid| control.set_gid(gid))
     }

@@ -109,7 +109,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn attributes(&self) -> Attributes {
         let capabilities = &self.card.capabilities;
-        let Link { state, gid, lid, mtu } = *self.link.lock();
+        let Link { state, gid, lid, mtu, .. } = *self.link.lock();
         Attributes {
             driver: "mlx4",
             links: self.card.port.links(),
@@ -272,8 +272,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         if let Some(packets) = &mut *self.agent.lock() {
             waits |= packets.arm(&self.hw);
         }
-        if let Some(frames) = &mut *self.frames.lock() {
-            waits |= frames.packets.arm(&self.hw);
+        for frames in &self.frames {
+            if let Some(frames) = &mut *frames.lock() {
+                waits |= frames.packets.arm(&self.hw);
+            }
         }
         if !waits && let Some(mut eq) = self.eq.try_lock() {
             eq.update_consumer_index(&self.hw, true);

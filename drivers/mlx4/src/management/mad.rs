@@ -36,6 +36,7 @@ pub(crate) mod method {
 pub(crate) mod attribute {
     pub(crate) const GUID_INFO: u16 = 0x14;
     pub(crate) const PORT_INFO: u16 = 0x15;
+    pub(crate) const P_KEY_TABLE: u16 = 0x16;
 }
 
 /// A management datagram.

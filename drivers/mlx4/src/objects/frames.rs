@@ -1,7 +1,7 @@
 //! Plain Ethernet frames beside RDMA, for a machine without another network card.
 
-use crate::card::Function;
-use crate::config::Vlan;
+use crate::card::{Attached, Function};
+use crate::config::{FramePort, Vlan};
 use crate::control::Control;
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
@@ -43,17 +43,21 @@ pub(crate) struct Frames<B> {
 }
 
 impl<B: Block> Frames<B> {
-    /// Starts to receive frames to the port's address and to broadcast.
-    pub(crate) fn start(control: &mut Control<'_, impl Hardware<Block = B>>) -> Result<Self, Error> {
-        let PortInfo { max_mtu, mac, .. } = control.card().info;
+    /// Starts to receive frames to the address of a port in use and to broadcast.
+    pub(crate) fn start(
+        control: &mut Control<'_, impl Hardware<Block = B>>,
+        which: FramePort,
+        at: Attached,
+    ) -> Result<Self, Error> {
+        let PortInfo { max_mtu, mac, .. } = at.info;
         let shared = control.card().function == Function::Virtual;
-        let vlan = control.card().port.vlan;
+        let vlan = at.port.vlan;
         let len = (usize::from(max_mtu) + HEADER).next_multiple_of(64);
         let room = Room { receives: FRAMES, receive_len: len as u32, sends: FRAMES, send_len: len as u32 };
         let number = control.allocate_qpn()?;
-        let packets = control.create_packets(Service::Frames, number, room)?;
+        let packets = control.create_packets(Service::Frames(which), number, room)?;
         let (mut commands, card) = control.commands();
-        let steering = Steering::begin(&mut commands, card, number)?;
+        let steering = Steering::begin(&mut commands, card, (which, at), number)?;
         Ok(Self {
             packets,
             steering,
@@ -80,7 +84,7 @@ impl<B: Block> Frames<B> {
         let (mut commands, card) = control.commands();
         self.steering.add(&mut commands, card, group)?;
         self.groups.push(group);
-        self.steering.filter(&mut commands, card, &self.groups)
+        self.steering.filter(&mut commands, &self.groups)
     }
 
     /// Returns the number of the queue pair.

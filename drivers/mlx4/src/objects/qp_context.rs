@@ -1,7 +1,7 @@
 //! The context of a queue pair, as each transition passes it to the card (Linux `include/linux/mlx4/qp.h` and
 //! `hw/mlx4/qp.c`, PRM `qpc`, illumos `hermon_hw_qpc_s`).
 
-use crate::config::Layer;
+use crate::config::{FramePort, Layer};
 use crate::datapath::ring::Shape;
 use crate::datapath::wqe::entry::{LOG_LEN, LOG_RECEIVE_LEN};
 use crate::datapath::wqe::has_grh;
@@ -39,6 +39,7 @@ const UAR: Field = field(0x0c, 23, 0);
 const LOCAL_QPN: Field = field(0x10, 23, 0);
 const REMOTE_QPN: Field = field(0x14, 23, 0);
 const PATH_FLAGS: Field = path(0x00, 31, 24);
+const PKEY_INDEX: Field = path(0x00, 7, 0);
 const COUNTER: Field = path(0x04, 31, 24);
 const GRH: Field = path(0x04, 23, 23);
 const SOURCE_MAC: Field = path(0x04, 22, 16);
@@ -121,8 +122,8 @@ pub(crate) enum Service {
     Datagram(QKey),
     /// Datagrams of subnet management, whose headers the driver makes.
     Management,
-    /// Ethernet frames.
-    Frames,
+    /// Ethernet frames at a port.
+    Frames(FramePort),
 }
 
 impl Service {
@@ -130,7 +131,7 @@ impl Service {
         match self {
             Self::Reliable => 0,
             Self::Datagram(_) => 3,
-            Self::Management | Self::Frames => 7,
+            Self::Management | Self::Frames(_) => 7,
         }
     }
 }
@@ -147,6 +148,8 @@ pub(crate) struct QpAttributes {
     pub(crate) receive_cqn: u32,
     /// The maximum number of READs and atomics that the queue pair accepts at once.
     pub(crate) responder_reads: u8,
+    /// The index of the partition in the port's table of P_Keys.
+    pub(crate) partition: u8,
 }
 
 /// The addresses of the rings: the byte offset of their page entries, and the address of the doorbell record
@@ -191,7 +194,7 @@ impl QpAttributes {
         const LOG_DATAGRAM: u32 = 13;
         const LOG_MANAGEMENT: u32 = 11;
         let log_message = match self.service {
-            Service::Reliable | Service::Frames => None,
+            Service::Reliable | Service::Frames(_) => None,
             Service::Datagram(_) => Some(LOG_DATAGRAM),
             Service::Management => Some(LOG_MANAGEMENT),
         };
@@ -221,11 +224,15 @@ impl QpAttributes {
                 self.mailbox(QpStateCode::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
             }
             Service::Management => self.mailbox(QpStateCode::Init, optional::PKEY_INDEX | optional::Q_KEY),
-            Service::Frames => return self.frames(QpStateCode::Init, rings, port),
+            Service::Frames(_) => return self.frames(QpStateCode::Init, rings, port),
         };
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
         mailbox.set_wide(RECORD, rings.record);
+        // Subnet management has no partition: its first entry stands there.
+        if self.service != Service::Management {
+            mailbox.set(PKEY_INDEX, self.partition.into());
+        }
         mailbox
     }
 
@@ -254,7 +261,7 @@ impl QpAttributes {
 
     /// Makes the context for INIT2RTR of a queue pair without a connection.
     pub(crate) fn ready_for_datagrams(&self, rings: RingAddresses, port: Port) -> Mailbox {
-        if self.service == Service::Frames {
+        if matches!(self.service, Service::Frames(_)) {
             return self.frames(QpStateCode::ReadyToReceive, rings, port);
         }
         if self.service == Service::Management {
@@ -278,7 +285,7 @@ impl QpAttributes {
 
     /// Makes the context for RTR2RTS of a queue pair without a connection.
     pub(crate) fn ready_to_send_datagrams(&self, rings: RingAddresses, port: Port, first: Psn) -> Mailbox {
-        if self.service == Service::Frames {
+        if matches!(self.service, Service::Frames(_)) {
             return self.frames(QpStateCode::ReadyToSend, rings, port);
         }
         self.mailbox(QpStateCode::ReadyToSend, 0).with(SEND_PSN, first.get())

@@ -2,12 +2,14 @@
 //! table, by the rows of the MAC table if the card has no such entries, or by the master of a virtual
 //! function (Linux `mlx4/mcg.c`, `en_netdev.c`).
 
-use crate::card::{Card, Function};
+use crate::card::{Attached, Card, Function};
 use crate::command::{Command, Commands, Opcode};
+use crate::config::FramePort;
 use crate::error::Error;
 use crate::hardware::Hardware;
 use crate::icm::layout::{LOG_GROUP_HASH, LOG_GROUPS};
 use crate::mailbox::{Field, Mailbox};
+use core::ops::Range;
 
 /// The protocol code of Ethernet.
 const ETHERNET: u32 = 1;
@@ -41,23 +43,31 @@ mod calculation {
 #[derive(Clone, Debug)]
 pub(crate) struct Steering {
     qpn: u32,
-    /// The number of entries in use outside of the hash table.
-    spare: u32,
+    /// The number of the port.
+    port: u8,
+    /// The entries outside of the hash table that are not in use. Each port has a part of them.
+    spare: Range<u32>,
 }
 
 impl Steering {
-    /// Steers the card's own address and broadcast to a queue pair.
+    /// Steers a port's own address and broadcast to a queue pair.
     pub(crate) fn begin(
         commands: &mut Commands<'_, impl Hardware>,
         card: &Card,
+        (which, at): (FramePort, Attached),
         qpn: u32,
     ) -> Result<Self, Error> {
-        let mut steering = Self { qpn, spare: 0 };
+        const HALF: u32 = ((1 << LOG_GROUP_HASH) + (1 << LOG_GROUPS)) / 2;
+        let spare = match which {
+            FramePort::Rdma => 1 << LOG_GROUP_HASH..HALF,
+            FramePort::Second => HALF..1 << LOG_GROUPS,
+        };
+        let mut steering = Self { qpn, port: at.port.number, spare };
         if card.function == Function::Physical && !card.capabilities.group_steering {
-            steering.calculate(commands, card)?;
+            steering.calculate(commands)?;
         }
-        steering.add(commands, card, card.info.mac.0)?;
-        steering.filter(commands, card, &[])?;
+        steering.add(commands, card, at.info.mac.0)?;
+        steering.filter(commands, &[])?;
         steering.add(commands, card, BROADCAST)?;
         Ok(steering)
     }
@@ -69,7 +79,7 @@ impl Steering {
         card: &Card,
         mac: [u8; 6],
     ) -> Result<(), Error> {
-        let key = key(card.port.number, mac);
+        let key = key(self.port, mac);
         match card.function {
             Function::Virtual => {
                 const JOIN: u8 = 1;
@@ -87,7 +97,6 @@ impl Steering {
     pub(crate) fn filter(
         &self,
         commands: &mut Commands<'_, impl Hardware>,
-        card: &Card,
         groups: &[[u8; 6]],
     ) -> Result<(), Error> {
         /// The operation: add an address, let all pass, or let only the added ones pass.
@@ -95,7 +104,7 @@ impl Steering {
         const OFF: u8 = 1;
         const ON: u8 = 2;
         const CLEAR: u64 = 1 << 63;
-        let command = || Command::new(Opcode::SetMcastFltr).of(card.port.number.into());
+        let command = || Command::new(Opcode::SetMcastFltr).of(self.port.into());
         commands.exec(command().variant(OFF))?;
         commands.exec(command().variant(ADD).immediate(CLEAR | number(BROADCAST)))?;
         for group in groups {
@@ -127,11 +136,7 @@ impl Steering {
             }
             match known.get(entry::NEXT) {
                 0 => {
-                    let next = (1 << LOG_GROUP_HASH) + self.spare;
-                    if next >= 1 << LOG_GROUPS {
-                        return Err(Error::Exhausted("entries for groups"));
-                    }
-                    self.spare += 1;
+                    let next = self.spare.next().ok_or(Error::Exhausted("entries for groups"))?;
                     commands.exec_in(write(next), &new)?;
                     known.set(entry::NEXT, next);
                     return commands.exec_in(write(index), &known);
@@ -143,7 +148,7 @@ impl Steering {
     }
 
     /// Steers the rows of the MAC table and all groups to the queue pair.
-    fn calculate(&self, commands: &mut Commands<'_, impl Hardware>, card: &Card) -> Result<(), Error> {
+    fn calculate(&self, commands: &mut Commands<'_, impl Hardware>) -> Result<(), Error> {
         const CALCULATION: u32 = 1 << 8;
         const LOG_MACS: u32 = 7;
         const BY_DEFAULT: u32 = 2;
@@ -154,7 +159,7 @@ impl Steering {
             .with(calculation::PROMISCUOUS, self.qpn)
             .with(calculation::MULTICAST_MODE, BY_DEFAULT)
             .with(calculation::MULTICAST, self.qpn);
-        let set = Command::new(Opcode::SetPort).of(CALCULATION | u32::from(card.port.number));
+        let set = Command::new(Opcode::SetPort).of(CALCULATION | u32::from(self.port));
         commands.exec_in(set.variant(ETHERNET as u8), &mailbox)
     }
 }

@@ -86,6 +86,19 @@ fn a_map_with_more_than_128_entries_continues_in_setup_data() {
 }
 
 #[test]
+fn a_full_map_takes_memory_that_is_no_ram() {
+    let mut map = Map::default();
+    // Every other MiB is RAM, so that no entries are merged.
+    (0..512).for_each(|n| map.push(Entry::new(n << 21, 1 << 20, RAM)));
+    map.push(Entry::new(600 << 21, 1 << 20, RAM));
+    assert_eq!((map.dropped(), map.entries().len()), (1, 512));
+    map.push(Entry::new(510 << 21, 1 << 20, RESERVED));
+    let place = Place { len: 1 << 20, align: 1 << 20, from: 0, below: 1 << 32 };
+    let found = place.find(map.entries(), &[]).map(|span| span.start);
+    assert_eq!((found, map.dropped()), (Some(509 << 21), 2), "510 is reserved, and 511 is forgotten");
+}
+
+#[test]
 fn a_kernel_is_put_where_it_is_linked_for_or_to_the_highest_free_place() {
     let file = kernel();
     let kernel = Kernel::parse(&file).unwrap();
@@ -198,6 +211,25 @@ proptest! {
             let span = Span::new(kernel.span().start + u64::from(distance), kernel.place().len);
             prop_assert!(distance.is_multiple_of(2 << 20) && span.end <= 1 << 32);
             prop_assert!(Place::is_ram(&span, map.entries()) && !taken.iter().any(|t| t.overlaps(&span)));
+        }
+    }
+
+    /// A place in a map of more entries than fit is RAM by all of them.
+    #[test]
+    fn a_full_map_lacks_ram_and_no_other_memory(
+        entries in prop::collection::vec((0_u64..4096, 1_u64..64, 1_u32..4), 400..800),
+        len in 1_u64..8,
+    ) {
+        let all: Vec<_> = entries.iter().map(|&(start, len, kind)| Entry::new(start, len, kind)).collect();
+        let mut map = Map::default();
+        // All RAM first: the other memory lies in it, and finds a full map.
+        for kind in [RAM, RESERVED, 3] {
+            all.iter().filter(|entry| entry.kind == kind).for_each(|entry| map.push(*entry));
+        }
+        let place = Place { len, align: 1, from: 0, below: 1 << 32 };
+        if let Some(found) = place.find(map.entries(), &[]) {
+            let hits = |entry: &&Entry| Span::new(entry.start, entry.len).overlaps(&found);
+            prop_assert!(all.iter().filter(hits).all(|entry| entry.kind == RAM));
         }
     }
 

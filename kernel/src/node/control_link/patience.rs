@@ -15,7 +15,7 @@ use super::again::{self, Means};
 use super::join::{Attempt, JoinError, dns_servers, managers};
 use super::poller::LinkPoller;
 use crate::net::stack::{Buffers, Stack};
-use crate::{cmdline, exec, former, net, random, time};
+use crate::{cmdline, exec, former, net, random, report, time};
 
 /// The buffers of a connection for one message.
 const SMALL_BUFFERS: Buffers = Buffers { receive: 16 << 10, send: 16 << 10 };
@@ -50,6 +50,17 @@ async fn tell_former_end(link: &ManagerLink) {
     }
 }
 
+/// Sends the report on the machine's hardware to the manager, if there is one.
+async fn tell_hardware(link: &ManagerLink) {
+    let lines = report::take();
+    if lines.is_empty() {
+        return;
+    }
+    let message = proto::encode(&ToManager::HardwareReport { lines });
+    // A manager that is lost now is missed by the next message.
+    let _ = poll_fn(|cx| link.poll_send(cx, &message)).await;
+}
+
 /// Joins the cluster of `manager=`. An attempt that fails is followed by another after a pause, which doubles
 /// from one second to one minute. On success the connection is up and sends heartbeats by itself. It outlasts
 /// a manager that is silent for at most `silence` beyond the lease.
@@ -74,6 +85,7 @@ pub(crate) async fn join(
             Ok((link, welcome)) => {
                 again::watch(link.clone(), Means { stack, key: key.clone(), buffers, silence });
                 tell_former_end(&link).await;
+                tell_hardware(&link).await;
                 return Ok((link, welcome));
             }
             Err(why) => why,

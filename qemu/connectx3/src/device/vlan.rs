@@ -22,6 +22,16 @@ pub(super) fn strip(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
     ([*a, *b] == ETHERTYPE).then(|| (u16::from_be_bytes([*high, *low]), [addresses, after].concat()))
 }
 
+/// Returns the VLAN of a tag; 0 for none, and for a tag that has a priority alone.
+#[must_use]
+pub(super) const fn id(tci: Option<u16>) -> u16 {
+    const ID: u16 = 0xfff;
+    match tci {
+        Some(tci) => tci & ID,
+        None => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +45,6 @@ mod tests {
         assert_eq!(strip(&tagged), Some((0x6123, plain.clone())));
         assert_eq!(strip(&plain), None);
         assert_eq!(strip(&tagged[..15]), None);
+        assert_eq!([Some(0x6123), Some(0xe000), None].map(id), [0x123, 0, 0]);
     }
 }

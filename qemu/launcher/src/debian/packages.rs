@@ -1,4 +1,4 @@
-//! Debian packages with all their dependencies in one tree, as if they were installed there.
+//! Debian packages in one tree, as if they were installed there.
 
 use super::{Apt, apt};
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"
 /// The file that a complete tree has: the list of its packages.
 const COMPLETE: &str = "packages";
 
-/// Packages of the host's suite, unpacked in one tree. Nothing is installed.
+/// Packages of one suite, unpacked in one tree. Nothing is installed.
 #[derive(Clone, Debug)]
 pub struct Packages {
     root: PathBuf,
@@ -27,6 +27,35 @@ impl Packages {
     /// # Errors
     /// If apt does not know a package, or cannot fetch it.
     pub fn get(cache_dir: &Path, packages: &[&str]) -> Result<Self> {
+        Self::unpacked(cache_dir, packages, || {
+            let apt = Apt::host();
+            let files = apt.closure(packages).or_else(|first| {
+                apt.update().with_context(|| format!("after: {first:#}"))?;
+                apt.closure(packages)
+            })?;
+            let names = files.iter().map(|file| apt::package_of(file).to_owned());
+            Ok((apt, names.filter(|name| !OF_HOST.contains(&name.as_str())).collect()))
+        })
+    }
+
+    /// Returns the tree with some packages of another suite, without those that they depend on, below a cache
+    /// directory. Fetches them if they are not there.
+    ///
+    /// # Errors
+    /// If apt does not know a package, or cannot fetch it.
+    pub fn of_suite(cache_dir: &Path, suite: &str, packages: &[&str]) -> Result<Self> {
+        Self::unpacked(cache_dir, packages, || {
+            let apt = Apt::of_suites(&cache_dir.join("apt"), &[suite])?;
+            Ok((apt, packages.iter().map(ToString::to_string).collect()))
+        })
+    }
+
+    /// Returns the tree of `packages`. `find` returns apt, and the names of all packages to be fetched.
+    fn unpacked(
+        cache_dir: &Path,
+        packages: &[&str],
+        find: impl FnOnce() -> Result<(Apt, Vec<String>)>,
+    ) -> Result<Self> {
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot create {}", cache_dir.display()))?;
         let lock = File::create(cache_dir.join("lock")).context("cannot create the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
@@ -34,14 +63,7 @@ impl Packages {
         if fs::read_to_string(root.join(COMPLETE)).is_ok_and(|there| there == wanted) {
             return Ok(Self { root });
         }
-        let apt = Apt::host();
-        let files = apt.closure(packages).or_else(|first| {
-            apt.update().with_context(|| format!("after: {first:#}"))?;
-            apt.closure(packages)
-        })?;
-        let names: Vec<_> = files.iter().map(|file| apt::package_of(file).to_owned()).collect();
-        let fetched: Vec<_> =
-            names.iter().filter(|name| !OF_HOST.contains(&name.as_str())).cloned().collect();
+        let (apt, fetched) = find()?;
         let work = tempfile::Builder::new().prefix("build-").tempdir_in(cache_dir)?;
         apt.download(&fetched, work.path()).or_else(|first| {
             // The lists are so old that the mirror no longer has their packages.

@@ -4,7 +4,7 @@ use crate::common::Driver;
 use crate::common::nodes::{CARDS, Nodes};
 use crate::common::pair::every_verb;
 use crate::common::wire::{Station, exchange};
-use mlx4::{Config, Error, Health};
+use mlx4::{Config, Error, FramePort, Health};
 use std::time::Duration;
 use verbs::{LinkKind, MacAddr, Rnic};
 
@@ -26,7 +26,7 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
 }
 
 fn send(driver: &Driver, frame: &[u8]) -> bool {
-    driver.transmit_frame(frame.len(), &mut |place| {
+    driver.transmit_frame(FramePort::Rdma, frame.len(), &mut |place| {
         place.copy_from_slice(frame);
         frame.len()
     })
@@ -34,7 +34,7 @@ fn send(driver: &Driver, frame: &[u8]) -> bool {
 
 fn received(driver: &Driver) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    let count = driver.receive_frames(1000, &mut |frame| frames.push(frame.to_vec()));
+    let count = driver.receive_frames(FramePort::Rdma, 1000, &mut |frame| frames.push(frame.to_vec()));
     assert_eq!(count, frames.len());
     frames
 }
@@ -53,8 +53,8 @@ fn frames_go_to_whom_they_name_beside_rdma() {
         let nodes = nodes(profile);
         let [a, b] = &nodes.drivers;
         let [ends_a, ends_b] = nodes.connect(links[0]);
-        b.join_group(MacAddr(GROUP)).unwrap();
-        b.join_group(MacAddr(GROUP)).unwrap();
+        b.join_group(FramePort::Rdma, MacAddr(GROUP)).unwrap();
+        b.join_group(FramePort::Rdma, MacAddr(GROUP)).unwrap();
         for (to, arrives) in [
             (mac(2), true),
             (ALL, true),
@@ -123,7 +123,7 @@ fn rings_of_frames_go_round_and_say_when_they_are_full() {
         assert_eq!(received(b).len(), 1);
     }
     // A frame longer than this network allows.
-    assert!(!a.transmit_frame(4000, &mut |_| panic!("there is no room")));
+    assert!(!a.transmit_frame(FramePort::Rdma, 4000, &mut |_| panic!("there is no room")));
 }
 
 #[test]
@@ -132,15 +132,15 @@ fn a_port_without_frames_has_none_and_groups_have_an_end() {
     let [a, _] = &nodes_without.drivers;
     assert!(!send(a, &frame(ALL, mac(1), 10)));
     assert!(received(a).is_empty());
-    assert_eq!(a.join_group(MacAddr(GROUP)), Err(Error::Lacks("a queue for frames")));
+    assert_eq!(a.join_group(FramePort::Rdma, MacAddr(GROUP)), Err(Error::Lacks("a queue for frames")));
     // Frames to each of many groups arrive, even if some have the same hash.
     let nodes = nodes("pro");
     let [a, b] = &nodes.drivers;
     let group = |n: u8| [0x01, 0, 0x5e, 1, 2, n];
     for n in 0..32 {
-        b.join_group(MacAddr(group(n))).unwrap();
+        b.join_group(FramePort::Rdma, MacAddr(group(n))).unwrap();
     }
-    assert_eq!(b.join_group(MacAddr(group(99))), Err(Error::Exhausted("groups")));
+    assert_eq!(b.join_group(FramePort::Rdma, MacAddr(group(99))), Err(Error::Exhausted("groups")));
     for n in 0..32 {
         assert!(send(a, &frame(group(n), mac(1), 50)));
     }
@@ -152,7 +152,7 @@ fn a_port_without_frames_has_none_and_groups_have_an_end() {
 fn frames_go_on_after_a_reset() {
     let nodes = nodes("pro");
     let ([a, b], [ma, _]) = (&nodes.drivers, &nodes.machines);
-    a.join_group(MacAddr(GROUP)).unwrap();
+    a.join_group(FramePort::Rdma, MacAddr(GROUP)).unwrap();
     let [end, _b] = nodes.connect(LinkKind::RoceV2);
     ma.fail_until_reset(0xdead);
     ma.advance(Duration::from_secs(6));

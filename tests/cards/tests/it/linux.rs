@@ -5,7 +5,7 @@ use crate::common::DATA;
 use crate::common::nodes::{Nodes, on_every_card};
 use crate::common::pair::{datagrams, every_verb};
 use connectx3::trace::{Line, Record, Value};
-use mlx4::{Config, Hardware, Remote};
+use mlx4::{Config, FramePort, Hardware, Remote};
 use platform::IoAddr;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -139,8 +139,8 @@ fn the_driver_does_with_a_card_what_linux_does() {
     ] {
         let nodes = Nodes::with(profile, |_| Config { frames: true, ..Config::default() });
         let [driver, _] = &nodes.drivers;
-        driver.join_group(MacAddr([0x33, 0x33, 0, 0, 0, 1])).unwrap();
-        assert!(driver.transmit_frame(60, &mut |place| place.len()));
+        driver.join_group(FramePort::Rdma, MacAddr([0x33, 0x33, 0, 0, 0, 1])).unwrap();
+        assert!(driver.transmit_frame(FramePort::Rdma, 60, &mut |place| place.len()));
         compare(profile, link, nodes);
     }
     assert!(

@@ -251,3 +251,35 @@ fn a_card_may_die_during_recovery() {
     }
     assert!(well > 40, "{well}");
 }
+
+/// A card that is shut down changes no memory any more, and another driver can start it.
+#[test]
+fn a_card_that_is_shut_down_can_be_started_again() {
+    for (profile, link) in [("pro", LinkKind::RoceV2), ("cx3", LinkKind::RoceV1), ("vf", LinkKind::RoceV1)] {
+        println!("{profile}");
+        let nodes = Nodes::new(profile);
+        let ([a, b], [machine, _]) = (&nodes.drivers, &nodes.machines);
+        let [here, there] = nodes.connect(link);
+        every_verb(&there, &here, &nodes.stations());
+        let place = here.put(&[0; 8]);
+        a.shut_down();
+        a.shut_down();
+        let write =
+            SendOp::Write { data: Payload::Inline(b"8 bytes."), remote: here.remote(place), imm: None };
+        there.post(1, write);
+        exchange(&nodes.stations());
+        assert_eq!(here.bytes(place, 8), [0; 8], "the write arrives at a card that is shut down");
+        let wr = SendWr {
+            id: WrId(2),
+            op: SendOp::Send { data: Payload::Inline(b"x"), imm: None },
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        let _ = a.post_send(here.qp, &[wr]);
+        exchange(&nodes.stations());
+        let again = machine.start(&mlx4::Config::default()).expect("another driver");
+        assert_eq!(again.identity().firmware, b.identity().firmware);
+        exchange(&nodes.stations());
+    }
+}

@@ -1,9 +1,10 @@
 //! Cards in VLANs: every frame has the tag, and frames of other VLANs do not arrive.
 
 use crate::common::nodes::{CARDS, Nodes};
-use crate::common::pair::{datagrams, every_verb};
+use crate::common::pair::{datagrams, every_verb, gather};
 use crate::common::wire::{Station, exchange};
-use mlx4::{Config, Vlan};
+use mlx4::{Config, FramePort, Vlan};
+use verbs::{LinkKind, SendOp, Sge};
 
 /// VLAN 5 with priority 3: the bytes of the tag.
 const TAG: [u8; 4] = [0x81, 0x00, 0x60, 0x05];
@@ -38,13 +39,13 @@ fn frames(nodes: &Nodes, stations: &[&dyn Station], len: usize) -> Vec<Vec<u8>> 
     let [a, b] = &nodes.drivers;
     let mut frame = [&[2, 0, 0, 0, 0, 2][..], &[2, 0, 0, 0, 0, 1], &[0x08, 0x00]].concat();
     frame.resize(14 + len, 7);
-    assert!(a.transmit_frame(frame.len(), &mut |place| {
+    assert!(a.transmit_frame(FramePort::Rdma, frame.len(), &mut |place| {
         place.copy_from_slice(&frame);
         frame.len()
     }));
     exchange(stations);
     let mut received = Vec::new();
-    b.receive_frames(10, &mut |frame| received.push(frame.to_vec()));
+    b.receive_frames(FramePort::Rdma, 10, &mut |frame| received.push(frame.to_vec()));
     for received in &received {
         assert_eq!(received.get(..frame.len()), Some(&frame[..]));
     }
@@ -71,8 +72,32 @@ fn everything_is_tagged_in_a_vlan() {
     }
 }
 
-/// A frame of another VLAN, or without a tag, does not arrive. RDMA between VLANs is for the switch
-/// to stop: the card does not compare the VLAN of a packet with that of its queue pair.
+/// A packet of RDMA in another VLAN, or without a tag, reaches no queue pair. Another priority is no
+/// obstacle.
+#[test]
+fn rdma_of_another_vlan_does_not_arrive() {
+    let (five, high) = (Vlan::new(5, 0), Vlan::new(5, 7));
+    for (from, to, is_one) in [
+        (five, high, true),
+        (None, None, true),
+        (five, Vlan::new(6, 0), false),
+        (None, five, false),
+        (five, None, false),
+    ] {
+        for link in [LinkKind::RoceV2, LinkKind::RoceV1] {
+            let nodes = nodes("pro", |number| if number == 1 { from } else { to });
+            let [here, there] = nodes.connect(link);
+            let (place, filled) = (there.put(&[0; 8]), here.put(b"8 bytes."));
+            let list = [Sge { addr: filled, len: 8 }];
+            here.post(1, SendOp::Write { data: gather(&list), remote: there.remote(place), imm: None });
+            exchange(&nodes.stations());
+            let arrived = there.bytes(place, 8) == b"8 bytes.";
+            assert_eq!(arrived, is_one, "{from:?} {to:?} {link:?}");
+        }
+    }
+}
+
+/// A frame of another VLAN, or without a tag, does not arrive.
 #[test]
 fn frames_of_another_vlan_do_not_arrive() {
     let five = Vlan::new(5, 0);

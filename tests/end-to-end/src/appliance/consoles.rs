@@ -2,9 +2,9 @@
 
 use super::bare::Bare;
 use super::machine::{EXIT, MODELS, SUCCESS, options};
+use super::screen;
 use crate::runner::{Case, Outcome};
-use anyhow::{Context, Result, bail, ensure};
-use font8x8::legacy::BASIC_LEGACY;
+use anyhow::{Context, Result, ensure};
 use lab::cluster::Lab;
 use serde_json::json;
 use std::path::Path;
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 const HALTED: &str = "selftest halt: the end\r\n";
 /// The columns of a VGA's screen.
 const COLUMNS: usize = 80;
-/// A cell of the screen of pixels.
-const CELL: (usize, usize) = (8, 16);
 /// The longest time for a serial port to catch up with another one, on a busy host.
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -65,45 +63,9 @@ fn pixels(log: &Path) -> Result<()> {
     let rest = ["-append", "selftest=halt console=com1,ramfb"];
     let mut bare = Bare::start(&Lab::get()?.qemu, &options, &rest, log)?;
     bare.says(HALTED)?;
-    let file = log.with_extension("ppm");
-    let name = file.to_str().context("a log whose path is no text")?;
-    bare.execute("screendump", &json!({ "filename": name }))?;
-    let image = std::fs::read(&file)?;
-    let rows = read(&image)?;
+    let rows = screen::rows(&mut bare, &log.with_extension("ppm"))?;
     let columns = rows.first().map_or(0, String::len);
     compare(&rows, &bare.said(), columns)
-}
-
-/// Reads the text on a picture (PPM, 8 bits for each colour) in the font: each cell must be one of its
-/// characters.
-fn read(image: &[u8]) -> Result<Vec<String>> {
-    let mut head = image.splitn(4, |byte| byte.is_ascii_whitespace());
-    let mut number = || -> Result<usize> {
-        let word = head.next().context("a cut picture")?;
-        std::str::from_utf8(word)?.parse().context("a picture without a size")
-    };
-    ensure!(image.starts_with(b"P6"), "the picture is no PPM");
-    let _ = number();
-    let (width, height) = (number()?, number()?);
-    let start = image.len().checked_sub(width * height * 3).context("a cut picture")?;
-    let is_set = |x: usize, y: usize| image.get(start + 3 * (y * width + x)).is_some_and(|red| *red > 127);
-    let glyph = |row: usize, column: usize| -> Result<char> {
-        let line = |n: usize| {
-            let bits = (0..CELL.0).filter(|x| is_set(column * CELL.0 + x, row * CELL.1 + n));
-            bits.fold(0u8, |all, x| all | 1 << x)
-        };
-        let lines: Vec<u8> = (0..CELL.1).map(line).collect();
-        ensure!(
-            lines.chunks(2).all(|pair| pair.iter().all(|l| Some(l) == pair.first())),
-            "lines are not twice"
-        );
-        let lines: Vec<u8> = lines.iter().step_by(2).copied().collect();
-        match (' '..='~').find(|c| BASIC_LEGACY.get(*c as usize).is_some_and(|g| g.as_slice() == lines)) {
-            Some(c) => Ok(c),
-            None => bail!("row {row}, column {column} is no character of the font"),
-        }
-    };
-    (0..height / CELL.1).map(|row| (0..width / CELL.0).map(|column| glyph(row, column)).collect()).collect()
 }
 
 /// Compares the rows of a screen with the last lines of a serial port. Empty rows do not count.

@@ -67,6 +67,8 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("machine::former-end-reaches-the-manager-{model}"), check));
     }
     cases.push(Case::new("machine::hardware-report", |log| report(log).map(|()| Outcome::Passed)));
+    let told = |log: &Path| report_to_manager(log).map(|()| Outcome::Passed);
+    cases.push(Case::new("machine::hardware-report-reaches-the-manager", told));
     cases.extend(orders::cases());
     cases.push(Case::new("machine::numa-4-nodes", |log| numa(log).map(|()| Outcome::Passed)));
     let crowd = |log: &Path| crowd(log).map(|()| Outcome::Passed);
@@ -133,6 +135,20 @@ fn report(log: &Path) -> Result<()> {
         ensure!(said.contains(part), "the report lacks `{part}`");
     }
     Ok(())
+}
+
+/// A node that has joined sends the report to the manager's log, in the order of its lines, and stays.
+fn report_to_manager(log: &Path) -> Result<()> {
+    let words = "nic=softroce hardware-report=on";
+    let (mut manager, _bare, _dir) = node(MODELS[1].1, words, &["-no-reboot"], log)?;
+    for part in
+        ["report: begin (Ferrolite ", "acpi: FACP", "pci 00:00.0: ", "report: end", "report: Attributes"]
+    {
+        let is_there =
+            manager.wait_for_line(part, LIMIT).is_some_and(|line| line.contains("(node0): hardware: "));
+        ensure!(is_there, "the manager's log lacks `{part}`");
+    }
+    tool::run_ok(manager.client("nodes").args(["--wait", "1", "--timeout", "60"]), log, LIMIT).map(drop)
 }
 
 /// Four nodes with two processors each, and distances: memory comes from the node of its processor.

@@ -11,4 +11,6 @@ mod orders;
 mod patience;
 pub(crate) mod perftest;
 mod place;
+mod screen;
+pub(crate) mod screens;
 pub(crate) mod semantics;

@@ -6,8 +6,9 @@ use super::machine::{MODELS, node};
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, ensure};
-use lab::appliances::SUCCESS;
-use lab::cluster::Cluster;
+use lab::appliances::{RdmaNic, SUCCESS};
+use lab::cluster::{Cards, Cluster};
+use lab::cx3::Tools;
 use lab::manager::Manager;
 use lab::{image, setup, tool};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,10 @@ pub(super) fn cases() -> Vec<Case> {
         }
     }
     cases.push(Case::new("cluster::boot-by-the-manager", |log| boot(log).map(|()| Outcome::Passed)));
+    cases.push(Case::new("cx3::boot-by-the-manager", |log| match Tools::get()? {
+        Ok(_) => boot_on_cards(log).map(|()| Outcome::Passed),
+        Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+    }));
     cases
 }
 
@@ -82,6 +87,36 @@ fn boot(log: &Path) -> Result<()> {
     for says in ["cluster key by initrd", "settings by initrd: log=debug", "joined as "] {
         let times = console.matches(says).count();
         ensure!(times == 2, "node1 says `{says}` {times} times");
+    }
+    tool::run_ok(&mut cluster.manager.client("shutdown"), log, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    cluster.ends(&SUCCESS, LIMIT)
+}
+
+/// A node on a card boots the same image by order of the manager: the card is shut down, the new kernel
+/// brings it up, and the node does its part of a job.
+fn boot_on_cards(log: &Path) -> Result<()> {
+    let mut cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], Cards::default(), "", log)?;
+    cluster.joined(log)?;
+    let (file, said) = (stripped(log)?, log.with_extension("boot.log"));
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let output = log.with_extension("out");
+    // The card has queue pairs and work in flight before the boot.
+    let count = |cluster: &Cluster| {
+        tool::run_ok(count_words(cluster, &input, &output).args(["--nodes", "2"]), log, LIMIT)?;
+        compare(&expected, &output, log)
+    };
+    count(&cluster)?;
+    tool::run_ok(cluster.manager.client("boot").arg("node1").arg(&file), &said, LIMIT)?;
+    cluster.manager.wait_for_line("(node1) is gone: left", LIMIT).context("the node does not leave")?;
+    wait_for_console(1, "started by the manager, from a running node", log)?;
+    joined(&cluster.manager, "2", log)?;
+    count(&cluster)?;
+    let console = std::fs::read(log.with_extension("node1.log"))?;
+    let console = String::from_utf8_lossy(&console);
+    for (says, wanted) in [("rnic mlx4: the card is shut down", 1), ("firmware 2.42.5000, port 1 ", 2)] {
+        let times = console.matches(says).count();
+        ensure!(times == wanted, "node1 says `{says}` {times} times");
     }
     tool::run_ok(&mut cluster.manager.client("shutdown"), log, LIMIT)?;
     cluster.ends(&SUCCESS, LIMIT)?;

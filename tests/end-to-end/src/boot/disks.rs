@@ -77,12 +77,12 @@ pub(super) fn uki_with_handover(trial: &Trial<'_>, machine: Medium) -> Result<Me
 
 /// GRUB on a CD.
 pub(super) fn grub_cd(trial: &Trial<'_>, machine: Medium) -> Result<Medium> {
-    Ok(cd(machine, &grub(trial)?))
+    Ok(cd(machine, &grub_with_key(trial)?))
 }
 
 /// GRUB's CD as a disk.
 pub(super) fn grub_disk(trial: &Trial<'_>, machine: Medium) -> Result<Medium> {
-    Ok(disk(machine, &grub(trial)?))
+    Ok(disk(machine, &grub_with_key(trial)?))
 }
 
 /// GRUB as an EFI program.
@@ -96,6 +96,17 @@ pub(super) fn grub_efi(trial: &Trial<'_>, machine: Medium) -> Result<Medium> {
     command.arg(trial.tools.path("usr/lib/grub/x86_64-efi")?).arg("-c").arg(config);
     command.arg("-o").arg(&grub).args(["part_msdos", "fat", "linux", "normal"]);
     tool::run_ok(&mut command, trial.log, LIMIT)?;
+    Ok(directory(machine, &esp))
+}
+
+/// GRUB of Debian 13 as an EFI program. It is one file, which looks for its configuration on the disk with
+/// the file `.disk/info`, and starts kernels by the firmware.
+pub(super) fn newer_grub_efi(trial: &Trial<'_>, machine: Medium) -> Result<Medium> {
+    let esp = trial.directory("esp")?;
+    grub_tree(trial, &esp)?;
+    place(&trial.tools.newer("usr/lib/grub/x86_64-efi/monolithic/gcdx64.efi")?, &esp, REMOVABLE)?;
+    fs::create_dir_all(esp.join(".disk"))?;
+    fs::write(esp.join(".disk/info"), "")?;
     Ok(directory(machine, &esp))
 }
 
@@ -124,15 +135,41 @@ fn grub_tree(trial: &Trial<'_>, tree: &Path) -> Result<PathBuf> {
     Ok(config)
 }
 
-/// Makes an image that a BIOS boots from a CD or a disk, as `grub-mkrescue` does.
-fn grub(trial: &Trial<'_>) -> Result<PathBuf> {
+/// Makes an image with the boot file, the key and GRUB, which a BIOS boots from a CD or a disk.
+fn grub_with_key(trial: &Trial<'_>) -> Result<PathBuf> {
     let tree = trial.directory("tree")?;
     grub_tree(trial, &tree)?;
+    rescue(trial, &tree)
+}
+
+/// The contents of an image with GRUB for a BIOS.
+pub(super) struct GrubConfig<'a> {
+    /// The boot file.
+    pub(super) file: &'a Path,
+    /// GRUB's commands before it loads the file.
+    pub(super) before: &'a str,
+    /// The command line of the kernel.
+    pub(super) words: &'a str,
+}
+
+/// Makes an image with GRUB, which a BIOS boots from a CD or a disk.
+pub(super) fn grub(trial: &Trial<'_>, config: &GrubConfig<'_>) -> Result<PathBuf> {
+    let tree = trial.directory("tree")?;
+    place(config.file, &tree, "ferrolite.efi")?;
+    fs::create_dir_all(tree.join("boot/grub"))?;
+    let GrubConfig { before, words, .. } = config;
+    let text = format!("set timeout=0\n{before}\nlinux /ferrolite.efi {words}\nboot\n");
+    fs::write(tree.join("boot/grub/grub.cfg"), text)?;
+    rescue(trial, &tree)
+}
+
+/// Makes an image of a tree, as `grub-mkrescue` does.
+fn rescue(trial: &Trial<'_>, tree: &Path) -> Result<PathBuf> {
     let iso = trial.path("grub.iso");
     let mut command = trial.tools.command("grub-mkrescue")?;
     command.arg("-d").arg(trial.tools.path("usr/lib/grub/i386-pc")?);
     command.args(["--locales=", "--themes=", "--fonts=", "--compress=no"]);
-    command.arg("-o").arg(&iso).arg(&tree);
+    command.arg("-o").arg(&iso).arg(tree);
     tool::run_ok(&mut command, trial.log, LIMIT)?;
     Ok(iso)
 }

@@ -1,4 +1,4 @@
-//! The boot files themselves: programs of others accept them, and two builds are equal.
+//! The boot files themselves: programs of others accept them.
 
 use super::tools::Tools;
 use super::trial::Trial;
@@ -16,8 +16,9 @@ use std::time::Duration;
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 
 /// The longest silence, builds included.
-const LIMIT: Duration = Duration::from_secs(900);
-const FORMATS: [&str; 6] = ["elf", "efi", "iso", "disk", "pxe", "uki"];
+pub(super) const LIMIT: Duration = Duration::from_secs(900);
+/// The formats of `cargo xtask image`.
+pub(super) const FORMATS: [&str; 6] = ["elf", "efi", "iso", "disk", "pxe", "uki"];
 /// The most bytes that the universal file may have more than the ELF file.
 const MOST_OVER_ELF: u64 = 20 << 10;
 /// The start of the partition in the disk, in bytes.
@@ -27,8 +28,6 @@ const MEMORY: usize = 64 << 20;
 
 pub(super) fn cases(full: bool) -> Vec<Case> {
     vec![
-        Case::new("boot::files-of-two-builds-are-equal", |log| equal(log).map(|()| Outcome::Passed))
-            .full_if(true),
         Case::new("boot::files-load-by-linux-loader", |log| monitors(log).map(|()| Outcome::Passed)),
         with_tools("files-are-accepted-by-other-programs", full, accepted).full_if(true),
     ]
@@ -43,7 +42,7 @@ fn image(format: &str, dir: &Path, log: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the files below a path, by name.
-fn contents(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+pub(super) fn contents(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if path.is_file() {
         return Ok(BTreeMap::from([(name, fs::read(path)?)]));
@@ -54,16 +53,6 @@ fn contents(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         all.extend(below.into_iter().map(|(file, bytes)| (format!("{name}/{file}"), bytes)));
     }
     Ok(all)
-}
-
-/// Makes each format twice, in two directories, from the same kernel and the same stub.
-fn equal(log: &Path) -> Result<()> {
-    let (first, second) = (tempfile::tempdir()?, tempfile::tempdir()?);
-    for format in FORMATS {
-        let [a, b] = [&first, &second].map(|dir| contents(&image(format, dir.path(), log)?));
-        ensure!(a? == b?, "two builds of format {format} differ");
-    }
-    Ok(())
 }
 
 /// Loads both files by the crate that Firecracker and cloud-hypervisor use.

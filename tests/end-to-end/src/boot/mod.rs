@@ -1,10 +1,14 @@
 //! The matrix of loaders and firmware: each combination boots `ferrolite.efi` or another boot file with the
 //! real loader, and the node works.
 
+mod canary;
+mod directories;
 mod disks;
 mod files;
+mod flood;
 mod kexec;
 mod libvirt;
+mod mok;
 mod networks;
 mod secure;
 mod segment;
@@ -133,6 +137,11 @@ const LOADERS: &[Loader] = &[
     loader("grub-on-a-disk", &[(Firmware::SeaBios, "GRUB (0x72), 32-bit entry")], disks::grub_disk),
     loader("grub", &[(Firmware::Ovmf, "GRUB (0x72), 32-bit entry under UEFI")], disks::grub_efi),
     loader(
+        "grub-2.12",
+        &[(Firmware::Ovmf, "EDK II (0x10000), UEFI application from a disk")],
+        disks::newer_grub_efi,
+    ),
+    loader(
         "systemd-boot",
         &[(Firmware::Ovmf, "EDK II (0x10000), UEFI application from a disk, systemd-boot ")],
         disks::systemd_boot,
@@ -187,8 +196,11 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
     combinations
         .map(case)
         .chain(secure::cases(full))
+        .chain(mok::cases(full))
         .chain(kexec::cases(full))
+        .chain(canary::cases(full))
         .chain(files::cases(full))
+        .chain(directories::cases())
         .chain(service::cases(full))
         .chain(libvirt::cases(full))
         .collect()

@@ -18,9 +18,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The answer of firmware to a program without a valid signature.
 const REFUSED_BY_FIRMWARE: &str = "Access Denied";
 /// The answer of shim.
-const REFUSED_BY_SHIM: &str = "Verification failed";
+pub(super) const REFUSED_BY_SHIM: &str = "Verification failed";
 /// The name of the program that shim starts.
-const SECOND: &str = "EFI/BOOT/GRUBX64.EFI";
+pub(super) const SECOND: &str = "EFI/BOOT/GRUBX64.EFI";
 
 /// The state of the boot file.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -48,8 +48,8 @@ const SECOND: Guest = Guest(1);
 const STRANGER: Guest = Guest(2);
 
 pub(super) fn cases(full: bool) -> Vec<Case> {
-    let case = |firmware: Firmware, check: fn(&Place<'_>) -> Result<()>| {
-        let name = format!("{GROUP}pxe-service-{}", firmware.name());
+    let case = |name: &str, firmware: Firmware, check: fn(&Place<'_>) -> Result<()>| {
+        let name = format!("{GROUP}pxe-service-{name}");
         let run = move |log: &Path| match (segment::obstacle(), Tools::get()) {
             (None, Ok(tools)) => check(&Place::new(tools, firmware, log)?).map(|()| Outcome::Passed),
             (why, tools) => {
@@ -59,7 +59,11 @@ pub(super) fn cases(full: bool) -> Vec<Case> {
         };
         Case::new(name, run).full_if(true)
     };
-    vec![case(Firmware::SeaBios, by_bios), case(Firmware::Ovmf, by_uefi)]
+    vec![
+        case(Firmware::SeaBios.name(), Firmware::SeaBios, by_bios),
+        case(Firmware::Ovmf.name(), Firmware::Ovmf, by_uefi),
+        case("pxelinux", Firmware::SeaBios, by_pxelinux),
+    ]
 }
 
 /// A process that is killed when dropped.
@@ -150,9 +154,9 @@ impl<'a> Place<'a> {
         beside(self.log, &format!("{}.{kind}", guest.name()))
     }
 
-    /// Starts a machine. With `kernel`, QEMU loads it with this command line; otherwise the firmware boots
-    /// from the network.
-    fn boot(&self, guest: Guest, kernel: Option<(&Path, &str)>, name: &str) -> Result<Bare> {
+    /// Starts a machine. With `kernel`, QEMU loads what these options name; otherwise the firmware boots from
+    /// the network.
+    fn boot(&self, guest: Guest, kernel: Option<&[&str]>, name: &str) -> Result<Bare> {
         let (mac, capture) = (guest.mac(), self.file(guest, "pcap"));
         let rom = match self.firmware {
             Firmware::SeaBios => self.tools.path("usr/lib/ipxe/qemu/pxe-virtio.rom")?.display().to_string(),
@@ -170,9 +174,7 @@ impl<'a> Place<'a> {
             capture.display()
         );
         let mut rest: Vec<String> = match kernel {
-            Some((image, words)) => {
-                ["-kernel", &image.to_string_lossy(), "-append", words].map(str::to_owned).into()
-            }
+            Some(options) => options.iter().copied().map(str::to_owned).collect(),
             None => Vec::new(),
         };
         if kernel.is_none() && self.firmware == Firmware::Ovmf {
@@ -189,7 +191,11 @@ impl<'a> Place<'a> {
 
     /// Boots a machine of the inventory, which must join and count words as coreutils do.
     fn joins(&self, guest: Guest, says: &[&str]) -> Result<()> {
-        let mut machine = self.boot(guest, None, "console.log")?;
+        self.works(guest, self.boot(guest, None, "console.log")?, says)
+    }
+
+    /// Waits until a machine of the inventory has joined, and lets it count words.
+    fn works(&self, guest: Guest, mut machine: Bare, says: &[&str]) -> Result<()> {
         machine.says("joined as ")?;
         let input = Input::SmallText.prepared(self.log)?;
         let output = self.dir.path().join(guest.name());
@@ -252,7 +258,8 @@ impl<'a> Place<'a> {
         let words = words(&frames).context("the capture has no command line with a token")?;
         fs::rename(self.file(guest, "pcap"), self.file(guest, "first.pcap"))?;
         let image = self.dir.path().join("image/pxe/ferrolite.efi");
-        let mut thief = self.boot(guest, Some((&image, &words)), "again.log")?;
+        let options = ["-kernel", &image.to_string_lossy(), "-append", &words];
+        let mut thief = self.boot(guest, Some(&options), "again.log")?;
         thief.says("the token is refused: it was used before")?;
         wait_for(&beside(self.log, "service.log"), "is refused: it was used before")
     }
@@ -309,4 +316,15 @@ fn by_uefi(place: &Place<'_>) -> Result<()> {
     place.ignores(STRANGER)?;
     place.joins(FIRST, &["started by EDK II", "iPXE", "cluster key by enrolment"])?;
     place.leaks_nothing(FIRST)
+}
+
+/// The ROM of the network card is not iPXE for the service, because iPXE asks with another user class. The
+/// service sends pxelinux.
+fn by_pxelinux(place: &Place<'_>) -> Result<()> {
+    let script = place.dir.path().join("script.ipxe");
+    fs::write(&script, "#!ipxe\nset user-class none\nautoboot\n")?;
+    let ipxe = place.tools.path("usr/lib/ipxe/ipxe.lkrn")?;
+    let options = ["-kernel", &ipxe.to_string_lossy(), "-initrd", &script.to_string_lossy()];
+    let machine = place.boot(FIRST, Some(&options), "console.log")?;
+    place.works(FIRST, machine, &["started by Syslinux (0x30), 16-bit entry", "cluster key by enrolment"])
 }

@@ -33,14 +33,22 @@ const PACKAGES: [&str; 21] = [
     "binutils",
 ];
 
-/// The unpacked packages.
-pub(super) struct Tools(Packages);
+/// The packages of Debian 13, of which only files are used.
+const NEWER: (&str, [&str; 1]) = ("trixie", ["grub-efi-amd64-unsigned"]);
+
+/// The unpacked packages: of the host's suite, and newer ones.
+pub(super) struct Tools(Packages, Packages);
 
 impl Tools {
     /// Returns the packages, which the first caller fetches. The error says which one cannot be had.
     pub(super) fn get() -> Result<&'static Self, String> {
         static TOOLS: OnceLock<Result<Tools, String>> = OnceLock::new();
-        let get = || Packages::get(&paths::target().join("loaders"), &PACKAGES).map(Tools);
+        let get = || {
+            let dir = paths::target().join("loaders");
+            let (suite, newer) = NEWER;
+            let newer = Packages::of_suite(&dir.join(suite), suite, &newer)?;
+            Packages::get(&dir, &PACKAGES).map(|packages| Tools(packages, newer))
+        };
         let tools = TOOLS.get_or_init(|| get().map_err(|error| format!("no packages of loaders: {error:#}")));
         tools.as_ref().map_err(Clone::clone)
     }
@@ -48,6 +56,11 @@ impl Tools {
     /// Returns a file or directory of a package.
     pub(super) fn path(&self, path: &str) -> Result<PathBuf> {
         self.0.path(path)
+    }
+
+    /// Returns a file of a newer package.
+    pub(super) fn newer(&self, path: &str) -> Result<PathBuf> {
+        self.1.path(path)
     }
 
     /// Returns the command of a program.

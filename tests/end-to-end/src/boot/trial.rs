@@ -15,11 +15,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The longest silence of a machine or a program on a busy host.
 const LIMIT: Duration = Duration::from_secs(240);
+/// The interval at which a console is read.
+const LOOK: Duration = Duration::from_millis(200);
 /// The name of the node.
 const NODE: &str = "booted";
 /// The text of the console once the node is a member.
@@ -67,7 +69,8 @@ impl<'a> Trial<'a> {
         let dir = TempDir::with_prefix("ferrolite-")?;
         let manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
         let fabric = Fabric::start(&FabricConfig {
-            ports: 1,
+            // The machine, and a station beside it.
+            ports: 2,
             dir: dir.path().to_owned(),
             faults: netfault::Faults::default(),
             seed: 0,
@@ -141,6 +144,29 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
+    /// Boots a machine from the medium, and waits until it prints a line with `text`.
+    pub(super) fn says(&self, medium: Medium, text: &str) -> Result<()> {
+        let (vm, events) = self.boot(medium)?;
+        wait_for(&vm, &events, text)
+    }
+
+    /// Waits until the console of a machine that runs already has a whole line with `text`, and returns what
+    /// it has printed.
+    pub(super) fn console_says(&self, text: &str) -> Result<String> {
+        let (mut seen, mut since) = (0, Instant::now());
+        loop {
+            let console = self.console()?;
+            if console.split_once(text).is_some_and(|(_, rest)| rest.contains('\n')) {
+                return Ok(console);
+            }
+            if console.len() > seen {
+                (seen, since) = (console.len(), Instant::now());
+            }
+            ensure!(since.elapsed() < LIMIT, "the console does not say `{text}`");
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Waits until a machine that runs already has joined, and lets it count words.
     pub(super) fn counts_words(&self, says: &[&str]) -> Result<()> {
         let mut nodes = self.manager.client("nodes");
@@ -150,7 +176,7 @@ impl<'a> Trial<'a> {
         self.check(says)
     }
 
-    /// Returns the fabric, whose only port is the machine's.
+    /// Returns the fabric, whose first port is the machine's.
     pub(super) fn fabric(&self) -> &Fabric {
         &self.fabric
     }

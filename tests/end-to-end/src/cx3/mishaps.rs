@@ -32,10 +32,16 @@ pub(super) fn cases() -> Vec<Case> {
         case("appliances a card fails that is all there is", |log| fails(&["--one-nic"], log)).full_if(true),
         case("appliances a card is lost", lost).full_if(true),
         case("appliances a card and a port are chosen", chosen),
+        case("appliances use both ports of a card", both_ports),
+        case("appliances no such port for the manager", |log| {
+            refused("mgmt=mlx4/2", "does not start: the card has 1 port, and no port 2", log)?;
+            refused("mgmt=mlx4/0", "mgmt=mlx4/0: want the number of a port of the card, from 1", log)
+        }),
         case("appliances a port type is chosen", port_type),
         case("appliances InfiniBand is chosen", |log| {
             word_count(Input::SmallText, 2, false, "cx3:vpi:ib", &[], log)
         }),
+        case("appliances a late link", late_link).full_if(true),
         case("appliances no such port type", |log| {
             refused(
                 "nic=mlx4/1:ib",
@@ -124,6 +130,27 @@ fn chosen(log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Checks that machines whose only network device is a card with two ports join a manager on the network of
+/// one port, and that a job's RDMA is on the other.
+fn both_ports(log: &Path) -> Result<()> {
+    let capture = log.with_extension("pcap");
+    let cards = Cards { pcap: Some(&capture), manage_by_second: true, ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "mgmt=mlx4/2", log)?;
+    cluster.joined(log)?;
+    says(&cluster, "port 2 is used for the management network")?;
+    says(&cluster, "firmware 2.42.5000, port 1 00:02:c9:")?;
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+    drop(cluster);
+    let bytes = std::fs::read(&capture)?;
+    let frames = frames(&bytes).context("the capture is cut")?;
+    let is_rdma = |frame: &&&[u8]| roce::wire::Frame::parse(frame).is_ok();
+    let count = frames.iter().filter(is_rdma).count();
+    ensure!(count > 100, "{count} packets of RDMA in {} frames of the first port", frames.len());
+    let tcp = frames.iter().filter(|frame| frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&6));
+    ensure!(tcp.count() == 0, "the first port has frames of TCP");
+    Ok(())
+}
+
 /// Checks that a card with both layers is on the chosen one: on Ethernet it has a link and carries a job, on
 /// InfiniBand it waits for a subnet manager, for as long as it may.
 fn port_type(log: &Path) -> Result<()> {
@@ -137,6 +164,23 @@ fn port_type(log: &Path) -> Result<()> {
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "rnic mlx4: port 1 has no link after 5 s, and is waited for")?;
     says(&cluster, "does not start: its port has no link after 7 s")
+}
+
+/// Checks that nodes whose cards have a link only after a minute say so meanwhile, and join then.
+fn late_link(log: &Path) -> Result<()> {
+    const SECONDS: u64 = 61;
+    let delay = format!("link_s={SECONDS}");
+    let cards = Cards { first: Some(&delay), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "", log)?;
+    cluster.joined(log)?;
+    for seconds in [5, 15, 35] {
+        says(&cluster, &format!("rnic mlx4: port 1 has no link after {seconds} s, and is waited for"))?;
+    }
+    let tail = cluster.vms.first().map(qemu::vm::Vm::tail).unwrap_or_default();
+    let waited = tail.iter().find_map(|line| line.split_once("link after ")?.1.strip_suffix(" us"));
+    let waited: u64 = waited.context("node0 does not say the time of its link")?.parse()?;
+    ensure!(waited >= 1_000_000 * (SECONDS - 1), "the link came up after {waited} us already");
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT).map(drop)
 }
 
 /// Checks that a job's frames have a path MTU of 4096 on a network with large frames, and not without them.

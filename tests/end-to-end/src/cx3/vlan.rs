@@ -10,7 +10,7 @@ use qemu::linux::Listens;
 use std::net::Ipv4Addr;
 
 /// The VLAN of both machines.
-const VLAN: u16 = 5;
+pub(super) const VLAN: u16 = 5;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -48,11 +48,12 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Returns a machine's address in the VLAN.
-fn address(number: usize) -> Ipv4Addr {
+pub(super) fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 5, 0, u8::try_from(number + 1).unwrap_or(u8::MAX))
 }
 
-fn interfaces(lab: &mut Lab) -> Result<()> {
+/// Adds an interface with an address in the VLAN to each machine.
+pub(super) fn interfaces(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.machines() {
         let address = address(machine);
         let add = format!(
@@ -64,7 +65,7 @@ fn interfaces(lab: &mut Lab) -> Result<()> {
 }
 
 /// Returns shell code for the index of a machine's GID that is its address in the VLAN.
-fn gid(number: usize, wire: Wire) -> String {
+pub(super) fn gid(number: usize, wire: Wire) -> String {
     let [a, b, c, d] = address(number).octets();
     format!(
         "$(cd /sys/class/infiniband/mlx4_0/ports/1; for n in $(grep -l ffff:{a:02x}{b:02x}:{c:02x}{d:02x} gids/*); do \

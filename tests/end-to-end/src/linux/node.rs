@@ -46,7 +46,8 @@ fn beside_appliances(
     log: &Path,
 ) -> Result<Lab> {
     let appliances = &vec![RdmaNic::SoftRoce; APPLIANCES.into()];
-    Lab::start(&Plan { appliances, machines: &[RdmaNic::SoftRoce], manager, packages, files }, log)
+    let machines = &[RdmaNic::SoftRoce];
+    Lab::start(&Plan { appliances, machines, manager, packages, files, ..Plan::default() }, log)
 }
 
 /// Counts words on a Linux process and three appliances. The process is killed in mid-job: the job must fail

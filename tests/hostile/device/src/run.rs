@@ -4,7 +4,7 @@ use crate::input::Input;
 use crate::liar::Liar;
 use cards::{DATA, Machine};
 use connectx3::device::Profile;
-use mlx4::{Config, Health, Mlx4};
+use mlx4::{Config, FramePort, Health, Mlx4};
 use platform::{Arena, IoAddr};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -362,8 +362,8 @@ impl Session {
 
     fn frames(&self) -> bool {
         self.liar.timed("frames", || {
-            self.driver.receive_frames(16, &mut |frame| assert!(frame.len() < 16 << 10));
-            self.driver.transmit_frame(64, &mut |place| {
+            self.driver.receive_frames(FramePort::Rdma, 16, &mut |frame| assert!(frame.len() < 16 << 10));
+            self.driver.transmit_frame(FramePort::Rdma, 64, &mut |place| {
                 place.fill(0xff);
                 place.len()
             })
@@ -374,7 +374,7 @@ impl Session {
     fn ask(&self) -> bool {
         let group = MacAddr([1, 0, 0x5e, 0, 0, self.byte()]);
         let refreshed = self.liar.timed("refresh", || self.driver.refresh());
-        let joined = self.liar.timed("join_group", || self.driver.join_group(group));
+        let joined = self.liar.timed("join_group", || self.driver.join_group(FramePort::Rdma, group));
         let _ = (self.driver.identity(), self.driver.attributes(), self.driver.table_bytes());
         refreshed.is_ok() && joined.is_ok()
     }

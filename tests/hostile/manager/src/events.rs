@@ -140,6 +140,7 @@ fn node_says(input: &mut Input, world: &mut World) {
         6 => world.say(conn, &ToManager::MemoryFree { bytes: u64::from(input.byte()) << 50 }),
         7 => {
             world.say(conn, &ToManager::FormerEnd { reason: RUDE.into() });
+            world.say(conn, &ToManager::HardwareReport { lines: RUDE.into() });
             world.say(conn, &ToManager::AskMemoryFree { request });
         }
         8 => world.say(conn, &ToManager::Leave),

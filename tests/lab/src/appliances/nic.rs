@@ -148,11 +148,11 @@ mod tests {
             ("1:fails=5,dies=5", "fails: \"5,dies=5\" is not a number of sent frames, which is 1 or more"),
             (
                 "1:fails",
-                "\"fails\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, fails, dies",
+                "\"fails\" is not KEY=VALUE with a key of profile, mac, fabric, fabric2, link_s, fails, dies",
             ),
             (
                 "1:colour=red",
-                "there is no key \"colour\"; the keys are profile, mac, fabric, fabric2, fails, dies",
+                "there is no key \"colour\"; the keys are profile, mac, fabric, fabric2, link_s, fails, dies",
             ),
         ] {
             assert_eq!(wrong.parse::<CardKey>(), Err(says.to_owned()), "{wrong}");

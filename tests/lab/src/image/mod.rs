@@ -119,6 +119,8 @@ fn cargo_in(workspace: &str, subcommand: &str) -> Command {
             command.env_remove(&*name);
         }
     }
+    // The workspace's own wrapper makes its files independent of directories.
+    command.env_remove("RUSTC_WRAPPER").env_remove("CARGO_BUILD_RUSTC_WRAPPER");
     command
 }
 

@@ -18,6 +18,13 @@ mod field {
     pub(super) const CAPABILITIES: Field = Field::word(0x04);
 }
 
+/// The number of entries in a block of the table of P_Keys (specification 14.2.5.7), and of the blocks that
+/// cards have: a queue pair's context has seven bits for the index.
+const PARTITION_BLOCK: u8 = 32;
+const PARTITION_BLOCKS: u8 = 4;
+/// The bits of a P_Key without that for full membership.
+const PARTITION_NUMBER: u16 = 0x7fff;
+
 /// The MTU code of 4096 bytes.
 const MTU_4096: u32 = 5;
 /// The lane codes to request, most lanes first, as in Linux.
@@ -58,12 +65,35 @@ impl Port {
         gid[8..].copy_from_slice(&bytes::<8>(&guids, 0));
         let lid = u16::from_be_bytes(bytes(&info, port_info::LID));
         let mtu = usize::from(info[port_info::NEIGHBOR_MTU] >> 4);
+        let state = port_state(info[port_info::STATE] & 0xf, lid);
+        let partition = match self.partition {
+            Some(number) if state == PortState::Active => self.find_partition(commands, number)?,
+            Some(_) | None => Some(0),
+        };
         Ok(Link {
-            state: port_state(info[port_info::STATE] & 0xf, lid),
+            // Without its partition the port cannot be used.
+            state: if partition.is_some() { state } else { PortState::Initializing },
             gid: Gid(gid),
             lid,
             mtu: mtu.checked_sub(1).and_then(|code| PathMtu::ALL.get(code).copied()),
+            partition: partition.unwrap_or(0),
         })
+    }
+
+    /// Returns the index of a partition in the port's table, or `None` if the port is no member of it.
+    fn find_partition(
+        self,
+        commands: &mut Commands<'_, impl Hardware>,
+        number: u16,
+    ) -> Result<Option<u8>, Error> {
+        for block in 0..PARTITION_BLOCKS {
+            let keys = ask(commands, self.number, attribute::P_KEY_TABLE, block.into())?;
+            let is_it = |key: &[u8; 2]| u16::from_be_bytes(*key) & PARTITION_NUMBER == number;
+            if let Some(place) = keys.as_chunks().0.iter().position(is_it) {
+                return Ok(Some(block * PARTITION_BLOCK + place as u8));
+            }
+        }
+        Ok(None)
     }
 
     /// Sets the port up with all capabilities of the card.

@@ -43,6 +43,8 @@ pub(crate) struct Link {
     pub(crate) lid: u16,
     /// The largest path MTU.
     pub(crate) mtu: Option<PathMtu>,
+    /// The index of the partition in the port's table of P_Keys.
+    pub(crate) partition: u8,
 }
 
 /// A port of a card, by its number from 1.
@@ -59,6 +61,8 @@ pub(crate) struct Port {
     pub(crate) counter: u8,
     /// The VLAN of all frames.
     pub(crate) vlan: Option<Vlan>,
+    /// The number of the partition; `None` for the default one.
+    partition: Option<u16>,
 }
 
 /// The code of no counter.
@@ -75,7 +79,7 @@ impl Port {
     pub(crate) const fn of_virtual(number: u8, layer: Layer) -> Self {
         // InfiniBand ports have counters of their own (Linux).
         let counter = if matches!(layer, Layer::Ethernet) { NO_COUNTER } else { 0 };
-        Self { number, layer, roce_v2: false, shared: true, mac_row: 0, counter, vlan: None }
+        Self { number, layer, roce_v2: false, shared: true, mac_row: 0, counter, vlan: None, partition: None }
     }
 
     /// Sets the counter, if there is one.
@@ -94,6 +98,11 @@ impl Port {
     /// Sets the VLAN. It has no meaning on InfiniBand.
     pub(crate) fn with_vlan(self, vlan: Option<Vlan>) -> Self {
         Self { vlan: vlan.filter(|_| self.layer == Layer::Ethernet), ..self }
+    }
+
+    /// Sets the partition. It has no meaning on Ethernet.
+    pub(crate) fn with_partition(self, partition: Option<u16>) -> Self {
+        Self { partition: partition.filter(|_| self.layer == Layer::InfiniBand), ..self }
     }
 
     /// Returns the frame formats of the port, best first.

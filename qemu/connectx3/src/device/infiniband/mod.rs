@@ -2,6 +2,7 @@
 
 mod agent;
 mod link;
+pub(super) mod partition;
 pub(super) mod route;
 
 use crate::subnet::{LinkState, ManagedPort, Traffic, Training};

@@ -2,6 +2,7 @@
 
 use super::completed::{Local, name};
 use super::context::Context;
+use super::datagram::Origin;
 use super::local;
 use super::unfit::Unfit;
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
@@ -12,6 +13,7 @@ use crate::device::memory::address::{self, LocalMemory};
 use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
 use crate::device::port::Port;
 use crate::device::srq::Srqs;
+use crate::device::vlan;
 use core::time::Duration;
 use platform::IoAddr;
 use roce::transport::{Env, Limits, ReliableQp, UnreliableQp};
@@ -292,6 +294,15 @@ pub(crate) fn path(context: &Context, port: &Port) -> Option<Headers> {
 pub(crate) fn tag(context: &Context, port: &Port) -> Option<u16> {
     let (row, priority) = context.vlan()?;
     Some(u16::from(priority) << 13 | port.vlan(row)?)
+}
+
+/// Returns whether a packet is in the VLAN of the path, or untagged if the path has none. Only the VLAN is
+/// compared: a tag with VLAN 0 carries a priority alone. InfiniBand has no tags.
+#[must_use]
+pub(crate) fn is_in_vlan(context: &Context, port: Option<&Port>, origin: Origin) -> bool {
+    let Origin::Ethernet { vlan, .. } = origin else { return true };
+    let of_path = port.and_then(|port| tag(context, port));
+    vlan::id(of_path) == vlan::id(vlan)
 }
 
 /// Returns the memory of a queue pair's own work requests.

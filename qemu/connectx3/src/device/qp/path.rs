@@ -81,6 +81,11 @@ impl Context {
         let row = self.field(qp::VLAN_INDEX) & 0x7f;
         (self.field(qp::PATH_FLAGS) & VALID != 0).then_some((row as usize, self.priority()))
     }
+    /// Returns the index of the partition in the port's table of P_Keys.
+    #[must_use]
+    pub(crate) fn partition_index(&self) -> usize {
+        (self.field(qp::PKEY_INDEX) & 0x7f) as usize
+    }
     /// Returns the code of the acknowledgement timeout: 4.096 us times 2 to the power of the code; 0 means no
     /// timeout.
     #[must_use]

@@ -4,11 +4,12 @@ use super::{RECEIVING, Traffic};
 use crate::device::ctx::Ctx;
 use crate::device::eq::EventType;
 use crate::device::failures::qp_event;
+use crate::device::infiniband::partition;
 use crate::device::master::gsi;
 use crate::device::profile::Steering;
 use crate::device::qp::completed::Completed;
 use crate::device::qp::datagram::{self, Origin};
-use crate::device::qp::{State, Transport, receives};
+use crate::device::qp::{State, Transport, connected, receives};
 use crate::device::steering::{McgTable, receiver};
 use crate::device::vlan;
 use roce::wire::{Bth, Frame, Service as WireService, XrcEth};
@@ -16,6 +17,9 @@ use verbs::Gid;
 
 /// The mask of a partition key without the bit for full membership.
 const PARTITION: u16 = 0x7fff;
+
+/// The number of special queue pairs, from the first one on.
+const SPECIAL_QPS: u32 = 8;
 
 impl Traffic {
     /// Handles a frame that may be RoCE. `from` is a queue pair of this card, or `None` for the wire. Returns
@@ -92,13 +96,24 @@ impl Traffic {
         let Bth { opcode, solicited, xrc, .. } = frame.packet.bth;
         let named = xrc.map(XrcEth::srq);
         let level = self.level(qpn, ctx);
+        let at = ctx.ports.get(port);
         let counters = &mut self.queues.transport_counters;
         let Some(qp) = self.queues.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
             counters.rx_unknown_qp += 1;
             return;
         };
+        // Special queue pairs accept packets of all partitions of the port, which were checked before.
+        let own = at.map_or(Bth::DEFAULT_PKEY, |at| partition::of(at, qp.context.partition_index()));
+        let is_special = qpn.wrapping_sub(self.special_qp_base) < SPECIAL_QPS;
+        if !is_special && !partition::accepts(own, frame.packet.bth.pkey) {
+            counters.rx_bad_pkey += 1;
+            return;
+        }
         let takes_receive = match &qp.transport {
-            Transport::Connected(connection) if !connection.is_peer(&frame.headers.net) => {
+            Transport::Connected(connection)
+                if !connection.is_peer(&frame.headers.net)
+                    || !connected::is_in_vlan(&qp.context, at, origin) =>
+            {
                 counters.rx_wrong_peer += 1;
                 return;
             }

@@ -2,6 +2,7 @@
 
 use super::Traffic;
 use crate::device::ctx::Ctx;
+use crate::device::infiniband::partition;
 use crate::device::memory::Keyed;
 use crate::device::port::Port;
 use crate::device::qp::completed::{Completed, Local, local_cqe};
@@ -10,6 +11,7 @@ use crate::device::qp::datagram::{self, Outgoing};
 use crate::device::qp::{Qp, Transport};
 use crate::device::{special, vlan};
 use roce::transport::Env;
+use roce::wire::Bth;
 
 /// The transport's round of sending, which follows [`RECEIVING`](super::RECEIVING).
 const SENDING: u32 = super::RECEIVING + 1;
@@ -141,10 +143,17 @@ fn burst(
     let local = connected::take_sends(qp, keyed, env);
     let port = qp.context.port();
     let tag = shared.ports.get(port).and_then(|port| connected::tag(&qp.context, port));
+    let key = shared.ports.get(port).map(|port| partition::of(port, qp.context.partition_index()));
+    let key = key.unwrap_or(Bth::DEFAULT_PKEY);
     while frames.len() < BURST {
         let Transport::Connected(connection) = &mut qp.transport else {
             match datagram::next_frame(qp, keyed, env, shared) {
-                Some(outgoing) => frames.push(outgoing),
+                Some(mut outgoing) => {
+                    if key != Bth::DEFAULT_PKEY {
+                        partition::put(&mut outgoing.frame, key);
+                    }
+                    frames.push(outgoing);
+                }
                 None => break,
             }
             continue;
@@ -158,6 +167,9 @@ fn burst(
             connection.spoiled(&tx, env);
         }
         frame.truncate(len);
+        if key != Bth::DEFAULT_PKEY {
+            partition::put(&mut frame, key);
+        }
         if let Some(tag) = tag {
             vlan::insert(&mut frame, tag);
         }

@@ -69,7 +69,12 @@ impl Nodes {
 
     /// Makes two nodes, and does not wait for their links.
     pub(crate) fn cold(profile: &str) -> Self {
-        let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &Config::default()));
+        Self::cold_with(profile, |_| Config::default())
+    }
+
+    /// Makes two nodes with a configuration for each, and does not wait for their links.
+    pub(crate) fn cold_with(profile: &str, config: impl Fn(u8) -> Config) -> Self {
+        let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &config(number)));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
