@@ -33,21 +33,29 @@ pub(crate) const KEYS: &[Key] = &[
         "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
     ),
     key("enrol", "address:port of the manager's PXE service, which exchanges token= for the key of a node"),
-    key("dns", "IPv4 addresses of DNS servers, separated by commas; DHCP's by default"),
+    key("dns", "IPv4 or IPv6 addresses of DNS servers, separated by commas; DHCP's by default"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
+    key("gw6", "with ip6=ADDRESS/PREFIX, IPv6 gateway of the management network"),
     key(
         "hardware-report",
         "on: print what firmware and devices have said, and send it to the manager's log, for people who have not seen the machine",
     ),
     key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
-    key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
+    key("ip", "IPv4 address/prefix of the management network, dhcp (default), or off"),
+    key(
+        "ip6",
+        "IPv6 address/prefix of the management network, auto (default: what routers advertise), or off",
+    ),
     key(
         "link_s",
         "seconds for which a ConnectX-3's link is waited for; by default for ever with nic=mlx4, 60 with auto",
     ),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
-    key("manager", "manager's address:port or name:port, or several, separated by commas; DHCP's by default"),
+    key(
+        "manager",
+        "manager's address:port, [IPv6 address]:port or name:port, or several, separated by commas; DHCP's by default",
+    ),
     key(
         "manager_key",
         "public key of the manager that enrols this node (`ferrolite-manager key --public`); that of the boot file counts",

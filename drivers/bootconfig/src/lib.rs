@@ -18,6 +18,6 @@ mod settings;
 
 pub use backoff::Backoff;
 pub use cpio::{Member, Members, archive};
-pub use endpoint::{BadEndpoint, Endpoint, Host, endpoints};
+pub use endpoint::{BadEndpoint, Endpoint, Host, endpoints, is_host};
 pub use module::Contents;
 pub use settings::{Problem, Setting, Settings, Source};

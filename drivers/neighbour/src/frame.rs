@@ -1,5 +1,6 @@
 //! Frames: their classification, and ARP and neighbour discovery packets, parsed and emitted.
 
+use crate::router;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use verbs::MacAddr;
 
@@ -12,10 +13,12 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
+pub(crate) const ICMPV6: u8 = 58;
 const ROCE_V2_PORT: u16 = 4791;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
+/// The group of all nodes on the link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
 /// The receiver of a frame within the node.
@@ -29,7 +32,7 @@ pub enum Traffic {
     Host,
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
@@ -42,7 +45,7 @@ fn v4_at(bytes: &[u8], at: usize) -> Option<IpAddr> {
     Some(IpAddr::V4(octets.into()))
 }
 
-fn v6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
+pub(crate) fn v6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
     let octets: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
     Some(octets.into())
 }
@@ -66,11 +69,16 @@ fn try_classify(frame: &[u8]) -> Option<Traffic> {
         }
         ETHERTYPE_IPV6 => match *frame.get(20)? {
             UDP if u16_at(frame, 56)? == ROCE_V2_PORT => Traffic::Roce,
-            ICMPV6 if matches!(*frame.get(54)?, SOLICITATION | ADVERTISEMENT) => Traffic::Neighbour,
+            ICMPV6 if is_discovery(*frame.get(54)?) => Traffic::Neighbour,
             _ => Traffic::Host,
         },
         _ => Traffic::Host,
     })
+}
+
+/// Returns true for the kinds of messages that the resolver handles: about neighbours, or of routers.
+const fn is_discovery(kind: u8) -> bool {
+    matches!(kind, SOLICITATION | ADVERTISEMENT | router::ADVERTISEMENT)
 }
 
 /// The contents of an ARP or neighbour discovery frame.
@@ -154,7 +162,7 @@ fn unicast(mac: MacAddr) -> Option<MacAddr> {
 
 /// Returns the Internet checksum of an `ICMPv6` message with its pseudo-header, which is 0 over a message
 /// with a right checksum.
-fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
+pub(crate) fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|c| (u32::from(c[0]) << 8) + c.get(1).copied().map_or(0, u32::from)).sum()
     };
@@ -168,13 +176,13 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
 }
 
 /// A writer that drops bytes beyond the end of `out`; the frames here are at most [`FRAME_MAX`] long.
-struct Writer<'a> {
-    out: &'a mut [u8],
-    len: usize,
+pub(crate) struct Writer<'a> {
+    pub(crate) out: &'a mut [u8],
+    pub(crate) len: usize,
 }
 
 impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> &mut Self {
         if let Some(room) = self.out.get_mut(self.len..self.len + bytes.len()) {
             room.copy_from_slice(bytes);
         }
@@ -197,6 +205,13 @@ pub(crate) enum Outgoing {
 /// `out` must have at least [`FRAME_MAX`] bytes.
 pub fn arp_reply(out: &mut [u8], ip: Ipv4Addr, mac: MacAddr, asker_ip: Ipv4Addr, asker: MacAddr) -> usize {
     arp(out, 2, (mac, ip), (asker, asker_ip), asker)
+}
+
+/// Writes an advertisement to all nodes that says `ip` is at `mac`. Returns its length. `out` must have at
+/// least [`FRAME_MAX`] bytes.
+pub fn advertisement(out: &mut [u8], ip: Ipv6Addr, mac: MacAddr) -> usize {
+    const OVERRIDE: u8 = 0x20;
+    discovery(out, (mac, ip), (multicast(ALL_NODES), ALL_NODES), ADVERTISEMENT, OVERRIDE, ip)
 }
 
 fn arp(
@@ -226,9 +241,7 @@ impl Outgoing {
                 arp_reply(out, target, mac, to, asker)
             }
             Self::Ask { me: IpAddr::V6(me), target: IpAddr::V6(target), to } => {
-                let t = target.octets();
-                let group =
-                    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, t[13], t[14], t[15]]);
+                let group = solicited_group(target);
                 let (ip, to) = match to {
                     Some(to) => (target, to),
                     None => (group, multicast(group)),
@@ -239,10 +252,7 @@ impl Outgoing {
                 // Solicited and override flags; to a probe, unsolicited and to all nodes.
                 let (ip, to, flags) = match to {
                     Some(IpAddr::V6(ip)) => (ip, asker, 0x60),
-                    _ => {
-                        let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-                        (all, multicast(all), 0x20)
-                    }
+                    _ => (ALL_NODES, multicast(ALL_NODES), 0x20),
                 };
                 discovery(out, (mac, target), (to, ip), ADVERTISEMENT, flags, target)
             }
@@ -251,8 +261,20 @@ impl Outgoing {
     }
 }
 
+/// Returns the group of the solicitations for an address (RFC 4291, 2.7.1).
+fn solicited_group(target: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = target.octets();
+    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
+}
+
+/// Returns the Ethernet groups of a port with the address `ip`: of all nodes, and of the solicitations for it.
+#[must_use]
+pub fn groups(ip: Ipv6Addr) -> [MacAddr; 2] {
+    [multicast(ALL_NODES), multicast(solicited_group(ip))]
+}
+
 /// Returns the Ethernet group of an IPv6 group (RFC 2464).
-fn multicast(group: Ipv6Addr) -> MacAddr {
+pub(crate) fn multicast(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
 }

@@ -1,6 +1,7 @@
 //! The table of neighbours of one port: resolution and ageing.
 
 use crate::frame::{FRAME_MAX, Neighbour, Outgoing};
+use crate::router::{Advertised, Autoconfiguration};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use heapless::Vec;
@@ -17,7 +18,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// The time for which a failed resolution is remembered, so that a caller learns of it.
 const FAILED: Duration = Duration::from_secs(1);
 /// The maximum number of addresses of a port.
-const OWN_MAX: usize = 4;
+const OWN_MAX: usize = 8;
 /// The maximum number of neighbours of a port: gateway, manager, and peers whose address the manager does not
 /// provide.
 const TABLE_MAX: usize = 64;
@@ -58,16 +59,17 @@ pub struct Resolver {
     own: Vec<IpAddr, OWN_MAX>,
     table: Vec<Entry, TABLE_MAX>,
     answers: Vec<Outgoing, ANSWERS_MAX>,
+    routers: Option<Autoconfiguration>,
 }
 
 impl Resolver {
     /// Makes the resolver of a port with Ethernet address `mac`, without IP addresses.
     #[must_use]
     pub const fn new(mac: MacAddr) -> Self {
-        Self { mac, own: Vec::new(), table: Vec::new(), answers: Vec::new() }
+        Self { mac, own: Vec::new(), table: Vec::new(), answers: Vec::new(), routers: None }
     }
 
-    /// Adds an address for which the port answers. Returns false if there are four already.
+    /// Adds an address for which the port answers. Returns false if there are eight already.
     pub fn add_own(&mut self, ip: IpAddr) -> bool {
         self.own.contains(&ip) || self.own.push(ip).is_ok()
     }
@@ -86,10 +88,27 @@ impl Resolver {
         })
     }
 
+    /// Starts to ask routers for an IPv6 address and a router. The caller adds the address to the port's own,
+    /// and must have added that of the link.
+    pub fn autoconfigure(&mut self, now: Instant) {
+        self.routers = Some(Autoconfiguration::new(self.mac, now));
+    }
+
+    /// Returns the settings that routers advertise, or `None` if they are not asked.
+    #[must_use]
+    pub fn advertised(&self) -> Option<Advertised> {
+        self.routers.as_ref().map(Autoconfiguration::advertised)
+    }
+
     /// Handles a frame that [`classify`](crate::classify) assigned to the resolver. [`poll`](Self::poll)
     /// returns the answers.
     pub fn input(&mut self, now: Instant, frame: &[u8]) {
-        let Some(heard) = Neighbour::parse(frame) else { return };
+        let Some(heard) = Neighbour::parse(frame) else {
+            if let Some(routers) = &mut self.routers {
+                routers.input(now, frame);
+            }
+            return;
+        };
         let for_us = self.own.contains(&heard.target);
         if let Some(mac) = heard.mac {
             // An advertisement is about its target; all other frames are about their sender.
@@ -166,6 +185,9 @@ impl Resolver {
         if let Some(answer) = self.answers.pop() {
             return Some(answer.emit(self.mac, out));
         }
+        if let Some(len) = self.routers.as_mut().and_then(|routers| routers.poll(now, out)) {
+            return Some(len);
+        }
         self.table.retain(
             |e| !matches!(e.state, State::Known { until, .. } | State::Failed { until } if now >= until),
         );
@@ -201,7 +223,8 @@ impl Resolver {
             State::Asked { next_ask, deadline, .. } => next_ask.min(deadline),
             State::Failed { until } => until,
         };
-        self.table.iter().map(at).min()
+        let routers = self.routers.as_ref().and_then(Autoconfiguration::next_deadline);
+        self.table.iter().map(at).chain(routers).min()
     }
 }
 

@@ -15,8 +15,8 @@ pub type NetworkFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// The reason for which a connection cannot be made or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// The port has no IPv4 address.
-    #[error("the port has no IPv4 address")]
+    /// The port has no address of the other side's family.
+    #[error("the port has no address of that family")]
     NoAddress,
     /// The other side refused the connection.
     #[error("connection refused")]

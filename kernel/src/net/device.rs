@@ -1,10 +1,10 @@
-//! A port as smoltcp's device. smoltcp has a neighbour table of its own. Its ARP requests are never sent, but
-//! answered here from the port's resolver, so that one table is authoritative.
+//! A port as smoltcp's device. smoltcp has a neighbour table of its own. Its ARP requests and neighbour
+//! solicitations are never sent, but answered here from the port's resolver, so that one table is authoritative.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use heapless::Vec;
-use neighbour::{FRAME_MAX, Neighbour, Resolution, arp_reply};
+use neighbour::{FRAME_MAX, Neighbour, Resolution, Traffic, advertisement, arp_reply, classify};
 use platform::Instant;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use verbs::MacAddr;
@@ -16,23 +16,22 @@ use super::port::{HostFrames, Inner};
 const RESOLVE: Duration = Duration::from_secs(3);
 /// The most addresses for which smoltcp waits at a time: gateway and manager.
 const WAITING: usize = 8;
-const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
 /// Addresses that smoltcp has asked for and that have not been answered.
 #[derive(Default)]
 pub(super) struct Queries {
-    waiting: Vec<Ipv4Addr, WAITING>,
+    waiting: Vec<IpAddr, WAITING>,
 }
 
 impl Queries {
     /// Returns a requested address that the resolver knows by now.
-    fn answer(&mut self, inner: &mut Inner, now: Instant) -> Option<(Ipv4Addr, MacAddr)> {
+    fn answer(&mut self, inner: &mut Inner, now: Instant) -> Option<(IpAddr, MacAddr)> {
         let mut answer = None;
         self.waiting.retain(|ip| {
             if answer.is_some() {
                 return true;
             }
-            match inner.resolver.lookup(now, IpAddr::V4(*ip)) {
+            match inner.resolver.lookup(now, *ip) {
                 Resolution::Known(mac) => {
                     answer = Some((*ip, mac));
                     false
@@ -46,8 +45,7 @@ impl Queries {
 
     /// Returns true if an answer is due. Cheap, for the poller.
     pub(super) fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
-        let known =
-            |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
+        let known = |ip: &IpAddr| matches!(inner.resolver.lookup(now, *ip), Resolution::Known(_));
         self.waiting.iter().any(known)
     }
 }
@@ -68,11 +66,11 @@ pub(super) struct PortDevice<'a> {
     pub rnic: bool,
 }
 
-/// A frame for smoltcp: received from the wire, or an answer to its ARP request.
+/// A frame for smoltcp: received from the wire, or an answer to its query for a neighbour.
 pub(super) enum Rx<'a> {
     /// A received frame, in place.
     Wire(HostFrames<'a>),
-    /// A synthesised ARP answer, and its length.
+    /// A synthesised answer, and its length.
     Answer([u8; FRAME_MAX], usize),
 }
 
@@ -101,9 +99,14 @@ impl Device for PortDevice<'_> {
         }
         if let Some((ip, mac)) = self.queries.answer(self.inner, self.now) {
             let mut frame = [0; FRAME_MAX];
-            // smoltcp compares the receiver's address with its own; the resolver asks on its behalf.
-            let own = self.inner.resolver.own_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
-            let len = arp_reply(&mut frame, ip, mac, own, self.mac);
+            let len = match ip {
+                IpAddr::V4(ip) => {
+                    // smoltcp compares the receiver's address with its own; the resolver asks on its behalf.
+                    let own = self.inner.resolver.own_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
+                    arp_reply(&mut frame, ip, mac, own, self.mac)
+                }
+                IpAddr::V6(ip) => advertisement(&mut frame, ip, mac),
+            };
             let (_, tx, resolver) = self.inner.split();
             return Some((Rx::Answer(frame, len), Tx { tx, resolver, queries: self.queries, now: self.now }));
         }
@@ -146,12 +149,12 @@ impl smoltcp::phy::TxToken for Tx<'_> {
             panic!("smoltcp sends {len} bytes without room for them");
         };
         let result = f(out);
-        if out.get(12..14) != Some(&ETHERTYPE_ARP) {
+        if classify(out) != Traffic::Neighbour {
             self.tx.send(len);
             return result;
         }
-        if let Some(Neighbour { request: true, target: IpAddr::V4(ip), .. }) = Neighbour::parse(out) {
-            self.resolver.resolve(self.now, IpAddr::V4(ip), self.now + RESOLVE);
+        if let Some(Neighbour { request: true, target: ip, .. }) = Neighbour::parse(out) {
+            self.resolver.resolve(self.now, ip, self.now + RESOLVE);
             if !self.queries.waiting.contains(&ip) {
                 // If there is no room, smoltcp asks again.
                 let _ = self.queries.waiting.push(ip);

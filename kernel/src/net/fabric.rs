@@ -7,9 +7,10 @@ use platform::{Connection, Instant, Listener, Network, NetworkError, NetworkFutu
 use verbs::Rnic;
 
 use super::Net;
+use super::addressing::Ipv4Config;
 use super::listen::TcpListener;
 use super::port::Port;
-use super::stack::{Buffers, Ipv4Config, Stack, TcpStream};
+use super::stack::{Buffers, Stack, TcpStream};
 
 /// Buffers for exchanges of short messages.
 const BUFFERS: Buffers = Buffers { receive: 64 << 10, send: 64 << 10 };
@@ -55,7 +56,7 @@ impl Network for FabricNetwork {
         deadline: Instant,
     ) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>> {
         Box::pin(async move {
-            let stream = self.stack()?.connect(to, BUFFERS, deadline).await?;
+            let stream = self.stack()?.connect(to.into(), BUFFERS, deadline).await?;
             Ok(Box::new(stream) as Box<dyn Connection>)
         })
     }

@@ -6,6 +6,7 @@
 //! of a card is the management port if `mgmt=` names it, or if there is no virtio device. `mgmt=mlx4/PORT`
 //! names a port of the card by its number; a port other than that of RDMA is in use for it then.
 
+mod addressing;
 mod card;
 mod device;
 #[cfg(feature = "perftest")]
@@ -28,6 +29,7 @@ use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
 use mlx4::FramePort;
+use neighbour::link_local;
 use platform::Instant;
 use spin::Once;
 
@@ -37,9 +39,10 @@ use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
 use crate::{cmdline, mm, random, time};
+use addressing::{Addressing, Ipv4Addressing, Ipv4Config, Ipv6Addressing};
 use nic::Nic;
 use port::Port;
-use stack::{Addressing, Ipv4Config, Stack};
+use stack::Stack;
 use virtio::Sizes;
 
 /// Machines with less memory get short rings.
@@ -59,7 +62,7 @@ pub(crate) struct Net {
     second: Once<&'static Port>,
     /// The port that RDMA in software uses.
     pub fabric: Option<&'static Port>,
-    /// The source of the management port's address, if TCP is wanted there.
+    /// The sources of the management port's addresses, if TCP is wanted there.
     addressing: Option<Addressing>,
     /// TCP on the management port.
     stack: Once<&'static Stack>,
@@ -91,6 +94,7 @@ impl Net {
         if let Some(nic) = card::start(card, FramePort::Second) {
             let port = *self.second.call_once(|| leak("mgmt", address, nic));
             self.manage(port);
+            self.join_groups(card, FramePort::Second);
         }
         let nic = card::start(card, FramePort::Rdma)?;
         let is_named = match management_of_card() {
@@ -102,8 +106,30 @@ impl Net {
         let port = *self.card.call_once(|| leak(name, address, nic));
         if is_management {
             self.manage(port);
+            self.join_groups(card, FramePort::Rdma);
         }
         Some(port)
+    }
+
+    /// Makes a port of the card, if it is the management port, receive the groups of its IPv6 addresses. An
+    /// advertised address has the group of that of the link.
+    fn join_groups(&self, card: &Card, port: FramePort) {
+        let Some(addressing) = self.addressing else { return };
+        let mac = match card.frame_port(port) {
+            Some((mac, _)) if addressing.ipv6 != Ipv6Addressing::Off => mac,
+            _ => return,
+        };
+        let fixed = match addressing.ipv6 {
+            Ipv6Addressing::Static(config) => config.address,
+            _ => None,
+        };
+        for address in [link_local(mac)].into_iter().chain(fixed) {
+            for group in neighbour::groups(address) {
+                if let Err(why) = card.join_group(port, group) {
+                    log::error!("net mgmt: cannot receive frames to {group}: {why}");
+                }
+            }
+        }
     }
 
     /// Makes a port the management port, unless TCP is not wanted or another port is.
@@ -122,7 +148,7 @@ impl Net {
                     shared.add_address(config);
                     shared
                 }
-                None => start_stack(port, Addressing::Static(config)),
+                None => start_stack(port, Ipv4Addressing::Static(config).into()),
             }
         })
     }
@@ -131,7 +157,7 @@ impl Net {
     /// if it is fixed.
     pub(crate) async fn lease_on(&self, port: &'static Port) -> Ipv4Addr {
         let shared = self.stack.get().copied().filter(|stack| core::ptr::eq(stack.port(), port));
-        let start = || *self.fabric_stack.call_once(|| start_stack(port, Addressing::Dhcp));
+        let start = || *self.fabric_stack.call_once(|| start_stack(port, Ipv4Addressing::Dhcp.into()));
         let stack = shared.unwrap_or_else(start);
         let mut said_at = time::now() + LEASE_SAID;
         loop {
@@ -184,7 +210,7 @@ pub(crate) async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Op
 /// A line for the user that says what is wrong on the command line. A device that does not start is reported
 /// on the console and skipped.
 pub(crate) fn init(stack: bool) -> Result<&'static Net, String> {
-    let addressing = addressing()?;
+    let addressing = addressing::of_settings()?;
     let sizes =
         if mm::frames::totals().0 < SMALL { Sizes { rx: 128, tx: 64 } } else { Sizes { rx: 256, tx: 256 } };
     let mut found: Vec<(pci::Address, Nic)> = Vec::new();
@@ -273,23 +299,6 @@ fn is_named(key: &'static str, address: pci::Address, nic: &Nic) -> Option<bool>
 /// Returns the index of the device that `key` of the command line names.
 fn position(key: &'static str, found: &[(pci::Address, Nic)]) -> Option<usize> {
     found.iter().position(|(address, nic)| is_named(key, *address, nic) == Some(true))
-}
-
-/// Parses `ip=` and `gw=`.
-fn addressing() -> Result<Addressing, String> {
-    let gateway = match cmdline::get("gw") {
-        None => None,
-        Some(text) => Some(text.parse::<Ipv4Addr>().map_err(|_| format!("gw={text}: not an IPv4 address"))?),
-    };
-    let text = match cmdline::get("ip") {
-        None | Some("dhcp") => return Ok(Addressing::Dhcp),
-        Some(text) => text,
-    };
-    let parts = text.split_once('/').and_then(|(address, prefix)| {
-        Some((address.parse().ok()?, prefix.parse::<u8>().ok().filter(|p| (1..=32).contains(p))?))
-    });
-    let (address, prefix) = parts.ok_or_else(|| format!("ip={text}: want ADDRESS/PREFIX or dhcp"))?;
-    Ok(Addressing::Static(Ipv4Config { address, prefix, gateway }))
 }
 
 /// Drives ports and stacks, on core 0.

@@ -200,7 +200,7 @@ impl Port {
         self.inner.lock().device.disarm();
     }
 
-    /// Makes the port answer for `ip` from now on. Returns `false` if it has four addresses already.
+    /// Makes the port answer for `ip` from now on. Returns `false` if it has eight addresses already.
     pub(crate) fn add_address(&self, ip: IpAddr) -> bool {
         self.inner.lock().resolver.add_own(ip)
     }

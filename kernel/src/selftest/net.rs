@@ -236,7 +236,7 @@ pub(super) async fn tcp() -> Outcome {
     crate::println!("selftest tcp: {config:?}");
     let buffers = Buffers { receive: cmdline::number("tcp_kb", 256) as usize * 1024, send: 64 * 1024 };
     let to_err = |e: platform::NetworkError| format!("{e}");
-    let stream = stack.connect(manager()?, buffers, in_ms(5000)).await.map_err(to_err)?;
+    let stream = stack.connect(manager()?.into(), buffers, in_ms(5000)).await.map_err(to_err)?;
     chart::mark("tcp");
     // The server sends a length, then that many bytes: byte i is i mod 251.
     let mut buf = vec![0u8; 64 * 1024];

@@ -9,6 +9,7 @@ use crate::log::Log;
 use proto::channel::{Opener, Role, RoleKeys, Sealer};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -75,7 +76,7 @@ pub(super) struct Shared {
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut pending: Pending, shared: Arc<Shared>) {
-    let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
+    let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), name);
     let greeted = tokio::select! {
         greeted = greeting::greet(&mut stream, &shared.keys) => greeted,
         () = pending.evicted() => Err("closed in favour of a newer connection before its handshake was done".into()),
@@ -91,6 +92,11 @@ pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut pending: Pend
         },
         Err(reason) => shared.log.stranger(&format!("{peer}: {reason}")),
     }
+}
+
+/// Returns the name of a peer in the log: an IPv4 address also if the daemon listens on `[::]`.
+fn name(peer: SocketAddr) -> String {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string()
 }
 
 /// Passes messages between the core and a peer that has proved that it has the key.
@@ -299,6 +305,13 @@ mod tests {
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Ok(()))
         }
+    }
+
+    #[test]
+    fn a_peer_by_ipv4_has_its_usual_name() {
+        let name_of = |text: &str| name(text.parse().unwrap());
+        assert_eq!(name_of("[::ffff:10.0.2.60]:7"), "10.0.2.60:7");
+        assert_eq!(name_of("[fd00::1]:7"), "[fd00::1]:7");
     }
 
     #[tokio::test]

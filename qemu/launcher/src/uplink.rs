@@ -15,11 +15,22 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Starts QEMU and connects it to the socket of a fabric's port.
+    /// Starts QEMU and connects it to the socket of a fabric's port. The network is of IPv4 alone.
     pub fn start(qemu: &Qemu, socket: &Path) -> Result<Self> {
+        Self::with_families(qemu, socket, "ipv6=off")
+    }
+
+    /// Starts QEMU as [`start`](Self::start) does, for a network of IPv6 alone: a router advertises the prefix
+    /// fec0::/64, and fec0::2 is the host's ::1.
+    pub fn ipv6(qemu: &Qemu, socket: &Path) -> Result<Self> {
+        Self::with_families(qemu, socket, "ipv4=off,ipv6=on")
+    }
+
+    fn with_families(qemu: &Qemu, socket: &Path, families: &str) -> Result<Self> {
+        let user = format!("user,id=user,{families}");
         let mut command = qemu.command();
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "none"]);
-        command.args(["-netdev", "user,id=user,ipv6=off", "-netdev", "hubport,id=hub0,hubid=0,netdev=user"]);
+        command.args(["-netdev", &user, "-netdev", "hubport,id=hub0,hubid=0,netdev=user"]);
         let mut stream = OsString::from("stream,id=fabric,server=off,addr.type=unix,addr.path=");
         stream.push(comma_twice(socket)?);
         command.arg("-netdev").arg(stream).args(["-netdev", "hubport,id=hub1,hubid=0,netdev=fabric"]);

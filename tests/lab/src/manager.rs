@@ -82,6 +82,11 @@ impl Manager {
         Self::start_with(program, port, work, &[])
     }
 
+    /// Starts a daemon as [`start`](Self::start) does, on all addresses of the host, of both families.
+    pub fn start_on_all(program: &Path, port: u16, work: &Path) -> Result<Self> {
+        Self::start_with(program, port, work, &["--listen", &format!("[::]:{port}")])
+    }
+
     /// Starts a daemon as [`start`](Self::start) does, with more options.
     pub fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
         let more: Vec<String> = more.iter().map(|word| String::from(*word)).collect();
@@ -173,7 +178,10 @@ impl Manager {
 /// Starts a daemon, and waits until it accepts connections. Returns its address too.
 fn daemon(program: &Path, port: u16, work: &Path, more: &[String]) -> Result<(Process, String)> {
     let mut command = Command::new(program);
-    command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
+    command.arg("daemon");
+    if !more.iter().any(|word| word == "--listen") {
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    }
     command
         .arg("--key-file")
         .arg(work.join("cluster.key"))

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv6Addr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,11 @@ use std::thread::JoinHandle;
 const SERVER: [u8; 4] = [10, 0, 2, 77];
 const CLIENTS: [u8; 4] = [10, 0, 2, 50];
 const ROUTER: [u8; 4] = [10, 0, 2, 2];
+/// The IPv6 address of QEMU's user-mode network.
+const ROUTER_IPV6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 2);
+/// The kinds of DNS records: IPv4 addresses, and IPv6 addresses.
+const A: u8 = 1;
+const AAAA: u8 = 28;
 /// The server's Ethernet address.
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0xfc, 0, 1];
 const BROADCAST: [u8; 4] = [255; 4];
@@ -29,6 +35,8 @@ pub struct Answers {
     pub settings: Option<String>,
     /// The name that the router's address has.
     pub name: String,
+    /// True if the name has the router's IPv6 address instead.
+    pub is_ipv6: bool,
 }
 
 /// A running server. It ends when it is dropped.
@@ -202,13 +210,17 @@ impl Answers {
             .chain([0])
             .collect();
         let is_known = asked.starts_with(&name);
-        let count = u8::from(is_known);
+        let (kind, address) =
+            if self.is_ipv6 { (AAAA, ROUTER_IPV6.octets().to_vec()) } else { (A, ROUTER.to_vec()) };
+        // The kind that is asked for is behind the name.
+        let has_address = is_known && asked.get(name.len()..)?.get(..2)? == [0, kind];
+        let count = u8::from(has_address);
         let code = if is_known { 0 } else { 3 };
         let head = [0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
         let mut answer = [question.get(..2)?, &head, asked].concat();
-        if is_known {
-            answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-            answer.extend(ROUTER);
+        if has_address {
+            answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, address.len() as u8]);
+            answer.extend(address);
         }
         Some(answer)
     }

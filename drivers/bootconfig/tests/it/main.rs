@@ -4,6 +4,7 @@ use bootconfig::{
     Backoff, BadEndpoint, Contents, Host, Members, Problem, Setting, Settings, Source, archive, endpoints,
 };
 use proptest::prelude::*;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The keys of these tests.
@@ -200,12 +201,38 @@ fn managers() {
     let all = endpoints("10.0.2.2:7,m1.example,m-2:80").expect("three managers");
     let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["10.0.2.2:7", "m1.example:18500", "m-2:80"]);
-    assert_eq!(all.first().map(|endpoint| endpoint.host.clone()), Some(Host::Address([10, 0, 2, 2].into())));
+    assert_eq!(
+        all.first().map(|endpoint| endpoint.host.clone()),
+        Some(Host::Address(IpAddr::from([10, 0, 2, 2])))
+    );
     for text in ["", "a,", ":1", "a:0", "a:65536", "a:b", "10.0.2", "10.0.2.256:1", "-a", "a..b", "a b"] {
         assert!(matches!(endpoints(text), Err(BadEndpoint::Malformed(_))), "{text}");
     }
-    for text in ["::1", "[::1]:80", "[fe80::1]", "fe80::1:80"] {
-        assert!(matches!(endpoints(text), Err(BadEndpoint::IsIpv6(_))), "{text}");
+}
+
+#[test]
+fn managers_by_ipv6() {
+    let all = endpoints("[fd00::1]:7,10.0.2.2,[fe80::A],m1:80").expect("four managers");
+    let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["[fd00::1]:7", "10.0.2.2:18500", "[fe80::a]:18500", "m1:80"]);
+    for text in ["fd00::1", "fd00::1:80", "::"] {
+        assert!(matches!(endpoints(text), Err(BadEndpoint::Unbracketed(_))), "{text}");
+    }
+    for text in ["[::1]:80", "[::]", "[ff02::1]", "[::ffff:10.0.2.2]:80"] {
+        assert!(matches!(endpoints(text), Err(BadEndpoint::NoHost(_))), "{text}");
+    }
+    let malformed = [
+        "[fd00::1",
+        "[]",
+        "[fd00::1]:",
+        "[fd00::1]:0",
+        "[fd00::1]80",
+        "[10.0.2.2]:1",
+        "[fe80::1%eth0]:1",
+        "fd00::1]",
+    ];
+    for text in malformed {
+        assert!(matches!(endpoints(text), Err(BadEndpoint::Malformed(_))), "{text}");
     }
 }
 

@@ -6,7 +6,7 @@ use heapless::Vec;
 use smoltcp::socket::dhcpv4::{Event, Socket};
 use smoltcp::time::Duration;
 
-use super::Ipv4Config;
+use crate::net::addressing::Ipv4Config;
 
 /// The option with settings of an appliance: words `key=value`, separated by blanks. The number is free for
 /// private use (RFC 3942).

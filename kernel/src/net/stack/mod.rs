@@ -1,22 +1,24 @@
-//! TCP/IPv4 on a port: smoltcp, an address by DHCP or from the command line, and async TCP connections.
+//! TCP/IP on a port: smoltcp, addresses by DHCP, by routers or from the settings, and async TCP connections.
 //!
 //! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context.
 //! Lock order: stack, then port.
 
 mod dhcp;
+mod ipv6;
 mod names;
 mod stream;
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::future::poll_fn;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use core::task::{Poll, Waker};
 use platform::{Instant, NetworkError};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
-use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr};
+use smoltcp::wire::{EthernetAddress, IpCidr, IpListenEndpoint, Ipv4Cidr};
 
+use super::addressing::{Addressing, Ipv4Addressing, Ipv4Config};
 use super::device::{PortDevice, Queries};
 use super::port::{Inner as PortInner, Port};
 use crate::sync::IrqMutex;
@@ -33,25 +35,6 @@ const PEER_TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(2);
 /// The first of the dynamic ports (RFC 6335).
 const FIRST_PORT: u16 = 49152;
-
-/// The source of the port's IPv4 address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addressing {
-    /// DHCP.
-    Dhcp,
-    /// A fixed address.
-    Static(Ipv4Config),
-}
-
-/// An IPv4 address and its router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ipv4Config {
-    pub address: Ipv4Addr,
-    /// The length of the network's prefix, in bits.
-    pub prefix: u8,
-    /// The router, if there is one.
-    pub gateway: Option<Ipv4Addr>,
-}
 
 /// The lengths of a connection's buffers, which limit the bytes in flight in each direction.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +55,7 @@ pub(in crate::net) struct Inner {
     extras: dhcp::Extras,
     /// A second address, in the fabric's network, if the port is the fabric's too.
     second: Option<Ipv4Cidr>,
+    ipv6: ipv6::Ipv6,
     config_waiters: Vec<Waker>,
     next_port: u16,
     /// The time at which smoltcp has work next, if no frame arrives before.
@@ -108,14 +92,17 @@ impl Stack {
             config: None,
             extras: dhcp::Extras::default(),
             second: None,
+            ipv6: ipv6::Ipv6::default(),
             config_waiters: Vec::with_capacity(4),
             next_port: FIRST_PORT + (seed % 16000) as u16,
             next: Some(Instant::ZERO),
         };
-        match addressing {
-            Addressing::Static(config) => port.with(|below| inner.configure(below, Some(config))),
-            Addressing::Dhcp => inner.dhcp = Some(inner.sockets.add(dhcp::client())),
+        match addressing.ipv4 {
+            Ipv4Addressing::Off => {}
+            Ipv4Addressing::Static(config) => port.with(|below| inner.configure(below, Some(config))),
+            Ipv4Addressing::Dhcp => inner.dhcp = Some(inner.sockets.add(dhcp::client())),
         }
+        port.with(|below| inner.start_ipv6(port, below, addressing.ipv6, now));
         let stack = Self { port, inner: IrqMutex::new(inner) };
         stack.poll(now);
         stack
@@ -140,13 +127,23 @@ impl Stack {
         self.inner.lock().next
     }
 
-    /// Waits until the port has an address. The caller bounds the wait by
+    /// Waits until the port has an IPv4 address. The caller bounds the wait by
     /// [`with_deadline`](super::with_deadline).
     pub(crate) async fn configured(&self) -> Ipv4Config {
+        self.wait_for(|inner| inner.config).await
+    }
+
+    /// Waits until the port has an address from which it reaches `remote`. The caller bounds the wait.
+    pub(crate) async fn configured_for(&self, remote: IpAddr) {
+        self.wait_for(|inner| inner.source(remote).ok().map(drop)).await;
+    }
+
+    /// Waits for a value that depends on the addresses.
+    async fn wait_for<T>(&self, value: impl Fn(&Inner) -> Option<T>) -> T {
         poll_fn(|cx| {
             let mut inner = self.inner.lock();
-            match inner.config {
-                Some(config) => Poll::Ready(config),
+            match value(&inner) {
+                Some(value) => Poll::Ready(value),
                 None => {
                     if !inner.config_waiters.iter().any(|w| w.will_wake(cx.waker())) {
                         inner.config_waiters.push(cx.waker().clone());
@@ -158,7 +155,13 @@ impl Stack {
         .await
     }
 
-    /// Returns true if the address is by DHCP.
+    /// Returns true if the port has an IPv4 address, or gets one.
+    pub(crate) fn uses_ipv4(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.config.is_some() || inner.dhcp.is_some()
+    }
+
+    /// Returns true if the IPv4 address is by DHCP.
     pub(crate) fn uses_dhcp(&self) -> bool {
         self.inner.lock().dhcp.is_some()
     }
@@ -189,7 +192,7 @@ impl Stack {
     /// Connects to `remote`. Returns when the peer answers or `deadline` has passed.
     pub(crate) async fn connect(
         &'static self,
-        remote: SocketAddrV4,
+        remote: SocketAddr,
         buffers: Buffers,
         deadline: Instant,
     ) -> Result<TcpStream, NetworkError> {
@@ -210,17 +213,14 @@ impl Stack {
         Ok(stream)
     }
 
-    fn open(&'static self, remote: SocketAddrV4, buffers: Buffers) -> Result<TcpStream, NetworkError> {
+    fn open(&'static self, remote: SocketAddr, buffers: Buffers) -> Result<TcpStream, NetworkError> {
         let mut socket = socket(buffers);
         let mut inner = self.inner.lock();
-        if inner.config.is_none() {
-            return Err(NetworkError::NoAddress);
-        }
-        let local = inner.next_port;
-        inner.next_port = local.checked_add(1).unwrap_or(FIRST_PORT);
+        let addr = inner.source(remote.ip())?;
+        let local = IpListenEndpoint { addr, port: inner.next_port };
+        inner.next_port = local.port.checked_add(1).unwrap_or(FIRST_PORT);
         let Inner { interface, sockets, next, .. } = &mut *inner;
-        let endpoint = (smoltcp::wire::IpAddress::Ipv4(*remote.ip()), remote.port());
-        socket.connect(interface.context(), endpoint, local).map_err(|_| NetworkError::NoAddress)?;
+        socket.connect(interface.context(), remote, local).map_err(|_| NetworkError::NoAddress)?;
         let handle = sockets.add(socket);
         *next = Some(Instant::ZERO);
         Ok(TcpStream { stack: self, handle })
@@ -252,6 +252,7 @@ impl Inner {
     fn poll(&mut self, port: &Port, below: &mut PortInner, now: Instant) -> bool {
         // Frames come first: one of them may be the answer for which smoltcp waits.
         let frames = below.has_host_frame(now, port.has_rnic());
+        self.poll_ipv6(below);
         let due = self.next.is_some_and(|at| at <= now) || self.queries.has_answer(below, now);
         if !due && !frames {
             return below.service(now);
@@ -295,24 +296,33 @@ impl Inner {
             below.resolver.remove_own(old.address.into());
         }
         self.config = config;
-        let second = self.second;
+        if let Some(c) = config {
+            below.resolver.add_own(c.address.into());
+        }
+        self.apply_addresses();
+    }
+
+    /// Gives smoltcp the present addresses and routers, and wakes the tasks that wait for addresses.
+    fn apply_addresses(&mut self) {
+        let first = self.config.map(|config| Ipv4Cidr::new(config.address, config.prefix));
+        let (second, ipv6) = (self.second, self.ipv6);
         self.interface.update_ip_addrs(|addresses| {
             addresses.clear();
-            let first = config.map(|c| Ipv4Cidr::new(c.address, c.prefix));
-            for address in first.into_iter().chain(second) {
-                // The list was just cleared and has room for two.
-                let _ = addresses.push(IpCidr::Ipv4(address));
+            for address in first.into_iter().chain(second).map(IpCidr::Ipv4).chain(ipv6.addresses()) {
+                // The list was just cleared and has room for four: two of each family.
+                let _ = addresses.push(address);
             }
         });
         let routes = self.interface.routes_mut();
-        routes.remove_default_ipv4_route();
-        if let Some(c) = config {
-            below.resolver.add_own(c.address.into());
-            if let Some(gateway) = c.gateway {
-                // The route was just removed, so there is room for one.
-                let _ = routes.add_default_ipv4_route(gateway);
-            }
+        routes.update(|routes| routes.clear());
+        // The routes were just removed, and there is room for two.
+        if let Some(gateway) = self.config.and_then(|config| config.gateway) {
+            let _ = routes.add_default_ipv4_route(gateway);
         }
+        if let Some(gateway) = ipv6.gateway() {
+            let _ = routes.add_default_ipv6_route(gateway);
+        }
+        self.next = Some(Instant::ZERO);
         for waker in self.config_waiters.drain(..) {
             waker.wake();
         }

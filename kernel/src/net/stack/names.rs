@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::poll_fn;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::task::Poll;
 use platform::Instant;
 use smoltcp::iface::SocketHandle;
@@ -51,23 +51,45 @@ impl Drop for Question {
 }
 
 impl Stack {
-    /// Returns the addresses of `name`. The servers are `servers`, or those of the lease if it is empty.
+    /// Returns the IPv4 addresses of `name`, or its IPv6 addresses if it has none or the port has no IPv4. The
+    /// servers are `servers`, or those of the lease if it is empty.
     pub(crate) async fn resolve(
         &'static self,
         name: &str,
-        servers: &[Ipv4Addr],
+        servers: &[IpAddr],
         deadline: Instant,
-    ) -> Result<Vec<Ipv4Addr>, NameError> {
-        let of_lease = self.inner.lock().extras.dns.clone();
+    ) -> Result<Vec<IpAddr>, NameError> {
+        let (ipv4, of_lease) = {
+            let inner = self.inner.lock();
+            (inner.config.is_some(), inner.extras.dns.clone())
+        };
+        let of_lease: Vec<_> = of_lease.into_iter().map(IpAddr::V4).collect();
         let servers = if servers.is_empty() { &of_lease[..] } else { servers };
-        let servers: Vec<_> = servers.iter().take(3).map(|server| IpAddress::Ipv4(*server)).collect();
+        let servers: Vec<_> = servers.iter().take(3).map(|server| IpAddress::from(*server)).collect();
         if servers.is_empty() {
             return Err(NameError::ServerUnknown);
         }
-        let mut socket = Socket::new(&servers, vec![None]);
+        if ipv4 {
+            match self.ask(name, &servers, DnsQueryType::A, deadline).await {
+                Err(NameError::NameUnknown) => {}
+                done => return done,
+            }
+        }
+        self.ask(name, &servers, DnsQueryType::Aaaa, deadline).await
+    }
+
+    /// Asks for the addresses of one family.
+    async fn ask(
+        &'static self,
+        name: &str,
+        servers: &[IpAddress],
+        family: DnsQueryType,
+        deadline: Instant,
+    ) -> Result<Vec<IpAddr>, NameError> {
+        let mut socket = Socket::new(servers, vec![None]);
         let (question, query) = {
             let mut inner = self.inner.lock();
-            let query = socket.start_query(inner.interface.context(), name, DnsQueryType::A);
+            let query = socket.start_query(inner.interface.context(), name, family);
             let query = query.map_err(|_| NameError::NameUnknown)?;
             let socket = inner.sockets.add(socket);
             inner.next = Some(Instant::ZERO);
@@ -87,9 +109,9 @@ impl Stack {
             }
         });
         let addresses = with_deadline(deadline, answer).await.unwrap_or(Err(NameError::Silence))?;
-        let addresses = addresses.into_iter().map(|address| match address {
-            IpAddress::Ipv4(address) => address,
-        });
-        Ok(addresses.collect())
+        if addresses.is_empty() {
+            return Err(NameError::NameUnknown);
+        }
+        Ok(addresses.into_iter().map(IpAddr::from).collect())
     }
 }

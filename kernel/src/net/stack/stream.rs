@@ -32,11 +32,12 @@ impl TcpStream {
         f(inner.sockets.get_mut(self.handle))
     }
 
-    /// Returns the address of the other side; `None` once the connection has ended.
+    /// Returns the IPv4 address of the other side; `None` once the connection has ended.
     #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "only perftest calls it"))]
     pub(crate) fn peer(&self) -> Option<Ipv4Addr> {
         match self.with(|socket| socket.remote_endpoint())?.addr {
             IpAddress::Ipv4(address) => Some(address),
+            IpAddress::Ipv6(_) => None,
         }
     }
 

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use bootconfig::{Backoff, Endpoint, Host, Source, endpoints};
-use core::net::SocketAddrV4;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::ClusterKey;
@@ -25,7 +25,7 @@ const LENGTH: usize = 2;
 /// The settings of an enrolment.
 pub(crate) struct Enrolment {
     token: Token,
-    service: SocketAddrV4,
+    service: SocketAddr,
     manager: ManagerKey,
 }
 
@@ -47,8 +47,11 @@ impl Enrolment {
         let token = Token::from_hex(token).map_err(|why| format!("token: {why}"))?;
         let service = cmdline::get("enrol").ok_or("token= needs enrol=ADDRESS:PORT")?;
         let service = match endpoints(service).as_deref() {
-            Ok([Endpoint { host: Host::Address(address), port }]) => SocketAddrV4::new(*address, *port),
-            _ => return Err(format!("enrol={service}: want ADDRESS:PORT")),
+            // Network boot is by IPv4.
+            Ok([Endpoint { host: Host::Address(address @ IpAddr::V4(_)), port }]) => {
+                SocketAddr::new(*address, *port)
+            }
+            _ => return Err(format!("enrol={service}: want ADDRESS:PORT, by IPv4")),
         };
         // The network from which the command line has come cannot replace the key that the boot file has.
         let manager =

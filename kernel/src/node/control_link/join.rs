@@ -5,10 +5,10 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use bootconfig::{Endpoint, Host, endpoints};
+use bootconfig::{Endpoint, Host, Source, endpoints};
 use core::fmt;
 use core::future::poll_fn;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use platform::{Instant, NetworkError};
 use proto::channel::{
@@ -51,7 +51,7 @@ impl fmt::Display for Unreachable {
 /// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinError {
-    /// The port has no address. The flag is true if it is one of DHCP.
+    /// The port has no IPv4 address. The flag is true if it is one of DHCP.
     NoAddress(MacAddr, bool),
     /// No source of settings names a manager.
     NoneNamed,
@@ -62,9 +62,9 @@ pub(crate) enum JoinError {
     /// No manager can be reached.
     NoManager(Vec<(Endpoint, Unreachable)>),
     /// The manager has another cluster key, or the answering process is not a manager.
-    Channel(SocketAddrV4, ChannelError),
+    Channel(SocketAddr, ChannelError),
     /// The connection to this manager has ended too early, or was silent.
-    Ended(SocketAddrV4, NetworkError),
+    Ended(SocketAddr, NetworkError),
     /// The manager refuses the node.
     Refused(String),
     /// The manager's answer is malformed.
@@ -89,7 +89,7 @@ impl fmt::Display for JoinError {
             Self::NoAddress(mac, false) => write!(f, "port {mac} has no address"),
             Self::NoneNamed => f.write_str("no manager is known: set manager=ADDRESS:PORT"),
             Self::Named(why) => write!(f, "manager={why}"),
-            Self::NameServers(text) => write!(f, "dns={text}: want IPv4 addresses, separated by commas"),
+            Self::NameServers(text) => write!(f, "dns={text}: want IP addresses, separated by commas"),
             Self::NoManager(tried) => {
                 for (index, (manager, why)) in tried.iter().enumerate() {
                     let before = if index > 0 { "; " } else { "" };
@@ -126,7 +126,7 @@ pub(super) struct Attempt<'a> {
 
 /// A connection to a manager after the handshake.
 struct Opened {
-    manager: SocketAddrV4,
+    manager: SocketAddr,
     sealer: Sealer,
     incoming: Incoming,
 }
@@ -233,9 +233,7 @@ impl Attempt<'_> {
         let key = self.key.for_role(Role::Node).map_err(JoinError::Key)?;
         let start = Handshake::initiator_with(&key, *fresh, arithmetic());
         drop(fresh);
-        if net::with_deadline(deadline, self.stack.configured()).await.is_none() {
-            return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
-        }
+        self.wait_for_ipv4(deadline).await?;
         mark("address");
         let (stream, manager) = self.connect(turn, deadline).await?;
         mark("tcp");
@@ -250,9 +248,32 @@ impl Attempt<'_> {
         Ok(Opened { manager, sealer, incoming: Incoming::new(Arc::new(stream), opener, rest) })
     }
 
+    /// Waits until the port has an IPv4 address, if a manager may need one. With managers of both families the
+    /// wait is short.
+    async fn wait_for_ipv4(&self, deadline: Instant) -> Result<(), JoinError> {
+        let before_dhcp = [Source::CommandLine, Source::Initrd];
+        // A server may name other managers than the sources behind it.
+        let is_known = !self.stack.uses_dhcp()
+            || before_dhcp.into_iter().any(|source| cmdline::of_source("manager", source).is_some());
+        let is_ipv6 = |manager: &Endpoint| matches!(manager.host, Host::Address(IpAddr::V6(_)));
+        let (wanted, needed) = match managers() {
+            Ok(all) if is_known => (!all.iter().all(is_ipv6), !all.iter().any(is_ipv6)),
+            _ => (true, true),
+        };
+        if !wanted || !self.stack.uses_ipv4() {
+            return Ok(());
+        }
+        let until = if needed { deadline } else { deadline.min(time::now() + CONNECT_DEADLINE) };
+        let configured = net::with_deadline(until, self.stack.configured()).await;
+        if configured.is_none() && needed {
+            return Err(JoinError::NoAddress(self.stack.port().mac(), self.stack.uses_dhcp()));
+        }
+        Ok(())
+    }
+
     /// Connects to one of the managers, in their order from the `turn`-th on. If all that answer refuse the
     /// connection, tries again until `deadline`.
-    async fn connect(&self, turn: usize, deadline: Instant) -> Result<(TcpStream, SocketAddrV4), JoinError> {
+    async fn connect(&self, turn: usize, deadline: Instant) -> Result<(TcpStream, SocketAddr), JoinError> {
         if self.stack.uses_dhcp() {
             cmdline::set_dhcp(&self.stack.dhcp_settings());
         }
@@ -280,9 +301,9 @@ impl Attempt<'_> {
     async fn connect_to(
         &self,
         manager: &Endpoint,
-        servers: &[Ipv4Addr],
+        servers: &[IpAddr],
         deadline: Instant,
-    ) -> Result<(TcpStream, SocketAddrV4), Unreachable> {
+    ) -> Result<(TcpStream, SocketAddr), Unreachable> {
         let addresses = match &manager.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => {
@@ -291,8 +312,10 @@ impl Attempt<'_> {
         };
         let mut result = Err(Unreachable::Name(NameError::NameUnknown));
         for address in addresses {
-            let remote = SocketAddrV4::new(address, manager.port);
+            let remote = SocketAddr::new(address, manager.port);
             let deadline = deadline.min(time::now() + CONNECT_DEADLINE);
+            // Without an address, the attempt to connect says so.
+            let _ = net::with_deadline(deadline, self.stack.configured_for(address)).await;
             match self.stack.connect(remote, self.buffers, deadline).await {
                 Ok(stream) => return Ok((stream, remote)),
                 Err(why) => result = Err(Unreachable::Network(why)),
@@ -315,7 +338,7 @@ pub(super) fn managers() -> Result<Vec<Endpoint>, JoinError> {
 ///
 /// # Errors
 /// If a part of the value is no address.
-pub(super) fn dns_servers() -> Result<Vec<Ipv4Addr>, JoinError> {
+pub(super) fn dns_servers() -> Result<Vec<IpAddr>, JoinError> {
     let Some(text) = cmdline::get("dns") else { return Ok(Vec::new()) };
     let servers: Result<_, _> = text.split(',').map(str::parse).collect();
     servers.map_err(|_| JoinError::NameServers(text))

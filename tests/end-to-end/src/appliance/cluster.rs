@@ -1,7 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
-use super::{killed, patience};
+use super::{ipv6, killed, patience};
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -48,10 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         case("bad-retry-node", |log| refused_option("retry=never", "retry=never: want on or off", log)),
         case("bad-dns-node", |log| {
-            refused_option("dns=10.0.2", "dns=10.0.2: want IPv4 addresses, separated by commas", log)
-        }),
-        case("ipv6-manager-node", |log| {
-            refused_option("manager=[fe80::1]:18500", "`[fe80::1]:18500` is an IPv6 address", log)
+            refused_option("dns=10.0.2", "dns=10.0.2: want IP addresses, separated by commas", log)
         }),
         case("unknown-nic-node", |log| {
             refused_option(
@@ -94,6 +91,7 @@ pub(crate) fn cases() -> Vec<Case> {
     .into_iter()
     .chain(patience::cases())
     .chain(killed::cases())
+    .chain(ipv6::cases())
     .collect()
 }
 
