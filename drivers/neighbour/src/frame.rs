@@ -267,7 +267,8 @@ fn solicited_group(target: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Returns the Ethernet groups of a port with the address `ip`: of all nodes, and of the solicitations for it.
+/// Returns the Ethernet groups of a port with the address `ip`: that of all nodes, and that of solicitations
+/// for the address.
 #[must_use]
 pub fn groups(ip: Ipv6Addr) -> [MacAddr; 2] {
     [multicast(ALL_NODES), multicast(solicited_group(ip))]

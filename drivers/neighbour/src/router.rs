@@ -1,7 +1,8 @@
 //! Stateless autoconfiguration of a port (RFC 4862) by the advertisements of routers (RFC 4861).
 //!
-//! The port has one address besides that of its link, of the first prefix that a router advertises, and one
-//! router. Duplicate addresses are not searched for: the address contains the port's Ethernet address.
+//! In addition to the address of its link, the port has one address with the first prefix that a router
+//! advertises, and one router. There is no detection of duplicate addresses: the address contains the port's
+//! Ethernet address.
 
 use crate::frame::{ICMPV6, Writer, checksum, multicast, u16_at, v6_at};
 use core::net::Ipv6Addr;

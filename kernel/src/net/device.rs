@@ -1,5 +1,6 @@
 //! A port as smoltcp's device. smoltcp has a neighbour table of its own. Its ARP requests and neighbour
-//! solicitations are never sent, but answered here from the port's resolver, so that one table is authoritative.
+//! solicitations are never sent, but answered here from the port's resolver, so that one table is
+//! authoritative.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;

@@ -20,8 +20,8 @@ impl Uplink {
         Self::with_families(qemu, socket, "ipv6=off")
     }
 
-    /// Starts QEMU as [`start`](Self::start) does, for a network of IPv6 alone: a router advertises the prefix
-    /// fec0::/64, and fec0::2 is the host's ::1.
+    /// Starts QEMU as [`start`](Self::start) does, for a network of IPv6 alone: a router advertises the
+    /// prefix fec0::/64, and fec0::2 is the host's ::1.
     pub fn ipv6(qemu: &Qemu, socket: &Path) -> Result<Self> {
         Self::with_families(qemu, socket, "ipv4=off,ipv6=on")
     }

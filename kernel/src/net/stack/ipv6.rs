@@ -1,5 +1,5 @@
 //! The IPv6 addresses of a port: that of its link, and one by the advertisements of routers or from the
-//! settings. The resolver of the port asks the routers.
+//! settings. The port's resolver receives the advertisements.
 
 use core::net::{IpAddr, Ipv6Addr};
 use neighbour::{Advertised, link_local};
@@ -45,7 +45,7 @@ impl Ipv6 {
 }
 
 impl Inner {
-    /// Gives the port its address of the link, and its other one, or asks routers for that.
+    /// Adds the address of the link and the fixed address, or makes the resolver request one from routers.
     pub(super) fn start_ipv6(
         &mut self,
         port: &Port,

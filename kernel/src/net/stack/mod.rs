@@ -302,7 +302,7 @@ impl Inner {
         self.apply_addresses();
     }
 
-    /// Gives smoltcp the present addresses and routers, and wakes the tasks that wait for addresses.
+    /// Passes the present addresses and routers to smoltcp, and wakes the tasks that wait for an address.
     fn apply_addresses(&mut self) {
         let first = self.config.map(|config| Ipv4Cidr::new(config.address, config.prefix));
         let (second, ipv6) = (self.second, self.ipv6);

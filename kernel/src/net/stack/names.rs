@@ -51,8 +51,8 @@ impl Drop for Question {
 }
 
 impl Stack {
-    /// Returns the IPv4 addresses of `name`, or its IPv6 addresses if it has none or the port has no IPv4. The
-    /// servers are `servers`, or those of the lease if it is empty.
+    /// Returns the IPv4 addresses of `name`, or its IPv6 addresses if it has no IPv4 address or the port has
+    /// none. The servers are `servers`, or those of the lease if it is empty.
     pub(crate) async fn resolve(
         &'static self,
         name: &str,

@@ -248,8 +248,8 @@ impl Attempt<'_> {
         Ok(Opened { manager, sealer, incoming: Incoming::new(Arc::new(stream), opener, rest) })
     }
 
-    /// Waits until the port has an IPv4 address, if a manager may need one. With managers of both families the
-    /// wait is short.
+    /// Waits until the port has an IPv4 address, if a manager may need one. With managers of both families
+    /// the wait is short.
     async fn wait_for_ipv4(&self, deadline: Instant) -> Result<(), JoinError> {
         let before_dhcp = [Source::CommandLine, Source::Initrd];
         // A server may name other managers than the sources behind it.
