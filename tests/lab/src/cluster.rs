@@ -84,6 +84,8 @@ pub struct Cards<'a> {
     /// True if the machines have no other network device than a card with two ports, of which the second
     /// leads to the manager.
     pub manage_by_second: bool,
+    /// True if the network of the second ports is of IPv6 alone, where fec0::2 is the host's ::1.
+    pub is_ipv6: bool,
 }
 
 /// The network of cards' second ports, on which the manager is.
@@ -94,11 +96,12 @@ struct SecondNetwork {
 
 impl SecondNetwork {
     /// Starts a network for `cards` cards. `dir` is a directory for its sockets.
-    fn start(cards: usize, qemu: &Qemu, dir: PathBuf) -> Result<Self> {
+    fn start(cards: usize, qemu: &Qemu, dir: PathBuf, is_ipv6: bool) -> Result<Self> {
         std::fs::create_dir(&dir)?;
         let faults = netfault::Faults::default();
         let fabric = Fabric::start(&FabricConfig { ports: cards + 1, dir, faults, seed: 0, pcap: None })?;
-        Ok(Self { _uplink: Uplink::start(qemu, fabric.socket(cards))?, fabric })
+        let uplink = if is_ipv6 { Uplink::ipv6 } else { Uplink::start };
+        Ok(Self { _uplink: uplink(qemu, fabric.socket(cards))?, fabric })
     }
 
     /// Returns the configuration of a machine's card with its second port on the network.
@@ -202,7 +205,8 @@ impl Cluster {
             pcap: special.pcap.map(Path::to_owned),
         })?;
         let qemu = tools.as_ref().map_or(&lab.qemu, |tools| &tools.qemu).clone();
-        let of_second = || SecondNetwork::start(nics.len(), &qemu, dir.path().join("second"));
+        let of_second =
+            || SecondNetwork::start(nics.len(), &qemu, dir.path().join("second"), special.is_ipv6);
         let second = special.manage_by_second.then(of_second).transpose()?;
         let cards = tools.as_ref().map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());

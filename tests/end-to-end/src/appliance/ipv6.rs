@@ -1,7 +1,7 @@
 //! Nodes that reach their manager by IPv6, and refusals of malformed addresses.
 
 use super::cluster::{LIMIT, refused_option, wait_for_console};
-use super::patience::free_port;
+pub(crate) use super::patience::free_port;
 use crate::runner::{Case, Outcome};
 use anyhow::{Result, ensure};
 use lab::appliances::SUCCESS;
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Starts a manager on all addresses of the host, waits for the node of `cluster`, and ends it.
-fn joins(cluster: &Cluster, port: u16, log: &Path) -> Result<()> {
+pub(crate) fn joins(cluster: &Cluster, port: u16, log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     // The copy has the permissions of the file.
     std::fs::copy(cluster.manager.key(), dir.path().join("cluster.key"))?;

@@ -5,7 +5,7 @@ pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod consoles;
 pub(crate) mod image;
-mod ipv6;
+pub(crate) mod ipv6;
 mod killed;
 pub(crate) mod machine;
 mod orders;

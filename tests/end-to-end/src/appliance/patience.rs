@@ -66,7 +66,7 @@ fn wrong_key_node(log: &Path) -> Result<()> {
 }
 
 /// Returns a port on which nothing listens.
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

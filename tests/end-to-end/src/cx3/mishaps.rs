@@ -2,6 +2,7 @@
 
 use super::GROUP;
 use crate::appliance::boot::REFUSED;
+use crate::appliance::ipv6;
 use crate::job::capture::frames;
 use crate::job::inputs::Input;
 use crate::job::word_count::word_count;
@@ -33,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         case("appliances a card is lost", lost).full_if(true),
         case("appliances a card and a port are chosen", chosen),
         case("appliances use both ports of a card", both_ports),
+        case("appliances reach the manager by IPv6", ipv6),
         case("appliances no such port for the manager", |log| {
             refused("mgmt=mlx4/2", "does not start: the card has 1 port, and no port 2", log)?;
             refused("mgmt=mlx4/0", "mgmt=mlx4/0: want the number of a port of the card, from 1", log)
@@ -149,6 +151,16 @@ fn both_ports(log: &Path) -> Result<()> {
     let tcp = frames.iter().filter(|frame| frame.get(12..14) == Some(&[8, 0]) && frame.get(23) == Some(&6));
     ensure!(tcp.count() == 0, "the first port has frames of TCP");
     Ok(())
+}
+
+/// Checks that a machine whose only network device is a card receives advertisements of a router, which go
+/// to a group, and joins a manager by IPv6.
+fn ipv6(log: &Path) -> Result<()> {
+    let port = ipv6::free_port()?;
+    let cards = Cards { manage_by_second: true, is_ipv6: true, ..Cards::default() };
+    let options = format!("mgmt=mlx4/2 manager=[fec0::2]:{port}");
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL], cards, &options, log)?;
+    ipv6::joins(&cluster, port, log)
 }
 
 /// Checks that a card with both layers is on the chosen one: on Ethernet it has a link and carries a job, on
