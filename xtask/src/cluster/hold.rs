@@ -11,7 +11,8 @@ use lab::manager::Manager;
 use lab::{interrupt, tool};
 use netfault::Faults;
 use qemu::vm::Machine;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -34,6 +35,9 @@ pub(crate) struct Options {
     /// Number of Linux nodes: processes of this host (`lite-node`), 0 to 16
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<u16>::new().range(0..=16))]
     pub linux: u16,
+    /// Program of the Linux nodes [default: built here]
+    #[arg(long, value_name = "FILE")]
+    pub lite_node: Option<PathBuf>,
     /// RDMA device of the appliances, as for `cargo xtask run`
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
@@ -57,6 +61,9 @@ impl Options {
         ensure!(self.count() > 0, "--nodes 0: want a Linux node at least (--linux)");
         let infiniband = self.plan().has_infiniband();
         ensure!(!infiniband || self.linux == 0, "--linux: no Linux node has an InfiniBand port");
+        if let Some(program) = &self.lite_node {
+            ensure!(program.is_file(), "--lite-node: there is no file {}", program.display());
+        }
         Ok(())
     }
 
@@ -85,16 +92,15 @@ impl Options {
     }
 
     /// Returns the options as words of a command line.
-    pub(super) fn words(&self) -> Vec<String> {
-        let Self { nodes, linux, nic, memory, cpus, port, timeout } = self;
+    pub(super) fn words(&self) -> Vec<OsString> {
+        let Self { nodes, linux, lite_node, nic, memory, cpus, port, timeout } = self;
         let nic = nic.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        format!(
+        let words = format!(
             "--nodes {nodes} --linux {linux} --nic {nic} --memory {memory} --cpus {cpus} --port {port} \
              --timeout {timeout}"
-        )
-        .split(' ')
-        .map(String::from)
-        .collect()
+        );
+        let program = lite_node.iter().flat_map(|file| ["--lite-node".into(), file.into()]);
+        words.split(' ').map(OsString::from).chain(program).collect()
     }
 }
 

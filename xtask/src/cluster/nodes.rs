@@ -29,7 +29,9 @@ impl Programs {
     pub(super) fn get(options: &Options) -> Result<Self> {
         setup::check_qemu_available()?;
         let manager = ui::stage("the manager", || manager::build(Profile::Dev))?;
-        let lite_node = (options.linux > 0).then(|| ui::stage("the Linux nodes' program", processes::build));
+        let given = options.lite_node.clone();
+        let lite_node = || given.map_or_else(|| ui::stage("the Linux nodes' program", processes::build), Ok);
+        let lite_node = (options.linux > 0).then(lite_node);
         let kernel = ui::stage("the kernel's image", || Ok(image::build()?.elf))?;
         let (qemu, cx3) = if options.plan().cards().next().is_some() {
             let tools = Tools::get()?.map_err(|why| anyhow!("--nic: {why}"))?;

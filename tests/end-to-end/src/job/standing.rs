@@ -3,7 +3,7 @@
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, ensure};
-use lab::tool;
+use lab::{cargo, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
@@ -16,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const NAME: &str = "test";
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("cluster::stays-until-it-is-ended", |log| stays(log).map(|()| Outcome::Passed))]
+    let stays = Case::new("cluster::stays-until-it-is-ended", |log| stays(log).map(|()| Outcome::Passed));
+    vec![stays.runs(&["--bin", "lite-node"])]
 }
 
 /// Ends the cluster after a failure of the test.
@@ -40,7 +41,10 @@ fn stays(log: &Path) -> Result<()> {
     let Prepared { input, expected } = Input::SmallText.prepared(log)?;
     let refused = tool::run(&mut cluster(&["status"]), log, LIMIT)?;
     ensure!(refused.output.contains("the cluster is not up"), "it says `{}`", refused.output.trim());
-    tool::run_ok(&mut cluster(&["up", "--nodes", "1", "--linux", "1"]), log, LIMIT)?;
+    // The program of the tests, because a build here would replace it by one without libibverbs.
+    let program = cargo::built_for_tests("lite-node")?;
+    let mut start = cluster(&["up", "--nodes", "1", "--linux", "1", "--lite-node"]);
+    tool::run_ok(start.arg(&program), log, LIMIT)?;
     let up = Up;
     let again = tool::run(&mut cluster(&["up"]), log, LIMIT)?;
     ensure!(again.output.contains("is up already"), "it says `{}`", again.output.trim());
