@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod cluster;
 mod doctor;
 mod documents;
 mod effort;
@@ -46,6 +47,8 @@ enum Command {
     Image(image::Options),
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
+    /// A cluster that stays: starts it, shows it, runs jobs on it, ends it
+    Cluster(cluster::Options),
     /// Makes an application of one's own below `apps/`, compiled into the image and `lite-node`, and tests it
     NewApp(new_app::Options),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Build(options) => build::build(&options),
         Command::Image(options) => image::image(&options),
         Command::Run(options) => run::run(&options),
+        Command::Cluster(options) => cluster::cluster(&options),
         Command::NewApp(options) => new_app::new_app(&options),
         Command::LinuxPeer(options) => {
             return linux_peer::linux_peer(&options).unwrap_or_else(|e| {

@@ -23,7 +23,11 @@ pub(crate) struct Options {
     /// Runs this seed alone, exactly as it ran before; prints all of it if it fails
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Runs fresh seeds until one fails, for at most this time (one minute without this option and --seed)
+    /// Runs the seeds from 1 to this number until one fails
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "soak"], value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    seeds: Option<u64>,
+    /// Runs fresh seeds until one fails, for at most this time (one minute without this option, --seed and
+    /// --seeds)
     #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
     soak: Option<f64>,
     /// The application that the tasks use: `log` is LITE-Log [default: everything that LITE offers]
@@ -45,6 +49,9 @@ pub(crate) fn sim(options: &Options) -> Result<()> {
     cargo.args(["--nic", &options.nic]);
     if let Some(seed) = options.seed {
         cargo.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(last) = options.seeds {
+        cargo.args(["--seeds", &format!("1..{}", last + 1)]);
     }
     if let Some(minutes) = options.soak {
         cargo.args(["--minutes", &minutes.to_string()]);

@@ -15,7 +15,7 @@ pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, screens, semantics};
-use job::{disturbed, graph, log, misuse, priorities, word_count};
+use job::{disturbed, graph, log, misuse, priorities, standing, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -31,6 +31,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         image::cases(),
         boot::cases(full),
         cluster::cases(),
+        standing::cases(),
         semantics::cases(),
         disturbed::cases(),
         misuse::cases(),

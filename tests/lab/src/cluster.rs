@@ -60,6 +60,8 @@ pub struct Cluster {
     nics: Vec<RdmaNic>,
     /// The QEMU for machines with cards.
     qemu: Qemu,
+    /// The memory of each machine in MiB.
+    memory_mb: u32,
     /// True if machines get the key as a boot module, false if by fw_cfg.
     module_key: bool,
     /// True if the machines have one device, on the fabric, and command lines without a manager.
@@ -119,6 +121,14 @@ impl Cluster {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self::without_machines(nics, &[], log)?;
         cluster.boot(count, options, key, log)?;
+        Ok(cluster)
+    }
+
+    /// Starts `count` machines with `memory_mb` MiB each.
+    pub fn with_memory(count: u16, memory_mb: u32, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        let mut cluster = Self { memory_mb, ..Self::without_machines(nics, &[], log)? };
+        cluster.boot(count, "", None, log)?;
         Ok(cluster)
     }
 
@@ -225,6 +235,7 @@ impl Cluster {
             events,
             nics,
             qemu,
+            memory_mb: 64,
             module_key: false,
             one_network: false,
             cards: cards.transpose()?,
@@ -274,7 +285,7 @@ impl Cluster {
                 machine: Machine::Microvm,
                 accel: lab.accel,
                 cpus: 1,
-                memory_mb: 64,
+                memory_mb: self.memory_mb,
                 fw_cfg: (!self.module_key)
                     .then(|| FwCfg { name: "opt/ferrolite/key".into(), file: key.clone() })
                     .into_iter()

@@ -29,7 +29,7 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
 pub struct Job<'a> {
     /// The name of the application.
     pub app: &'a str,
-    /// The number of nodes on which the job runs.
+    /// The number of nodes on which the job runs; 0 for all that have the application.
     pub nodes: u16,
     /// The input files.
     pub inputs: &'a [PathBuf],
@@ -39,6 +39,30 @@ pub struct Job<'a> {
     pub time: Option<TimeLimit>,
     /// The name of the dataset that the output becomes; then no output is written.
     pub keep: Option<&'a str>,
+}
+
+impl Job<'_> {
+    /// Adds the job to a command that submits it. `output` and `json` are written when it is done.
+    pub fn describe(&self, command: &mut Command, output: &Path, json: &Path) {
+        command.args(["--app", self.app]);
+        if self.nodes > 0 {
+            command.args(["--nodes", &self.nodes.to_string()]);
+        }
+        for input in self.inputs {
+            command.arg("--input").arg(input);
+        }
+        match self.keep {
+            Some(name) => command.args(["--keep", name]),
+            None => command.arg("--output").arg(output),
+        };
+        command.arg("--json").arg(json);
+        if let Some(limit) = &self.time {
+            command.args(["--time", &limit.to_string()]);
+        }
+        if !self.args.is_empty() {
+            command.arg("--args").args(self.args);
+        }
+    }
 }
 
 /// A running daemon. Killed when dropped.
@@ -59,7 +83,7 @@ impl Manager {
     }
 
     /// Starts a daemon as [`start`](Self::start) does, with more options.
-    pub(crate) fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
+    pub fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
         let more: Vec<String> = more.iter().map(|word| String::from(*word)).collect();
         let (daemon, address) = daemon(program, port, work, &more)?;
         let key = work.join("cluster.key");
@@ -83,6 +107,11 @@ impl Manager {
             }
         }
         None
+    }
+
+    /// Returns the daemon's address.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Returns the file with the cluster's key.
@@ -112,21 +141,7 @@ impl Manager {
     /// Submits a job. `output` and `json` are written when it is done.
     pub fn submit(&self, job: &Job<'_>, output: &Path, json: &Path) -> Result<Process> {
         let mut command = self.client("submit");
-        command.args(["--app", job.app, "--nodes", &job.nodes.to_string()]);
-        for input in job.inputs {
-            command.arg("--input").arg(input);
-        }
-        match job.keep {
-            Some(name) => command.args(["--keep", name]),
-            None => command.arg("--output").arg(output),
-        };
-        command.arg("--json").arg(json);
-        if let Some(limit) = &job.time {
-            command.args(["--time", &limit.to_string()]);
-        }
-        if !job.args.is_empty() {
-            command.arg("--args").args(job.args);
-        }
+        job.describe(&mut command, output, json);
         Process::start(command)
     }
 

@@ -45,17 +45,66 @@ pub fn build() -> Result<PathBuf> {
 
 /// Running nodes. Killed when dropped.
 pub struct Processes {
-    nodes: Vec<Node>,
+    nodes: Vec<LiteNode>,
     fabric: Fabric,
 }
 
-/// A node and the file with its output.
-struct Node {
+/// The properties of a node.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// The node's name.
+    pub name: String,
+    /// The socket of the node's port on a fabric.
+    pub socket: &'a Path,
+    /// The memory that the node gives to the cluster, in MiB.
+    pub memory_mb: u32,
+    /// The threads for applications.
+    pub cpus: u32,
+    /// The settings of LITE, each as `NAME=VALUE`.
+    pub settings: &'a [String],
+    /// The directory for the node's output.
+    pub consoles: &'a Path,
+}
+
+impl Node<'_> {
+    /// Starts the node, which connects to the manager.
+    pub fn start(&self, program: &Path, manager: &Manager) -> Result<LiteNode> {
+        let Self { name, socket, memory_mb, cpus, settings, consoles } = self;
+        let log = consoles.join(format!("{name}.log"));
+        let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let mut command = Command::new(program);
+        command.args(["--manager", &format!("127.0.0.1:{}", manager.port()?), "--key-file"]);
+        command.arg(manager.key()).args(["--name", name, "--nic", "softroce"]);
+        command.arg("--fabric-socket").arg(socket);
+        command.args(["--memory", &format!("{memory_mb}M"), "--cpus", &cpus.to_string()]);
+        for setting in *settings {
+            let (name, value) = setting.split_once('=').context("--lite: want NAME=VALUE")?;
+            command.args([format!("--{name}"), value.to_owned()]);
+        }
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = qemu::die_with_this_thread(&mut command).spawn().context("cannot start lite-node")?;
+        Ok(LiteNode { name: name.clone(), child, log })
+    }
+}
+
+/// A running node. Killed when dropped.
+pub struct LiteNode {
+    name: String,
     child: Child,
+    /// The file with its output.
     log: PathBuf,
 }
 
-impl Drop for Node {
+impl LiteNode {
+    /// Fails if the node has ended.
+    pub fn check(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        bail!("{} has ended with {status}: {}", self.name, said.lines().last().unwrap_or("no output"))
+    }
+}
+
+impl Drop for LiteNode {
     fn drop(&mut self) {
         // An error means that the process has ended already.
         let _ = self.child.kill();
@@ -75,20 +124,15 @@ impl Plan<'_> {
         })?;
         let mut nodes = Vec::new();
         for index in 0..self.nodes {
-            let log = self.consoles.join(format!("node{index}.log"));
-            let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-            let mut command = Command::new(program);
-            command.args(["--manager", &format!("127.0.0.1:{}", manager.port()?), "--key-file"]);
-            command.arg(manager.key()).args(["--name", &format!("node{index}"), "--nic", "softroce"]);
-            command.arg("--fabric-socket").arg(fabric.socket(index.into()));
-            command.args(["--memory", &format!("{}M", self.memory_mb), "--cpus", &self.cpus.to_string()]);
-            for setting in self.settings {
-                let (name, value) = setting.split_once('=').context("--lite: want NAME=VALUE")?;
-                command.args([format!("--{name}"), value.to_owned()]);
-            }
-            command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-            let child = qemu::die_with_this_thread(&mut command).spawn().context("cannot start lite-node")?;
-            nodes.push(Node { child, log });
+            let node = Node {
+                name: format!("node{index}"),
+                socket: fabric.socket(index.into()),
+                memory_mb: self.memory_mb,
+                cpus: self.cpus,
+                settings: self.settings,
+                consoles: self.consoles,
+            };
+            nodes.push(node.start(program, manager)?);
         }
         Ok(Processes { nodes, fabric })
     }
@@ -122,12 +166,6 @@ impl Processes {
 
     /// Fails if a node has ended.
     fn check(&mut self) -> Result<()> {
-        for (index, node) in self.nodes.iter_mut().enumerate() {
-            if let Some(status) = node.child.try_wait()? {
-                let said = std::fs::read_to_string(&node.log).unwrap_or_default();
-                bail!("node{index} has ended with {status}: {}", said.lines().last().unwrap_or("no output"));
-            }
-        }
-        Ok(())
+        self.nodes.iter_mut().try_for_each(LiteNode::check)
     }
 }

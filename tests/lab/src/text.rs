@@ -23,6 +23,13 @@ const LEAST: u64 = 2_000_000;
 /// The most bytes that are used of the machine's own texts.
 const ENOUGH: usize = 6_000_000;
 
+/// Returns true if an application needs an input that the user has not given: all do, but for those that
+/// generate their own, and a log, which begins empty.
+#[must_use]
+pub fn is_wanted(app: &str, args: &[String]) -> bool {
+    app != "log" && !args.iter().any(|arg| arg.starts_with("generate="))
+}
+
 /// Returns the default text, which is created once and then kept.
 pub fn default() -> Result<Text> {
     let dir = paths::made(paths::state()?.join("text"))?;

@@ -66,9 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn with_input(options: &Options) -> Result<Options> {
     let mut options = options.clone();
-    // A generated graph is the job's own input, and a log begins empty.
-    let has_own = options.app == "log" || options.args.iter().any(|arg| arg.starts_with("generate="));
-    if options.input.is_empty() && !has_own {
+    if options.input.is_empty() && text::is_wanted(&options.app, &options.args) {
         let text = text::default()?;
         eprintln!("  input: {} ({})", text.path.display(), text.about);
         options.input.push(text.path);

@@ -141,6 +141,7 @@ impl Options {
             faults: self.fabric,
             seed: self.seed,
             fabric_socket: self.fabric_socket.clone(),
+            free_ports: 0,
             pcap: self.pcap.clone(),
         };
         if plan.one_nic && plan.has_infiniband() {

@@ -110,18 +110,20 @@ fn without_its_flag_no_tag_is_put_in() {
 #[test]
 fn a_connection_on_a_vlan_tags_its_frames() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
-    // Row 2 of the VLAN table.
-    a.command(0x00c, 1, 0x301, &[(8, 1 << 31 | 100)]);
     let mut qa = a.connect(0x51, 0x81, &b, 0x62);
     let mut qb = b.connect(0x62, 0x92, &a, 0x51);
-    // SQD, a path on that VLAN with priority 5, and back.
     let context = |words: &[(usize, u32)]| words.iter().map(|&(o, w)| (o + 8, w)).collect::<Vec<_>>();
-    let mut path = a.path_to(&b, 0x51, 0x62);
-    path.extend(context(&[(0x18, 1 << 30), (0x38, 0x8300_0000 | 5 << 27 | 2 << 16)]));
-    path.push((0, 1 << 7));
-    a.command(0x01f, 0, 0x51, &[]);
-    a.command(0x038, 0, 0x51, &path);
-    a.command(0x020, 0, 0x51, &[]);
+    let paths = [a.path_to(&b, 0x51, 0x62), b.path_to(&a, 0x62, 0x51)];
+    for ((node, number), mut path) in [(&mut a, 0x51), (&mut b, 0x62)].into_iter().zip(paths) {
+        // Row 2 of the VLAN table.
+        node.command(0x00c, 1, 0x301, &[(8, 1 << 31 | 100)]);
+        // SQD, a path on that VLAN with priority 5, and back.
+        path.extend(context(&[(0x18, 1 << 30), (0x38, 0x8300_0000 | 5 << 27 | 2 << 16)]));
+        path.push((0, 1 << 7));
+        node.command(0x01f, 0, number, &[]);
+        node.command(0x038, 0, number, &path);
+        node.command(0x020, 0, number, &[]);
+    }
     let text = message(&mut a, b"tagged");
     let buffer = b.alloc(0x1000);
     b.post_receive(&mut qb, buffer, 100);
@@ -131,7 +133,7 @@ fn a_connection_on_a_vlan_tags_its_frames() {
         tags.push(frame[12..16].to_vec());
         false
     });
-    assert_eq!(tags[0], [0x81, 0, 0xa0, 100]);
+    assert!(tags.len() > 1 && tags.iter().all(|tag| *tag == [0x81, 0, 0xa0, 100]), "{tags:02x?}");
     assert_eq!(a.poll(&mut qa).map(|e| e.syndrome), Some(0));
     assert_eq!(b.poll(&mut qb).map(|e| e.len), Some(6));
 }

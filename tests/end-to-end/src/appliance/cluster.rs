@@ -1,7 +1,7 @@
 //! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
-use super::patience;
+use super::{killed, patience};
 use crate::job::disturbed::wait_for;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
@@ -13,7 +13,6 @@ use lab::manager::{self, Manager};
 use lab::tool;
 use qemu::vm::Vm;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
@@ -21,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The longest wait for anything on a busy host.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(super) const LIMIT: Duration = Duration::from_secs(120);
 /// The time for which an idle cluster is watched.
 const IDLE: Duration = Duration::from_secs(10);
 /// The time between the join and the watching, for the rest of the boot.
@@ -87,7 +86,6 @@ pub(crate) fn cases() -> Vec<Case> {
         case("lite-peers", lite_peers),
         case("lite-silence", lite_silence),
         case("job-outlasts-a-stopped-manager", stopped_manager),
-        case("job-outlasts-a-killed-manager", killed_manager),
         case("manager-stands-still", |log| stands_still(Duration::from_secs(4), log)),
         case("manager-stands-still-for-long", |log| stands_still(Duration::from_secs(30), log)).full_if(true),
         case("absent-manager-client", absent_manager_client),
@@ -95,6 +93,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
     .into_iter()
     .chain(patience::cases())
+    .chain(killed::cases())
     .collect()
 }
 
@@ -268,48 +267,6 @@ fn stopped_manager(log: &Path) -> Result<()> {
     ensure!(status.success(), "the job failed: {}", std::fs::read_to_string(&said)?.trim());
     compare(&expected, &output, log)?;
     (0..2).try_for_each(|n| wait_for_console(n, "goes on after", log))
-}
-
-/// Kills the manager several times during a job, and starts it again. The nodes must go on as the members
-/// that they were, and the job must have its result.
-fn killed_manager(log: &Path) -> Result<()> {
-    let mut cluster = Cluster::start(2, "", None, log)?;
-    cluster.joined(log)?;
-    let before = incarnations(&cluster, "before", log)?;
-    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
-    let dir = tempfile::tempdir()?;
-    let (output, said) = (dir.path().join("out"), log.with_extension("submit.log"));
-    let file = File::create(&said)?;
-    let mut submit = count_words(&cluster, &input, &output);
-    submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let mut job = qemu::die_with_this_thread(&mut submit).spawn()?;
-    wait_for("job 1 ", &said, &mut job)?;
-    for pause in [0, 1000, 200] {
-        std::thread::sleep(Duration::from_millis(pause));
-        cluster.manager.kill_and_restart()?;
-        for _ in 0..2 {
-            let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
-            resumed.context("the manager does not say that a node resumes")?;
-        }
-    }
-    let status = tool::wait(&mut job, LIMIT)?.context("the job does not end")?;
-    ensure!(status.success(), "the job failed: {}", std::fs::read_to_string(&said)?.trim());
-    compare(&expected, &output, log)?;
-    let after = incarnations(&cluster, "after", log)?;
-    ensure!(before == after, "the nodes were {before}, and are {after}");
-    tool::run_ok(&mut cluster.manager.client("shutdown"), log, LIMIT)?;
-    cluster.ends(&SUCCESS, LIMIT)?;
-    cluster.ends(&SUCCESS, LIMIT)
-}
-
-/// Returns the names, incarnations and boots of all nodes.
-fn incarnations(cluster: &Cluster, when: &str, log: &Path) -> Result<Value> {
-    let json = log.with_extension(format!("{when}.json"));
-    tool::run_ok(cluster.manager.client("nodes").arg("--json").arg(&json), log, LIMIT)?;
-    let nodes: Value = serde_json::from_slice(&std::fs::read(&json)?)?;
-    let of = |node: &Value| ["name", "incarnation", "boot_id"].map(|key| node[key].clone());
-    let all = nodes["nodes"].as_array().context("a list of nodes")?;
-    Ok(all.iter().map(|node| Value::from(of(node).to_vec())).collect())
 }
 
 /// Stops the manager for some time while the nodes are idle. All nodes must stay members, and work.

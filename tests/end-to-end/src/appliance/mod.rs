@@ -5,6 +5,7 @@ pub(crate) mod boot;
 pub(crate) mod cluster;
 pub(crate) mod consoles;
 pub(crate) mod image;
+mod killed;
 pub(crate) mod machine;
 mod orders;
 mod patience;

@@ -323,7 +323,7 @@ fn by_uefi(place: &Place<'_>) -> Result<()> {
 fn by_pxelinux(place: &Place<'_>) -> Result<()> {
     let script = place.dir.path().join("script.ipxe");
     fs::write(&script, "#!ipxe\nset user-class none\nautoboot\n")?;
-    let ipxe = place.tools.path("usr/lib/ipxe/ipxe.lkrn")?;
+    let ipxe = place.tools.path("boot/ipxe.lkrn")?;
     let options = ["-kernel", &ipxe.to_string_lossy(), "-initrd", &script.to_string_lossy()];
     let machine = place.boot(FIRST, Some(&options), "console.log")?;
     place.works(FIRST, machine, &["started by Syslinux (0x30), 16-bit entry", "cluster key by enrolment"])

@@ -27,6 +27,8 @@ pub(crate) enum Input {
     Text,
     /// Copies of the default text, 100 MB in all.
     LargeText,
+    /// Copies of the default text, 200 MB in all.
+    HugeText,
 }
 
 impl Input {
@@ -41,6 +43,7 @@ impl Input {
             Self::SmallText => "text-1MB",
             Self::Text => "text",
             Self::LargeText => "text-100MB",
+            Self::HugeText => "text-200MB",
         }
     }
 
@@ -58,9 +61,10 @@ impl Input {
                 text
             }
             Self::Text => std::fs::read(text::default()?.path)?,
-            Self::LargeText => {
+            Self::LargeText | Self::HugeText => {
                 let text = std::fs::read(text::default()?.path)?;
-                text.iter().copied().cycle().take(100_000_000).collect()
+                let len = if self == Self::LargeText { 100_000_000 } else { 200_000_000 };
+                text.iter().copied().cycle().take(len).collect()
             }
         };
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))

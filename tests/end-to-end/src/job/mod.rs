@@ -7,6 +7,7 @@ pub(crate) mod inputs;
 pub(crate) mod log;
 pub(crate) mod misuse;
 pub(crate) mod priorities;
+pub(crate) mod standing;
 pub(crate) mod word_count;
 
 use std::process::Command;

@@ -33,6 +33,8 @@ pub struct Plan {
     pub seed: u64,
     /// The path for a socket by which another machine can join the network.
     pub fabric_socket: Option<PathBuf>,
+    /// The number of further ports of the network, for programs of this host.
+    pub free_ports: u16,
     /// The file for a capture of all frames as they were sent.
     pub pcap: Option<PathBuf>,
 }
@@ -104,6 +106,7 @@ mod tests {
             faults: Faults::default(),
             seed: 1,
             fabric_socket: None,
+            free_ports: 0,
             pcap: None,
         }
     }

@@ -8,6 +8,7 @@ use fabric::{Fabric, FabricConfig, FabricCounters};
 use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Nic, Vm, VmSpec};
 use qemu::{Qemu, Uplink};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub struct Running {
     cards: Option<Cx3>,
     uplink: Option<Uplink>,
     fabric: Fabric,
+    /// The ports of the fabric for programs of this host.
+    free: Range<usize>,
     _visitors: Option<Link>,
 }
 
@@ -75,7 +78,8 @@ impl Appliances<'_> {
         let fabric = Fabric::start(&FabricConfig {
             ports: usize::from(plan.nodes)
                 + usize::from(plan.fabric_socket.is_some())
-                + usize::from(plan.one_nic),
+                + usize::from(plan.one_nic)
+                + usize::from(plan.free_ports),
             dir: self.work.to_owned(),
             faults: plan.faults,
             seed: plan.seed,
@@ -93,6 +97,9 @@ impl Appliances<'_> {
             }
             _ => None,
         };
+        let first_free =
+            usize::from(plan.nodes) + usize::from(visitors.is_some()) + usize::from(plan.one_nic);
+        let free = first_free..first_free + usize::from(plan.free_ports);
         let (sender, events) = channel();
         let port = manager.port()?;
         let mut vms = Vec::new();
@@ -124,7 +131,7 @@ impl Appliances<'_> {
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
             vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
         }
-        Ok(Running { vms, events, subnet, cards, uplink, fabric, _visitors: visitors })
+        Ok(Running { vms, events, subnet, cards, uplink, fabric, free, _visitors: visitors })
     }
 
     fn serve_cards(&self, program: &Path, fabric: &Fabric) -> Result<Cx3> {
@@ -190,6 +197,16 @@ impl Running {
                 bail!("the run did not end within the time set by --timeout");
             }
         }
+    }
+
+    /// Returns a line for each appliance that has ended since the last call.
+    pub fn ends(&self) -> Vec<String> {
+        self.events.try_iter().filter_map(|event| Some(self.check(event).err()?.to_string())).collect()
+    }
+
+    /// Returns the sockets of the fabric's ports for programs of this host.
+    pub fn free_sockets(&self) -> impl Iterator<Item = &Path> {
+        self.free.clone().map(|port| self.fabric.socket(port))
     }
 
     /// Ends all appliances. Returns the fabric's counters.

@@ -5,8 +5,10 @@ use super::super::check::Check;
 use crate::Cluster;
 use std::collections::BTreeSet;
 
-/// The number of leases after which all must agree. A node whose join was in flight may leave only then.
-const LEASES: u32 = 8;
+/// The number of leases after which all must agree. A node whose join was in flight may leave only after 8. A
+/// save that a slow disk has begun takes up to 4 s for each of several syncs and may fail then; it holds back
+/// the news of a death for so long.
+const LEASES: u32 = 32;
 
 /// Waits until all leases that will end have ended, and compares each member's list with the members.
 pub(super) fn agree(cluster: &mut Cluster, check: &Check) {
