@@ -27,6 +27,7 @@ pub(crate) const fn slots(bytes: usize) -> u64 {
 }
 
 /// Returns the check of a frame. The check does not cover the first 8 bytes, its own place.
+#[inline(always)]
 fn check(frame: &[u8], key: u64) -> u64 {
     let from = if planted(Bug::CheckWithoutPosition) { 16 } else { 8 };
     XxHash3_64::oneshot_with_seed(key, frame.get(from..).unwrap_or_default())
@@ -43,28 +44,41 @@ fn header(bytes: u32, count: u16, kind: u16) -> [u8; HEADER] {
     header
 }
 
-/// Writes a frame with these entries to `into`, without its position and check. Returns false, and leaves
-/// `into` empty, if the frame would be longer than `longest` bytes or have too many entries.
-pub(crate) fn encode(into: &mut Vec<u8>, entries: &[&[u8]], longest: usize) -> bool {
-    into.clear();
-    let content = entries.iter().try_fold(0usize, |sum, entry| sum.checked_add(entry.len()));
-    let bytes = content.and_then(|content| content.checked_add(HEADER + 4 * entries.len()));
-    let (Some(bytes), Ok(count)) = (bytes.filter(|bytes| *bytes <= longest), u16::try_from(entries.len()))
-    else {
-        return false;
-    };
-    into.reserve(bytes);
-    into.extend_from_slice(&header(bytes as u32, count, KIND_ENTRIES));
-    for entry in entries {
-        into.extend_from_slice(&(entry.len() as u32).to_le_bytes());
+/// Writes a frame with these entries to the begin of `into`, without its position and check, and zeros up to
+/// whole words. Returns the length of the frame; `None` if it would be longer than `longest` bytes or have
+/// too many entries. `into` grows if need be; bytes behind the zeros are left alone.
+#[inline]
+pub(crate) fn encode(into: &mut Vec<u8>, entries: &[&[u8]], longest: usize) -> Option<usize> {
+    let content = entries.iter().try_fold(0usize, |sum, entry| sum.checked_add(entry.len()))?;
+    let bytes = content.checked_add(HEADER + 4 * entries.len()).filter(|bytes| *bytes <= longest)?;
+    let count = u16::try_from(entries.len()).ok()?;
+    let whole = whole_words(bytes);
+    if into.len() < whole {
+        into.resize(whole, 0);
+    }
+    let frame = into.get_mut(..whole)?;
+    *frame.last_chunk_mut()? = [0; 8];
+    let (head, rest) = frame.split_first_chunk_mut()?;
+    *head = header(bytes as u32, count, KIND_ENTRIES);
+    let (lengths, mut rest) = rest.split_at_mut_checked(4 * entries.len())?;
+    for (length, entry) in lengths.as_chunks_mut().0.iter_mut().zip(entries) {
+        *length = (entry.len() as u32).to_le_bytes();
     }
     for entry in entries {
-        into.extend_from_slice(entry);
+        let (place, next) = rest.split_at_mut_checked(entry.len())?;
+        place.copy_from_slice(entry);
+        rest = next;
     }
-    true
+    Some(bytes)
+}
+
+/// Returns the length of a frame of `bytes` bytes with the zeros behind it.
+pub(crate) const fn whole_words(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
 }
 
 /// Sets the position of a frame, and its check.
+#[inline(always)]
 pub(crate) fn seal(frame: &mut [u8], key: u64, at: Position) {
     if let Some(place) = frame.get_mut(8..16) {
         place.copy_from_slice(&at.slot().to_le_bytes());
@@ -169,7 +183,8 @@ impl ExactSizeIterator for Entries<'_> {}
 #[must_use]
 pub fn frame_at(key: u64, at: Position, entries: &[&[u8]]) -> Vec<u8> {
     let mut frame = Vec::new();
-    encode(&mut frame, entries, 1 << 24);
+    let len = encode(&mut frame, entries, 1 << 24);
+    frame.truncate(len.unwrap_or_default());
     seal(&mut frame, key, at);
     frame
 }
@@ -186,7 +201,9 @@ mod tests {
     fn frame(key: u64, at: u64, entries: &[Vec<u8>]) -> Vec<u8> {
         let entries: Vec<&[u8]> = entries.iter().map(Vec::as_slice).collect();
         let mut frame = Vec::new();
-        assert!(encode(&mut frame, &entries, LONGEST));
+        let len = encode(&mut frame, &entries, LONGEST).unwrap();
+        assert!(frame[len..].iter().all(|byte| *byte == 0) && frame.len() == whole_words(len));
+        frame.truncate(len);
         seal(&mut frame, key, Position::from_slot(at));
         frame
     }
@@ -254,10 +271,20 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused() {
         let mut into = Vec::new();
-        assert!(encode(&mut into, &[&[0; 64]], HEADER + 4 + 64));
-        assert!(!encode(&mut into, &[&[0; 65]], HEADER + 4 + 64));
+        assert_eq!(encode(&mut into, &[&[0; 64]], HEADER + 4 + 64), Some(HEADER + 4 + 64));
+        assert_eq!(encode(&mut into, &[&[0; 65]], HEADER + 4 + 64), None);
         let many = vec![&[][..]; 1 << 16];
-        assert!(!encode(&mut into, &many, LONGEST));
-        assert!(encode(&mut into, &many[1..], LONGEST));
+        assert_eq!(encode(&mut into, &many, LONGEST), None);
+        assert!(encode(&mut into, &many[1..], LONGEST).is_some());
+    }
+
+    #[test]
+    fn a_buffer_with_old_bytes_gets_the_same_frame() {
+        let (mut new, mut old) = (Vec::new(), vec![0xff; 200]);
+        let entries: [&[u8]; 2] = [b"abc", b"de"];
+        let len = encode(&mut new, &entries, LONGEST).unwrap();
+        assert_eq!(encode(&mut old, &entries, LONGEST), Some(len));
+        assert_eq!(old[..whole_words(len)], new);
+        assert_eq!(old.len(), 200);
     }
 }

@@ -186,6 +186,11 @@ impl Fixed {
         (at.slot() & (self.segment_slots() - 1)) * SLOT as u64
     }
 
+    /// Returns true if a frame of `slots` slots at `at` ends in the segment where it begins.
+    pub(crate) const fn has_room(&self, at: Position, slots: u64) -> bool {
+        self.offset_of(at) + slots * SLOT as u64 <= self.options.segment
+    }
+
     /// Returns the first position of a segment.
     pub(crate) const fn start_of(&self, segment: u64) -> Position {
         Position::from_slot(segment << self.segment_slots().trailing_zeros())

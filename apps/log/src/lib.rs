@@ -38,6 +38,7 @@ extern crate alloc;
 extern crate std;
 
 mod create;
+mod desk;
 mod directory;
 mod error;
 mod frame;

@@ -66,10 +66,10 @@ pub(crate) fn register(lite: &Lite) -> Result<(u16, RpcServer), Error> {
 }
 
 /// Answers with the low mark until the service is stopped.
-pub(crate) async fn serve(
+pub(crate) async fn serve<D>(
     server: RpcServer,
     stop: Arc<Stop>,
-    pending: Arc<Pending>,
+    pending: Arc<Pending<D>>,
     (key, writer): (u64, usize),
 ) {
     while let Some(Ok(call)) = stop.or_stop(server.receive()).await {

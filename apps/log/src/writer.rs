@@ -1,19 +1,18 @@
 //! Writers: commits by one fetch-add and one write.
 
-use crate::frame::{self, SLOT};
+use crate::desk::{Desk, Place};
+use crate::frame;
 use crate::layout::{Contact, Position, TAIL};
-use crate::pending::{EntryId, Pending};
+use crate::pending::{Pending, Taken};
 use crate::segments::Segments;
 use crate::service::{self, Stop};
 use crate::{AppendError, LogError};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem::swap;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use lite::{Error, Lmr, LockGuard};
-use spin::Mutex;
+use lite::{Error, LockGuard};
 
 /// The pause of a commit that waits because [`Pending`] has no free entry.
 const BUSY: Duration = Duration::from_micros(20);
@@ -35,27 +34,14 @@ pub struct Writer {
 /// The state of a writer. Each task that writes for it holds this, so its lock is released after all writes.
 struct Inner {
     segments: Arc<Segments>,
-    pending: Arc<Pending>,
+    pending: Arc<Pending<Desk>>,
     /// The largest tail that this writer has seen.
     seen: AtomicU64,
-    #[allow(clippy::vec_box, reason = "a commit takes a desk out and puts it back, and a desk is large")]
-    desks: Mutex<Vec<Box<Desk>>>,
     stop: Arc<Stop>,
     number: usize,
     /// The lock of this writer's entry. LITE releases a lock only when no operation that this node gave up
     /// while it held the lock can happen any more.
     guard: Option<LockGuard>,
-}
-
-/// The entry and the buffer of a commit in progress. Later commits use them again.
-struct Desk {
-    entry: EntryId,
-    /// A frame with zeros up to whole words, or fillers.
-    bytes: Vec<u8>,
-    /// The length of the frame.
-    len: usize,
-    /// The segment to which the last frame was written.
-    segment: Option<(u64, Arc<Lmr>)>,
 }
 
 /// The outcome of the attempts to write a frame.
@@ -73,31 +59,18 @@ enum Written {
 /// writes the frame to the reserved place. Otherwise the place is unknown, and nothing is ever written there.
 struct Commit<'a> {
     inner: &'a Arc<Inner>,
-    /// Boxed, because it moves often.
-    desk: Option<Box<Desk>>,
+    desk: Taken<'a, Desk>,
     /// The reserved place, as long as the frame is not written there.
     at: Option<Position>,
 }
 
 impl Drop for Commit<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let (inner, Some(mut desk)) = (self.inner, self.desk.take()) else { return };
-        let Some(at) = self.at else {
-            inner.pending.end(&desk.entry);
-            inner.desks.lock().push(desk);
-            return;
-        };
-        let inner = inner.clone();
-        let platform = inner.segments.directory.lite.platform().clone();
-        // If the platform drops this task, the entry stays in use, and the low mark never passes the place.
-        let finish = async move {
-            while let Written::Again = inner.write(at, &mut desk, true).await {
-                inner.segments.directory.lite.sleep(AGAIN).await;
-            }
-            inner.pending.end(&desk.entry);
-            inner.desks.lock().push(desk);
-        };
-        platform.spawn("log-finish", Box::pin(finish));
+        match self.at {
+            None => self.desk.end(),
+            Some(at) => self.finish(at),
+        }
     }
 }
 
@@ -128,7 +101,6 @@ impl Writer {
             segments: segments.clone(),
             pending: pending.clone(),
             seen: AtomicU64::new(0),
-            desks: Mutex::default(),
             stop: stop.clone(),
             number,
             guard: Some(guard),
@@ -167,89 +139,136 @@ impl Writer {
         let inner = &self.inner;
         let directory = &inner.segments.directory;
         let fixed = &directory.fixed;
-        let mut commit = inner.begin().await;
+        // What is rare is boxed, so that the future of a commit stays small.
+        let mut commit = match Commit::begin(inner) {
+            Some(commit) => commit,
+            None => Box::pin(Commit::wait(inner)).await,
+        };
         let longest = fixed.options.longest;
-        let Some(desk) = &mut commit.desk else { return Err(AppendError::Full) };
-        if !frame::encode(&mut desk.bytes, entries, longest) {
+        let Some(slots) = commit.desk.encode(entries, longest) else {
             return Err(AppendError::TooLarge { max: longest });
-        }
-        desk.len = desk.bytes.len();
-        desk.bytes.resize(desk.len.next_multiple_of(8), 0);
-        let slots = frame::slots(desk.len);
+        };
         loop {
             let seen = inner.tail_seen();
-            if seen.slot() + slots > inner.segments.known_end().slot() {
-                inner.find_room(slots).await?;
+            if !commit.desk.has_room(fixed, seen, slots) {
+                Box::pin(inner.find_room(seen, slots)).await?;
             }
-            let Some(desk) = &commit.desk else { return Err(AppendError::Full) };
-            inner.pending.begin(&desk.entry, seen);
+            commit.desk.begin(seen);
             let reserved = directory.region.fetch_add(TAIL, slots).await;
             let at = Position::from_slot(reserved.map_err(AppendError::NotAppended)?);
-            inner.pending.reserved(&desk.entry, at);
-            inner.saw(Position::from_slot(at.slot() + slots));
-            commit.at = Some(at);
-            let offset = fixed.offset_of(at);
-            if offset + slots * SLOT as u64 <= fixed.options.segment {
-                return commit.write(at).await;
+            commit.reserved(at, slots);
+            if let Some(Place { segment, offset, bytes }) = commit.desk.seal_near(fixed, at, slots) {
+                let written = segment.write(offset, bytes).await;
+                if written.is_err() {
+                    return Box::pin(commit.go_on(at, written)).await;
+                }
+                commit.at = None;
+                inner.look_ahead(at);
+                return Ok(at);
             }
-            // The frame would cross the end of the segment. This commit keeps the place and gets fillers,
-            // which the background task writes when the commit is dropped. The frame passes to a new commit.
-            let mut next = inner.begin().await;
-            if let (Some(desk), Some(next)) = (&mut commit.desk, &mut next.desk) {
-                swap(&mut desk.bytes, &mut next.bytes);
-                next.len = desk.len;
-                desk.bytes.clear();
-                frame::encode_fillers(&mut desk.bytes, fixed.key, at, slots);
+            if fixed.has_room(at, slots) {
+                return Box::pin(commit.write(at, 1)).await;
             }
-            commit = next;
+            // The frame would cross the end of the segment.
+            commit = Box::pin(commit.move_on(at, slots)).await;
         }
     }
 }
 
-impl Commit<'_> {
-    /// Writes the frame to its reserved place.
+impl<'a> Commit<'a> {
+    /// Begins a commit, unless the largest number of commits is in progress.
     #[inline]
-    async fn write(mut self, at: Position) -> Result<Position, AppendError> {
-        let inner = self.inner;
-        let fixed = &inner.segments.directory.fixed;
-        let mut attempt = 1;
+    fn begin(inner: &'a Arc<Inner>) -> Option<Self> {
+        inner.pending.take().map(|desk| Self { inner, desk, at: None })
+    }
+
+    /// Begins a commit. Waits while the largest number of commits is in progress.
+    async fn wait(inner: &'a Arc<Inner>) -> Self {
         loop {
-            let Some(desk) = &mut self.desk else { return Err(AppendError::Full) };
-            if let Some(frame) = desk.bytes.get_mut(..desk.len) {
-                frame::seal(frame, fixed.key, at);
+            if let Some(commit) = Self::begin(inner) {
+                return commit;
             }
-            let number = fixed.segment_of(at);
-            // The common case writes to the segment of the last frame, and does not look for the segment.
-            let written = match &desk.segment {
-                Some((n, segment)) if *n == number && attempt == 1 => {
-                    match segment.write(fixed.offset_of(at), &desk.bytes).await {
-                        Ok(()) => Written::Done,
-                        Err(Error::Unknown | Error::Deadline) => Written::Again,
-                        Err(error) => {
-                            desk.segment = None;
-                            inner.segments.forget(number);
-                            first(error)
-                        }
-                    }
-                }
-                _ => inner.write(at, desk, attempt > 1).await,
-            };
-            let result = match written {
-                Written::Done => Ok(at),
-                Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
-                Written::Never(error) => Err(AppendError::NotAppended(error)),
-                Written::Unknown => Err(AppendError::Unknown(at)),
-                Written::Again if attempt < ATTEMPTS => {
-                    attempt += 1;
-                    continue;
-                }
-                // `self.at` is still set, so dropping the commit starts the background task.
-                Written::Again => return Err(AppendError::Unknown(at)),
-            };
-            self.at = None;
-            inner.look_ahead(at);
-            return result;
+            inner.segments.directory.lite.sleep(BUSY).await;
         }
+    }
+
+    /// Notes the reserved place.
+    #[inline]
+    fn reserved(&mut self, at: Position, slots: u64) {
+        self.desk.reserved(at);
+        self.inner.saw(Position::from_slot(at.slot() + slots));
+        self.at = Some(at);
+    }
+
+    /// Keeps a place that crosses the end of its segment, where a background task writes fillers, and passes
+    /// the frame to a new commit.
+    async fn move_on(mut self, at: Position, slots: u64) -> Self {
+        let inner = self.inner;
+        let frame = self.desk.take();
+        self.desk.fill(&inner.segments.directory.fixed, at, slots);
+        drop(self);
+        let mut next = Self::wait(inner).await;
+        next.desk.put(frame);
+        next
+    }
+
+    /// Goes on after the first attempt to write the frame has failed.
+    async fn go_on(mut self, at: Position, result: Result<(), Error>) -> Result<Position, AppendError> {
+        let inner = self.inner;
+        let written = match result {
+            Ok(()) => Written::Done,
+            Err(Error::Unknown | Error::Deadline) => return self.write(at, 2).await,
+            Err(error) => {
+                self.desk.forget();
+                inner.segments.forget(inner.segments.directory.fixed.segment_of(at));
+                first(error)
+            }
+        };
+        self.end(at, written)
+    }
+
+    /// Writes the frame to its reserved place. `attempt` is the number of the first attempt, from 1 on.
+    async fn write(mut self, at: Position, mut attempt: u32) -> Result<Position, AppendError> {
+        let inner = self.inner;
+        self.desk.seal(&inner.segments.directory.fixed, at);
+        loop {
+            let written = inner.write(at, &mut self.desk, attempt > 1).await;
+            if !matches!(written, Written::Again) || attempt >= ATTEMPTS {
+                return self.end(at, written);
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Ends the commit after the attempts to write its frame.
+    fn end(mut self, at: Position, written: Written) -> Result<Position, AppendError> {
+        let result = match written {
+            Written::Done => Ok(at),
+            Written::Never(Error::NoMemory { .. }) => Err(AppendError::Full),
+            Written::Never(error) => Err(AppendError::NotAppended(error)),
+            Written::Unknown => Err(AppendError::Unknown(at)),
+            // `self.at` is still set, so dropping the commit starts the background task.
+            Written::Again => return Err(AppendError::Unknown(at)),
+        };
+        self.at = None;
+        self.inner.look_ahead(at);
+        result
+    }
+
+    /// Lets a background task write the contents of the desk to the reserved place. The entry stays in use
+    /// until then.
+    #[cold]
+    fn finish(&mut self, at: Position) {
+        let (inner, number, mut desk) = (self.inner.clone(), self.desk.number, self.desk.take());
+        let platform = inner.segments.directory.lite.platform().clone();
+        // If the platform drops this task, the entry stays in use, and the low mark never passes the place.
+        let finish = async move {
+            while let Written::Again = inner.write(at, &mut desk, true).await {
+                inner.segments.directory.lite.sleep(AGAIN).await;
+            }
+            inner.pending.end(number);
+        };
+        platform.spawn("log-finish", Box::pin(finish));
     }
 }
 
@@ -281,25 +300,13 @@ impl Inner {
         }
     }
 
-    /// Begins a commit. Waits while the largest number of commits is in progress.
-    async fn begin(self: &Arc<Self>) -> Commit<'_> {
-        loop {
-            let desk = self.desks.lock().pop();
-            let new = || {
-                let entry = self.pending.entry()?;
-                Some(Box::new(Desk { entry, bytes: Vec::new(), len: 0, segment: None }))
-            };
-            if let Some(desk) = desk.or_else(new) {
-                return Commit { inner: self, desk: Some(desk), at: None };
-            }
-            self.segments.directory.lite.sleep(BUSY).await;
+    /// Makes the segment in which a frame of `slots` slots at `at` would end, unless it exists.
+    async fn find_room(&self, at: Position, slots: u64) -> Result<(), AppendError> {
+        let end = Position::from_slot(at.slot() + slots);
+        if end <= self.segments.known_end() {
+            return Ok(());
         }
-    }
-
-    /// Makes the segment in which a frame at the tail would end.
-    async fn find_room(&self, slots: u64) -> Result<(), AppendError> {
-        let last = Position::from_slot(self.tail_seen().slot() + slots - 1);
-        let number = self.segments.directory.fixed.segment_of(last);
+        let number = self.segments.directory.fixed.segment_of(Position::from_slot(end.slot() - 1));
         self.segments.ensure(number).await.map(drop).or_else(|error| match error {
             LogError::Full => Err(AppendError::Full),
             // The tail that this writer has seen is out of date. The fetch-add returns the present one.
@@ -310,6 +317,7 @@ impl Inner {
     }
 
     /// Starts to make the next segment if `at` is in the second half of its segment.
+    #[inline]
     fn look_ahead(&self, at: Position) {
         let fixed = &self.segments.directory.fixed;
         if fixed.offset_of(at) >= fixed.options.segment / 2 {
@@ -321,7 +329,7 @@ impl Inner {
     /// have written them.
     async fn write(&self, at: Position, desk: &mut Desk, unsure: bool) -> Written {
         let fixed = &self.segments.directory.fixed;
-        let (mut at, mut rest) = (at, &desk.bytes[..]);
+        let (mut at, mut rest, mut last) = (at, desk.payload(), None);
         // More than one turn is needed only for fillers, which may cross the end of a segment.
         while !rest.is_empty() {
             let number = fixed.segment_of(at);
@@ -332,7 +340,7 @@ impl Inner {
                 Err(error) => return refused(error, unsure),
             };
             match segment.write(fixed.offset_of(at), now).await {
-                Ok(()) => desk.segment = Some((number, segment)),
+                Ok(()) => last = Some((number, segment)),
                 Err(Error::Unknown | Error::Deadline) => return Written::Again,
                 Err(error) => {
                     self.segments.forget(number);
@@ -340,6 +348,9 @@ impl Inner {
                 }
             }
             (at, rest) = (Position::from_slot(at.slot() + frame::slots(now.len())), later);
+        }
+        if let Some((number, segment)) = last {
+            desk.remember(fixed, number, segment);
         }
         Written::Done
     }
