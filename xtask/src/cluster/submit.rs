@@ -24,8 +24,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
     app: String,
     /// Number of nodes that take part [default: all that have the application]
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = RangedU64ValueParser::<u16>::new().range(1..=4095))]
-    nodes: u16,
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u16>::new().range(1..=4095))]
+    nodes: Option<u16>,
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     args: Vec<String>,
@@ -59,7 +59,8 @@ pub(super) fn submit(home: &Home, options: &Options) -> Result<()> {
     let figures = work.path().join("figures");
     let job = Job {
         app: &options.app,
-        nodes: options.nodes,
+        // Zero stands for all nodes.
+        nodes: options.nodes.unwrap_or_default(),
         inputs: &inputs,
         args: &options.args,
         time: options.time,

@@ -80,7 +80,7 @@ fn status(when: &str, log: &Path) -> Result<Value> {
 /// Counts the words of a file on all nodes.
 fn count(input: &Path, expected: &Path, log: &Path) -> Result<()> {
     let output = log.with_extension("out");
-    let mut submit = cluster(&["submit", "--nodes", "2", "--input"]);
+    let mut submit = cluster(&["submit", "--input"]);
     tool::run_ok(submit.arg(input).arg("--output").arg(&output), log, LIMIT)?;
     compare(expected, &output, log)
 }
