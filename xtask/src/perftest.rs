@@ -115,7 +115,7 @@ pub(crate) fn perftest(options: &Options) -> Result<()> {
     let cells = options.cells()?;
     interrupt::watch()?;
     let programs = match &options.programs {
-        Some(dir) => Programs::of(dir),
+        Some(dir) => Programs::given(dir)?,
         None => Programs { kernel: image::build()?.elf, manager: manager::build(Profile::Dev)? },
     };
     let linux = cells.iter().any(|c| c.direction.has_linux());

@@ -139,7 +139,7 @@ impl Writer {
         let inner = &self.inner;
         let directory = &inner.segments.directory;
         let fixed = &directory.fixed;
-        // What is rare is boxed, so that the future of a commit stays small.
+        // The wait is rare: its future is boxed, so that the future of a commit stays small.
         let mut commit = match Commit::begin(inner) {
             Some(commit) => commit,
             None => Box::pin(Commit::wait(inner)).await,

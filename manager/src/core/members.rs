@@ -397,7 +397,7 @@ impl Core {
         }
         let sender = live.member.incarnation;
         let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
-        // What a silent receiver misses is sent again when it resumes.
+        // A silent receiver misses the message; the sender repeats it when the receiver resumes.
         if let Some(conn) = receiver.and_then(|receiver| receiver.conn) {
             self.tell_node(conn, ToNode::Relayed { from, incarnation: sender, body });
         }

@@ -304,7 +304,7 @@ fn output_is_acknowledged_when_the_client_has_it() {
     assert_eq!(h.node_heard(nodes[0]), []);
     h.say(client, &FromClient::OutputTaken { bytes: 128 << 10 });
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobOutputAck { job, bytes: 128 << 10 }]);
-    // What the client has not been sent it cannot have.
+    // A client cannot have taken more bytes than it was sent, so this acknowledgement has no effect.
     h.say(client, &FromClient::OutputTaken { bytes: 64 << 20 });
     assert_eq!(h.node_heard(nodes[0]), []);
     h.say(nodes[0], &output(16));

@@ -54,7 +54,7 @@ fn a_member_outlives_its_connection_and_its_manager() {
     assert!(matches!(&heard[..],
         [ToNode::Joined(_), ToNode::Resumed(resumed), ToNode::AskJobs, ToNode::ImageDrop]
         if resumed.epoch == 2));
-    // The same request has the same answer, and the name is taken for all others.
+    // A repeated request gets the answer of the first one. Another request finds the name taken.
     h.say(a, &ToManager::NameBind { request: 1, name: "n".into(), value: vec![7] });
     assert_eq!(h.node_heard(a).pop(), bound);
     h.say(a, &ToManager::NameBind { request: 2, name: "n".into(), value: vec![7] });

@@ -60,6 +60,14 @@ pub struct FabricConfig {
     pub pcap: Option<PathBuf>,
 }
 
+impl FabricConfig {
+    /// Returns the configuration of a fabric without faults and without a capture.
+    #[must_use]
+    pub fn plain(ports: usize, dir: &Path) -> Self {
+        Self { ports, dir: dir.to_owned(), faults: Faults::default(), seed: 0, pcap: None }
+    }
+}
+
 /// The way in which a machine connects to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plug {

@@ -49,13 +49,7 @@ impl Peer {
         let (fabric, plug, default) = match &plan.fabric {
             Some(socket) => (None, Plug::Stream(socket.clone()), (Ipv4Addr::new(10, 77, 255, 1), 16)),
             None => {
-                let fabric = Fabric::start(&FabricConfig {
-                    ports: 1 + FREE_PORTS,
-                    dir: dir.path().to_owned(),
-                    faults: netfault::Faults::default(),
-                    seed: 0,
-                    pcap: None,
-                })?;
+                let fabric = Fabric::start(&FabricConfig::plain(1 + FREE_PORTS, dir.path()))?;
                 let plug = fabric.plug(0);
                 (Some(fabric), plug, (Ipv4Addr::new(10, 0, 0, 1), 24))
             }

@@ -100,14 +100,7 @@ struct Figures {
 
 /// Measures both sides in turn.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let other = Programs::of(&options.dir);
-    for file in [&other.kernel, &other.manager] {
-        ensure!(
-            file.is_file(),
-            "{} is not a file: want a directory with a kernel and a manager",
-            file.display()
-        );
-    }
+    let other = Programs::given(&options.dir)?;
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| output::beside("figures", path)).transpose()?;
     interrupt::watch()?;

@@ -132,13 +132,7 @@ fn boot(
     machine: Machine,
     cpus: u32,
 ) -> Result<Chart> {
-    let fabric = Fabric::start(&FabricConfig {
-        ports: 1,
-        dir: lab.dir().to_owned(),
-        faults: netfault::Faults::default(),
-        seed: 0,
-        pcap: None,
-    })?;
+    let fabric = Fabric::start(&FabricConfig::plain(1, lab.dir()))?;
     let spec = spec(kernel, &fabric, manager, name, machine, cpus)?;
     let (sender, events) = channel();
     let vm = Vm::start(&lab.qemu, spec, None, sender)?;

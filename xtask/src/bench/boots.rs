@@ -9,7 +9,7 @@ use super::lab::Lab;
 use super::stats::median;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use lab::appliances::Programs;
@@ -88,14 +88,7 @@ impl<'a> Side<'a> {
 
 /// Measures both sides in turn.
 pub(super) fn bench(options: &Options) -> Result<()> {
-    let other = Programs::of(&options.dir);
-    for file in [&other.kernel, &other.manager] {
-        ensure!(
-            file.is_file(),
-            "{} is not a file: want a directory with a kernel and a manager",
-            file.display()
-        );
-    }
+    let other = Programs::given(&options.dir)?;
     let (host, destination) = options.destination.begin()?;
     let lab = Lab::new()?;
     let mut sides = [Side::start(&lab, "theirs", &other)?, Side::start(&lab, "ours", &lab.programs)?];

@@ -8,7 +8,6 @@ use super::table::{Table, maybe};
 use anyhow::{Context, Result, bail};
 use fabric::{Fabric, FabricConfig};
 use lab::appliances::{SUCCESS, reason};
-use netfault::Faults;
 use qemu::Qemu;
 use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
 use std::path::Path;
@@ -23,13 +22,7 @@ const MACHINES: u16 = 2;
 /// Measures by the self-test `echo` of the kernel for tests, in machines that are booted for it.
 pub(super) fn measure(qemu: &Qemu, kernel: &Path) -> Result<Sample> {
     let dir = TempDir::with_prefix("ferrolite-")?;
-    let fabric = Fabric::start(&FabricConfig {
-        ports: MACHINES.into(),
-        dir: dir.path().to_owned(),
-        faults: Faults::default(),
-        seed: 0,
-        pcap: None,
-    })?;
+    let fabric = Fabric::start(&FabricConfig::plain(MACHINES.into(), dir.path()))?;
     let (sender, events) = channel();
     let mut vms = Vec::new();
     for index in 0..MACHINES {

@@ -113,7 +113,7 @@ fn round(lab: &Lab, against: Option<&Path>, input: &Path, bytes: u64) -> Result<
         Run::read(&job.figures).context("the figures of a word count lack something")
     };
     let ours = job(&lab.programs)?;
-    let against_s = against.map(|dir| job(&Programs::of(dir)).map(|run| run.elapsed_s)).transpose()?;
+    let against_s = against.map(|dir| job(&Programs::given(dir)?).map(|run| run.elapsed_s)).transpose()?;
     let input_s = ours.input_s.context("the node does not say how long its input took")?;
     Ok(Round { clear_s, input_s, job_s: ours.elapsed_s, against_s })
 }

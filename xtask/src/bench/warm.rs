@@ -72,13 +72,7 @@ fn measure(lab: &Lab, runs: u32) -> Result<Vec<Warm>> {
     let file = lab.dir().join("image.elf");
     tool::output(Command::new("strip").arg("-o").arg(&file).arg(&lab.programs.kernel))?;
     let manager = lab.manager()?;
-    let fabric = Fabric::start(&FabricConfig {
-        ports: 1,
-        dir: lab.dir().to_owned(),
-        faults: netfault::Faults::default(),
-        seed: 0,
-        pcap: None,
-    })?;
+    let fabric = Fabric::start(&FabricConfig::plain(1, lab.dir()))?;
     let spec = boot::spec(&lab.programs.kernel, &fabric, &manager, NODE.into(), Machine::Microvm, 1)?;
     let (sender, events) = channel();
     let started = Instant::now();

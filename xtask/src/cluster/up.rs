@@ -21,7 +21,7 @@ pub(super) fn up(home: &Home, name: &str, options: &Options) -> Result<()> {
         bail!("the cluster is up already: `cargo xtask cluster down` ends it");
     }
     options.check()?;
-    // What takes minutes is done here, where its progress is seen.
+    // The builds take minutes. They are done here, where the user sees their progress.
     Programs::get(options)?;
     home.remove()?;
     let path = home.log();

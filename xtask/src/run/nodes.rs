@@ -163,7 +163,7 @@ fn appliances(options: &Options, plan: &Plan) -> Result<Prepared> {
         let Programs { kernel, manager } = match (&options.programs, kernel.map(joined), manager.map(joined))
         {
             (None, Some(kernel), Some(manager)) => Programs { kernel: kernel?, manager: manager? },
-            (Some(dir), ..) => Programs::of(dir),
+            (Some(dir), ..) => Programs::given(dir)?,
             _ => bail!("nothing was built"),
         };
         let accel = accel(&qemu, options, &kernel)?;

@@ -58,13 +58,7 @@ impl Node {
     /// Starts a machine whose network leads nowhere yet.
     fn start(words: &str, log: &Path) -> Result<Self> {
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let fabric = Fabric::start(&FabricConfig {
-            ports: 2,
-            dir: dir.path().to_owned(),
-            faults: netfault::Faults::default(),
-            seed: 0,
-            pcap: None,
-        })?;
+        let fabric = Fabric::start(&FabricConfig::plain(2, dir.path()))?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let key = dir.path().join("key");
         std::fs::write(&key, format!("{OTHER_KEY:02x}").repeat(32))?;

@@ -35,7 +35,7 @@ impl Flood {
         let thread = std::thread::spawn(move || {
             let mut ignored = [0; 4096];
             while port.write_all(&message).is_ok() {
-                // What the machine sends is read, so that the port does not fill.
+                // The frames that the machine sends are read, so that they do not fill the port.
                 match port.read(&mut ignored) {
                     Ok(0) => return,
                     Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

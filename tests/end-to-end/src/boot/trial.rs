@@ -68,14 +68,7 @@ impl<'a> Trial<'a> {
     pub(super) fn new(tools: &'a Tools, log: &'a Path) -> Result<Self> {
         let dir = TempDir::with_prefix("ferrolite-")?;
         let manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
-        let fabric = Fabric::start(&FabricConfig {
-            // The machine, and a station beside it.
-            ports: 2,
-            dir: dir.path().to_owned(),
-            faults: netfault::Faults::default(),
-            seed: 0,
-            pcap: None,
-        })?;
+        let fabric = Fabric::start(&FabricConfig::plain(2, dir.path()))?;
         Ok(Self { tools, log, manager, fabric, dir })
     }
 

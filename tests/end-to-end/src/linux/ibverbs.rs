@@ -28,13 +28,7 @@ fn ibverbs(log: &Path) -> Result<Outcome> {
     let image = Image::build(&paths::target().join("linux-guest"))?;
     // The path is short because of the socket in the directory.
     let dir = TempDir::with_prefix("ferrolite-")?;
-    let fabric = Fabric::start(&FabricConfig {
-        ports: 1,
-        dir: dir.path().to_owned(),
-        faults: netfault::Faults::default(),
-        seed: 0,
-        pcap: None,
-    })?;
+    let fabric = Fabric::start(&FabricConfig::plain(1, dir.path()))?;
     let mut guest = Guest::boot(
         &qemu,
         &image,

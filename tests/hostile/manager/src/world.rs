@@ -447,7 +447,7 @@ impl World {
                 let submission = client.submission.as_mut().expect("a submission");
                 let former = submission.job.replace(job);
                 assert!(former.is_none_or(|former| former < job), "accepted again under another number");
-                // What came of the job before is void.
+                // The job starts again: its former output does not count.
                 (submission.left, submission.sent, client.taken) = (submission.total, 0, 0);
             }
             ToClient::Progress { phase, .. } => assert!(proto::is_printable(&phase) && phase.len() <= 32),

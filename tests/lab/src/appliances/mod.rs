@@ -13,7 +13,7 @@ pub(crate) use running::card_of;
 pub use running::{Appliances, Running};
 
 use crate::{paths, ui};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use qemu::Qemu;
 use qemu::accel::Probe;
 use qemu::vm::{Accel, Exit, Machine};
@@ -35,6 +35,22 @@ impl Programs {
     /// Returns the programs in a directory, by the names that their builds give them.
     pub fn of(dir: &Path) -> Self {
         Self { kernel: dir.join("ferrolite"), manager: dir.join("ferrolite-manager") }
+    }
+
+    /// Returns the programs in a directory that the user has named.
+    ///
+    /// # Errors
+    /// Names a program that is not there.
+    pub fn given(dir: &Path) -> Result<Self> {
+        let given = Self::of(dir);
+        for file in [&given.kernel, &given.manager] {
+            let file_name = file.display();
+            ensure!(
+                file.is_file(),
+                "{file_name} is not a file: want a directory with a kernel and a manager"
+            );
+        }
+        Ok(given)
     }
 }
 

@@ -5,7 +5,6 @@ use crate::linux::perftest::{self, Bandwidth, Latency};
 use crate::linux::{Guest, GuestConfig, Image, Listens, Network, exchange};
 use anyhow::{Context, Result};
 use fabric::{Fabric, FabricConfig, Plug};
-use netfault::Faults;
 use serde::Serialize;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -49,13 +48,7 @@ impl RxePair {
     /// Boots both guests in parallel. The calling thread must outlive them.
     pub fn boot(qemu: &Qemu, image: &Image, wire: Wire) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("rxe-pair-").tempdir()?;
-        let fabric = Fabric::start(&FabricConfig {
-            ports: 2,
-            dir: dir.path().to_owned(),
-            faults: Faults::default(),
-            seed: 0,
-            pcap: None,
-        })?;
+        let fabric = Fabric::start(&FabricConfig::plain(2, dir.path()))?;
         let start = |number: u8| {
             let port = usize::from(number) - 1;
             let plug = match wire {

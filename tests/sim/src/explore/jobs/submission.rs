@@ -47,7 +47,7 @@ impl Submission {
     }
 
     /// Returns the job and the number of bytes of its output that the client has, once the job is accepted.
-    /// Its manager has died: another one reports what the job has done.
+    /// The manager has died, and the next one sends the reports of the job again.
     pub(super) fn attach(&mut self) -> Option<FromClient> {
         let (job, _) = self.accepted.as_ref()?;
         self.reports.clear();
@@ -75,7 +75,7 @@ impl Submission {
             ToClient::Accepted { job, nodes }
                 if self.accepted.as_ref().is_none_or(|(former, _)| *former < job) =>
             {
-                // What came of the job before is void.
+                // The job starts again: its former reports and output do not count.
                 self.accepted = Some((job, nodes));
                 self.reports.clear();
                 self.output.clear();
