@@ -26,4 +26,10 @@ pub trait ControlLink: Send + Sync {
     /// transmission of the last heartbeat whose acknowledgement [`poll_recv`](Self::poll_recv) has
     /// returned; before the first one, from the transmission of the request to join.
     fn lease_until(&self) -> Instant;
+
+    /// Notes that LITE has ended the membership and has passed its last message to
+    /// [`poll_send`](Self::poll_send). The link sends what is queued, and must not resume the membership on
+    /// another connection: if the last message is lost, the manager learns of the end when the lease ends.
+    /// A link that never resumes a membership does nothing.
+    fn end(&self) {}
 }

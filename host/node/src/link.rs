@@ -416,4 +416,8 @@ impl ControlLink for Link {
     fn lease_until(&self) -> Instant {
         self.incoming.lock().lease_until
     }
+
+    fn end(&self) {
+        self.close();
+    }
 }

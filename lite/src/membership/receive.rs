@@ -23,7 +23,7 @@ impl Membership {
                 None if self.control.has_ended() => Some(None),
                 None => None,
             };
-            let Some(message) = self.control.out_change.until(next).await else { return };
+            let Some(message) = self.control.out_change.until(next).await else { return link.end() };
             // A task that waits for room may go on.
             self.control.out_change.wake_all();
             if core::future::poll_fn(|cx| link.poll_send(cx, &message)).await.is_err() {

@@ -69,13 +69,20 @@ impl ManagerLink {
         drop((incoming, stream));
     }
 
-    /// Tries until the node has asked a manager to resume, and the manager had time to answer.
+    /// Tries until the node has asked a manager to resume, and the manager had time to answer, or until LITE
+    /// has ended the membership.
     async fn connect_again(&self, means: &Means) {
         let Means { stack, key, buffers, silence } = means;
         let attempt = Attempt { stack, key, buffers: *buffers, silence: *silence };
         let mut turn = 0;
         loop {
-            let resume = self.outgoing.lock().resume.clone();
+            let resume = {
+                let outgoing = self.outgoing.lock();
+                if matches!(outgoing.line, Line::Over) {
+                    return;
+                }
+                outgoing.resume.clone()
+            };
             match attempt.resume(turn, resume, self.lease).await {
                 Ok((incoming, sealer, asked)) => {
                     self.asks(incoming, sealer, asked);
@@ -92,12 +99,16 @@ impl ManagerLink {
         }
     }
 
-    /// Goes on with a connection on which the node has asked to resume.
+    /// Goes on with a connection on which the node has asked to resume, unless LITE has ended the membership
+    /// meanwhile.
     fn asks(&self, incoming: Incoming, sealer: Sealer, asked: Instant) {
         let (stream, seal) = (incoming.stream.clone(), Seal::new(sealer));
         let mut receiving = self.receiving.lock();
         let former = {
             let mut outgoing = self.outgoing.lock();
+            if matches!(outgoing.line, Line::Over) {
+                return;
+            }
             outgoing.stream = Some(stream);
             outgoing.number += 1;
             outgoing.bytes.clear();

@@ -142,7 +142,7 @@ struct Outgoing {
     waiters: Vec<Waker>,
     /// The task that connects again.
     again: Option<Waker>,
-    /// True once the node has told the manager that it leaves.
+    /// True once the node has told the manager that it leaves, or LITE has ended the membership.
     leaving: bool,
     heartbeats: Heartbeats,
     /// The node's membership, as it resumes it.
@@ -420,5 +420,13 @@ impl ControlLink for ManagerLink {
 
     fn lease_until(&self) -> Instant {
         Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
+    }
+
+    fn end(&self) {
+        let mut outgoing = self.outgoing.lock();
+        outgoing.leaving = true;
+        if matches!(outgoing.line, Line::Broken | Line::Asking(_)) {
+            outgoing.enter(Line::Over);
+        }
     }
 }

@@ -76,6 +76,8 @@ struct State {
     due: Instant,
     next: u64,
     resume: Resume,
+    /// True once LITE has ended the membership.
+    ended: bool,
 }
 
 /// A node's link to the manager, over one connection after the other.
@@ -104,6 +106,7 @@ impl Link {
             due: said + lease / 4,
             next: 0,
             resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            ended: false,
         };
         Arc::new(Self { manager, lease, state: Mutex::new(state) })
     }
@@ -126,6 +129,7 @@ impl Device for Heart {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.0.state();
         match &state.line {
+            _ if state.ended => false,
             Line::Up(socket) if state.due <= now => {
                 let (socket, seq) = (socket.clone(), state.next);
                 state.next += 1;
@@ -158,6 +162,9 @@ impl Device for Heart {
 
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.0.state();
+        if state.ended {
+            return None;
+        }
         Some(match &state.line {
             Line::Up(_) => state.due,
             Line::Down(at) => *at,
@@ -227,5 +234,13 @@ impl ControlLink for Link {
 
     fn lease_until(&self) -> Instant {
         self.state().until
+    }
+
+    fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        if let Line::Asking(socket, _) = &state.line {
+            socket.close();
+        }
     }
 }

@@ -179,3 +179,23 @@ fn a_node_that_is_not_heard_dies_and_hears_of_it() {
     assert!(!c.lite(2).is_member(), "it hears that it is dead");
     assert_eq!(c.lite(1).members().len(), 3);
 }
+
+#[test]
+fn a_membership_that_lite_has_ended_is_not_resumed() {
+    let mut config = Options::default().config;
+    config.silence = Some(2 * LEASE);
+    let mut c = Cluster::new(Options { config, ..options(1) });
+    // The node hears no answer to its heartbeats, but the manager hears them.
+    c.manager.hold(NodeId(2), Direction::FromManager, true);
+    c.world.run_for(2 * LEASE + LEASE / 2);
+    assert!(c.lite(2).is_member());
+    // The node's last words are lost with the connection.
+    c.manager.hold(NodeId(2), Direction::ToManager, true);
+    c.world.run_for(LEASE * 3 / 4);
+    assert!(!c.lite(2).is_member());
+    assert_eq!(c.lite(1).members().len(), 4);
+    c.manager.sever(NodeId(2));
+    c.manager.release_all();
+    c.world.run_for(3 * LEASE);
+    assert_eq!(c.lite(1).members().len(), 3, "{:?}", c.manager.log());
+}
