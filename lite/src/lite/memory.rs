@@ -108,8 +108,38 @@ impl Lite {
         secret: &[u8],
         deadline: Instant,
     ) -> Result<Lmr, Error> {
-        let found = self.find_region(name, deadline).await?;
-        self.map_found(found, wanted, secret, deadline).await
+        let mut found = self.find_region(name, deadline).await?;
+        loop {
+            let error = match self.map_found(found, wanted, secret, deadline).await {
+                Err(error @ (Error::Freed | Error::NodeDown(_))) => error,
+                result => return result,
+            };
+            // The owner may have handed the region over meanwhile.
+            match self.find_region(name, deadline).await {
+                Ok(again) if again != found => found = again,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Moves all memory of regions off this node to the nodes with the most free memory, and makes other
+    /// nodes the [owners](Lmr::owner) of the regions that this node owns, and their masters if this node is
+    /// that. The node can [leave](Self::leave) without loss then. From the call on, and after success, no
+    /// region is accepted here; [`accept_regions`](Self::accept_regions) ends that.
+    ///
+    /// Operations of all nodes go on: they wait for some 50 ms at a time while a part of their region moves.
+    /// Locks, events, counters, barriers and mailboxes stay.
+    ///
+    /// # Errors
+    /// `NoMemory` if the other nodes do not have enough free memory. After an error some regions may have
+    /// moved, and regions are accepted again.
+    pub async fn vacate(&self) -> Result<(), Error> {
+        self.node.vacate(self.deadline()).await
+    }
+
+    /// Accepts regions again after [`vacate`](Self::vacate).
+    pub fn accept_regions(&self) {
+        self.node.accept_regions();
     }
 
     /// Returns the owner, number and key of the region that is published as `name`.
