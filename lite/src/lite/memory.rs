@@ -15,8 +15,8 @@ impl Lite {
     /// rights of all other nodes, and must contain `SHARE` if they are to map the region by name. The
     /// master can [grant](Lmr::grant) more rights and revoke them.
     ///
-    /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves, or no node maps
-    /// it and it is not published. If another of its nodes leaves, operations on that node's share fail
+    /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves (unless it
+    /// [outlives](Lmr::outlive) that), or no node maps it and it is not published. If another of its nodes leaves, operations on that node's share fail
     /// with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl Lite {
     }
 
     /// Moves all memory of regions off this node to the nodes with the most free memory, and makes other
-    /// nodes the [owners](Lmr::owner) of the regions that this node owns, and their masters if this node is
-    /// that. The node can [leave](Self::leave) without loss then. From the call on, and after success, no
+    /// nodes the [owners](Lmr::owner) of the regions that this node owns. Regions whose master this node is
+    /// [outlive](Lmr::outlive) it. The node can [leave](Self::leave) without loss then. From the call on, and after success, no
     /// region is accepted here; [`accept_regions`](Self::accept_regions) ends that.
     ///
     /// Operations of all nodes go on: they wait for some 50 ms at a time while a part of their region moves.

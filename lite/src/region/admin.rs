@@ -111,6 +111,13 @@ impl Lmr {
         self.administer(&ask).await.map(drop)
     }
 
+    /// Lets the region outlive its master, which this node must be: it stays after the master has left, until
+    /// it is freed, its [owner](Self::owner) leaves, or no node maps it and it has no name. Needs `ADMIN`.
+    pub async fn outlive(&self) -> Result<(), Error> {
+        let ask = Request::Outlive { mapping: self.mapping().id };
+        self.administer(&ask).await.map(drop)
+    }
+
     /// Moves the region's memory while it is in use. Needs `ADMIN`. The owner stays the same: see
     /// [`owner`](Self::owner).
     ///

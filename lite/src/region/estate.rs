@@ -100,7 +100,6 @@ impl RegionOwner {
     ) -> Result<(), Error> {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         self.await_loans(region).await;
-        let me = self.own_id();
         let (gate, mut estate, mappings) = {
             let mut table = self.regions.table.lock();
             let r = table.live(region).ok_or(Error::Freed)?;
@@ -118,7 +117,8 @@ impl RegionOwner {
                 key: r.key,
                 secret: r.secret.clone(),
                 rights: r.rights.clone(),
-                master: if r.master == me { to } else { r.master },
+                master: r.master,
+                outlives: r.outlives,
                 names: r.names.clone(),
                 shape: r.shape(),
                 holders: r.holders.len() as u32,
@@ -346,7 +346,7 @@ impl RegionOwner {
         let mut table = self.lock_for(&self.regions.table, former)?;
         // A mapping of an incarnation whose end this node has seen would stay for ever.
         let live = |member: MemberId| self.is_live(member);
-        if !live(estate.master) || !holders.iter().all(|holder| live(holder.member)) {
+        if !estate.outlives && !live(estate.master) || !holders.iter().all(|holder| live(holder.member)) {
             return Err(Error::Refused("a node that maps the region has left a moment ago".into()));
         }
         table.last += 1;
@@ -360,6 +360,7 @@ impl RegionOwner {
             secret: estate.secret.clone(),
             rights: estate.rights.clone(),
             master: estate.master,
+            outlives: estate.outlives,
             names: estate.names.clone(),
             state: RegionState::Forming,
             changing: true,

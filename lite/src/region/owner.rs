@@ -46,6 +46,8 @@ pub(super) struct Region {
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
     pub(super) master: MemberId,
+    /// True if the region stays when its master leaves.
+    pub(super) outlives: bool,
     /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
     pub(super) state: RegionState,
@@ -293,6 +295,7 @@ impl RegionTable {
             secret: Vec::new(),
             rights: Rights::new(permissions),
             master: by,
+            outlives: false,
             names: Vec::new(),
             state: RegionState::Forming,
             changing: false,
@@ -421,7 +424,16 @@ impl RegionTable {
         Ok((way, r.gate.epoch()))
     }
 
-    /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was.
+    /// Lets a region outlive its master, at the master's wish.
+    pub(super) fn outlive(&self, node: &Peers, by: MemberId, mapping: u64) -> Result<Response, Error> {
+        let mut table = node.lock_for(&self.table, by)?;
+        let (_, r) = table.through(mapping, Permissions::empty())?;
+        r.outlives |= r.master == by;
+        Ok(Response::Done)
+    }
+
+    /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was and that do
+    /// not outlive it.
     pub(crate) fn forget(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
@@ -432,7 +444,7 @@ impl RegionTable {
                 // Some nodes may still think that the region has ended with its former owner.
                 (r.changing, r.moving) = (false, false);
             }
-            if (half_adopted || r.master == member) && r.state != RegionState::Freeing {
+            if (half_adopted || r.master == member && !r.outlives) && r.state != RegionState::Freeing {
                 if r.state == RegionState::Live {
                     orphans.push(*id);
                 }

@@ -89,6 +89,8 @@ pub(crate) enum Request {
     /// The last words of the former owner of a region: mappings that have ended meanwhile; and, with `last`,
     /// that all nodes know the new owner, so that the region may change again.
     Settle { region: u64, ended: Vec<(MemberId, u64)>, last: bool },
+    /// The region stays when the requester leaves, if that is its master.
+    Outlive { mapping: u64 },
 }
 
 /// The response to a request.
@@ -156,6 +158,7 @@ pub(crate) struct Estate {
     pub(crate) secret: Vec<u8>,
     pub(crate) rights: Rights,
     pub(crate) master: MemberId,
+    pub(crate) outlives: bool,
     pub(crate) names: Vec<String>,
     pub(crate) shape: Shape,
     /// The number of mappings.

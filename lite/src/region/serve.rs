@@ -92,6 +92,7 @@ impl InternalService for RegionOwner {
             Request::Rehome { mappings, owner } => self.later(call, move |n| async move {
                 n.rehome_here(by, &mappings, owner).await.map(|()| Response::Done)
             }),
+            Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
             Request::Settle { region, ended, last } => {
                 answer::<Response>(call, &Ok(self.serve_settle(by, region, &ended, last)));
             }

@@ -1,5 +1,5 @@
 //! A node that is about to leave: its memory of regions moves to other nodes, and so do the regions that it
-//! owns.
+//! owns. Regions whose master it is outlive it.
 
 use super::owner::{RegionOwner, RegionState};
 use super::placement::Placement;
@@ -36,6 +36,13 @@ impl RegionOwner {
     }
 
     async fn vacate_all(self: &Arc<Self>, deadline: Instant) -> Result<(), Error> {
+        for mapping in self.mappings.administered() {
+            let ask = Request::Outlive { mapping: mapping.id };
+            match self.ask_owner(&mapping, &ask, deadline).await {
+                Ok(_) | Err(Error::NodeDown(_) | Error::Freed) => {}
+                Err(error) => return Err(error),
+            }
+        }
         loop {
             let holdings = self.holdings.all();
             let own: Vec<(u64, bool)> = {

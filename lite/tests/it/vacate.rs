@@ -165,3 +165,31 @@ fn a_node_whose_memory_fits_nowhere_stays_as_it_is() {
         a.alloc(NodeId(2), 4096, ALL).await.unwrap().free().await.unwrap();
     });
 }
+
+#[test]
+fn a_region_outlives_its_master_if_that_wants_it() {
+    let mut c = Cluster::new(1, 3, 16 << 20, &Config::default());
+    connect(&mut c, 3);
+    let (a, b) = (c.lite(1), c.lite(2));
+    c.world.run(LIMIT, async move {
+        let rights = Permissions::all();
+        for (name, stays) in [("stays", true), ("ends", false)] {
+            let lmr = b.alloc(NodeId(3), 4096, rights).await.unwrap();
+            lmr.write(0, b"here").await.unwrap();
+            lmr.publish(name).await.unwrap();
+            if stays {
+                lmr.outlive().await.unwrap();
+            }
+        }
+        let lent = a.map("stays", Permissions::READ).await.unwrap();
+        b.with_deadline(Duration::from_secs(5)).leave().await.unwrap();
+        a.sleep(Duration::from_millis(50)).await;
+        assert_eq!(a.map("ends", rights).await.unwrap_err(), Error::NoSuchName);
+        let mut got = [0; 4];
+        lent.read(0, &mut got).await.unwrap();
+        assert_eq!(&got, b"here");
+        // Whoever has the right frees it.
+        a.map("stays", rights).await.unwrap().free().await.unwrap();
+        assert_eq!(lent.read(0, &mut got).await, Err(Error::Freed));
+    });
+}

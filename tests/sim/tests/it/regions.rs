@@ -18,7 +18,7 @@ fn faulty() -> Faults {
 }
 
 fn cluster(seed: u64, faults: Faults) -> Cluster {
-    cluster_of(seed, faults, Config::default())
+    cluster_of(seed, faults, Options::default().config)
 }
 
 fn cluster_of(seed: u64, faults: Faults, config: Config) -> Cluster {
@@ -89,7 +89,7 @@ fn moves_lose_nothing_under_loss() {
         eprintln!("seed {seed}");
         // Every second region moves in many windows, where its columns stay.
         let move_window = if seed % 2 == 0 { 4 << 20 } else { 5000 };
-        let mut c = cluster_of(seed, faulty(), Config { move_window, ..Config::default() });
+        let mut c = cluster_of(seed, faulty(), Config { move_window, ..Options::default().config });
         let before = free(&c);
         let master = c.lite(1);
         let lmr = c.world.run(LIMIT, async move {
