@@ -5,11 +5,11 @@ mod progress;
 mod report;
 mod signals;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use manager::client::{Client, Inputs, Job, Output};
 use manager::core::Config;
-use manager::daemon::{Daemon, Options};
+use manager::daemon::{Daemon, Http, Options};
 use manager::key;
 use manager::pxe::{self, Service};
 use platform::TimeLimit;
@@ -19,6 +19,7 @@ use proto::{Dataset, JobId};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// The manager of a Ferrolite cluster: the daemon, and the commands that talk to it.
 #[derive(Debug, Parser)]
@@ -160,6 +161,16 @@ struct DaemonArgs {
     /// that its key covers.
     #[arg(long)]
     trust_hosts: bool,
+    /// Serves the dashboard, metrics and the interface for programs over HTTP on this address. Without TLS:
+    /// use a loopback address, or a proxy.
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+    /// A file with the password of people who may look at the dashboard and change nothing.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_viewers: Option<PathBuf>,
+    /// The file to which the daemon writes the address of --http once it listens.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_port_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -325,17 +336,39 @@ fn daemon(args: DaemonArgs) -> Result<()> {
         trust_hosts: args.trust_hosts,
         ..Config::default()
     };
+    let http = match args.http {
+        Some(listen) => {
+            Some(Http { listen, viewers: args.http_viewers.as_deref().map(password).transpose()? })
+        }
+        None => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped()?;
-        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config }).await?;
+        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config, http }).await?;
         let address = daemon.local_addr()?;
         if let Some(file) = &args.port_file {
             write_whole(file, format!("{address}\n").as_bytes())?;
         }
+        if let (Some(file), Some(http)) = (&args.http_port_file, daemon.http_addr()) {
+            write_whole(file, format!("{http}\n").as_bytes())?;
+        }
         eprintln!("listening on {address}");
+        if let Some(http) = daemon.http_addr() {
+            eprintln!("dashboard on http://{http}/");
+        }
         Ok(daemon.serve(stop).await?)
     })
+}
+
+/// Reads the password of viewers.
+fn password(file: &Path) -> Result<Zeroizing<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = Zeroizing::new(text);
+    if text.trim().len() < 8 {
+        bail!("{} holds no password: want 8 characters or more", file.display());
+    }
+    Ok(text)
 }
 
 fn boot_by_pxe(args: PxeArgs) -> Result<()> {

@@ -312,8 +312,14 @@ impl Core {
     }
 
     pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(conn) = self.members.get(node).and_then(|live| live.conn) else { return };
+        if matches!(
+            message,
+            ToManager::JobProgress { .. } | ToManager::JobDone { .. } | ToManager::JobFailed { .. }
+        ) {
+            self.observe_part(node, &message);
+        }
         let Some(live) = self.members.get_mut(node) else { return };
-        let Some(conn) = live.conn else { return };
         match message {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
@@ -368,6 +374,8 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::Telemetry(report) => self.telemetry_told(node, report),
+            ToManager::Log { lines } => self.lines_told(node, &lines),
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
@@ -417,6 +425,7 @@ impl Core {
             self.close(conn);
         }
         let incarnation = live.member.incarnation;
+        self.telemetry_ends(node, incarnation, &live.member.name, &reason);
         self.save(vec![Record::Left(node, incarnation)]);
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));
@@ -502,7 +511,7 @@ impl Core {
         (page, false)
     }
 
-    fn status(&self, live: &Live) -> NodeStatus {
+    pub(super) fn status(&self, live: &Live) -> NodeStatus {
         let rnic = &live.member.rnic;
         NodeStatus {
             node: live.member.node,
