@@ -228,8 +228,8 @@ pub enum ToManager {
     Telemetry(Telemetry),
     /// Lines of the node's log.
     Log {
-        /// The lines, each a [`LogLine`](crate::LogLine) and a line feed, in the order of their times; at most
-        /// [`MAX_LOG`](Telemetry::MAX_LOG) bytes.
+        /// The lines, each a [`LogLine`](crate::LogLine) and a line feed, in the order of their times; at
+        /// most [`MAX_LOG`](Telemetry::MAX_LOG) bytes.
         #[serde(with = "serde_bytes")]
         lines: Vec<u8>,
     },

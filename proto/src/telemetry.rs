@@ -1,4 +1,4 @@
-//! What a node tells about itself: counters, and lines of its log.
+//! A node's reports on itself: counters, and lines of its log.
 
 use crate::{NodeId, Reason, check_text};
 use alloc::format;

@@ -1,7 +1,7 @@
 //! The task that tells the manager this node's counters and the lines of its log.
 //!
-//! It runs as other tasks do, about once in a second, and reads counters that exist anyway: it adds nothing to
-//! an operation, to a poller, or to the RNIC's queues.
+//! It runs as other tasks do, about once in a second, and reads counters that exist anyway: it adds nothing
+//! to an operation, to a poller, or to the RNIC's queues.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -37,8 +37,8 @@ impl<L: Log> Log for Keeping<L> {
     }
 }
 
-/// Makes `logger` the logger of this process, with messages up to `level`, and lets the manager have the lines
-/// of nodes of this process.
+/// Makes `logger` the logger of this process, with messages up to `level`, and lets the manager have its
+/// lines.
 ///
 /// # Errors
 /// The process has a logger already.

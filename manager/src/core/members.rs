@@ -312,13 +312,16 @@ impl Core {
     }
 
     pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
-        let Some(conn) = self.members.get(node).and_then(|live| live.conn) else { return };
-        if matches!(
-            message,
-            ToManager::JobProgress { .. } | ToManager::JobDone { .. } | ToManager::JobFailed { .. }
-        ) {
-            self.observe_part(node, &message);
+        self.observe_part(node, &message);
+        match message {
+            ToManager::Telemetry(report) => self.telemetry_told(node, report),
+            ToManager::Log { lines } => self.lines_told(node, &lines),
+            message => self.member_says(node, message),
         }
+    }
+
+    fn member_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(conn) = self.members.get(node).and_then(|live| live.conn) else { return };
         let Some(live) = self.members.get_mut(node) else { return };
         match message {
             ToManager::Heartbeat { seq } => {
@@ -374,8 +377,7 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
-            ToManager::Telemetry(report) => self.telemetry_told(node, report),
-            ToManager::Log { lines } => self.lines_told(node, &lines),
+            ToManager::Telemetry(_) | ToManager::Log { .. } => {}
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),

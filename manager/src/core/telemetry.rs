@@ -1,4 +1,4 @@
-//! What the nodes tell about themselves: counters, and the last lines of their logs, a bounded amount of each
+//! The reports of nodes on themselves: counters, and the last lines of their logs, a bounded amount of each
 //! node.
 
 use super::rate::Rate;
@@ -44,7 +44,7 @@ pub struct Sample {
     pub bytes: u64,
 }
 
-/// What a node has told about itself.
+/// The reports of a node on itself.
 #[derive(Clone, Debug)]
 pub struct NodeTelemetry {
     /// The time of the last report; `None` before the first.
@@ -174,7 +174,7 @@ pub struct Departed {
     pub lines: Arc<VecDeque<Arc<NodeLine>>>,
 }
 
-/// What all nodes have told about themselves.
+/// The reports of all nodes on themselves.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) nodes: BTreeMap<NodeId, NodeTelemetry>,

@@ -50,7 +50,7 @@ pub struct NodeView {
     pub job: Option<JobId>,
     /// The member's RNIC.
     pub rnic: RnicOffer,
-    /// What the node has told about itself.
+    /// The reports of the node on itself.
     pub told: NodeTelemetry,
 }
 

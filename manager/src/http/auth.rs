@@ -1,4 +1,4 @@
-//! Who may do what over HTTP: the login, sessions of browsers, and tokens of programs.
+//! Rights over HTTP: the login, sessions of browsers, and tokens of programs.
 
 use super::{App, pages};
 use axum::extract::{Form, FromRequestParts, State};
@@ -22,12 +22,12 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// The name of the cookie.
 const COOKIE: &str = "ferrolite";
 
-/// What somebody may do. Each level includes those before it.
+/// The rights of a caller. Each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Reads.
+    /// The right to read.
     Viewer,
-    /// Also ends jobs and changes nodes.
+    /// The right to end jobs and to change nodes, too.
     Operator,
 }
 
@@ -47,7 +47,7 @@ impl Level {
 pub struct Identity {
     /// The name, for people.
     pub name: String,
-    /// What the person or program may do.
+    /// The rights of the person or program.
     pub level: Level,
 }
 
@@ -80,8 +80,8 @@ impl Gate for KeyGate {
         if self.viewers.as_ref().is_some_and(|viewers| same(viewers.trim(), secret)) {
             return Some(Identity { name: "viewer".into(), level: Level::Viewer });
         }
-        let whole = same(&self.key.to_hex(), secret);
-        let client = self.key.only(Role::Client).is_ok_and(|key| same(&key.to_hex(), secret));
+        let whole = same(self.key.to_hex(), secret);
+        let client = self.key.only(Role::Client).is_ok_and(|key| same(key.to_hex(), secret));
         (whole || client).then(|| Identity { name: "operator".into(), level: Level::Operator })
     }
 }

@@ -1,11 +1,12 @@
-//! `/metrics`: the state of the cluster for Prometheus, in the OpenMetrics text format.
+//! `/metrics`: the state of the cluster for Prometheus, in the OpenMetrics format or in the former text
+//! format, as the request accepts it.
 //!
-//! Labels are names of nodes and a few fixed words: no job and no pair of nodes is a label, so that the number
-//! of series grows with the number of nodes alone, by at most 29 for each node.
+//! Labels are names of nodes and a few fixed words: no job and no pair of nodes is a label, so that the
+//! number of series grows with the number of nodes alone, by at most 26 for each node.
 
 use super::{App, Snapshot, api};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -14,7 +15,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use proto::NodeState;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ const COUNTERS: [(&str, &str); 19] = [
 ];
 
 /// Answers a scrape.
-pub(super) async fn metrics(State(app): State<App>) -> Response {
+pub(super) async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
     let snapshot = app.feed.borrow().clone();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Cluster(snapshot)));
@@ -50,8 +51,34 @@ pub(super) async fn metrics(State(app): State<App>) -> Response {
     if text::encode(&mut body, &registry).is_err() {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    if !accepted.into_iter().any(|accept| accept.contains("application/openmetrics-text")) {
+        return ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], former(&body))
+            .into_response();
+    }
     let format = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
     (format, body).into_response()
+}
+
+/// Returns a text of OpenMetrics in the format before it: there, comments name a counter with its suffix.
+fn former(text: &str) -> String {
+    let mut counters = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
+            counters.insert(name);
+        }
+    }
+    let mut former = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF") {
+        let comment = line.strip_prefix("# ").and_then(|rest| rest.split_once(' '));
+        match comment.and_then(|(kind, rest)| Some((kind, rest.split_once(' ')?))) {
+            Some((kind, (name, rest))) if counters.contains(name) => {
+                former.extend(["# ", kind, " ", name, "_total ", rest, "\n"]);
+            }
+            _ => former.extend([line, "\n"]),
+        }
+    }
+    former
 }
 
 /// The state of the cluster as metrics.

@@ -36,7 +36,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 /// The longest request body, in bytes: that of a form with a key.
 const BODY: usize = 8 << 10;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 struct Shared {
     feed: snapshot::Feed,
@@ -59,8 +59,7 @@ pub(crate) async fn serve(
     let (manager, key) = actions;
     let sessions = Sessions::default();
     let app = Arc::new(Shared { feed, gate, sessions, actions: Actions::new(manager, key) });
-    // An error ends the accepting of connections for good, and axum tries again by itself after those that may
-    // pass.
+    // The server tries again by itself after errors that may pass.
     let _ = axum::serve(listener, router(app)).with_graceful_shutdown(stop).await;
 }
 

@@ -1,4 +1,4 @@
-//! What nodes tell about themselves, as the core keeps it for people.
+//! The reports of nodes on themselves, as the core keeps them for people.
 
 use crate::support::Harness;
 use manager::core::NodeTelemetry;

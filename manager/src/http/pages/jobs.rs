@@ -112,7 +112,12 @@ fn legend(names: impl Iterator<Item = (usize, String)>) -> Markup {
 fn parts(line: &Timeline) -> Markup {
     let times = |part: &PartLine| -> Vec<(String, u64)> {
         match &part.report {
-            Some(report) => report.times_us.clone(),
+            Some(report) => {
+                let mut times = report.times_us.clone();
+                // The report has the time of the input at its end.
+                times.sort_by_key(|(name, _)| name != "input");
+                times
+            }
             None => part
                 .phases
                 .iter()

@@ -31,7 +31,7 @@ const PAGES: [(&str, &str); 5] = [
     ("/events", "Events"),
 ];
 
-/// What a page is made from.
+/// The sources of a page.
 struct Context<'a> {
     snapshot: &'a Snapshot,
     caller: &'a Caller,
@@ -131,6 +131,7 @@ pub(super) fn login_page(complaint: Option<&str>) -> Html<String> {
             form method="post" action="/login" {
                 @if let Some(complaint) = complaint { p.complaint role="alert" { (complaint) } }
                 label for="key" { "Key" }
+                input id="name" type="text" name="name" value="cluster" autocomplete="username" hidden;
                 input id="key" type="password" name="key" required autocomplete="current-password" autofocus;
                 p.hint { "The text of a key file of this cluster." }
                 button type="submit" { "Log in" }
