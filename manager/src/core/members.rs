@@ -64,6 +64,8 @@ pub(super) struct Live {
     former_end_told: bool,
     /// True once the node has told about its machine's hardware.
     hardware_told: bool,
+    /// Its report on the hardware, printable; empty without one.
+    hardware: String,
 }
 
 impl Live {
@@ -87,6 +89,7 @@ impl Live {
             datagrams: None,
             former_end_told: false,
             hardware_told: false,
+            hardware: String::new(),
         }
     }
 
@@ -139,6 +142,11 @@ impl Members {
         all.sort_by_key(|&(node, free)| (std::cmp::Reverse(free), node));
         all.truncate(ToNode::MOST_FREE);
         all
+    }
+
+    /// Returns a node's report on its machine's hardware; empty without one.
+    pub(super) fn hardware(&self, node: NodeId) -> &str {
+        self.get(node).map_or("", |live| &live.hardware)
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
@@ -391,6 +399,7 @@ impl Core {
     fn log_hardware(&mut self, node: NodeId, report: &str) {
         let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
         live.hardware_told = true;
+        live.hardware = report.lines().take(MAX_HARDWARE_LINES).map(printable).collect::<Vec<_>>().join("\n");
         let label = live.label();
         for line in report.lines().take(MAX_HARDWARE_LINES) {
             self.log(format!("{label}: hardware: {}", printable(line)));

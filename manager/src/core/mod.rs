@@ -9,6 +9,7 @@ mod cut;
 mod datasets;
 mod identity;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;

@@ -2,12 +2,12 @@
 
 use super::auth::Caller;
 use super::{App, Snapshot};
-use crate::core::{NodeView, PartLine, Timeline};
+use crate::core::json::{job_json, node_json};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use proto::JobPhase;
+use platform::Instant;
 use serde_json::{Map, Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ pub(super) async fn cluster(State(app): State<App>, _: Caller) -> Json<Value> {
         "protocol": proto::PROTOCOL_VERSION,
         "epoch": view.epoch,
         "uptime_s": view.at.as_nanos() as f64 / 1e9,
-        "lease_ms": millis(view.lease),
+        "lease_ms": u64::try_from(view.lease.as_millis()).unwrap_or(u64::MAX),
         "trouble": view.trouble,
         "nodes": view.nodes.len(),
         "jobs": view.jobs.len(),
@@ -54,7 +54,7 @@ pub(super) async fn cluster(State(app): State<App>, _: Caller) -> Json<Value> {
 
 pub(super) async fn nodes(State(app): State<App>, _: Caller) -> Json<Value> {
     let snapshot = app.feed.borrow().clone();
-    let nodes: Vec<Value> = snapshot.view.nodes.iter().map(|node| node_json(&snapshot, node)).collect();
+    let nodes: Vec<Value> = snapshot.view.nodes.iter().map(|node| node_json(&snapshot.view, node)).collect();
     let departed = snapshot.view.departed.iter().map(|node| {
         json!({
             "name": node.name, "node": node.node.0, "incarnation": node.incarnation.0,
@@ -67,7 +67,7 @@ pub(super) async fn nodes(State(app): State<App>, _: Caller) -> Json<Value> {
 pub(super) async fn node(State(app): State<App>, _: Caller, Path(name): Path<String>) -> Response {
     let snapshot = app.feed.borrow().clone();
     match snapshot.view.nodes.iter().find(|node| node.status.name == name) {
-        Some(node) => Json(node_json(&snapshot, node)).into_response(),
+        Some(node) => Json(node_json(&snapshot.view, node)).into_response(),
         None => not_found(&format!("no node {} is a member", proto::printable(&name))),
     }
 }
@@ -93,14 +93,15 @@ pub(super) async fn node_log(State(app): State<App>, _: Caller, Path(name): Path
 
 pub(super) async fn jobs(State(app): State<App>, _: Caller) -> Json<Value> {
     let snapshot = app.feed.borrow().clone();
-    let jobs: Vec<Value> = snapshot.view.timelines.iter().map(|line| job_json(&snapshot, line)).collect();
+    let jobs: Vec<Value> =
+        snapshot.view.timelines.iter().map(|line| job_json(line, &times(&snapshot))).collect();
     Json(json!({ "jobs": jobs }))
 }
 
 pub(super) async fn job(State(app): State<App>, _: Caller, Path(job): Path<u64>) -> Response {
     let snapshot = app.feed.borrow().clone();
     match snapshot.view.timelines.iter().find(|line| line.job.0 == job) {
-        Some(line) => Json(job_json(&snapshot, line)).into_response(),
+        Some(line) => Json(job_json(line, &times(&snapshot))).into_response(),
         None => not_found(&format!("no job {job} is known")),
     }
 }
@@ -143,89 +144,13 @@ fn not_found(why: &str) -> Response {
     (StatusCode::NOT_FOUND, format!("{why}\n")).into_response()
 }
 
-/// Returns a node as an object.
-pub(super) fn node_json(snapshot: &Snapshot, node: &NodeView) -> Value {
-    let status = &node.status;
-    let counters: Map<String, Value> =
-        node.told.counters().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    let boot: Vec<Value> = status.boot.stages.iter().map(|(name, us)| json!([name, us])).collect();
-    json!({
-        "name": status.name,
-        "node": status.node.0,
-        "incarnation": status.incarnation.0,
-        "boot_id": format!("{:016x}", status.boot_id),
-        "state": status.state.word(),
-        "job": node.job.map(|job| job.0),
-        "rnic": status.rnic,
-        "driver": node.rnic.driver,
-        "mac": node.rnic.mac.to_string(),
-        "lid": node.rnic.lid,
-        "appliance": node.rnic.physical,
-        "memory": status.memory,
-        "cpus": status.cpus,
-        "applications": status.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(),
-        "heartbeat_age_ms": status.heartbeat_age_ms,
-        "boot_us": boot,
-        "uptime_us": node.told.uptime_us,
-        "report_age_ms": node.told.at.map(|at| millis(snapshot.age(at))),
-        "counters": counters,
-        "log_dropped": node.told.dropped_there,
-    })
-}
-
-/// Returns a phase of a job as one word.
-pub(super) fn phase_word(phase: JobPhase) -> String {
-    format!("{phase:?}").to_lowercase()
-}
-
-/// Returns the state of a job as one word.
-pub(super) fn job_state(line: &Timeline) -> String {
-    match line.ended {
-        None => line.phases.last().map_or_else(|| "new".into(), |(phase, _)| phase_word(*phase)),
-        Some(_) if line.is_complete() => "done".into(),
-        Some(_) => "failed".into(),
-    }
-}
-
-/// Returns a job as an object.
-fn job_json(snapshot: &Snapshot, line: &Timeline) -> Value {
-    let part = |part: &PartLine| {
-        let phases = part.phases.iter().map(|phase| {
-            json!({
-                "phase": phase.name, "from": unix(snapshot.time(phase.from)),
-                "to": unix(snapshot.time(phase.to)), "done": phase.done, "total": phase.total,
-            })
-        });
-        let pairs = |pairs: &[(String, u64)]| -> Map<String, Value> {
-            pairs.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
-        };
-        json!({
-            "name": part.name,
-            "phases": phases.collect::<Vec<_>>(),
-            "times_us": part.report.as_ref().map(|report| pairs(&report.times_us)),
-            "counts": part.report.as_ref().map(|report| pairs(&report.counts)),
-            "used": part.report.as_ref().map(|report| pairs(&report.used)),
-            "failed": part.failed,
-        })
-    };
-    json!({
-        "job": line.job.0,
-        "app": line.app,
-        "state": job_state(line),
-        "phases": line.phases.iter()
-            .map(|(phase, at)| json!([phase_word(*phase), unix(snapshot.time(*at))]))
-            .collect::<Vec<_>>(),
-        "ended": line.ended.map(|at| unix(snapshot.time(at))),
-        "parts": line.parts.values().map(part).collect::<Vec<_>>(),
-    })
+/// Returns a function that tells times as seconds since 1970.
+fn times(snapshot: &Snapshot) -> impl Fn(Instant) -> f64 {
+    |at| unix(snapshot.time(at))
 }
 
 /// Returns a time as seconds since 1970.
 fn unix(time: SystemTime) -> f64 {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     millis as f64 / 1000.0
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

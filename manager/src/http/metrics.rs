@@ -4,7 +4,8 @@
 //! Labels are names of nodes and a few fixed words: no job and no pair of nodes is a label, so that the
 //! number of series grows with the number of nodes alone, by at most 26 for each node.
 
-use super::{App, Snapshot, api};
+use super::{App, Snapshot};
+use crate::core::json::job_state;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -153,7 +154,7 @@ impl Cluster {
         let mut ended = BTreeMap::from([("done".to_owned(), 0), ("failed".to_owned(), 0)]);
         for line in &view.timelines {
             let of = if line.ended.is_some() { &mut ended } else { &mut phases };
-            *of.entry(api::job_state(line)).or_insert(0u64) += 1;
+            *of.entry(job_state(line)).or_insert(0u64) += 1;
         }
         Family { encoder, name: "ferrolite_jobs", help: "Present jobs by phase" }
             .gauges(None, phases.iter().map(|(phase, count)| ("phase", phase.as_str(), *count as f64)))?;

@@ -87,6 +87,39 @@ fn the_last_lines_of_a_dead_node_stay() {
 }
 
 #[test]
+fn a_report_for_support_has_all_nodes_and_no_key() {
+    let mut h = Harness::new();
+    let (a, welcome) = h.join("a");
+    h.say(a, &ToManager::Log { lines: b"I 1 boot\n".to_vec() });
+    h.say(a, &ToManager::HardwareReport { lines: "processor: x\nmemory: y".into() });
+    h.say(a, &report(&["lite_reads"], &[(0, 10)]));
+    let (b, _) = h.join("b");
+    h.dies(b);
+    let client = h.client();
+    h.say(client, &FromClient::Support);
+    let mut text = Vec::new();
+    for message in h.client_heard(client) {
+        match message {
+            ToClient::Support { bytes, .. } => text.extend(bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+    let report: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let node = &report["nodes"][0];
+    assert_eq!((&node["name"], &node["counters"]["lite_reads"]), (&"a".into(), &10.into()));
+    assert_eq!((&node["log"][0][2], &node["hardware"]), (&"boot".into(), &"processor: x\nmemory: y".into()));
+    assert_eq!(node["boot_us"][1][0], "joined");
+    assert_eq!(report["departed"][0]["reason"], "died: a test");
+    let secret = postcard_text(&welcome.secret);
+    assert!(!String::from_utf8(text).unwrap().contains(&secret), "the secret of a membership");
+}
+
+/// Returns the hexadecimal digits of a secret.
+fn postcard_text(secret: &ResumeSecret) -> String {
+    encode(secret).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
 fn a_job_has_a_course_by_phase_and_node() {
     let mut h = Harness::new();
     let (a, _) = h.join("a");

@@ -2,8 +2,8 @@
 
 use super::chart::{self, Bar};
 use super::{Context, node_path, state};
+use crate::core::json::{job_state, phase_word};
 use crate::core::{PartLine, Timeline};
-use crate::http::api::{job_state, phase_word};
 use crate::http::format;
 use maud::{Markup, html};
 use platform::Instant;
