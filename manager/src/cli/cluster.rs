@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) enum Verb {
     /// Makes all nodes leave the cluster and power off.
     Shutdown(ShutdownArgs),
-    /// Writes everything that helps to find a fault to a file: versions, configuration, and the counters, boot
-    /// charts, cards and logs of all nodes. It holds no key.
+    /// Writes everything that helps to find a fault to a file: versions, configuration, and the counters,
+    /// boot charts, cards and logs of all nodes. It holds no key.
     Support(SupportArgs),
 }
 

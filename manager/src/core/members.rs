@@ -64,7 +64,7 @@ pub(super) struct Live {
     former_end_told: bool,
     /// True once the node has told about its machine's hardware.
     hardware_told: bool,
-    /// Its report on the hardware, printable; empty without one.
+    /// The report on its machine's hardware in printable text, empty if there is none.
     hardware: String,
 }
 

@@ -16,7 +16,7 @@ pub struct Snapshot {
     pub view: View,
     /// The time of the copy.
     pub taken: SystemTime,
-    /// The same time, by a clock that is never set.
+    /// The time of the copy by a monotonic clock.
     pub monotonic: std::time::Instant,
 }
 

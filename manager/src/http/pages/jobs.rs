@@ -108,26 +108,28 @@ fn legend(names: impl Iterator<Item = (usize, String)>) -> Markup {
     }
 }
 
+/// Returns the lengths of a part's phases in microseconds.
+fn times(part: &PartLine) -> Vec<(String, u64)> {
+    match &part.report {
+        Some(report) => {
+            let mut times = report.times_us.clone();
+            // The report has the time of the input at its end.
+            times.sort_by_key(|(name, _)| name != "input");
+            times
+        }
+        None => part
+            .phases
+            .iter()
+            .map(|phase| {
+                let took = phase.to.saturating_since(phase.from).as_micros();
+                (phase.name.clone(), u64::try_from(took).unwrap_or(u64::MAX))
+            })
+            .collect(),
+    }
+}
+
 /// Returns the phases of each node, side by side on one scale, so that the slowest is seen.
 fn parts(line: &Timeline) -> Markup {
-    let times = |part: &PartLine| -> Vec<(String, u64)> {
-        match &part.report {
-            Some(report) => {
-                let mut times = report.times_us.clone();
-                // The report has the time of the input at its end.
-                times.sort_by_key(|(name, _)| name != "input");
-                times
-            }
-            None => part
-                .phases
-                .iter()
-                .map(|phase| {
-                    let took = phase.to.saturating_since(phase.from).as_micros();
-                    (phase.name.clone(), u64::try_from(took).unwrap_or(u64::MAX))
-                })
-                .collect(),
-        }
-    };
     let mut colours: BTreeMap<String, usize> = BTreeMap::new();
     let mut longest = 1;
     for part in line.parts.values() {
