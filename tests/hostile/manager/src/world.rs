@@ -474,7 +474,8 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
-            | ToClient::NodeLeft => {}
+            | ToClient::NodeLeft
+            | ToClient::Support { .. } => {}
         }
     }
 }
