@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
+    Support,
 }
 
 /// The progress of a job.
@@ -269,4 +271,30 @@ pub enum ToClient {
     },
     /// The node has left, and its machine obeys the order.
     NodeLeft,
+    /// The request was refused, for a reason that programs tell from others. The connection ends.
+    Refused {
+        /// The kind of the refusal.
+        kind: Refusal,
+        /// The reason, for people.
+        reason: Reason,
+    },
+    /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
+    Support {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
+        more: bool,
+    },
+}
+
+/// The kind of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The client may not do this.
+    Denied,
+    /// There is no job, node or dataset of that name.
+    NotFound,
+    /// The time that the client has set is over.
+    TimedOut,
 }

@@ -9,12 +9,16 @@ mod cut;
 mod datasets;
 mod identity;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;
 mod rate;
 mod records;
 mod resume;
+mod telemetry;
+mod timeline;
+mod view;
 mod vouchers;
 mod wire;
 
@@ -23,6 +27,9 @@ pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
+pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
+pub use timeline::{PartLine, PartPhase, Timeline};
+pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
@@ -39,6 +46,9 @@ use proto::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::Told;
+use timeline::Timelines;
+use view::Events;
 use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
@@ -206,6 +216,9 @@ pub struct Core {
     datasets: Datasets,
     clients: Clients,
     orders: Orders,
+    told: Told,
+    timelines: Timelines,
+    events: Events,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -234,6 +247,9 @@ impl Core {
             datasets: Datasets::default(),
             clients: Clients::default(),
             orders: Orders::default(),
+            told: Told::default(),
+            timelines: Timelines::default(),
+            events: Events::default(),
             leaving: None,
             actions: Vec::new(),
         };
@@ -292,6 +308,7 @@ impl Core {
             self.forgive(late);
         }
         self.expire();
+        self.observe_jobs();
     }
 
     /// Moves all deadlines by `late`, the time for which the manager was deaf.
@@ -425,6 +442,7 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
+        self.events.add(self.now, &line);
         self.actions.push(Action::Log(line));
     }
 

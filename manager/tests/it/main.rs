@@ -1,6 +1,7 @@
 //! The manager: its core event by event, and the daemon as a process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod command_line;
 mod core_cancel;
 mod core_credit;
 mod core_datasets;
@@ -8,12 +9,14 @@ mod core_jobs;
 mod core_limits;
 mod core_machine;
 mod core_members;
+mod core_telemetry;
 mod core_time;
 mod cut;
 mod daemon;
 mod daemon_life;
 mod disk;
 mod herd;
+mod http;
 mod many;
 mod queues;
 mod resume;

@@ -16,12 +16,20 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// The text before the daemon's address in the line that it prints when it accepts connections.
 const LISTENING: &str = "listening on ";
-/// The text before the reason when the manager's program fails.
-const FAILED: &str = "ferrolite-manager: ";
+/// The text before the reason when the manager's program fails: of this build, and of earlier ones.
+const FAILED: [&str; 2] = ["ferrolite: ", "ferrolite-manager: "];
+
+/// Returns the reason in a line of a program of the manager that has failed.
+pub fn reason(line: &str) -> Option<&str> {
+    FAILED.iter().find_map(|name| line.strip_prefix(name))
+}
+
+/// The file with the address of the dashboard, in the daemon's directory.
+const HTTP_FILE: &str = "http";
 
 /// Builds the manager, once per process. Returns its program.
 pub fn build(profile: Profile) -> Result<PathBuf> {
-    cargo::program("ferrolite-manager", profile)
+    cargo::program("ferrolite", profile)
 }
 
 /// A job for a cluster.
@@ -95,6 +103,15 @@ impl Manager {
         Ok(Self { program: program.to_owned(), work: work.to_owned(), more, daemon, key, address })
     }
 
+    /// Starts a daemon as [`start_with`](Self::start_with) does, with a dashboard on a free port of the
+    /// loopback address.
+    pub fn start_with_dashboard(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
+        let file = work.join(HTTP_FILE);
+        let file = file.to_str().context("a path that is text")?;
+        let http = ["--http", "127.0.0.1:0", "--http-port-file", file];
+        Self::start_with(program, port, work, &[more, &http].concat())
+    }
+
     /// Kills the daemon (SIGKILL), and starts another one with its address and its files.
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.daemon.child.kill()?;
@@ -117,6 +134,11 @@ impl Manager {
     /// Returns the daemon's address.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the address of the dashboard, if the daemon was started with one.
+    pub fn dashboard(&self) -> Option<String> {
+        std::fs::read_to_string(self.work.join(HTTP_FILE)).ok().map(|text| text.trim().to_owned())
     }
 
     /// Returns the file with the cluster's key.
@@ -234,7 +256,7 @@ impl Process {
     fn poll_and_print(&mut self, print: bool) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
         while let Some(line) = self.line(Duration::ZERO) {
-            if print && !line.starts_with(FAILED) {
+            if print && reason(&line).is_none() {
                 eprintln!("  {line}");
             }
         }
@@ -255,9 +277,9 @@ impl Process {
     /// Returns the error of a failed process. The process has ended, so all of its output arrives.
     fn failure(&mut self, status: ExitStatus) -> anyhow::Error {
         while self.line(Duration::from_secs(1)).is_some() {}
-        match self.last.strip_prefix(FAILED) {
+        match reason(&self.last) {
             Some(reason) => anyhow!("{}", reason.trim()),
-            None => anyhow!("ferrolite-manager ended with {status}: {}", self.last),
+            None => anyhow!("ferrolite ended with {status}: {}", self.last),
         }
     }
 }

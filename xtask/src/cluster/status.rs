@@ -29,6 +29,9 @@ pub(super) fn status(home: &Home, options: &Options) -> Result<()> {
     let (table, state) = nodes(home, list.path())?;
     println!("manager       {} (process {})", state.manager, state.manager_pid);
     println!("key file      {}", state.key_file.display());
+    if let Some(dashboard) = &state.dashboard {
+        println!("dashboard     http://{dashboard}/ (log in with the text of the key file)");
+    }
     for socket in &state.fabric_sockets {
         println!("fabric socket {}", socket.display());
     }
@@ -40,6 +43,7 @@ pub(super) fn status(home: &Home, options: &Options) -> Result<()> {
         "manager": state.manager,
         "manager_pid": state.manager_pid,
         "key_file": state.key_file,
+        "dashboard": state.dashboard,
         "fabric_sockets": state.fabric_sockets,
         "nodes": nodes,
     });
@@ -71,10 +75,8 @@ fn nodes(home: &Home, list: &Path) -> Result<(String, State)> {
             return Ok((String::from_utf8_lossy(&done.stdout).into_owned(), home.running()?));
         }
         if Instant::now() >= deadline {
-            bail!(
-                "{}",
-                String::from_utf8_lossy(&done.stderr).trim().trim_start_matches("ferrolite-manager: ")
-            );
+            let said = String::from_utf8_lossy(&done.stderr);
+            bail!("{}", lab::manager::reason(said.trim()).unwrap_or(said.trim()));
         }
         std::thread::sleep(PAUSE);
     }
