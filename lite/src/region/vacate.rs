@@ -23,7 +23,9 @@ impl RegionOwner {
     /// accepted here meanwhile and, after success, later.
     pub(crate) async fn vacate(self: &Arc<Self>, deadline: Instant) -> Result<(), Error> {
         self.set_vacating(true);
-        let result = self.vacate_all(deadline).await;
+        // A region that is on its way goes on after the deadline.
+        let result = self.timers.before(deadline, self.vacate_all(deadline)).await;
+        let result = result.unwrap_or(Err(Error::Deadline));
         if result.is_err() {
             self.set_vacating(false);
         }
