@@ -144,7 +144,7 @@ mod tests {
         ring.push("WARN", 7, format_args!("a {}\nb", 1));
         ring.push("info", 8, format_args!("second"));
         assert_eq!(text(&mut ring, 12), "W 7 a 1 b\n");
-        assert_eq!(text(&mut ring, 12), "", "the next line is longer than that");
+        assert_eq!(text(&mut ring, 8), "", "the next line is longer than that");
         assert_eq!(text(&mut ring, 64), "I 8 second\n");
         assert_eq!((text(&mut ring, 64).as_str(), ring.dropped()), ("", 0));
     }
