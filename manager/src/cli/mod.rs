@@ -334,6 +334,7 @@ fn daemon(args: DaemonArgs) -> Result<()> {
             write_whole(file, format!("{address}\n").as_bytes())?;
         }
         eprintln!("listening on {address}");
+        tell_systemd_ready()?;
         Ok(daemon.serve(stop).await?)
     })
 }
@@ -346,9 +347,16 @@ fn boot_by_pxe(args: PxeArgs) -> Result<()> {
         let stop = signals::stopped()?;
         let service = Service::bind(pxe::Options { cluster, interface, address, key }).await?;
         eprintln!("boots nodes by PXE on {address}");
+        tell_systemd_ready()?;
         service.serve(stop).await;
         Ok(())
     })
+}
+
+/// Tells systemd that this service is ready. Does nothing unless a unit of systemd waits for that.
+fn tell_systemd_ready() -> Result<()> {
+    sd_notify::notify(&[sd_notify::NotifyState::Ready])
+        .context("systemd cannot be told that the service is ready")
 }
 
 /// Writes a file in one step: a reader sees all of it or nothing.

@@ -8,6 +8,7 @@ mod builds;
 mod cx3;
 mod job;
 mod linux;
+mod packages;
 pub mod runner;
 
 pub use boot::GROUP as BOOT_MATRIX;
@@ -37,6 +38,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         misuse::cases(),
         ibverbs::cases(),
         node::cases(),
+        packages::cases(full),
         peer::cases(),
         perftest::cases(),
         priorities::cases(),

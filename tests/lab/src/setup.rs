@@ -55,6 +55,17 @@ pub fn binutils() -> Result<()> {
     ui::step("installing binutils", || apt::install(&["binutils"]))
 }
 
+/// Ensures that a program exists that a Debian package of this name contains.
+pub fn debian_tool(program: &str, package: &str) -> Result<()> {
+    if tool::exists(program) {
+        return Ok(());
+    }
+    if !apt::can_install() {
+        bail!("{program} is missing; install it with: sudo apt-get install {package}");
+    }
+    ui::step(&format!("installing {package}"), || apt::install(&[package]))
+}
+
 /// Returns true if valgrind exists, after an attempt to install it.
 pub fn valgrind() -> bool {
     if !tool::exists("valgrind") && apt::can_install() {

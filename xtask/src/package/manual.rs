@@ -1,0 +1,90 @@
+//! Manual pages, which help2man makes of what the programs say about themselves.
+
+use anyhow::{Context, Result};
+use lab::{setup, tool};
+use std::path::Path;
+use std::process::Command;
+
+/// A manual page of section 1.
+pub(super) struct Page {
+    pub(super) name: String,
+    pub(super) text: Vec<u8>,
+}
+
+/// Ensures that help2man exists.
+pub(super) fn tool() -> Result<()> {
+    setup::debian_tool("help2man", "help2man")
+}
+
+/// Returns the page of a program, and those of its commands, as in `ferrolite-manager-submit`.
+pub(super) fn pages(program: &Path) -> Result<Vec<Page>> {
+    let name = program.file_name().context("a program has a name")?.to_string_lossy().into_owned();
+    let help = tool::output(Command::new(program).arg("--help"))?;
+    let commands = commands(&String::from_utf8_lossy(&help));
+    let mut pages = vec![page(program, &name, None)?];
+    for command in commands {
+        pages.push(page(program, &format!("{name}-{command}"), Some(&command))?);
+    }
+    Ok(pages)
+}
+
+/// Returns the names in the list of commands of a help text.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(String::from).collect()
+}
+
+/// Returns the page of a program, or of one of its commands.
+fn page(program: &Path, name: &str, command: Option<&str>) -> Result<Page> {
+    let help = tool::output(Command::new(program).args(command).arg("--help"))?;
+    let about = about(&String::from_utf8_lossy(&help));
+    // help2man runs one program with one option; a command is a part of the option.
+    let help_option = command.map_or_else(|| "--help".to_owned(), |command| format!("{command} --help"));
+    let mut help2man = Command::new("help2man");
+    help2man.args(["--no-info", "--section=1", "--source=Ferrolite", "--manual=Ferrolite"]);
+    help2man.arg(format!("--version-string={}", env!("CARGO_PKG_VERSION")));
+    help2man.arg(format!("--help-option={help_option}")).arg(format!("--name={about}")).arg(program);
+    let text = tool::output(&mut help2man).with_context(|| format!("no manual page of {name}"))?;
+    Ok(Page { name: name.to_owned(), text })
+}
+
+/// Returns the first sentence of a help text, as a phrase without its full stop.
+fn about(help: &str) -> String {
+    let first = help.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    let sentence = first.split(". ").next().unwrap_or_default().trim_end_matches('.');
+    let mut letters = sentence.chars();
+    letters.next().map_or_else(String::new, |letter| letter.to_lowercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELP: &str = "\
+The manager of a cluster: the daemon. And more
+
+Usage: m <COMMAND>
+
+Commands:
+  daemon  Runs the manager
+          for ever
+  submit  Runs a job
+  help    Print this message
+
+Options:
+  -h, --help  Print help
+";
+
+    #[test]
+    fn commands_are_those_of_the_list() {
+        assert_eq!(commands(HELP), ["daemon", "submit"]);
+        assert!(commands("Usage: x\n").is_empty());
+    }
+
+    #[test]
+    fn the_phrase_is_the_first_sentence() {
+        assert_eq!(about(HELP), "the manager of a cluster: the daemon");
+    }
+}
