@@ -269,4 +269,22 @@ pub enum ToClient {
     },
     /// The node has left, and its machine obeys the order.
     NodeLeft,
+    /// The request was refused, for a reason that programs tell from others. The connection ends.
+    Refused {
+        /// The kind of the refusal.
+        kind: Refusal,
+        /// The reason, for people.
+        reason: Reason,
+    },
+}
+
+/// The kind of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The client may not do this.
+    Denied,
+    /// There is no job, node or dataset of that name.
+    NotFound,
+    /// The time that the client has set is over.
+    TimedOut,
 }

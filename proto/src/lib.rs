@@ -23,7 +23,7 @@ mod node;
 mod text;
 mod voucher;
 
-pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, ToClient};
+pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal, ToClient};
 pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};

@@ -12,7 +12,7 @@ pub use submit::{Job, Outcome, Update};
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
-    Reason, ToClient, printable,
+    Reason, Refusal, ToClient, printable,
 };
 use std::io;
 use std::path::PathBuf;
@@ -65,6 +65,14 @@ pub enum ClientError {
     /// The manager refused, or the job failed.
     #[error("{0}")]
     Failed(Reason),
+    /// The manager refused, for a reason that programs tell from others.
+    #[error("{reason}")]
+    Refused {
+        /// The kind of the refusal.
+        kind: Refusal,
+        /// The reason.
+        reason: Reason,
+    },
     /// An input file cannot be read.
     #[error("input {}: {source}", path.display())]
     Input {
@@ -86,6 +94,13 @@ pub enum ClientError {
     Random(#[from] getrandom::Error),
 }
 
+impl ClientError {
+    /// Returns the error of a refusal.
+    fn refused(kind: Refusal, reason: &str) -> Self {
+        Self::Refused { kind, reason: printable(reason) }
+    }
+}
+
 /// A client that the manager has accepted.
 #[derive(Debug)]
 pub struct Client {
@@ -103,6 +118,7 @@ impl Client {
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -166,6 +182,7 @@ impl Client {
         self.connection.sending.send(question)?;
         match self.connection.receiving.receive(Some(timeout))? {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             answer => Ok(answer),
         }
     }

@@ -254,6 +254,7 @@ fn receive_results(
                 order(Order::Begin(job));
             }
             ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => return Err(ClientError::refused(kind, &reason)),
             _ if begun.is_none() => return Err(ClientError::Unexpected),
             ToClient::Progress { node, phase, done, total } => {
                 watch(Update::Node { node, phase: &printable(&phase), done, total });

@@ -3,7 +3,7 @@
 use super::jobs::Submission;
 use super::{ConnId, Core, Spec, Wanted};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, ToClient, ToNode, printable};
+use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -107,10 +107,19 @@ impl Core {
 
     /// Refuses a client's request, or reports its failure, and ends the connection.
     pub(super) fn fail_client(&mut self, conn: ConnId, reason: Reason) {
+        self.end_client(conn, &reason.clone(), ToClient::Failed { reason });
+    }
+
+    /// Refuses a client's request for a reason that programs tell from others, and ends the connection.
+    pub(super) fn refuse_client(&mut self, conn: ConnId, kind: Refusal, reason: Reason) {
+        self.end_client(conn, &reason.clone(), ToClient::Refused { kind, reason });
+    }
+
+    fn end_client(&mut self, conn: ConnId, reason: &str, answer: ToClient) {
         let peer = self.peer(conn);
         self.log(format!("{peer}: {reason}"));
         self.client_forgotten(conn, "its client broke the protocol");
-        self.tell_client(conn, ToClient::Failed { reason });
+        self.tell_client(conn, answer);
         self.close(conn);
     }
 
@@ -178,7 +187,8 @@ impl Core {
     pub(super) fn expire_clients(&mut self) {
         let (here, now) = (self.members.0.len(), self.now);
         for (conn, waiting) in self.clients.take(|waiting| waiting.deadline() <= now) {
-            self.fail_client(conn, format!("{here} of {} nodes joined in time", waiting.count));
+            let reason = format!("{here} of {} nodes joined in time", waiting.count);
+            self.refuse_client(conn, Refusal::TimedOut, reason);
         }
         if self.leaving.as_ref().is_some_and(|leaving| leaving.since + self.config.leave <= self.now)
             && let Some(leaving) = self.leaving.take()

@@ -39,7 +39,7 @@ const fn file(source: Source, place: &'static str) -> File {
 pub(super) const PACKAGES: [Package; 3] = [
     Package {
         name: "ferrolite",
-        programs: &["ferrolite-manager"],
+        programs: &["ferrolite"],
         files: &[
             file(
                 Source::Package("ferrolite-manager.service"),
@@ -54,8 +54,8 @@ pub(super) const PACKAGES: [Package; 3] = [
         ],
         library: None,
         links: &[
-            ("usr/bin/ferrolite", "ferrolite-manager"),
-            ("usr/share/man/man1/ferrolite.1.gz", "ferrolite-manager.1.gz"),
+            ("usr/bin/ferrolite-manager", "ferrolite"),
+            ("usr/share/man/man1/ferrolite-manager.1.gz", "ferrolite.1.gz"),
         ],
     },
     Package {

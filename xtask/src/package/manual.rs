@@ -16,14 +16,19 @@ pub(super) fn tool() -> Result<()> {
     setup::debian_tool("help2man", "help2man")
 }
 
-/// Returns the page of a program, and those of its commands, as in `ferrolite-manager-submit`.
+/// Returns the page of a program, and those of its commands, as in `ferrolite-job-submit`.
 pub(super) fn pages(program: &Path) -> Result<Vec<Page>> {
     let name = program.file_name().context("a program has a name")?.to_string_lossy().into_owned();
-    let help = tool::output(Command::new(program).arg("--help"))?;
-    let commands = commands(&String::from_utf8_lossy(&help));
-    let mut pages = vec![page(program, &name, None)?];
-    for command in commands {
-        pages.push(page(program, &format!("{name}-{command}"), Some(&command))?);
+    let (mut pages, mut open) = (Vec::new(), vec![Vec::new()]);
+    while let Some(words) = open.pop() {
+        let help = tool::output(Command::new(program).args(&words).arg("--help"))?;
+        let help = String::from_utf8_lossy(&help);
+        open.extend(commands(&help).into_iter().map(|command| [words.clone(), vec![command]].concat()));
+        let page_name = [vec![name.clone()], words.clone()].concat().join("-");
+        // The link of the former name of the program has this page.
+        if page_name != "ferrolite-manager" {
+            pages.push(page(program, page_name, &words, &help)?);
+        }
     }
     Ok(pages)
 }
@@ -36,18 +41,16 @@ fn commands(help: &str) -> Vec<String> {
     names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").map(String::from).collect()
 }
 
-/// Returns the page of a program, or of one of its commands.
-fn page(program: &Path, name: &str, command: Option<&str>) -> Result<Page> {
-    let help = tool::output(Command::new(program).args(command).arg("--help"))?;
-    let about = about(&String::from_utf8_lossy(&help));
-    // help2man runs one program with one option; a command is a part of the option.
-    let help_option = command.map_or_else(|| "--help".to_owned(), |command| format!("{command} --help"));
+/// Returns the page of a program or of one of its commands, which has this help text.
+fn page(program: &Path, name: String, words: &[String], help: &str) -> Result<Page> {
+    // help2man runs one program with one option; the words of a command are a part of the option.
+    let help_option = [words, &["--help".to_owned()]].concat().join(" ");
     let mut help2man = Command::new("help2man");
     help2man.args(["--no-info", "--section=1", "--source=Ferrolite", "--manual=Ferrolite"]);
     help2man.arg(format!("--version-string={}", env!("CARGO_PKG_VERSION")));
-    help2man.arg(format!("--help-option={help_option}")).arg(format!("--name={about}")).arg(program);
+    help2man.arg(format!("--help-option={help_option}")).arg(format!("--name={}", about(help))).arg(program);
     let text = tool::output(&mut help2man).with_context(|| format!("no manual page of {name}"))?;
-    Ok(Page { name: name.to_owned(), text })
+    Ok(Page { name, text })
 }
 
 /// Returns the first sentence of a help text, as a phrase without its full stop.

@@ -19,7 +19,7 @@ impl Programs {
         let optimised: &[&str] = if profile == Profile::Release { &["--release"] } else { &[] };
         let mut build = cargo::host("build");
         build.args(optimised).args(["--workspace", "--features", cargo::LIBIBVERBS]);
-        build.args(["--bin", "ferrolite-manager", "--bin", "lite-node", "--bin", "cx3", "--lib"]);
+        build.args(["--bin", "ferrolite", "--bin", "lite-node", "--bin", "cx3", "--lib"]);
         tool::run_visible(&mut build).context("the programs do not build")?;
         if profile == Profile::Release {
             let mut library = cargo::host("rustc");

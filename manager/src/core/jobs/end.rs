@@ -4,7 +4,7 @@ use super::super::records::KeptReport;
 use super::super::{Action, ConnId, Core};
 use super::{Job, Phase};
 use platform::Instant;
-use proto::{JobId, JobReport, NodeId, Reason, ToClient, ToNode, printable};
+use proto::{JobId, JobReport, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -131,14 +131,13 @@ impl Core {
             }
             return;
         }
-        let reason = match self.jobs.ending.get(&id) {
+        match self.jobs.ending.get(&id) {
             Some(ending) => {
                 let nodes = self.members.labels(ending.nodes.iter().copied());
-                format!("job {} has ended, but not yet on {nodes}", id.0)
+                self.fail_client(conn, format!("job {} has ended, but not yet on {nodes}", id.0));
             }
-            None => format!("there is no job {}", id.0),
-        };
-        self.fail_client(conn, reason);
+            None => self.refuse_client(conn, Refusal::NotFound, format!("there is no job {}", id.0)),
+        }
     }
 
     /// Cancels the submissions of a client that cannot be told.

@@ -19,6 +19,7 @@ const FILES: [&[&str]; 3] = [
         "usr/lib/systemd/system/ferrolite-pxe.service",
         "usr/lib/sysusers.d/ferrolite.conf",
         "usr/share/man/man1/ferrolite-manager.1.gz",
+        "usr/share/man/man1/ferrolite-job-submit.1.gz",
     ],
     &[
         "usr/bin/lite-node",

@@ -54,7 +54,7 @@ pub(super) fn check(system: &System, log: &Path) -> Result<()> {
     machine.same_members(&before, "an upgrade of the manager")?;
     ensure!(machine.run(&format!("sha256sum {KEY}"))? == key, "the upgrade changes the cluster key");
     machine.install("later", &NAMES)?;
-    machine.run(&format!("ferrolite nodes {CLIENT} --wait 1 --timeout 60"))?;
+    machine.run(&format!("ferrolite node ls {CLIENT} --wait 1 --timeout 60"))?;
     machine.counts_words()?;
     machine.purged()
 }
@@ -115,7 +115,7 @@ impl Machine {
     fn node_joins(&mut self) -> Result<()> {
         self.run(&format!(
             "mkdir -p /etc/ferrolite
-            ferrolite-manager key --role node --key-file {KEY} --output /etc/ferrolite/node.key
+            ferrolite key make --role node --key-file {KEY} --output /etc/ferrolite/node.key
             echo 'OPTIONS=\"--manager 127.0.0.1:18500 --name n1 --keep-id --memory 64M\"' >/etc/default/ferrolite-node
             systemctl start ferrolite-node || {{ journalctl -u ferrolite-node >&2; exit 1; }}"
         ))?;
@@ -163,7 +163,7 @@ impl Machine {
 
     fn counts_words(&mut self) -> Result<()> {
         let counted = self.run(&format!(
-            "cd /root && rm -f out && echo b a b >in && ferrolite submit {CLIENT} --app wordcount --input in \
+            "cd /root && rm -f out && echo b a b >in && ferrolite job submit {CLIENT} --app wordcount --input in \
              --output out >&2 && cat out"
         ))?;
         ensure!(counted == "b\t2\na\t1\n", "the words are {counted}");
@@ -172,7 +172,7 @@ impl Machine {
 
     /// Returns the members: name, id, incarnation, boot id and state.
     fn nodes(&mut self) -> Result<Value> {
-        let list = self.run(&format!("ferrolite nodes {CLIENT} --json /root/nodes >&2 && cat /root/nodes"))?;
+        let list = self.run(&format!("ferrolite node ls {CLIENT} --json /root/nodes >&2 && cat /root/nodes"))?;
         let mut nodes = serde_json::from_str::<Value>(&list)?["nodes"].take();
         for node in nodes.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             node.retain(|key, _| ["node", "name", "incarnation", "boot_id", "state"].contains(&key.as_str()));
