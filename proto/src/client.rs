@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Reads the manager's state. The answers are [`ToClient::Backup`], or `Failed`.
+    Backup,
 }
 
 /// The progress of a job.
@@ -275,6 +277,14 @@ pub enum ToClient {
         kind: Refusal,
         /// The reason, for people.
         reason: Reason,
+    },
+    /// A part of the manager's state.
+    Backup {
+        /// The bytes that follow those of the message before.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if more bytes follow.
+        more: bool,
     },
 }
 

@@ -172,7 +172,8 @@ impl Machine {
 
     /// Returns the members: name, id, incarnation, boot id and state.
     fn nodes(&mut self) -> Result<Value> {
-        let list = self.run(&format!("ferrolite node ls {CLIENT} --json /root/nodes >&2 && cat /root/nodes"))?;
+        let list =
+            self.run(&format!("ferrolite node ls {CLIENT} --json /root/nodes >&2 && cat /root/nodes"))?;
         let mut nodes = serde_json::from_str::<Value>(&list)?["nodes"].take();
         for node in nodes.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             node.retain(|key, _| ["node", "name", "incarnation", "boot_id", "state"].contains(&key.as_str()));

@@ -239,6 +239,7 @@ impl World {
                 }
                 self.unsaved.push_back(record);
             }
+            Action::Backup { .. } => {}
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
     }
