@@ -87,7 +87,7 @@ impl Saved {
             (_, NEXT_JOB) => self.next_job = decode(value)?,
             (_, EPOCH) => self.epoch = decode(value)?,
             (_, CLOCK) => self.clock = decode(value)?,
-            (_, VOUCHING) => self.secret = decode(value)?,
+            (_, VOUCHING) => self.secret = Some(decode(value)?),
             ("node", _) => self.nodes.push((rest.into(), decode(value)?)),
             ("member", _) => self.members.push(decode(value)?),
             ("departure", _) => self.departures.push((decode(value)?, Incarnation(rest.parse().ok()?))),

@@ -45,11 +45,16 @@ fn resume(daemon: &Daemon, welcome: &Welcome) -> ToNode {
     }
 }
 
+#[track_caller]
+fn assert_resumes(daemon: &Daemon, welcome: &Welcome) {
+    let answer = resume(daemon, welcome);
+    assert!(matches!(answer, ToNode::Resumed(_)), "{answer:?}");
+}
+
 #[test]
 fn members_resume_with_a_restored_manager() {
     let directory = Directory::new("backup");
     let (state, file) = (directory.join("state"), directory.join("backup"));
-    // The manager has been restarted many times when the backup is restored: nodes know its later processes.
     let mut daemon = Daemon::start(&directory, &[]);
     let (_first, welcome) = join_as(&daemon, "a");
     back_up(&daemon, &file);
@@ -72,7 +77,7 @@ fn members_resume_with_a_restored_manager() {
 
     let daemon = Daemon::start(&directory, &[]);
     assert_eq!(fs::read(&daemon.key_file).unwrap(), key);
-    assert!(matches!(resume(&daemon, &welcome), ToNode::Resumed(_)));
+    assert_resumes(&daemon, &welcome);
     // The manager does not know the node that joined after the backup, and gives its incarnation to nobody.
     assert!(matches!(resume(&daemon, &after), ToNode::Refused { .. }));
     let (_new, new) = join_as(&daemon, "c");
@@ -95,7 +100,7 @@ fn a_stopped_manager_is_backed_up_from_its_directory() {
     let elsewhere = Directory::new("backup-elsewhere");
     assert!(cluster("restore", &file, &elsewhere.join("state"), &[]).status.success());
     let daemon = Daemon::start(&elsewhere, &[]);
-    assert!(matches!(resume(&daemon, &welcome), ToNode::Resumed(_)));
+    assert_resumes(&daemon, &welcome);
 
     // Another cluster's key is not replaced unless that is said, and a damaged file restores nothing.
     let third = Directory::new("backup-damaged");
