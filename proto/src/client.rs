@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
+    Support,
     /// Reads the manager's state. The answers are [`ToClient::Backup`], or `Failed`.
     Backup,
 }
@@ -278,12 +280,20 @@ pub enum ToClient {
         /// The reason, for people.
         reason: Reason,
     },
-    /// A part of the manager's state.
-    Backup {
-        /// The bytes that follow those of the message before.
+    /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
+    Support {
+        /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// True if more bytes follow.
+        /// True if others follow.
+        more: bool,
+    },
+    /// The next bytes of the manager's state.
+    Backup {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
         more: bool,
     },
 }

@@ -1,13 +1,15 @@
 //! `ferrolite cluster`: orders to the cluster as a whole, backups, and their restoration.
 
-use super::args::{KeyArgs, ManagerArgs, default_state};
-use anyhow::{Context, Result, ensure};
+use super::args::{KeyArgs, ManagerArgs, default_state, write_whole};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
 use manager::backup::Backup;
 use manager::client::Output;
 use manager::key;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -19,6 +21,9 @@ pub(super) enum Verb {
     /// Replaces the state of a manager that does not run by that of a backup. Nodes of a running cluster
     /// resume with the restored manager. Refuses a backup of a newer manager.
     Restore(RestoreArgs),
+    /// Writes everything that helps to find a fault to a file: versions, configuration, and the counters,
+    /// boot charts, cards and logs of all nodes. It holds no key.
+    Support(SupportArgs),
 }
 
 impl Verb {
@@ -27,6 +32,7 @@ impl Verb {
             Self::Shutdown(args) => Ok(args.manager.connect()?.shutdown()?),
             Self::Backup(args) => backup(&args),
             Self::Restore(args) => restore(&args),
+            Self::Support(args) => support(&args),
         }
     }
 }
@@ -81,7 +87,7 @@ fn backup(args: &BackupArgs) -> Result<()> {
 
 fn restore(args: &RestoreArgs) -> Result<()> {
     let bytes = fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
-    let backup = Backup::from_bytes(&bytes).with_context(|| args.file.display().to_string())?;
+    let backup = Backup::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", args.file.display()))?;
     let state = args.state.clone().map_or_else(default_state, Ok)?;
     let key_file = args.key.path(Some(&state))?;
     let former = if key_file.exists() { whole_key(&key_file)? } else { None };
@@ -108,4 +114,26 @@ fn restore(args: &RestoreArgs) -> Result<()> {
 fn whole_key(file: &Path) -> Result<Option<String>> {
     let is_whole = key::load(file)?.roles().is_ok();
     Ok(if is_whole { Some(fs::read_to_string(file)?) } else { None })
+}
+pub(super) struct SupportArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The file, which becomes one JSON object.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+fn support(args: &SupportArgs) -> Result<()> {
+    let manager: Value = serde_json::from_slice(&args.manager.connect()?.support()?)?;
+    let count = |list: &str| manager[list].as_array().map_or(0, Vec::len);
+    let (nodes, jobs) = (count("nodes"), count("jobs"));
+    let taken = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let report = json!({
+        "client": { "version": env!("CARGO_PKG_VERSION"), "protocol": proto::PROTOCOL_VERSION, "taken": taken },
+        "manager": manager,
+    });
+    let text = serde_json::to_vec_pretty(&report)?;
+    write_whole(&args.file, &text)?;
+    println!("{nodes} nodes and {jobs} jobs, {} bytes in {}", text.len(), args.file.display());
+    Ok(())
 }

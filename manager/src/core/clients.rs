@@ -91,6 +91,7 @@ impl Core {
                 self.log(format!("{} makes a backup", self.peer(conn)));
                 self.actions.push(Action::Backup { conn });
             }
+            FromClient::Support => self.tell_support(conn),
             FromClient::ImagePiece { bytes } => self.image_piece(conn, bytes),
         }
     }

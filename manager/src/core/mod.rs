@@ -10,12 +10,16 @@ mod datasets;
 mod entries;
 mod identity;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;
 mod rate;
 mod records;
 mod resume;
+mod telemetry;
+mod timeline;
+mod view;
 mod vouchers;
 mod wire;
 
@@ -25,6 +29,9 @@ pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
+pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
+pub use timeline::{PartLine, PartPhase, Timeline};
+pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
@@ -41,6 +48,9 @@ use proto::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::Told;
+use timeline::Timelines;
+use view::Events;
 use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
@@ -213,6 +223,9 @@ pub struct Core {
     datasets: Datasets,
     clients: Clients,
     orders: Orders,
+    told: Told,
+    timelines: Timelines,
+    events: Events,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -241,6 +254,9 @@ impl Core {
             datasets: Datasets::default(),
             clients: Clients::default(),
             orders: Orders::default(),
+            told: Told::default(),
+            timelines: Timelines::default(),
+            events: Events::default(),
             leaving: None,
             actions: Vec::new(),
         };
@@ -299,6 +315,7 @@ impl Core {
             self.forgive(late);
         }
         self.expire();
+        self.observe_jobs();
     }
 
     /// Moves all deadlines by `late`, the time for which the manager was deaf.
@@ -432,6 +449,7 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
+        self.events.add(self.now, &line);
         self.actions.push(Action::Log(line));
     }
 

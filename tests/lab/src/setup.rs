@@ -55,15 +55,18 @@ pub fn binutils() -> Result<()> {
     ui::step("installing binutils", || apt::install(&["binutils"]))
 }
 
-/// Ensures that a program exists that a Debian package of this name contains.
-pub fn debian_tool(program: &str, package: &str) -> Result<()> {
-    if tool::exists(program) {
+/// Ensures that programs exist, each given with the Debian package that has it.
+pub fn programs(wanted: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(program, _)| !tool::exists(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
         return Ok(());
     }
+    let packages = missing.join(" ");
     if !apt::can_install() {
-        bail!("{program} is missing; install it with: sudo apt-get install {package}");
+        bail!("programs are missing; install them with: sudo apt-get install {packages}");
     }
-    ui::step(&format!("installing {package}"), || apt::install(&[package]))
+    ui::step(&format!("installing {packages}"), || apt::install(&missing))
 }
 
 /// Returns true if valgrind exists, after an attempt to install it.

@@ -13,7 +13,7 @@ pub(super) struct Page {
 
 /// Ensures that help2man exists.
 pub(super) fn tool() -> Result<()> {
-    setup::debian_tool("help2man", "help2man")
+    setup::programs(&[("help2man", "help2man")])
 }
 
 /// Returns the page of a program, and those of its commands, as in `ferrolite-job-submit`.

@@ -226,7 +226,7 @@ fn write(database: &Database, records: &[Record]) -> Result<(), redb::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::NodeId;
+    use proto::{NodeId, VouchingSecret};
 
     #[test]
     fn remembers_over_a_restart() {
@@ -238,6 +238,7 @@ mod tests {
             Record::Node("b".into(), NodeId(2)),
             Record::NextIncarnation(5000),
             Record::Forget("a".into()),
+            Record::Secret(VouchingSecret::from_bytes([7; 32])),
             Record::Node("c".into(), NodeId(1)),
         ];
         store.keep(&records).unwrap();
@@ -248,9 +249,10 @@ mod tests {
         // The job numbers of the first manager were reserved and may have been used.
         let next_job = 1 + Saved::RESERVED;
         let (epoch, clock) = (1, u64::try_from(Saved::CLOCK.as_nanos()).unwrap());
+        let secret = Some(VouchingSecret::from_bytes([7; 32]));
         assert_eq!(
             saved,
-            Saved { nodes, next_incarnation: 5000, next_job, epoch, clock, ..Saved::default() }
+            Saved { nodes, next_incarnation: 5000, next_job, epoch, clock, secret, ..Saved::default() }
         );
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -50,7 +50,7 @@ fn made(out: &Path, options: &[&str], log: &Path) -> Result<Vec<PathBuf>> {
 
 /// Checks the packages that ship with Debian's own checker.
 fn lintian(log: &Path) -> Result<Outcome> {
-    setup::debian_tool("lintian", "lintian")?;
+    setup::programs(&[("lintian", "lintian")])?;
     let dir = tempfile::tempdir()?;
     let files = made(dir.path(), &[], log)?;
     let mut lintian = std::process::Command::new("lintian");

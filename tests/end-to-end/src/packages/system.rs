@@ -52,8 +52,8 @@ fn suite() -> Result<String> {
 }
 
 fn make(dir: &Path, suite: &str, disk: &Path) -> Result<()> {
-    setup::debian_tool("mmdebstrap", "mmdebstrap")?;
-    setup::debian_tool("mkfs.ext4", "e2fsprogs")?;
+    setup::programs(&[("mmdebstrap", "mmdebstrap")])?;
+    setup::programs(&[("mkfs.ext4", "e2fsprogs")])?;
     let work = tempfile::Builder::new().prefix("build-").tempdir_in(dir)?;
     let (script, new) = (work.path().join("make-disk"), work.path().join("disk"));
     fs::write(&script, MAKE_DISK)?;

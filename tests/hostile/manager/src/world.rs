@@ -475,7 +475,9 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
-            | ToClient::NodeLeft => {}
+            | ToClient::NodeLeft
+            | ToClient::Support { .. }
+            | ToClient::Backup { .. } => {}
         }
     }
 }
