@@ -1,6 +1,7 @@
 //! The file that holds the cluster key, and random bytes from the operating system.
 
 use proto::channel::{ClusterKey, Role, WrongRole};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -60,13 +61,21 @@ pub fn random() -> Result<[u8; 32], getrandom::Error> {
 pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
     let failed = |source| KeyError::Read { path: path.into(), source };
     let file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
+    let is_open = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
+    if is_open && !is_credential(path, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref()) {
         return Err(KeyError::Open { path: path.into() });
     }
     // The vector has its full capacity from the start: one that grows leaves copies of the key in memory.
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
     file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
     ClusterKey::from_hex(&text).map_err(|_| KeyError::Content { path: path.into() })
+}
+
+/// Returns true if a file is a credential of this service. Nobody else can enter the directory, in which
+/// systemd may give a file to the service by an access control list, whose mask looks like rights of a group
+/// (systemd.exec(5), Credentials).
+fn is_credential(path: &Path, directory: Option<&OsStr>) -> bool {
+    directory.is_some_and(|directory| !directory.is_empty() && path.parent() == Some(Path::new(directory)))
 }
 
 /// Reads a key file. If there is none, makes one with a new key. Returns true if it has made one.
@@ -104,4 +113,20 @@ fn write_new(path: &Path, key: &ClusterKey) -> io::Result<()> {
     })();
     let _ = fs::remove_file(&temporary);
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_the_directory_itself_are_credentials() {
+        let is =
+            |path: &str, directory: Option<&str>| is_credential(Path::new(path), directory.map(OsStr::new));
+        assert!(is("/run/credentials/n.service/node.key", Some("/run/credentials/n.service")));
+        assert!(!is("/run/credentials/n.service/../node.key", Some("/run/credentials/n.service")));
+        assert!(!is("/etc/node.key", Some("/run/credentials/n.service")));
+        assert!(!is("node.key", Some("")));
+        assert!(!is("/etc/node.key", None));
+    }
 }

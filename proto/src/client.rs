@@ -110,6 +110,8 @@ pub enum FromClient {
     },
     /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
     Support,
+    /// Reads the manager's state. The answers are [`ToClient::Backup`], or `Failed`.
+    Backup,
 }
 
 /// The progress of a job.
@@ -280,6 +282,14 @@ pub enum ToClient {
     },
     /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
     Support {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
+        more: bool,
+    },
+    /// The next bytes of the manager's state.
+    Backup {
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,

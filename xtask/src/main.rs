@@ -13,6 +13,7 @@ mod language;
 mod linux_peer;
 mod new_app;
 mod output;
+mod package;
 mod perftest;
 mod release;
 mod run;
@@ -67,6 +68,8 @@ enum Command {
     Effort,
     /// Makes the files of a release: images, manager, library, licences, checksums
     Release(release::Options),
+    /// Makes Debian packages of the manager, the Linux node and the emulated card
+    Package(package::Options),
     /// Runs simulated clusters under random work and faults, and checks their behaviour against models
     Sim(sim::Options),
     /// Prints the timeline of a small simulated cluster: every operation, message and connection
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::bench(&options),
         Command::Lint(options) => language::lint(&options),
         Command::Effort => effort::effort(),
+        Command::Package(options) => package::package(&options),
         Command::Release(options) => release::release(&options),
         Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),

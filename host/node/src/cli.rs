@@ -126,6 +126,9 @@ impl Cli {
         };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let node = Arc::new(Node::join(clock, nic, options)?);
+        // A unit of systemd may wait until the node has joined.
+        sd_notify::notify(&[sd_notify::NotifyState::Ready])
+            .context("systemd cannot be told that the node has joined")?;
         let stopped = Arc::new(AtomicBool::new(false));
         let watcher = {
             let (node, stopped) = (Arc::downgrade(&node), stopped.clone());

@@ -46,6 +46,11 @@ pub(super) struct ManagerArgs {
 }
 
 impl ManagerArgs {
+    /// Returns the path of the key file, by default in `state`.
+    pub(super) fn key_path(&self, state: Option<&Path>) -> Result<PathBuf> {
+        self.key.path(state)
+    }
+
     /// Connects to the manager.
     pub(super) fn connect(&self) -> Result<Client> {
         let key = key::load(&self.key.path(None)?)?;

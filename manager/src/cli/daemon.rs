@@ -111,6 +111,7 @@ fn daemon(args: RunArgs) -> Result<()> {
             write_whole(file, format!("{http}\n").as_bytes())?;
         }
         eprintln!("listening on {address}");
+        signals::tell_systemd_ready()?;
         if let Some(http) = daemon.http_addr() {
             eprintln!("dashboard on http://{http}/");
         }

@@ -47,6 +47,7 @@ fn serve(args: ServeArgs) -> Result<()> {
         let stop = signals::stopped()?;
         let service = Service::bind(pxe::Options { cluster, interface, address, key }).await?;
         eprintln!("boots nodes by PXE on {address}");
+        signals::tell_systemd_ready()?;
         service.serve(stop).await;
         Ok(())
     })

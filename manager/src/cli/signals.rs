@@ -1,5 +1,6 @@
-//! Handles SIGINT, SIGTERM and SIGHUP.
+//! Handles SIGINT, SIGTERM and SIGHUP, and tells systemd of the start.
 
+use anyhow::Context;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,12 @@ pub(super) fn stopped() -> io::Result<impl Future<Output = ()>> {
             () = hung_up => {}
         }
     })
+}
+
+/// Tells systemd that this service is ready. Does nothing unless a unit of systemd waits for that.
+pub(super) fn tell_systemd_ready() -> anyhow::Result<()> {
+    sd_notify::notify(&[sd_notify::NotifyState::Ready])
+        .context("systemd cannot be told that the service is ready")
 }
 
 /// Returns whether this process ignores SIGHUP, by the hexadecimal mask in `/proc/self/status`; false if that

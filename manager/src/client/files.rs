@@ -5,6 +5,7 @@ use super::ClientError;
 use proto::InputFile;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Open input files, with their lengths when they were opened.
@@ -91,6 +92,15 @@ pub struct Output {
 impl Output {
     /// Creates the file under its temporary name.
     pub fn create(path: &Path) -> Result<Self, ClientError> {
+        Self::create_with(path, OpenOptions::new().mode(0o666))
+    }
+
+    /// Does the same as [`create`](Self::create), but only the owner has access to the file.
+    pub fn create_private(path: &Path) -> Result<Self, ClientError> {
+        Self::create_with(path, OpenOptions::new().mode(0o600))
+    }
+
+    fn create_with(path: &Path, options: &mut OpenOptions) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Output { path: path.into(), source };
         // The target of a link is replaced, not the link, and a device is not replaced by a file.
         let path = &fs::canonicalize(path).unwrap_or_else(|_| path.into());
@@ -106,7 +116,7 @@ impl Output {
         hidden.push(name);
         hidden.push(format!(".{}.partial", std::process::id()));
         let temporary = path.with_file_name(hidden);
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(failed)?;
+        let file = options.write(true).create_new(true).open(&temporary).map_err(failed)?;
         let file = Some(BufWriter::with_capacity(1 << 20, file));
         Ok(Self { path: path.into(), temporary, file, written: 0 })
     }

@@ -9,6 +9,7 @@ pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
 pub use submit::{Job, Outcome, Update};
 
+use crate::backup::Backup;
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
@@ -175,6 +176,20 @@ impl Client {
         match self.ask(&FromClient::DropDataset { name: name.into() }, REPLY_TIMEOUT)? {
             ToClient::Dropped { name: dropped } if dropped == name => Ok(()),
             _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Reads the state of the manager.
+    pub fn backup(&mut self) -> Result<Backup, ClientError> {
+        let mut state = Vec::new();
+        let mut answer = self.ask(&FromClient::Backup, REPLY_TIMEOUT)?;
+        loop {
+            let ToClient::Backup { bytes, more } = answer else { return Err(ClientError::Unexpected) };
+            state.extend(bytes);
+            if !more {
+                return Backup::received(&state).map_err(|_| ClientError::Unexpected);
+            }
+            answer = self.connection.receiving.receive(Some(REPLY_TIMEOUT))?;
         }
     }
 

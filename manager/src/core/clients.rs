@@ -1,7 +1,7 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
 use super::jobs::Submission;
-use super::{ConnId, Core, Spec, Wanted};
+use super::{Action, ConnId, Core, Spec, Wanted};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
@@ -87,6 +87,10 @@ impl Core {
             FromClient::DropDataset { name } => self.drop_dataset(conn, name),
             FromClient::Power { node, action } => self.power(conn, &node, action),
             FromClient::Boot { node, image } => self.boot(conn, &node, image),
+            FromClient::Backup => {
+                self.log(format!("{} makes a backup", self.peer(conn)));
+                self.actions.push(Action::Backup { conn });
+            }
             FromClient::Support => self.tell_support(conn),
             FromClient::ImagePiece { bytes } => self.image_piece(conn, bytes),
         }

@@ -7,6 +7,7 @@ mod clients;
 mod commit;
 mod cut;
 mod datasets;
+mod entries;
 mod identity;
 mod jobs;
 pub mod json;
@@ -23,6 +24,7 @@ mod vouchers;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
+pub use entries::{Change, Entries};
 pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
@@ -174,6 +176,11 @@ pub enum Action {
     },
     /// Save this record and report [`Event::Saved`]. The core holds back the messages that tell of it.
     Save(Record),
+    /// Send the client of this connection the state that all records so far make ([`backup`](crate::backup)).
+    Backup {
+        /// The connection.
+        conn: ConnId,
+    },
     /// Log a line for the operator.
     Log(String),
 }

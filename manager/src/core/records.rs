@@ -60,6 +60,16 @@ impl Saved {
     /// The time of the manager's clock that is reserved at once.
     pub const CLOCK: Duration = Duration::from_secs(24 * 3600);
 
+    /// Returns the records with which the numbers and the time of this state continue after a gap.
+    pub(crate) fn beyond(&self, numbers: u64, time: Duration) -> [Record; 4] {
+        [
+            Record::NextIncarnation(self.next_incarnation.saturating_add(numbers)),
+            Record::NextJob(self.next_job.saturating_add(numbers)),
+            Record::Epoch(self.epoch.saturating_add(numbers)),
+            Record::Clock(self.clock.saturating_add(nanos(time))),
+        ]
+    }
+
     /// Returns the records that the store saves before a manager starts with this state.
     #[must_use]
     pub fn reservation(&self) -> [Record; 4] {

@@ -3,10 +3,12 @@
 use super::connection::Incoming;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, Pushed};
-use crate::core::{Action, ConnId, Core, Event, Message};
+use crate::backup;
+use crate::core::{Action, ConnId, Core, Entries, Event, Message};
 use crate::http::Publisher;
 use crate::log::Log;
 use platform::Instant;
+use proto::ToClient;
 use std::collections::HashMap;
 use tokio::sync::mpsc::Receiver;
 
@@ -72,6 +74,23 @@ impl Driver {
         match kept {
             Kept::Saved(records) => records.iter().for_each(|record| self.handle(Event::Saved { record })),
             Kept::Failed(reason) => self.handle(Event::SaveFailed { reason: &reason }),
+            Kept::State(conn, state) => self.tell_state(conn, state),
+        }
+    }
+
+    /// Sends a client the state. The client may be gone.
+    fn tell_state(&mut self, conn: ConnId, state: Result<Entries, String>) {
+        let messages = match state {
+            Ok(entries) => backup::messages(&entries),
+            Err(reason) => vec![ToClient::Failed { reason }],
+        };
+        for message in messages {
+            if let Some(Consequence { kind: Kind::Ends(reason), .. }) =
+                self.send(conn, Message::ToClient(message), None)
+            {
+                self.outboxes.remove(&conn);
+                return self.handle(Event::Closed { conn, reason });
+            }
         }
     }
 
@@ -110,6 +129,7 @@ impl Driver {
                     }
                 }
                 Action::Save(record) => self.keeper.save(record),
+                Action::Backup { conn } => self.keeper.read(conn),
                 Action::Log(line) => self.log.line(&line),
             }
         }

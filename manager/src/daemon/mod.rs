@@ -18,6 +18,7 @@ mod store;
 
 pub use keeper::{Keep, SaveError};
 pub use store::{File, Medium, Store, StoreError};
+pub(crate) use store::{read_directory, replace_directory};
 
 use crate::core::{Config, Core, Event, Saved};
 use crate::http::{self, KeyGate, Publisher};

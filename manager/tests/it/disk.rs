@@ -4,7 +4,7 @@ use crate::daemon::{Daemon, Directory, join_as, try_join};
 use crate::strangers::acknowledged;
 use crate::support::{self, Harness};
 use manager::client::{Client, Connection, Inputs, Job, Output};
-use manager::core::{Config, Event, Record, Saved};
+use manager::core::{Config, Entries, Event, Record, Saved};
 use manager::daemon::{Keep, Options, SaveError};
 use proto::channel::{ClusterKey, Role};
 use proto::{FromClient, Hello, Join, NodeId, ToClient, ToNode};
@@ -71,6 +71,10 @@ impl Keep for Hanging {
             self.go.recv().map_err(|_| "the disk is gone")?;
         }
         Ok(())
+    }
+
+    fn entries(&mut self) -> Result<Entries, SaveError> {
+        Err("this disk is never read".into())
     }
 }
 

@@ -9,6 +9,7 @@ mod cx3;
 mod dashboard;
 mod job;
 mod linux;
+mod packages;
 pub mod runner;
 
 pub use boot::GROUP as BOOT_MATRIX;
@@ -39,6 +40,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         misuse::cases(),
         ibverbs::cases(),
         node::cases(),
+        packages::cases(full),
         peer::cases(),
         perftest::cases(),
         priorities::cases(),

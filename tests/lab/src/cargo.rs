@@ -25,7 +25,7 @@ pub enum Profile {
 
 impl Profile {
     /// Returns the directory of the profile's programs.
-    fn dir(self) -> PathBuf {
+    pub fn dir(self) -> PathBuf {
         paths::target().join(match self {
             Self::Dev => "debug",
             Self::Release => "release",

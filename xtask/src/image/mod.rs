@@ -72,6 +72,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Returns the options of a file with all applications and nothing built in.
+    fn of(format: Format, out: &Path) -> Self {
+        Self { format, out: out.to_owned(), apps: None, cmdline: None, config: None, key: None, sign: None }
+    }
+
     /// Fails unless the options fit together.
     fn check(&self) -> Result<()> {
         let builds_in = self.cmdline.is_some() || self.config.is_some() || self.key.is_some();
@@ -115,6 +120,11 @@ pub(crate) fn image(options: &Options) -> Result<()> {
         Format::Uki => write(&path, &boot.uki()?),
         Format::Pxe => boot.pxe(&path),
     }
+}
+
+/// Writes the ELF file and the boot file with all applications into a directory.
+pub(crate) fn boot_files(out: &Path) -> Result<()> {
+    [Format::Elf, Format::Efi].into_iter().try_for_each(|format| image(&Options::of(format, out)))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

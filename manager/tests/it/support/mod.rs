@@ -109,6 +109,7 @@ impl Harness {
                     }
                     self.saved.push(record);
                 }
+                Action::Backup { .. } => {}
                 Action::Log(line) => {
                     assert!(!line.contains('\n'));
                     self.log.push(line);

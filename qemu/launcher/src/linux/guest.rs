@@ -104,6 +104,9 @@ pub struct GuestConfig {
     /// True if the machine has an Intel IOMMU, which the guest turns on. Its virtio devices are not
     /// behind it.
     pub iommu: bool,
+    /// A disk image (ext4) with an installed system, if any. Its systemd is the first process, once the network
+    /// is up; commands still run in the initramfs ([`in_system`]). Changes to the disk are lost with the guest.
+    pub system: Option<PathBuf>,
     /// Files to be put into the guest: the path there, and the file on the host, whose permissions are kept.
     /// A program may be linked to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and
     /// of the packages given to [`Image::build_with`].
@@ -126,6 +129,7 @@ impl Default for GuestConfig {
             reboots: false,
             management: false,
             iommu: false,
+            system: None,
             files: Vec::new(),
             console: None,
             boot_within: Duration::from_secs(90),
@@ -336,6 +340,13 @@ impl Guest {
 #[must_use]
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Returns a shell command that runs another one in the system of the guest's disk ([`GuestConfig::system`]).
+#[must_use]
+pub fn in_system(command: &str) -> String {
+    // The root directory of the first process is the disk.
+    format!("PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot /proc/1/root /bin/sh -c {}", quoted(command))
 }
 
 /// Waits until the machine connects to the command channel's socket.

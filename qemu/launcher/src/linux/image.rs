@@ -74,9 +74,14 @@ const PROVIDER_DIR: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
 /// The kernel modules, by the name of their list in the guest. rxe requests crc32 by name from the crypto
 /// layer, which no dependency records; newer kernels have it as a plain function.
-const MODULES: [(&str, &[Wanted]); 4] = [
+const MODULES: [(&str, &[Wanted]); 5] = [
     ("base", &[Wanted::Required("virtio_pci"), Wanted::Required("virtio_console")]),
     ("net", &[Wanted::Required("virtio_net")]),
+    // ext4 requests crc32c by name, as rxe requests crc32.
+    (
+        "disk",
+        &[Wanted::IfPresent("crc32c_generic"), Wanted::Required("virtio_blk"), Wanted::Required("ext4")],
+    ),
     (
         "rdma",
         &[

@@ -5,6 +5,9 @@
 # puts a SoftRoCE device rxe0 on it; fl.management=MAC names the card on QEMU's user-mode network mgmt0. fl.mlx4=1 loads
 # the drivers of a ConnectX-3 and configures it (see mlx4.sh).
 #
+# With fl.system=1 the first process becomes the systemd of the system on the disk; the commands' root directory remains
+# that of the initramfs.
+#
 # There are two command channels (see channel.rs), so that commands can run while another one takes long. A request is
 # one line `NUMBER SECONDS KIND COMMAND`, with \\ and \n in the command escaped. The reply is `done NUMBER STATUS
 # STDOUT-BYTES STDERR-BYTES`, followed by these bytes. STATUS is `late` if the command took too long. KIND is `-` for a
@@ -61,6 +64,7 @@ management=
 mtu=1500
 rxe=0
 mlx4=0
+system=0
 for word in $(cat /proc/cmdline); do
     case $word in
         fl.ip=*) address=${word#*=} ;;
@@ -69,6 +73,7 @@ for word in $(cat /proc/cmdline); do
         fl.mtu=*) mtu=${word#*=} ;;
         fl.rxe=*) rxe=${word#*=} ;;
         fl.mlx4=*) mlx4=${word#*=} ;;
+        fl.system=*) system=${word#*=} ;;
     esac
 done
 
@@ -184,4 +189,13 @@ exec 6</dev/vport0p3 || die "no input port"
 # The channels are opened for both directions; a write waits until the host has opened its end, a read ends when the
 # host has closed it.
 serve 2 &
-serve 1
+if [ "$system" != 1 ]; then
+    serve 1
+fi
+serve 1 &
+load disk
+mkdir /system
+mount -t ext4 /dev/vda /system || die "no system on the disk"
+cd /system
+mount --move . /
+exec chroot . /lib/systemd/systemd

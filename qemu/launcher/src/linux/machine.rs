@@ -81,6 +81,9 @@ pub(super) fn arguments(
         parts.cmdline.push_str(" intel_iommu=on");
         parts.devices(["-device", "intel-iommu"]);
     }
+    if let Some(disk) = &config.system {
+        parts.add_system(disk)?;
+    }
     for parameter in &config.module_parameters {
         write!(parts.cmdline, " {parameter}")?;
     }
@@ -152,6 +155,13 @@ impl Parts {
             "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off"
         );
         self.devices(["-netdev", "user,id=management,ipv6=off", "-device", &device]);
+        Ok(())
+    }
+
+    fn add_system(&mut self, disk: &Path) -> Result<()> {
+        self.cmdline.push_str(" fl.system=1");
+        let drive = format!("if=none,id=system,format=raw,snapshot=on,file={}", option(disk)?);
+        self.devices(["-drive", &drive, "-device", "virtio-blk-pci,drive=system,disable-legacy=on"]);
         Ok(())
     }
 
@@ -273,6 +283,7 @@ mod tests {
             card: Some(Card::numbered(3, "/c,3".into())),
             module_parameters: vec!["mlx4_core.debug_level=1".into()],
             reboots: true,
+            system: Some("/d,1".into()),
             ..GuestConfig::default()
         };
         let sockets = Sockets::new(Path::new("/s"));
@@ -282,7 +293,8 @@ mod tests {
             "-machine q35,memory-backend=memory ",
             "-object memory-backend-memfd,id=memory,size=256M,share=on ",
             r#""socket":{"path":"/c,3","type":"unix"}"#,
-            " fl.mlx4=1 fl.mlx4.ip=10.9.0.3/24 fl.mlx4.mtu=4200 mlx4_core.debug_level=1",
+            " fl.mlx4=1 fl.mlx4.ip=10.9.0.3/24 fl.mlx4.mtu=4200 fl.system=1 mlx4_core.debug_level=1",
+            "-drive if=none,id=system,format=raw,snapshot=on,file=/d,,1 ",
         ] {
             assert!(line.contains(part), "{part}\nnot in\n{line}");
         }

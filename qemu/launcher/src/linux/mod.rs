@@ -26,7 +26,7 @@ mod vmlinux;
 
 pub use channel::{Output, RunError, Status};
 pub use exchange::{Exchanged, Listens, exchange};
-pub use guest::{Card, Guest, GuestConfig, Network, Starting, quoted};
+pub use guest::{Card, Guest, GuestConfig, Network, Starting, in_system, quoted};
 pub use image::{Image, Release};
 pub use job::Job;
 pub use netboot::Netboot;

@@ -239,6 +239,7 @@ impl World {
                 }
                 self.unsaved.push_back(record);
             }
+            Action::Backup { .. } => {}
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
     }
@@ -475,7 +476,8 @@ impl World {
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
             | ToClient::NodeLeft
-            | ToClient::Support { .. } => {}
+            | ToClient::Support { .. }
+            | ToClient::Backup { .. } => {}
         }
     }
 }

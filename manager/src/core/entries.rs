@@ -1,0 +1,105 @@
+//! The state as entries: keys with values, which every store can keep. A new kind of record has one line in
+//! [`Record::changes`] and one in [`Saved::of`].
+
+use super::{Record, Saved};
+use proto::{Incarnation, NodeId, encode};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// All entries of a store. A key is the name of a table, a slash, and the key in that table, which is padded
+/// with zeros if it is a number.
+pub type Entries = BTreeMap<String, Vec<u8>>;
+
+/// A change of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: String,
+    /// The new value; `None` removes the entry.
+    pub value: Option<Vec<u8>>,
+}
+
+const NEXT_INCARNATION: &str = "counter/next-incarnation";
+const NEXT_JOB: &str = "counter/next-job";
+const EPOCH: &str = "counter/epoch";
+const CLOCK: &str = "counter/clock";
+const VOUCHING: &str = "secret/vouching";
+
+fn set(key: impl Into<String>, value: Vec<u8>) -> Vec<Change> {
+    vec![Change { key: key.into(), value: Some(value) }]
+}
+
+fn unset(key: String) -> Vec<Change> {
+    vec![Change { key, value: None }]
+}
+
+fn member(node: NodeId) -> String {
+    format!("member/{:05}", node.0)
+}
+
+fn departure(incarnation: Incarnation) -> String {
+    format!("departure/{:020}", incarnation.0)
+}
+
+impl Record {
+    /// Returns the changes that the record makes.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        match self {
+            Self::Node(name, node) => set(format!("node/{name}"), encode(node)),
+            Self::Forget(name) => unset(format!("node/{name}")),
+            Self::NextIncarnation(next) => set(NEXT_INCARNATION, encode(next)),
+            Self::NextJob(next) => set(NEXT_JOB, encode(next)),
+            Self::Epoch(epoch) => set(EPOCH, encode(epoch)),
+            Self::Clock(time) => set(CLOCK, encode(time)),
+            Self::Secret(secret) => set(VOUCHING, encode(secret)),
+            Self::Member(record) => set(member(record.node), encode(record)),
+            Self::Left(node, incarnation) => {
+                [unset(member(*node)), set(departure(*incarnation), encode(node))].concat()
+            }
+            Self::Settled(_, incarnation) => unset(departure(*incarnation)),
+            Self::Name(name) => set(format!("name/{}", name.name), encode(name)),
+            Self::Unname(name) => unset(format!("name/{name}")),
+            Self::Job(job) => set(format!("job/{:020}", job.job.0), encode(&**job)),
+            Self::JobGone(job) => unset(format!("job/{:020}", job.0)),
+            Self::Dataset(dataset) => set(format!("dataset/{}", dataset.name), encode(dataset)),
+            Self::DatasetGone(name) => unset(format!("dataset/{name}")),
+        }
+    }
+}
+
+impl Saved {
+    /// Returns the state of entries. Entries that this version cannot read are ignored: the nodes and jobs of
+    /// another version speak another version of the protocol as well.
+    #[must_use]
+    pub fn of(entries: &Entries) -> Self {
+        let mut saved = Self::default();
+        for (key, value) in entries {
+            saved.read(key, value);
+        }
+        saved
+    }
+
+    fn read(&mut self, key: &str, value: &[u8]) -> Option<()> {
+        let (table, rest) = key.split_once('/')?;
+        match (table, key) {
+            (_, NEXT_INCARNATION) => self.next_incarnation = decode(value)?,
+            (_, NEXT_JOB) => self.next_job = decode(value)?,
+            (_, EPOCH) => self.epoch = decode(value)?,
+            (_, CLOCK) => self.clock = decode(value)?,
+            (_, VOUCHING) => self.secret = Some(decode(value)?),
+            ("node", _) => self.nodes.push((rest.into(), decode(value)?)),
+            ("member", _) => self.members.push(decode(value)?),
+            ("departure", _) => self.departures.push((decode(value)?, Incarnation(rest.parse().ok()?))),
+            ("name", _) => self.names.push(decode(value)?),
+            ("job", _) => self.jobs.push(decode(value)?),
+            ("dataset", _) => self.datasets.push(decode(value)?),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    proto::decode(bytes).ok()
+}
