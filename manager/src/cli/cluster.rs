@@ -115,6 +115,8 @@ fn whole_key(file: &Path) -> Result<Option<String>> {
     let is_whole = key::load(file)?.roles().is_ok();
     Ok(if is_whole { Some(fs::read_to_string(file)?) } else { None })
 }
+
+#[derive(Debug, Args)]
 pub(super) struct SupportArgs {
     #[command(flatten)]
     manager: ManagerArgs,

@@ -38,9 +38,9 @@ fn resume(daemon: &Daemon, welcome: &Welcome) -> ToNode {
     };
     connection.sending.send(&Hello::Resume(wish)).unwrap();
     loop {
-        match connection.receiving.receive(Some(LIMIT)).unwrap() {
-            answer @ (ToNode::Resumed(_) | ToNode::Refused { .. }) => return answer,
-            _ => {}
+        let answer = connection.receiving.receive(Some(LIMIT)).unwrap();
+        if matches!(answer, ToNode::Resumed(_) | ToNode::Refused { .. }) {
+            return answer;
         }
     }
 }
