@@ -12,7 +12,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "LIST")]
     apps: Option<Apps>,
     /// Size without symbols, in bytes, beyond which a warning is printed
-    /// [default: 2500000 with word count alone, otherwise 4000000]
+    /// [default: 2600000 with word count alone, otherwise 4000000]
     #[arg(long, value_name = "BYTES")]
     budget: Option<u64>,
 }

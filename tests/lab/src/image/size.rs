@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The budget of the core image without symbols, in bytes: kernel, RNICs, LITE and word count.
-pub(super) const CORE_BUDGET: u64 = 2_500_000;
+pub(super) const CORE_BUDGET: u64 = 2_600_000;
 /// The budget of an image with all applications, without symbols, in bytes.
 pub const BUDGET: u64 = 4_000_000;
 
@@ -40,7 +40,7 @@ mod tests {
     fn more_than_the_budget_fails_and_the_budget_does_not() {
         assert!(check(CORE_BUDGET, CORE_BUDGET).is_ok() && excess(0, 0).is_none());
         let why = check(CORE_BUDGET + 1, CORE_BUDGET).unwrap_err().to_string();
-        assert!(why.contains("2500001 bytes"), "{why}");
+        assert!(why.contains("2600001 bytes"), "{why}");
         assert_eq!(excess(CORE_BUDGET + 1, CORE_BUDGET), Some(why));
     }
 }
