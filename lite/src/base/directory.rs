@@ -148,7 +148,7 @@ impl Local {
         }
     }
 
-    /// Gives a name of this node's `bearer` to another member, for an object there. There is no time limit, as
+    /// Passes a name of this node's `bearer` to another member, for an object there. There is no time limit, as
     /// for [`unbind_at_last`](Self::unbind_at_last).
     pub(crate) async fn give_name(&self, name: &str, bearer: Bearer, to: MemberId, named: &Named) {
         let Ok(mut pending) = self.control.bindings.unbind(name, bearer).await else { return };

@@ -3,6 +3,7 @@
 use super::Lite;
 use crate::base::names::{Bearer, Named};
 use crate::base::qos::MemoryCharge;
+use crate::region::Mover;
 use crate::region::request::{MapRequest, Request};
 use crate::{CompletionQueue, Error, Lmr, LocalMemory, Permissions, Placement};
 use core::time::Duration;
@@ -16,8 +17,8 @@ impl Lite {
     /// master can [grant](Lmr::grant) more rights and revoke them.
     ///
     /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves (unless it
-    /// [outlives](Lmr::outlive) that), or no node maps it and it is not published. If another of its nodes leaves, operations on that node's share fail
-    /// with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
+    /// [outlives](Lmr::outlive) that), or no node maps it and it is not published. If another of its nodes
+    /// leaves, operations on that node's share fail with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
     ///
     /// # Errors
     /// `NoMemory` if the nodes do not have `len` bytes free.
@@ -124,8 +125,8 @@ impl Lite {
 
     /// Moves all memory of regions off this node to the nodes with the most free memory, and makes other
     /// nodes the [owners](Lmr::owner) of the regions that this node owns. Regions whose master this node is
-    /// [outlive](Lmr::outlive) it. The node can [leave](Self::leave) without loss then. From the call on, and after success, no
-    /// region is accepted here; [`accept_regions`](Self::accept_regions) ends that.
+    /// [outlive](Lmr::outlive) it. The node can [leave](Self::leave) without loss then. From the call on,
+    /// and after success, no region is accepted here; [`accept_regions`](Self::accept_regions) ends that.
     ///
     /// Operations of all nodes go on: they wait for some 50 ms at a time while a part of their region moves.
     /// Locks, events, counters, barriers and mailboxes stay.
@@ -134,12 +135,12 @@ impl Lite {
     /// `NoMemory` if the other nodes do not have enough free memory. After an error some regions may have
     /// moved, and regions are accepted again.
     pub async fn vacate(&self) -> Result<(), Error> {
-        self.node.vacate(self.deadline()).await
+        Mover::of(&self.by.node).vacate(self.deadline()).await
     }
 
     /// Accepts regions again after [`vacate`](Self::vacate).
     pub fn accept_regions(&self) {
-        self.node.accept_regions();
+        Mover::of(&self.by.node).accept_regions();
     }
 
     /// Returns the owner, number and key of the region that is published as `name`.

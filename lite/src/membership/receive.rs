@@ -1,6 +1,7 @@
 //! The control connection: one task that sends, and one that receives.
 
 use super::standing::Membership;
+use crate::region::Mover;
 use crate::transport::connect::vouching::Voucher;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -41,7 +42,7 @@ impl Membership {
         let node = self.clone();
         let task = async move {
             let deadline = node.platform.now() + LONGEST_VACATION;
-            let result = node.vacate(deadline).await.map_err(|error| alloc::format!("{error}"));
+            let result = Mover::of(&node).vacate(deadline).await.map_err(|error| alloc::format!("{error}"));
             node.control.post(&ToManager::Vacated { result });
         };
         self.platform.spawn("lite-vacate", Box::pin(task));
@@ -106,7 +107,7 @@ impl Membership {
                     self.on_resumed(&unsettled);
                 }
                 ToNode::Vacate { begin: true } => self.vacate_for_manager(),
-                ToNode::Vacate { begin: false } => self.accept_regions(),
+                ToNode::Vacate { begin: false } => Mover::of(self).accept_regions(),
                 ToNode::Refused { reason } => {
                     log::error!("lite: the manager has ended the membership: {reason}");
                     return self.fence();

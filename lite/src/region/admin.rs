@@ -121,8 +121,8 @@ impl Lmr {
     /// Moves the region's memory while it is in use. Needs `ADMIN`. The owner stays the same: see
     /// [`owner`](Self::owner).
     ///
-    /// A move to the same number of nodes in a row, or to the same stripes on as many nodes, copies the region
-    /// in parts. Operations of all nodes wait for some 50 ms at a time while a part is copied, and go on for
+    /// A move to the same number of nodes in a row, or to the same stripes on as many nodes, copies the
+    /// region in parts. Operations of all nodes wait for some 50 ms at a time while a part is copied, and go on for
     /// as long before the next one. Any other move copies the region as a whole, and operations wait that
     /// long. None fails or is lost, unless its deadline passes meanwhile.
     ///

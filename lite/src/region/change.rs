@@ -1,6 +1,7 @@
 //! Changes of a region in use, at its owner: rights, names, master, the request for a move.
 
 use super::owner::Changing;
+use super::relocate::Mover;
 use super::request::Plan;
 use super::rights::Grantee;
 use crate::base::member::MemberId;
@@ -183,7 +184,7 @@ impl RegionOwner {
         Ok(Response::Done)
     }
 
-    /// Moves a region to the memory of a plan, as [`relocate`](Self::relocate) does.
+    /// Moves a region to the memory of a plan, as [`Mover::relocate`] does.
     pub(crate) async fn move_region(
         self: &Arc<Self>,
         by: MemberId,
@@ -192,6 +193,6 @@ impl RegionOwner {
     ) -> Result<Response, Error> {
         let change = self.change(by, mapping).await?;
         let (layout, memory) = self.take_memory(plan).await?;
-        self.relocate(change, Arc::new(layout), memory, |_| true).await.map(|()| Response::Done)
+        Mover::of(self).relocate(change, Arc::new(layout), memory, |_| true).await.map(|()| Response::Done)
     }
 }

@@ -13,8 +13,9 @@
 
 use super::layout::Layout;
 use super::memory::Share;
-use super::owner::{Held, Region, RegionOwner, RegionState, RegionTable};
+use super::owner::{Held, Region, RegionState, RegionTable};
 use super::pages::{MOST_PIECES, PiecePages};
+use super::relocate::Mover;
 use super::request::{Estate, Holder, PAGE_HOLDERS, PAGE_PIECES, Request, Response};
 use crate::Error;
 use crate::base::member::MemberId;
@@ -87,13 +88,13 @@ impl RegionTable {
 }
 
 /// The side of the former owner.
-impl RegionOwner {
+impl Mover {
     /// Makes another member the owner of a region none of whose memory is here.
     ///
     /// # Errors
     /// After an error the region is as it was, unless the new owner has died, which ends it.
     pub(super) async fn hand_region(
-        self: &Arc<Self>,
+        &self,
         region: u64,
         to: MemberId,
         deadline: Instant,
@@ -177,7 +178,7 @@ impl RegionOwner {
 
     /// Asks a member to become the owner, until it answers or dies. Returns the region's new number.
     async fn ask_to_adopt(
-        self: &Arc<Self>,
+        &self,
         region: u64,
         to: MemberId,
         estate: Estate,
@@ -200,7 +201,7 @@ impl RegionOwner {
     }
 
     /// Ends a region whose tables or memory are lost.
-    fn end_region(self: &Arc<Self>, region: u64) {
+    fn end_region(&self, region: u64) {
         let marked = {
             let mut table = self.regions.table.lock();
             table.live(region).map(|r| r.state = RegionState::Freeing).is_some()
@@ -212,10 +213,10 @@ impl RegionOwner {
 }
 
 /// The side of the new owner.
-impl RegionOwner {
+impl Mover {
     /// Becomes the owner of a region of `former`.
     pub(crate) async fn adopt(
-        self: &Arc<Self>,
+        &self,
         former: MemberId,
         theirs: u64,
         estate: Estate,
@@ -265,7 +266,7 @@ impl RegionOwner {
     /// Handles the last words of a region's former owner: mappings that have ended before their nodes knew
     /// the new owner, and, with `last`, that there is no more to say.
     pub(super) fn serve_settle(
-        self: &Arc<Self>,
+        &self,
         by: MemberId,
         region: u64,
         ended: &[(MemberId, u64)],
@@ -292,12 +293,7 @@ impl RegionOwner {
         Some(if busy { Err(Error::Refused("it is being taken over".into())) } else { Ok(*id) })
     }
 
-    async fn fetch_layout(
-        self: &Arc<Self>,
-        former: MemberId,
-        theirs: u64,
-        estate: &Estate,
-    ) -> Result<Layout, Error> {
+    async fn fetch_layout(&self, former: MemberId, theirs: u64, estate: &Estate) -> Result<Layout, Error> {
         let shape = &estate.shape;
         let mut pages = PiecePages::new(shape.first.clone(), shape.count, MOST_PIECES)?;
         while let Some(from) = pages.missing() {
@@ -312,12 +308,7 @@ impl RegionOwner {
         layout.filter(|layout| self.are_published(layout.pieces())).ok_or_else(nonsense)
     }
 
-    async fn fetch_holders(
-        self: &Arc<Self>,
-        former: MemberId,
-        theirs: u64,
-        count: u32,
-    ) -> Result<Vec<Holder>, Error> {
+    async fn fetch_holders(&self, former: MemberId, theirs: u64, count: u32) -> Result<Vec<Holder>, Error> {
         let mut holders: Vec<Holder> = Vec::new();
         if count > MOST_HOLDERS {
             return Err(nonsense());

@@ -42,4 +42,5 @@ pub(crate) use memory::RegionMemory;
 pub(crate) use owner::RegionOwner;
 pub use placement::Placement;
 pub use queue::{Completed, CompletionQueue, Op, OpKind};
+pub(crate) use relocate::Mover;
 pub use rights::Grantee;

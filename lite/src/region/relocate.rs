@@ -25,7 +25,7 @@ use crate::transport::transfer::{Data, Effects};
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use core::time::Duration;
 
 /// The time for which operations shall wait for one window of a move.
@@ -96,12 +96,28 @@ impl Pace {
     }
 }
 
-impl RegionOwner {
+/// The owner of regions as it moves them, hands them over and takes them over. It extends [`RegionOwner`].
+#[derive(Clone)]
+pub(crate) struct Mover(Arc<RegionOwner>);
+
+impl Deref for Mover {
+    type Target = Arc<RegionOwner>;
+
+    fn deref(&self) -> &Arc<RegionOwner> {
+        &self.0
+    }
+}
+
+impl Mover {
+    pub(crate) fn of(owner: &Arc<RegionOwner>) -> Self {
+        Self(owner.clone())
+    }
+
     /// Moves a region to another layout of the same length, as the comment of the module says. `memory` is
     /// the memory that the other layout has in addition to the region's. `unused` tells which of the region's
     /// former shares the other layout does not use; they are freed after the move.
     pub(super) async fn relocate(
-        self: &Arc<Self>,
+        &self,
         change: Changing<'_>,
         to: Arc<Layout>,
         memory: Vec<MemoryShare>,
@@ -159,7 +175,7 @@ impl RegionOwner {
 
     /// Moves windows of a region to another layout. `done` receives those of which parts have been moved.
     async fn move_windows(
-        self: &Arc<Self>,
+        &self,
         region: u64,
         to: &Arc<Layout>,
         mut windows: Windows,
@@ -184,12 +200,7 @@ impl RegionOwner {
     }
 
     /// Moves one window of a region, while all its mappings hold their operations back.
-    async fn move_window(
-        self: &Arc<Self>,
-        region: u64,
-        to: &Arc<Layout>,
-        window: &Window,
-    ) -> Result<(), Error> {
+    async fn move_window(&self, region: u64, to: &Arc<Layout>, window: &Window) -> Result<(), Error> {
         let (old, gate, generation) = {
             let mut table = self.regions.table.lock();
             let r = table.live(region).ok_or(Error::Freed)?;
@@ -233,7 +244,7 @@ impl RegionOwner {
 
     /// Copies all bytes from one layout to another of the same length. No operation of the copy is in
     /// flight after the return.
-    async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
+    async fn copy(&self, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
         let me = (self.me, self.incarnation);
         let open = |layout: &Layout| {
             let stamp = self.stamp()?;
@@ -257,7 +268,7 @@ impl RegionOwner {
 
     /// Copies `len` bytes at `at` from one mapping to another.
     async fn copy_step(
-        self: &Arc<Self>,
+        &self,
         (source, target): (&Arc<Mapping>, &Arc<Mapping>),
         at: u64,
         len: u64,

@@ -2,6 +2,7 @@
 
 use super::lend::Loan;
 use super::owner::RegionOwner;
+use super::relocate::Mover;
 use super::request::{Request, Response};
 use crate::Error;
 use crate::base::member::MemberId;
@@ -74,11 +75,21 @@ impl InternalService for RegionOwner {
             Request::Copy { from, to, len, timeout_ns } => {
                 self.later(call, move |n| async move { n.copy_for(by, from, to, len, timeout_ns).await });
             }
+            request => self.serve_departure(call, by, request),
+        }
+    }
+}
+
+/// Requests that are served at once, and those that go on in tasks of their own.
+impl RegionOwner {
+    /// Serves the requests of a node that is about to leave, and those about regions that are handed over.
+    fn serve_departure(self: &Arc<Self>, call: Call, by: MemberId, request: Request) {
+        match request {
             Request::Vacate { holding } => {
-                self.later(call, move |n| async move { n.vacate_for(by, holding).await });
+                self.later(call, move |n| async move { Mover::of(&n).vacate_for(by, holding).await });
             }
             Request::Adopt { region, estate } => {
-                self.later(call, move |n| async move { n.adopt(by, region, estate).await });
+                self.later(call, move |n| async move { Mover::of(&n).adopt(by, region, estate).await });
             }
             Request::EstatePieces { region, from } => {
                 self.answer_long(call, &self.regions.estate_pieces(region, from));
@@ -94,14 +105,12 @@ impl InternalService for RegionOwner {
             }),
             Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
             Request::Settle { region, ended, last } => {
-                answer::<Response>(call, &Ok(self.serve_settle(by, region, &ended, last)));
+                answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &ended, last)));
             }
+            _ => answer::<Response>(call, &Err(Error::Refused("an unexpected request".into()))),
         }
     }
-}
 
-/// Requests that are served at once, and those that go on in tasks of their own.
-impl RegionOwner {
     fn serve_unmap(self: &Arc<Self>, by: MemberId, mapping: u64) -> Result<Response, Error> {
         if let Some(unreachable) = self.regions.unmap(by, mapping) {
             self.spawn_fence(unreachable);

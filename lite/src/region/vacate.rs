@@ -1,8 +1,9 @@
 //! A node that is about to leave: its memory of regions moves to other nodes, and so do the regions that it
 //! owns. Regions whose master it is outlive it.
 
-use super::owner::{RegionOwner, RegionState};
+use super::owner::RegionState;
 use super::placement::Placement;
+use super::relocate::Mover;
 use super::request::{Request, Response};
 use crate::Error;
 use crate::base::lock::Mutex;
@@ -18,10 +19,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// The pause between two looks for regions that are left.
 const PAUSE: Duration = Duration::from_millis(10);
 
-impl RegionOwner {
+impl Mover {
     /// Moves all memory of regions off this node, and hands the regions over that it owns. No new region is
     /// accepted here meanwhile and, after success, later.
-    pub(crate) async fn vacate(self: &Arc<Self>, deadline: Instant) -> Result<(), Error> {
+    pub(crate) async fn vacate(&self, deadline: Instant) -> Result<(), Error> {
         self.set_vacating(true);
         // A region that is on its way goes on after the deadline.
         let result = self.timers.before(deadline, self.vacate_all(deadline)).await;
@@ -37,7 +38,7 @@ impl RegionOwner {
         self.set_vacating(false);
     }
 
-    async fn vacate_all(self: &Arc<Self>, deadline: Instant) -> Result<(), Error> {
+    async fn vacate_all(&self, deadline: Instant) -> Result<(), Error> {
         for mapping in self.mappings.administered() {
             let ask = Request::Outlive { mapping: mapping.id };
             match self.ask_owner(&mapping, &ask, deadline).await {
@@ -76,7 +77,7 @@ impl RegionOwner {
 
     /// Moves a region of this node off it, and makes the node of its first byte the owner. If the future is
     /// dropped, that goes on.
-    async fn vacate_region(self: &Arc<Self>, region: u64, deadline: Instant) -> Result<(), Error> {
+    async fn vacate_region(&self, region: u64, deadline: Instant) -> Result<(), Error> {
         let (node, end) = (self.clone(), Arc::new(Mutex::new(None)));
         let place = end.clone();
         let task = async move {
@@ -92,7 +93,7 @@ impl RegionOwner {
         }
     }
 
-    async fn pass_on(self: &Arc<Self>, region: u64, deadline: Instant) -> Result<(), Error> {
+    async fn pass_on(&self, region: u64, deadline: Instant) -> Result<(), Error> {
         self.move_off(region, self.own_id()).await?;
         let first = {
             let mut table = self.regions.table.lock();
@@ -103,7 +104,7 @@ impl RegionOwner {
     }
 
     /// Moves the memory elsewhere that `by` holds for a region of this node.
-    pub(crate) async fn vacate_for(self: &Arc<Self>, by: MemberId, holding: u64) -> Result<Response, Error> {
+    pub(crate) async fn vacate_for(&self, by: MemberId, holding: u64) -> Result<Response, Error> {
         let region = {
             let table = self.regions.table.lock();
             let has = |share: &super::memory::Share| matches!(share, super::memory::Share::There { at, holding: h } if *at == by && *h == holding);
@@ -119,7 +120,7 @@ impl RegionOwner {
     }
 
     /// Moves a region's memory off a node, to the nodes with the most free memory.
-    async fn move_off(self: &Arc<Self>, region: u64, from: MemberId) -> Result<(), Error> {
+    async fn move_off(&self, region: u64, from: MemberId) -> Result<(), Error> {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         let (old, is_there) = {
             let mut table = self.regions.table.lock();

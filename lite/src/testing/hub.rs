@@ -277,16 +277,9 @@ impl Hub {
                 answer(request, result);
             }
             ToManager::NameGive { request, name, to, value, .. } => {
-                let result = match names.get(&name) {
-                    None => Err(NameError::NotFound),
-                    Some((owner, _)) if ![from, to].contains(owner) => Err(NameError::NotOwner),
-                    Some(_) => {
-                        names.insert(name, (to, value));
-                        *last += 1;
-                        Ok((to, last.to_le_bytes().to_vec()))
-                    }
-                };
-                answer(request, result);
+                *last += 1;
+                let given = give(names, from, to, name, value);
+                answer(request, given.map(|()| (to, last.to_le_bytes().to_vec())));
             }
             ToManager::NameLookup { request, name } => {
                 answer(request, names.get(&name).cloned().ok_or(NameError::NotFound));
@@ -334,5 +327,23 @@ impl ControlLink for Link {
 
     fn lease_until(&self) -> Instant {
         self.inbox.lock().lease_until.unwrap_or(Instant::MAX)
+    }
+}
+
+/// Passes a name to another node.
+fn give(
+    names: &mut BTreeMap<String, (NodeId, Vec<u8>)>,
+    from: NodeId,
+    to: NodeId,
+    name: String,
+    value: Vec<u8>,
+) -> Result<(), NameError> {
+    match names.get(&name) {
+        None => Err(NameError::NotFound),
+        Some((owner, _)) if ![from, to].contains(owner) => Err(NameError::NotOwner),
+        Some(_) => {
+            names.insert(name, (to, value));
+            Ok(())
+        }
     }
 }

@@ -188,7 +188,7 @@ fn a_region_outlives_its_master_if_that_wants_it() {
         let mut got = [0; 4];
         lent.read(0, &mut got).await.unwrap();
         assert_eq!(&got, b"here");
-        // Whoever has the right frees it.
+        // A node that has the right frees it.
         a.map("stays", rights).await.unwrap().free().await.unwrap();
         assert_eq!(lent.read(0, &mut got).await, Err(Error::Freed));
     });

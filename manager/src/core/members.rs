@@ -352,8 +352,7 @@ impl Core {
                 self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameGive { request, name, to, incarnation, value } => {
-                let given = self.give_name(node, (to, incarnation), &name, value);
-                let result = given.map(|number| (to, number.to_le_bytes().to_vec()));
+                let result = self.give_name(node, (to, incarnation), &name, value);
                 self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameLookup { request, name } => {
@@ -522,7 +521,7 @@ impl Core {
         to: (NodeId, Incarnation),
         name: &str,
         value: Vec<u8>,
-    ) -> Result<u64, NameError> {
+    ) -> Result<(NodeId, Vec<u8>), NameError> {
         if self.commit.is_full() || self.unsaved.is_some() {
             return Err(NameError::Unsaved);
         }
@@ -534,9 +533,9 @@ impl Core {
         let given = self.names.give(owner, to, name, value, number);
         save.extend(given.iter().flatten().cloned().map(Record::Name));
         self.save(save);
-        given
-            .map(|record| record.map_or(self.names.number(name), |record| Some(record.number)))?
-            .ok_or(NameError::NotFound)
+        given?;
+        let number = self.names.number(name).ok_or(NameError::NotFound)?;
+        Ok((to.0, number.to_le_bytes().to_vec()))
     }
 
     fn unbind_name(&mut self, owner: NodeId, name: String) -> Result<(), NameError> {

@@ -100,7 +100,7 @@ impl Directory {
         }
     }
 
-    /// Gives a name of `owner` to another member, with another value and a new number of the binding. Returns
+    /// Passes a name of `owner` to another member, with another value and a new number of the binding. Returns
     /// the new record; `None` if that has been done before.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What each package contains, and where it is installed.
+//! The contents of each package, and the places where they are installed.
 
 /// A package. Its fields and scripts, and the files of [`Source::Package`], are in the directory of its name
 /// below `host/packages`.

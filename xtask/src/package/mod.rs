@@ -51,7 +51,7 @@ pub(crate) fn package(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What all packages are made of.
+/// The parts of all packages.
 struct Builder<'a> {
     version: &'a Version,
     programs: &'a Programs,

@@ -6,8 +6,8 @@ use std::process::Command;
 
 /// The version of a package. It grows along the history of the repository.
 pub(super) struct Version {
-    /// The text, as in `0.1.0+3012.g7d5828fe-1`: the version of all crates, the number of commits, the commit,
-    /// and the Debian revision.
+    /// The text, as in `0.1.0+3012.g7d5828fe-1`: the version of all crates, the number of commits, the
+    /// commit, and the Debian revision.
     pub(super) text: String,
     /// The time of the commit, in seconds since 1970, which all installed files have.
     pub(super) time: u64,

@@ -104,8 +104,9 @@ pub struct GuestConfig {
     /// True if the machine has an Intel IOMMU, which the guest turns on. Its virtio devices are not
     /// behind it.
     pub iommu: bool,
-    /// A disk image (ext4) with an installed system, if any. Its systemd is the first process, once the network
-    /// is up; commands still run in the initramfs ([`in_system`]). Changes to the disk are lost with the guest.
+    /// A disk image (ext4) with an installed system, if any. Its systemd is the first process, once the
+    /// network is up; commands still run in the initramfs ([`in_system`]). Changes to the disk are lost with
+    /// the guest.
     pub system: Option<PathBuf>,
     /// Files to be put into the guest: the path there, and the file on the host, whose permissions are kept.
     /// A program may be linked to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and
