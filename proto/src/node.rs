@@ -233,8 +233,8 @@ pub enum ToManager {
         #[serde(with = "serde_bytes")]
         lines: Vec<u8>,
     },
-    /// Passes a name of this node to another member, with another value. The answer is [`ToNode::Name`] as for
-    /// a bind. A second request has no effect.
+    /// Passes a name of this node to another member, with another value. The answer is [`ToNode::Name`]
+    /// as for a bind. A second request has no effect.
     NameGive {
         /// A number chosen by the node and returned in the answer.
         request: u32,

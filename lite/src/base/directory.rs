@@ -148,8 +148,8 @@ impl Local {
         }
     }
 
-    /// Passes a name of this node's `bearer` to another member, for an object there. There is no time limit, as
-    /// for [`unbind_at_last`](Self::unbind_at_last).
+    /// Passes a name of this node's `bearer` to another member, for an object there. There is no time
+    /// limit, as for [`unbind_at_last`](Self::unbind_at_last).
     pub(crate) async fn give_name(&self, name: &str, bearer: Bearer, to: MemberId, named: &Named) {
         let Ok(mut pending) = self.control.bindings.unbind(name, bearer).await else { return };
         let mut result = Err(Error::Deadline);

@@ -17,8 +17,9 @@ impl Lite {
     /// master can [grant](Lmr::grant) more rights and revoke them.
     ///
     /// The region exists until it is freed, its [owner](Lmr::owner) or its master leaves (unless it
-    /// [outlives](Lmr::outlive) that), or no node maps it and it is not published. If another of its nodes
-    /// leaves, operations on that node's share fail with `NodeDown`. The memory need not be contiguous: a region may take all that is free.
+    /// [outlives](Lmr::outlive) that), or no node maps it and it is not published. If another of its
+    /// nodes leaves, operations on that node's share fail with `NodeDown`. The memory need not be
+    /// contiguous: a region may take all that is free.
     ///
     /// # Errors
     /// `NoMemory` if the nodes do not have `len` bytes free.

@@ -122,9 +122,9 @@ impl Lmr {
     /// [`owner`](Self::owner).
     ///
     /// A move to the same number of nodes in a row, or to the same stripes on as many nodes, copies the
-    /// region in parts. Operations of all nodes wait for some 50 ms at a time while a part is copied, and go on for
-    /// as long before the next one. Any other move copies the region as a whole, and operations wait that
-    /// long. None fails or is lost, unless its deadline passes meanwhile.
+    /// region in parts. Operations of all nodes wait for some 50 ms at a time while a part is copied, and
+    /// go on for as long before the next one. Any other move copies the region as a whole, and operations
+    /// wait that long. None fails or is lost, unless its deadline passes meanwhile.
     ///
     /// After an error other than `Unknown` and `Deadline` the whole region is where it was, unless a node
     /// that had received a part has died: the bytes on it are lost then, as those of any region. After these

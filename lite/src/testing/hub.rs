@@ -269,12 +269,7 @@ impl Hub {
                 answer(request, Ok((from, last.to_le_bytes().to_vec())));
             }
             ToManager::NameUnbind { request, name } => {
-                let result = match names.get(&name) {
-                    None => Err(NameError::NotFound),
-                    Some((owner, _)) if *owner != from => Err(NameError::NotOwner),
-                    Some(_) => names.remove(&name).map(|_| (from, Vec::new())).ok_or(NameError::NotFound),
-                };
-                answer(request, result);
+                answer(request, unbind(names, from, &name).map(|()| (from, Vec::new())));
             }
             ToManager::NameGive { request, name, to, value, .. } => {
                 *last += 1;
@@ -345,5 +340,18 @@ fn give(
             names.insert(name, (to, value));
             Ok(())
         }
+    }
+}
+
+/// Unbinds a name of a node.
+fn unbind(
+    names: &mut BTreeMap<String, (NodeId, Vec<u8>)>,
+    from: NodeId,
+    name: &str,
+) -> Result<(), NameError> {
+    match names.get(name) {
+        None => Err(NameError::NotFound),
+        Some((owner, _)) if *owner != from => Err(NameError::NotOwner),
+        Some(_) => names.remove(name).map(drop).ok_or(NameError::NotFound),
     }
 }

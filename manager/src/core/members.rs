@@ -352,8 +352,7 @@ impl Core {
                 self.commit_to_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameGive { request, name, to, incarnation, value } => {
-                let result = self.give_name(node, (to, incarnation), &name, value);
-                self.commit_to_node(conn, ToNode::Name { request, result });
+                self.give_name(node, (conn, request), (to, incarnation), &name, value);
             }
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
@@ -515,7 +514,20 @@ impl Core {
         }
     }
 
+    /// Passes a name of `owner` to another member, and answers.
     fn give_name(
+        &mut self,
+        owner: NodeId,
+        (conn, request): (ConnId, u32),
+        to: (NodeId, Incarnation),
+        name: &str,
+        value: Vec<u8>,
+    ) {
+        let result = self.pass_name(owner, to, name, value);
+        self.commit_to_node(conn, ToNode::Name { request, result });
+    }
+
+    fn pass_name(
         &mut self,
         owner: NodeId,
         to: (NodeId, Incarnation),

@@ -100,8 +100,8 @@ impl Directory {
         }
     }
 
-    /// Passes a name of `owner` to another member, with another value and a new number of the binding. Returns
-    /// the new record; `None` if that has been done before.
+    /// Passes a name of `owner` to another member, with another value and a new number of the binding.
+    /// Returns the new record; `None` if that has been done before.
     ///
     /// # Errors
     /// [`NameError::NotFound`], [`NameError::NotOwner`], [`NameError::Length`], [`NameError::Quota`].
