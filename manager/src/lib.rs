@@ -4,6 +4,7 @@
 //! [`proto`] defines the messages; `lite` and `runtime` are their other end on a node.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod client;
 pub mod core;
 pub mod daemon;

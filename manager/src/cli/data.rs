@@ -2,7 +2,7 @@
 
 use super::args::ManagerArgs;
 use super::shown::{List, ListArgs};
-use super::{names, report};
+use super::{names, report, shell};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
@@ -37,6 +37,7 @@ pub(super) struct RmArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the dataset (see `data ls`).
+    #[arg(add = shell::datasets())]
     name: String,
 }
 

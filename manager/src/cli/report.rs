@@ -1,7 +1,7 @@
 //! The output of commands: tables for people, JSON for programs.
 
 use manager::client::{Job, Outcome};
-use proto::{DatasetStatus, JobPhase, JobStatus, NodeId, NodeStatus, printable};
+use proto::{AuditEntry, DatasetStatus, JobPhase, JobStatus, NodeId, NodeStatus, UserStatus, printable};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -161,6 +161,63 @@ pub(super) fn datasets_json(datasets: &[DatasetStatus], names: &Names) -> Value 
         })
     };
     json!({ "datasets": datasets.iter().map(object).collect::<Vec<_>>() })
+}
+
+/// Returns the table of users, one per line.
+pub(super) fn users_table(users: &[UserStatus]) -> String {
+    let mut rows = vec![["user", "role", "key"].map(String::from).to_vec()];
+    rows.extend(users.iter().map(|user| {
+        vec![printable(&user.name), user.role.to_string(), format!("{:.16}", user.key.to_string())]
+    }));
+    columns(&rows)
+}
+
+/// Returns the users as JSON.
+pub(super) fn users_json(users: &[UserStatus]) -> Value {
+    let object = |user: &UserStatus| json!({ "user": user.name, "role": user.role.word(), "key": user.key.to_string() });
+    json!({ "users": users.iter().map(object).collect::<Vec<_>>() })
+}
+
+/// Returns the table of the audit log, one entry per line.
+pub(super) fn audit_table(entries: &[AuditEntry]) -> String {
+    let mut rows = vec![["entry", "time (UTC)", "who", "what", "result"].map(String::from).to_vec()];
+    rows.extend(entries.iter().map(|entry| {
+        let texts = [&entry.who, &entry.what, &entry.result].map(|text| printable(text));
+        [entry.number.to_string(), time_of(entry.time_ms)].into_iter().chain(texts).collect()
+    }));
+    columns(&rows)
+}
+
+/// Returns the audit log as JSON.
+pub(super) fn audit_json(entries: &[AuditEntry]) -> Value {
+    let object = |entry: &AuditEntry| {
+        json!({
+            "entry": entry.number,
+            "time_ms": entry.time_ms,
+            "who": entry.who,
+            "what": entry.what,
+            "result": entry.result,
+            "hash": entry.hash.to_string(),
+        })
+    };
+    json!({ "audit": entries.iter().map(object).collect::<Vec<_>>() })
+}
+
+/// Returns milliseconds since 1970 as a date and a time of day in UTC.
+fn time_of(ms: u64) -> String {
+    let (days, second) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // The civil calendar from days: years of 365.2425 days that begin in March (H. Hinnant, "chrono-Compatible
+    // Low-Level Date Algorithms").
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let date = of_year - (153 * month + 2) / 5 + 1;
+    let (month, year) =
+        if month < 10 { (month + 3, era * 400 + year) } else { (month - 9, era * 400 + year + 1) };
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{date:02} {hour:02}:{minute:02}:{:02}", second % 60)
 }
 
 /// Returns the summary of a job: totals, then counts and times of each node.
@@ -360,6 +417,14 @@ mod tests {
                     d        15     wc           7    1.5 s  a node 3\n";
         assert_eq!(datasets_table(std::slice::from_ref(&dataset), &names), want);
         assert_eq!(datasets_json(&[dataset], &names)["datasets"][0]["bytes"], 15);
+    }
+
+    #[test]
+    fn times_are_utc() {
+        // `date -u -d @SECONDS`.
+        assert_eq!(time_of(0), "1970-01-01 00:00:00");
+        assert_eq!(time_of(951_782_400_000), "2000-02-29 00:00:00");
+        assert_eq!(time_of(1_795_694_399_999), "2026-11-26 11:59:59");
     }
 
     #[test]

@@ -130,6 +130,15 @@ impl<S: Keep> Daemon<S> {
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors() })
     }
 
+    /// Accepts the keys of a former cluster key as well.
+    ///
+    /// # Errors
+    /// Fails if it is the key of one role.
+    pub fn or_former(mut self, key: &ClusterKey) -> Result<Self, DaemonError> {
+        self.keys = self.keys.or(key.roles()?);
+        Ok(self)
+    }
+
     /// Returns the address on which the daemon listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()

@@ -2,7 +2,7 @@
 
 use super::keeper::{Keep, SaveError};
 use crate::core::{DatasetRecord, JobRecord, MemberRecord, NameRecord, Record, Saved};
-use proto::{Incarnation, NodeId};
+use proto::{AuditEntry, Incarnation, NodeId, UserStatus};
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
@@ -21,6 +21,8 @@ const DEPARTURES: TableDefinition<u64, u16> = TableDefinition::new("departures")
 const NAMES: TableDefinition<&str, &[u8]> = TableDefinition::new("names");
 const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
 const DATASETS: TableDefinition<&str, &[u8]> = TableDefinition::new("datasets");
+const USERS: TableDefinition<&str, &[u8]> = TableDefinition::new("users");
+const AUDIT: TableDefinition<u64, &[u8]> = TableDefinition::new("audit");
 const SECRETS: TableDefinition<&str, &[u8]> = TableDefinition::new("secrets");
 const NEXT_INCARNATION: &str = "next incarnation";
 const NEXT_JOB: &str = "next job";
@@ -179,6 +181,12 @@ fn read(database: &Database) -> Result<Saved, redb::Error> {
     for entry in read.open_table(DATASETS)?.iter()? {
         saved.datasets.extend(decode::<DatasetRecord>(entry?.1.value()));
     }
+    for entry in read.open_table(USERS)?.iter()? {
+        saved.users.extend(decode::<UserStatus>(entry?.1.value()));
+    }
+    for entry in read.open_table(AUDIT)?.iter()? {
+        saved.audit.extend(decode::<AuditEntry>(entry?.1.value()));
+    }
     Ok(saved)
 }
 
@@ -192,6 +200,8 @@ struct Tables<'a> {
     names: Table<'a, &'static str, &'static [u8]>,
     jobs: Table<'a, u64, &'static [u8]>,
     datasets: Table<'a, &'static str, &'static [u8]>,
+    users: Table<'a, &'static str, &'static [u8]>,
+    audit: Table<'a, u64, &'static [u8]>,
 }
 
 impl<'a> Tables<'a> {
@@ -205,6 +215,8 @@ impl<'a> Tables<'a> {
             names: write.open_table(NAMES)?,
             jobs: write.open_table(JOBS)?,
             datasets: write.open_table(DATASETS)?,
+            users: write.open_table(USERS)?,
+            audit: write.open_table(AUDIT)?,
         })
     }
 
@@ -231,6 +243,10 @@ impl<'a> Tables<'a> {
                 self.datasets.insert(dataset.name.as_str(), &*proto::encode(dataset))?;
             }
             Record::DatasetGone(name) => drop(self.datasets.remove(name.as_str())?),
+            Record::User(user) => drop(self.users.insert(user.name.as_str(), &*proto::encode(user))?),
+            Record::UserGone(name) => drop(self.users.remove(name.as_str())?),
+            Record::Audit(entry) => drop(self.audit.insert(entry.number, &*proto::encode(entry))?),
+            Record::AuditGone(number) => drop(self.audit.remove(number)?),
         }
         Ok(())
     }

@@ -23,3 +23,4 @@ mod scale;
 mod strangers;
 mod support;
 mod syncs;
+mod users;
