@@ -211,8 +211,9 @@ fn the_audit_log_names_each_change_and_shows_a_changed_byte() {
         write.commit().unwrap();
     };
     let flip = |bytes: &mut Vec<u8>| {
-        let at = bytes.windows(3).position(|three| three == b"bob").unwrap();
-        bytes[at] ^= 1;
+        // A byte of the name in front of it.
+        let at = bytes.windows(7).position(|word| word == b" viewer").unwrap();
+        bytes[at - 1] ^= 1;
     };
     edit(2, &flip);
     let mut daemon = Daemon::start(&directory, &[]);
