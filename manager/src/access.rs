@@ -45,7 +45,8 @@ pub const fn rule(request: &FromClient) -> Rule {
         FromClient::Shutdown
         | FromClient::Power { .. }
         | FromClient::Boot { .. }
-        | FromClient::ImagePiece { .. } => Rule::Least(UserRole::Operator),
+        | FromClient::ImagePiece { .. }
+        | FromClient::Support => Rule::Least(UserRole::Operator),
         FromClient::Users
         | FromClient::AddUser(_)
         | FromClient::RemoveUser { .. }
@@ -69,6 +70,7 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::ImagePiece { .. }
         | FromClient::Attach { .. }
         | FromClient::Users
+        | FromClient::Support
         | FromClient::Audit { .. } => return None,
         FromClient::Submit { app, args, .. } => format!("job submit {app} {}", args.join(" ")),
         FromClient::Cancel { job } => format!("job cancel {}", job.0),

@@ -8,6 +8,7 @@ pub mod access;
 pub mod client;
 pub mod core;
 pub mod daemon;
+pub mod http;
 pub mod key;
 mod log;
 mod planted;

@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
+    Support,
     /// Asks for the name and the role of the asker. The answer is [`ToClient::You`].
     WhoAmI,
     /// Lists the users. The answer is [`ToClient::Users`].
@@ -300,6 +302,14 @@ pub enum ToClient {
         kind: Refusal,
         /// The reason, for people.
         reason: Reason,
+    },
+    /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
+    Support {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
+        more: bool,
     },
     /// The asker, as the manager knows it.
     You {

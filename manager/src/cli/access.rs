@@ -50,6 +50,7 @@ pub(super) fn least(path: &str) -> Option<Need> {
         "data ls" => FromClient::Datasets,
         "data rm" => FromClient::DropDataset { name: name() },
         "cluster shutdown" => FromClient::Shutdown,
+        "cluster support" => FromClient::Support,
         "cluster audit ls" | "cluster audit verify" => FromClient::Audit { after: 0 },
         "user add" => {
             FromClient::AddUser(UserStatus { name: name(), role: UserRole::Viewer, key: UserId([0; 32]) })

@@ -10,13 +10,17 @@ mod cut;
 mod datasets;
 mod identity;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;
 mod rate;
 mod records;
 mod resume;
+mod telemetry;
+mod timeline;
 mod users;
+mod view;
 mod vouchers;
 mod wire;
 
@@ -25,6 +29,9 @@ pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
+pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
+pub use timeline::{PartLine, PartPhase, Timeline};
+pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
 use audit::Audit;
@@ -43,7 +50,10 @@ use proto::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::Told;
+use timeline::Timelines;
 use users::Users;
+use view::Events;
 use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
@@ -228,6 +238,9 @@ pub struct Core {
     users: Users,
     audit: Audit,
     orders: Orders,
+    told: Told,
+    timelines: Timelines,
+    events: Events,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -258,6 +271,9 @@ impl Core {
             users: Users::restore(saved.users.clone()),
             audit: Audit::restore(saved.audit.clone()),
             orders: Orders::default(),
+            told: Told::default(),
+            timelines: Timelines::default(),
+            events: Events::default(),
             leaving: None,
             actions: Vec::new(),
         };
@@ -322,6 +338,7 @@ impl Core {
             self.forgive(late);
         }
         self.expire();
+        self.observe_jobs();
     }
 
     /// Moves all deadlines by `late`, the time for which the manager was deaf.
@@ -468,6 +485,7 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
+        self.events.add(self.now, &line);
         self.actions.push(Action::Log(line));
     }
 

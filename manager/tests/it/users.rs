@@ -38,7 +38,7 @@ fn add(daemon: &Daemon, directory: &Directory, by: &Path, name: &str, role: &str
 }
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
-const EXAMPLES: [(&str, &str); 16] = [
+const EXAMPLES: [(&str, &str); 17] = [
     ("job submit", "--app nothing --output OUT"),
     ("job ls", ""),
     ("job cancel", "77"),
@@ -48,6 +48,7 @@ const EXAMPLES: [(&str, &str); 16] = [
     ("data ls", ""),
     ("data rm", "nothing"),
     ("cluster shutdown", ""),
+    ("cluster support", "OUT"),
     ("cluster audit ls", ""),
     ("cluster audit verify", ""),
     ("user add", "same --role viewer --output OUT"),

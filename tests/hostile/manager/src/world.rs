@@ -474,7 +474,12 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
-            | ToClient::NodeLeft => {}
+            | ToClient::NodeLeft
+            | ToClient::You { .. }
+            | ToClient::Users(_)
+            | ToClient::UserChanged
+            | ToClient::Audit { .. }
+            | ToClient::Support { .. } => {}
         }
     }
 }
