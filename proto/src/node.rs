@@ -2,7 +2,7 @@
 
 use crate::{
     BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, PowerAction, Reason,
-    Resumed, VoucherKey, Welcome,
+    Resumed, RunningImage, VoucherKey, Welcome,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -224,6 +224,15 @@ pub enum ToManager {
         /// The jobs whose output the node keeps.
         kept: Vec<JobId>,
     },
+    /// The answer to [`ToNode::AskImage`] (version 10).
+    Image(RunningImage),
+    /// The answer to [`ToNode::Check`] (version 10).
+    Checked {
+        /// The number of the request.
+        request: u32,
+        /// A reason for users if memory of a peer could not be written and read.
+        result: Result<(), Reason>,
+    },
 }
 
 impl ToManager {
@@ -391,6 +400,14 @@ pub enum ToNode {
         /// The job.
         job: JobId,
     },
+    /// Asks a machine which image it runs (version 10). The answer is [`ToManager::Image`].
+    AskImage,
+    /// Makes the node write and read memory of all its peers (version 10). The answer is
+    /// [`ToManager::Checked`].
+    Check {
+        /// The number of the request.
+        request: u32,
+    },
 }
 
 impl ToNode {
@@ -415,8 +432,9 @@ impl ToNode {
     #[must_use]
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
-        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to `JobForget`.
-        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24))
+        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to
+        // `JobForget`, 25 and 26 are `AskImage` and `Check`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=26))
     }
 
     /// Returns true if an encoded message is [`Refused`](Self::Refused) or [`Resumed`](Self::Resumed). Reads

@@ -9,7 +9,7 @@ use manager::client::{ClientError, Connection, Receiving, Sending};
 use parking_lot::{Condvar, Mutex};
 use platform::{ControlLink, Instant, LinkDown};
 use proto::channel::{ClusterKey, Role};
-use proto::{Hello, PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
+use proto::{Hello, Resume, ToManager, ToNode, Welcome};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Link {
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
-        (asked, welcome): (Instant, &Welcome),
+        (asked, welcome, version): (Instant, &Welcome, u16),
         manager: Manager,
     ) -> Result<Arc<Self>, ClientError> {
         let lease = Duration::from_millis(welcome.lease_ms.into());
@@ -118,7 +118,7 @@ impl Link {
         let secret = welcome.secret.clone();
         let outgoing = Outgoing {
             fresh: None,
-            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            resume: Resume { version, node, incarnation, secret, epoch },
             queue: VecDeque::new(),
             senders: Vec::new(),
             closing: false,

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 impl Core {
     /// Takes over the state of a former process. Its members have one lease to resume.
     pub(super) fn restore(&mut self, saved: Saved) {
-        let Saved { members, departures, names, jobs, datasets, epoch, .. } = saved;
+        let Saved { members, departures, names, jobs, datasets, withdrawn, images, rollout, epoch, .. } =
+            saved;
         let (now, lease) = (self.now, self.config.lease);
         for record in members {
             self.members.0.insert(record.node, Live::restored(record, now, lease));
@@ -29,6 +30,9 @@ impl Core {
         self.save(
             settled.into_iter().map(|(node, incarnation)| Record::Settled(node, incarnation)).collect(),
         );
+        self.restore_service(withdrawn);
+        self.images.restore(images);
+        self.rollout.restore(rollout);
         self.restore_datasets(datasets);
         self.restore_jobs(jobs);
         let count = self.members.0.len();
@@ -116,6 +120,7 @@ impl Core {
         let (epoch, time) = (self.identities.epoch, self.identities.time(self.now));
         self.commit_to_node(conn, ToNode::Resumed(Resumed { epoch, time, unsettled }));
         self.commit_to_node(conn, ToNode::AskJobs);
+        self.ask_image(node);
         if is_machine && !self.orders.contains(node) {
             // The order for an image of which it has a part has failed.
             self.commit_to_node(conn, ToNode::ImageDrop);

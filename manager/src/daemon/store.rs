@@ -1,8 +1,10 @@
 //! The state that the manager keeps across restarts, in a file of the embedded database redb.
 
 use super::keeper::{Keep, SaveError};
-use crate::core::{DatasetRecord, JobRecord, MemberRecord, NameRecord, Record, Saved};
-use proto::{Incarnation, NodeId};
+use crate::core::{
+    DatasetRecord, JobRecord, KeptImage, MemberRecord, NameRecord, Record, Saved, WithdrawnRecord,
+};
+use proto::{ImageInfo, Incarnation, NodeId};
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
@@ -15,17 +17,23 @@ use std::path::{Path, PathBuf};
 const NODES: TableDefinition<&str, u16> = TableDefinition::new("nodes");
 const COUNTERS: TableDefinition<&str, u64> = TableDefinition::new("counters");
 /// The members by id, the ended incarnations that are not settled (with their nodes), the names, the jobs by
-/// their present numbers, and the datasets. The values are encoded records.
+/// their present numbers, the datasets, and the nodes out of service. The values are encoded records.
 const MEMBERS: TableDefinition<u16, &[u8]> = TableDefinition::new("members");
 const DEPARTURES: TableDefinition<u64, u16> = TableDefinition::new("departures");
 const NAMES: TableDefinition<&str, &[u8]> = TableDefinition::new("names");
 const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
 const DATASETS: TableDefinition<&str, &[u8]> = TableDefinition::new("datasets");
+const WITHDRAWN: TableDefinition<&str, &[u8]> = TableDefinition::new("withdrawn");
+/// The descriptions of images, and their bytes, by the SHA-256; the last rollout.
+const IMAGES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("images");
+const IMAGE_FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("image files");
+const ROLLOUTS: TableDefinition<&str, &[u8]> = TableDefinition::new("rollouts");
 const SECRETS: TableDefinition<&str, &[u8]> = TableDefinition::new("secrets");
 const NEXT_INCARNATION: &str = "next incarnation";
 const NEXT_JOB: &str = "next job";
 const EPOCH: &str = "epoch";
 const CLOCK: &str = "clock";
+const LAST: &str = "last";
 const VOUCHING: &str = "vouching";
 
 /// The reason why the state cannot be kept. It is one line for people.
@@ -179,6 +187,17 @@ fn read(database: &Database) -> Result<Saved, redb::Error> {
     for entry in read.open_table(DATASETS)?.iter()? {
         saved.datasets.extend(decode::<DatasetRecord>(entry?.1.value()));
     }
+    for entry in read.open_table(WITHDRAWN)?.iter()? {
+        saved.withdrawn.extend(decode::<WithdrawnRecord>(entry?.1.value()));
+    }
+    let files = read.open_table(IMAGE_FILES)?;
+    for entry in read.open_table(IMAGES)?.iter()? {
+        let (sha256, info) = entry?;
+        let file = files.get(sha256.value())?;
+        let image = decode::<ImageInfo>(info.value()).zip(file);
+        saved.images.extend(image.map(|(info, file)| KeptImage { info, bytes: file.value().into() }));
+    }
+    saved.rollout = read.open_table(ROLLOUTS)?.get(LAST)?.and_then(|rollout| decode(rollout.value()));
     Ok(saved)
 }
 
@@ -192,6 +211,10 @@ struct Tables<'a> {
     names: Table<'a, &'static str, &'static [u8]>,
     jobs: Table<'a, u64, &'static [u8]>,
     datasets: Table<'a, &'static str, &'static [u8]>,
+    withdrawn: Table<'a, &'static str, &'static [u8]>,
+    images: Table<'a, &'static [u8], &'static [u8]>,
+    image_files: Table<'a, &'static [u8], &'static [u8]>,
+    rollouts: Table<'a, &'static str, &'static [u8]>,
 }
 
 impl<'a> Tables<'a> {
@@ -205,6 +228,10 @@ impl<'a> Tables<'a> {
             names: write.open_table(NAMES)?,
             jobs: write.open_table(JOBS)?,
             datasets: write.open_table(DATASETS)?,
+            withdrawn: write.open_table(WITHDRAWN)?,
+            images: write.open_table(IMAGES)?,
+            image_files: write.open_table(IMAGE_FILES)?,
+            rollouts: write.open_table(ROLLOUTS)?,
         })
     }
 
@@ -231,6 +258,19 @@ impl<'a> Tables<'a> {
                 self.datasets.insert(dataset.name.as_str(), &*proto::encode(dataset))?;
             }
             Record::DatasetGone(name) => drop(self.datasets.remove(name.as_str())?),
+            Record::Withdrawn(node) => {
+                self.withdrawn.insert(node.name.as_str(), &*proto::encode(node))?;
+            }
+            Record::InService(name) => drop(self.withdrawn.remove(name.as_str())?),
+            Record::Image(KeptImage { info, bytes }) => {
+                self.images.insert(&info.sha256[..], &*proto::encode(info))?;
+                self.image_files.insert(&info.sha256[..], &**bytes)?;
+            }
+            Record::ImageGone(sha256) => {
+                self.images.remove(&sha256[..])?;
+                self.image_files.remove(&sha256[..])?;
+            }
+            Record::Rollout(status) => drop(self.rollouts.insert(LAST, &*proto::encode(status))?),
         }
         Ok(())
     }

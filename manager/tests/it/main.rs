@@ -9,6 +9,8 @@ mod core_jobs;
 mod core_limits;
 mod core_machine;
 mod core_members;
+mod core_rollout;
+mod core_service;
 mod core_time;
 mod cut;
 mod daemon;

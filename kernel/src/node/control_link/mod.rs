@@ -21,7 +21,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{ChannelError, Opener, Sealer, sealed_len};
-use proto::{PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
+use proto::{Resume, ToManager, ToNode, Welcome};
 
 use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
@@ -175,15 +175,16 @@ static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
 impl ManagerLink {
     /// Makes the link of a node as [`new`](Self::new) does. The poller and the last words use it from now on.
-    fn install(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Arc<Self> {
+    fn install(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: (&Welcome, u16)) -> Arc<Self> {
         let link = Arc::new(Self::new(incoming, sealer, asked, welcome));
         *LINK.lock() = Some(link.clone());
         crate::diag::set_last_words(last_words::say);
         link
     }
 
-    /// Makes the link of a node that asked for its membership at `asked`. Its first lease counts from then.
-    fn new(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Self {
+    /// Makes the link of a node that asked for its membership at `asked`, by a version of the protocol. Its
+    /// first lease counts from then.
+    fn new(incoming: Incoming, sealer: Sealer, asked: Instant, (welcome, version): (&Welcome, u16)) -> Self {
         let now = time::now();
         let lease = Duration::from_millis(welcome.lease_ms.into());
         let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
@@ -201,7 +202,7 @@ impl ManagerLink {
             again: None,
             leaving: false,
             heartbeats,
-            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            resume: Resume { version, node, incarnation, secret, epoch },
         };
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
         Self {

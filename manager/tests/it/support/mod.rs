@@ -85,6 +85,14 @@ impl Harness {
                 Record::JobGone(job) => saved.jobs.retain(|other| other.job != job),
                 Record::Dataset(dataset) => saved.datasets.push(dataset),
                 Record::DatasetGone(name) => saved.datasets.retain(|known| known.name != name),
+                Record::Withdrawn(node) => {
+                    saved.withdrawn.retain(|other| other.name != node.name);
+                    saved.withdrawn.push(node);
+                }
+                Record::InService(name) => saved.withdrawn.retain(|known| known.name != name),
+                Record::Image(image) => saved.images.push(image),
+                Record::ImageGone(sha256) => saved.images.retain(|known| known.info.sha256 != sha256),
+                Record::Rollout(status) => saved.rollout = Some(*status),
             }
         }
         saved
@@ -163,12 +171,37 @@ impl Harness {
         self.say(conn, &ToManager::LastWords { reason: "a test".into() });
     }
 
+    /// Sends a request of a new client, and returns the answer.
+    pub(crate) fn ask(&mut self, request: &FromClient) -> ToClient {
+        let client = self.client();
+        self.say(client, request);
+        let mut answers = self.client_heard(client);
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        answers.remove(0)
+    }
+
+    /// Returns the reason of the refusal of a request.
+    pub(crate) fn refusal(&mut self, request: &FromClient) -> String {
+        match self.ask(request) {
+            ToClient::Failed { reason } | ToClient::Refused { reason, .. } => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns all nodes by name.
+    pub(crate) fn node_list(&mut self) -> Vec<NodeView> {
+        match self.ask(&FromClient::NodeList { after: String::new() }) {
+            ToClient::NodeList { nodes, more: false } => nodes,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) fn drop(&mut self, conn: ConnId) {
         self.event(Event::Closed { conn, reason: "connection lost" });
     }
 
     /// Returns the messages that a node has been sent since the last call, but for those by which it forgets
-    /// parts of jobs.
+    /// parts of jobs, and the question for its image.
     pub(crate) fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
         let take = |message| match message {
             Message::ToNode(message) => message,
@@ -176,7 +209,7 @@ impl Harness {
             Message::ToClient(message) => panic!("to a node: {message:?}"),
         };
         let heard = self.sent.remove(&conn).unwrap_or_default().into_iter().map(take);
-        heard.filter(|message| !matches!(message, ToNode::JobForget { .. })).collect()
+        heard.filter(|message| !matches!(message, ToNode::JobForget { .. } | ToNode::AskImage)).collect()
     }
 
     /// Returns the messages that a client has been sent since the last call.

@@ -169,9 +169,19 @@ fn order(input: &mut Input, world: &mut World, conn: ConnId) {
     let named = world.nodes().nth(input.below(3)).map(|(_, node)| node.name.clone());
     let node = named.unwrap_or_else(|| RUDE.into());
     let len = u64::from(input.byte()) << 10;
-    match input.below(4) {
-        0 => world.say(conn, &FromClient::Power { node, action: PowerAction::Reset }),
-        1 => world.say(conn, &FromClient::Boot { node, image: BootImage { len, sha256: [0; 32] } }),
+    match input.below(8) {
+        0 => {
+            let action = if input.byte() < 128 { PowerAction::Reset } else { PowerAction::Off };
+            world.say(conn, &FromClient::Power { node, action });
+        }
+        1 | 2 => world.say(conn, &FromClient::Boot { node, image: BootImage { len, sha256: [0; 32] } }),
+        3 => {
+            let deadline_ms = (input.byte() < 128).then_some(len / 8);
+            let (reason, force) = (RUDE.into(), input.byte() < 128);
+            world.say(conn, &FromClient::Drain { node, reason, deadline_ms, force });
+        }
+        4 => world.say(conn, &FromClient::Undrain { node }),
+        5 => world.say(conn, &FromClient::NodeList { after: String::new() }),
         _ => {
             let bytes = vec![1; input.below(1 << 16)];
             world.say(conn, &FromClient::ImagePiece { bytes });

@@ -256,6 +256,11 @@ impl World {
         }
     }
 
+    /// Returns the names of the nodes that are out of service.
+    pub(crate) fn withdrawn(&self) -> Vec<String> {
+        self.disk.withdrawn.iter().map(|node| node.name.clone()).collect()
+    }
+
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
         self.peers.iter().filter_map(|(&conn, peer)| match peer {
             Peer::Node(node) => Some((conn, &**node)),
@@ -320,7 +325,9 @@ impl World {
             | ToNode::MemoryFree { .. }
             | ToNode::Voucher { .. }
             | ToNode::JobForget { .. }
-            | ToNode::DropDataset { .. } => {}
+            | ToNode::DropDataset { .. }
+            | ToNode::AskImage
+            | ToNode::Check { .. } => {}
             job => self.part_heard(conn, job),
         }
     }
@@ -474,6 +481,12 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
+            | ToClient::NodeList { .. }
+            | ToClient::NodeChanged { .. }
+            | ToClient::ImageAdded(_)
+            | ToClient::Images(_)
+            | ToClient::ImageRemoved
+            | ToClient::Rollout(_)
             | ToClient::NodeLeft => {}
         }
     }
@@ -534,5 +547,13 @@ fn keep(disk: &mut Saved, record: &Record) {
             disk.datasets.push(dataset.clone());
         }
         Record::DatasetGone(name) => disk.datasets.retain(|known| known.name != *name),
+        Record::Withdrawn(node) => {
+            disk.withdrawn.retain(|known| known.name != node.name);
+            disk.withdrawn.push(node.clone());
+        }
+        Record::InService(name) => disk.withdrawn.retain(|known| known.name != *name),
+        Record::Image(image) => disk.images.push(image.clone()),
+        Record::ImageGone(sha256) => disk.images.retain(|known| known.info.sha256 != *sha256),
+        Record::Rollout(status) => disk.rollout = Some((**status).clone()),
     }
 }
