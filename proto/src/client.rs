@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
+    Support,
     /// Lists all nodes with their states, one page of them. The answer is [`ToClient::NodeList`].
     NodeList {
         /// The page begins after this name; empty for the first page.
@@ -324,6 +326,14 @@ pub enum ToClient {
         kind: Refusal,
         /// The reason, for people.
         reason: Reason,
+    },
+    /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
+    Support {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
+        more: bool,
     },
     /// A page of the list of all nodes, in the order of their names.
     NodeList {

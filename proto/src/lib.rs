@@ -22,6 +22,7 @@ mod member;
 mod node;
 mod rollout;
 mod standing;
+mod telemetry;
 mod text;
 mod voucher;
 
@@ -35,6 +36,7 @@ pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
 pub use standing::{Listing, NodeStanding, NodeView, RunningImage, Withdrawal};
+pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 

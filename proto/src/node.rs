@@ -2,7 +2,7 @@
 
 use crate::{
     BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, PowerAction, Reason,
-    Resumed, RunningImage, VoucherKey, Welcome,
+    Resumed, RunningImage, Telemetry, VoucherKey, Welcome,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -223,6 +223,15 @@ pub enum ToManager {
         jobs: Vec<(JobId, JobStanding)>,
         /// The jobs whose output the node keeps.
         kept: Vec<JobId>,
+    },
+    /// The counters that have changed, about once in a second.
+    Telemetry(Telemetry),
+    /// Lines of the node's log.
+    Log {
+        /// The lines, each a [`LogLine`](crate::LogLine) and a line feed, in the order of their times; at
+        /// most [`MAX_LOG`](Telemetry::MAX_LOG) bytes.
+        #[serde(with = "serde_bytes")]
+        lines: Vec<u8>,
     },
     /// The answer to [`ToNode::AskImage`] (version 10).
     Image(RunningImage),

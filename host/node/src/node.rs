@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::link::{Link, Manager};
+use crate::log_ring;
 use crate::nic::Nic;
 use crate::poller::{Alarm, Poller};
 use futures_lite::future::block_on;
@@ -10,7 +11,7 @@ use lite::Lite;
 use manager::client::{ClientError, Connection};
 use proto::channel::{ChannelError, ClusterKey, Role};
 use proto::{
-    AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToManager, ToNode, Welcome,
+    AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, Telemetry, ToManager, ToNode, Welcome,
     version_after,
 };
 use runtime::{App, End};
@@ -97,6 +98,7 @@ impl Node {
             let link = link.clone();
             move |why: &str| {
                 log::error!("this node ends: {why}");
+                link.say(&ToManager::Log { lines: log_ring::take_last(Telemetry::MAX_LOG) });
                 link.say_last(&ToManager::LastWords { reason: why.into() });
             }
         };

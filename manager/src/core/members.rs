@@ -67,6 +67,8 @@ pub(super) struct Live {
     former_end_told: bool,
     /// True once the node has told about its machine's hardware.
     hardware_told: bool,
+    /// The report on its machine's hardware in printable text, empty if there is none.
+    hardware: String,
 }
 
 impl Live {
@@ -91,6 +93,7 @@ impl Live {
             image: None,
             former_end_told: false,
             hardware_told: false,
+            hardware: String::new(),
         }
     }
 
@@ -148,6 +151,11 @@ impl Members {
         all.sort_by_key(|&(node, free)| (std::cmp::Reverse(free), node));
         all.truncate(ToNode::MOST_FREE);
         all
+    }
+
+    /// Returns a node's report on its machine's hardware; empty without one.
+    pub(super) fn hardware(&self, node: NodeId) -> &str {
+        self.get(node).map_or("", |live| &live.hardware)
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
@@ -324,8 +332,17 @@ impl Core {
     }
 
     pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
+        self.observe_part(node, &message);
+        match message {
+            ToManager::Telemetry(report) => self.telemetry_told(node, report),
+            ToManager::Log { lines } => self.lines_told(node, &lines),
+            message => self.member_says(node, message),
+        }
+    }
+
+    fn member_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(conn) = self.members.get(node).and_then(|live| live.conn) else { return };
         let Some(live) = self.members.get_mut(node) else { return };
-        let Some(conn) = live.conn else { return };
         match message {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
@@ -380,6 +397,7 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::Telemetry(_) | ToManager::Log { .. } => {}
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::Image(image) => {
                 if check_text("the version", &image.version, Join::MAX_TEXT).is_ok() {
@@ -409,6 +427,7 @@ impl Core {
     fn log_hardware(&mut self, node: NodeId, report: &str) {
         let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
         live.hardware_told = true;
+        live.hardware = report.lines().take(MAX_HARDWARE_LINES).map(printable).collect::<Vec<_>>().join("\n");
         let label = live.label();
         for line in report.lines().take(MAX_HARDWARE_LINES) {
             self.log(format!("{label}: hardware: {}", printable(line)));
@@ -445,6 +464,7 @@ impl Core {
             self.close(conn);
         }
         let incarnation = live.member.incarnation;
+        self.telemetry_ends(node, incarnation, &live.member.name, &reason);
         self.save(vec![Record::Left(node, incarnation)]);
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));

@@ -10,6 +10,7 @@ mod datasets;
 mod identity;
 mod images;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;
@@ -18,6 +19,9 @@ mod records;
 mod resume;
 mod rollout;
 mod service;
+mod telemetry;
+mod timeline;
+mod view;
 mod vouchers;
 mod wire;
 
@@ -28,6 +32,9 @@ pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
 pub use service::{Withdrawn, WithdrawnRecord};
+pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
+pub use timeline::{PartLine, PartPhase, Timeline};
+pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
@@ -47,6 +54,9 @@ use rollout::Rollout;
 use service::Service;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::Told;
+use timeline::Timelines;
+use view::Events;
 use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
@@ -219,6 +229,9 @@ pub struct Core {
     datasets: Datasets,
     clients: Clients,
     orders: Orders,
+    told: Told,
+    timelines: Timelines,
+    events: Events,
     service: Service,
     images: Images,
     rollout: Rollout,
@@ -250,6 +263,9 @@ impl Core {
             datasets: Datasets::default(),
             clients: Clients::default(),
             orders: Orders::default(),
+            told: Told::default(),
+            timelines: Timelines::default(),
+            events: Events::default(),
             service: Service::default(),
             images: Images::default(),
             rollout: Rollout::default(),
@@ -319,6 +335,7 @@ impl Core {
             self.forgive(late);
         }
         self.expire();
+        self.observe_jobs();
     }
 
     /// Moves all deadlines by `late`, the time for which the manager was deaf.
@@ -469,6 +486,7 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
+        self.events.add(self.now, &line);
         self.actions.push(Action::Log(line));
     }
 

@@ -301,7 +301,7 @@ impl Core {
         names.extend(self.members.0.values().map(|live| (live.member.name.as_str(), Some(live))));
         let (mut nodes, mut bytes, mut more) = (Vec::new(), 0, false);
         for (name, live) in names.into_iter().filter(|&(name, _)| name > after) {
-            let view = self.view(name, live);
+            let view = self.listed(name, live);
             bytes += proto::encode(&view).len();
             if bytes > PAGE {
                 more = true;
@@ -312,7 +312,7 @@ impl Core {
         self.tell_client(conn, ToClient::NodeList { nodes, more });
     }
 
-    fn view(&self, name: &str, live: Option<&Live>) -> NodeView {
+    fn listed(&self, name: &str, live: Option<&Live>) -> NodeView {
         NodeView {
             name: name.into(),
             standing: self.standing(name, live),

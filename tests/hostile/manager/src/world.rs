@@ -487,7 +487,8 @@ impl World {
             | ToClient::Images(_)
             | ToClient::ImageRemoved
             | ToClient::Rollout(_)
-            | ToClient::NodeLeft => {}
+            | ToClient::NodeLeft
+            | ToClient::Support { .. } => {}
         }
     }
 }
