@@ -233,6 +233,26 @@ pub enum ToManager {
         #[serde(with = "serde_bytes")]
         lines: Vec<u8>,
     },
+    /// Gives a name of this node to another member, with another value. The answer is [`ToNode::Name`] as for
+    /// a bind. A second request has no effect.
+    NameGive {
+        /// A number chosen by the node and returned in the answer.
+        request: u32,
+        /// The name.
+        name: String,
+        /// The other member.
+        to: NodeId,
+        /// The incarnation of the other member.
+        incarnation: Incarnation,
+        /// The value, at most 1024 bytes.
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    /// The end of [`ToNode::Vacate`]: no memory of a region is on the node any more.
+    Vacated {
+        /// The reason why some is, if the node could not move it.
+        result: Result<(), Reason>,
+    },
     /// The answer to [`ToNode::AskImage`] (version 10).
     Image(RunningImage),
     /// The answer to [`ToNode::Check`] (version 10).
@@ -409,6 +429,12 @@ pub enum ToNode {
         /// The job.
         job: JobId,
     },
+    /// The node moves all memory of regions to other nodes, because it is about to leave; or it accepts
+    /// regions again. The answer is [`ToManager::Vacated`].
+    Vacate {
+        /// False: the node accepts regions again. There is no answer.
+        begin: bool,
+    },
     /// Asks a machine which image it runs (version 10). The answer is [`ToManager::Image`].
     AskImage,
     /// Makes the node write and read memory of all its peers (version 10). The answer is
@@ -442,8 +468,8 @@ impl ToNode {
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
         // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to
-        // `JobForget`, 25 and 26 are `AskImage` and `Check`.
-        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=26))
+        // `JobForget`, 26 and 27 are `AskImage` and `Check`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24 | 26..=27))
     }
 
     /// Returns true if an encoded message is [`Refused`](Self::Refused) or [`Resumed`](Self::Resumed). Reads

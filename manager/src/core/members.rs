@@ -363,6 +363,11 @@ impl Core {
                 let result = self.unbind_name(node, name).map(|()| (node, Vec::new()));
                 self.commit_to_node(conn, ToNode::Name { request, result });
             }
+            ToManager::NameGive { request, name, to, incarnation, value } => {
+                let given = self.give_name(node, (to, incarnation), &name, value);
+                let result = given.map(|number| (to, number.to_le_bytes().to_vec()));
+                self.commit_to_node(conn, ToNode::Name { request, result });
+            }
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
                 self.commit_to_node(conn, ToNode::Name { request, result });
@@ -376,6 +381,7 @@ impl Core {
                 let settled = self.departures.seen(node, of, incarnation);
                 self.tell_settled(settled);
             }
+            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, &phase, done, total);
@@ -525,6 +531,41 @@ impl Core {
         });
         self.save(save);
         bound
+    }
+
+    /// Handles the end of a node's attempt to move its memory of regions elsewhere.
+    fn vacated(&mut self, node: NodeId, result: Result<(), Reason>) {
+        let label = self.members.labels([node].into_iter());
+        match result {
+            Ok(()) => self.log(format!("{label} has no memory of regions any more")),
+            Err(reason) => {
+                let reason = proto::printable(&reason);
+                self.log(format!("{label} cannot move its memory of regions: {reason}"));
+            }
+        }
+    }
+
+    fn give_name(
+        &mut self,
+        owner: NodeId,
+        to: (NodeId, Incarnation),
+        name: &str,
+        value: Vec<u8>,
+    ) -> Result<u64, NameError> {
+        if self.commit.is_full() || self.unsaved.is_some() {
+            return Err(NameError::Unsaved);
+        }
+        if self.members.get(to.0).is_none_or(|live| live.member.incarnation != to.1) {
+            return Err(NameError::NotFound);
+        }
+        let mut save = Vec::new();
+        let number = self.identities.binding(&mut save).ok_or(NameError::Unsaved)?;
+        let given = self.names.give(owner, to, name, value, number);
+        save.extend(given.iter().flatten().cloned().map(Record::Name));
+        self.save(save);
+        given
+            .map(|record| record.map_or(self.names.number(name), |record| Some(record.number)))?
+            .ok_or(NameError::NotFound)
     }
 
     fn unbind_name(&mut self, owner: NodeId, name: String) -> Result<(), NameError> {
