@@ -1,8 +1,8 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, BootImage, BootReport, DatasetStatus, Incarnation, InputFile, JobId, JobReport, NodeId,
-    PowerAction, Reason,
+    AppManifest, BootImage, BootReport, DatasetStatus, Digest, Incarnation, InputFile, JobDetails, JobId,
+    JobInfo, JobReport, NodeId, PowerAction, Reason, Terms,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -107,6 +107,74 @@ pub enum FromClient {
     OutputTaken {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
+    },
+    /// Does the same as [`Submit`](Self::Submit), on terms. A job that waits is told to be
+    /// [queued](ToClient::Queued) first, and whenever the reason changes. A job without a client is
+    /// acknowledged by [`ToClient::Submitted`], and its connection has no more to do with it.
+    SubmitOn {
+        /// The application.
+        app: String,
+        /// The arguments of the application.
+        args: Vec<String>,
+        /// The number of nodes, 0 for all.
+        nodes: u16,
+        /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
+        on: Vec<String>,
+        /// The input files.
+        inputs: Vec<InputFile>,
+        /// The names of the datasets that the job reads behind the files.
+        datasets: Vec<String>,
+        /// The name of the dataset that the output becomes. `None`: the output is sent to the client, or
+        /// written to the spool.
+        keep: Option<String>,
+        /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
+        /// fails. `None`: no limit.
+        limit_ms: Option<u64>,
+        /// The terms.
+        terms: Terms,
+    },
+    /// Lists jobs by number, one page of them. The answer is [`ToClient::JobList`].
+    JobList {
+        /// The page begins after this job; `JobId(0)` for the first page.
+        after: JobId,
+        /// True to list the jobs that have ended as well.
+        ended: bool,
+    },
+    /// Asks for all that is known of a job. The answer is [`ToClient::JobShown`], or `Failed`.
+    JobShow {
+        /// The job.
+        job: JobId,
+    },
+    /// Waits until a job has ended. The answer is [`ToClient::JobShown`], or `Failed` if there is no such job
+    /// or the timeout has passed. A connection may have one such wait at a time.
+    JobWait {
+        /// The job.
+        job: JobId,
+        /// The timeout, in milliseconds.
+        timeout_ms: u64,
+    },
+    /// Puts a file into the spool. The answers are [`ToClient::DataTaken`], within whose window the client
+    /// sends the file in [pieces](Self::DataPiece), and at last [`ToClient::DataStored`]. If the spool has
+    /// the file, the first answer is [`ToClient::DataStored`]. A connection puts one file at a time.
+    DataPut {
+        /// The file's digest.
+        digest: Digest,
+        /// The file's length, in bytes.
+        len: u64,
+    },
+    /// The next bytes of the file, at most 48 KiB.
+    DataPiece {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Reads a piece of the output of a job that is done, from the spool. The answer is
+    /// [`ToClient::Output`], whose bytes are empty at the end of the output, or `Failed`.
+    JobOutput {
+        /// The job.
+        job: JobId,
+        /// The position of the piece in the output.
+        offset: u64,
     },
 }
 
@@ -269,4 +337,35 @@ pub enum ToClient {
     },
     /// The node has left, and its machine obeys the order.
     NodeLeft,
+    /// The job waits in the queue.
+    Queued {
+        /// The number of the job.
+        job: JobId,
+        /// The reason why it does not start.
+        reason: Reason,
+    },
+    /// The job without a client is recorded.
+    Submitted {
+        /// The number of the job.
+        job: JobId,
+    },
+    /// A page of the list of jobs, by number.
+    JobList {
+        /// The jobs.
+        jobs: Vec<JobInfo>,
+        /// True if more jobs follow on another page.
+        more: bool,
+    },
+    /// A job.
+    JobShown(JobDetails),
+    /// The spool has the first bytes of the file.
+    DataTaken {
+        /// The number of these bytes. The client may send 4 MiB more.
+        bytes: u64,
+    },
+    /// The spool has the file.
+    DataStored {
+        /// The file's digest.
+        digest: Digest,
+    },
 }

@@ -20,6 +20,7 @@ mod job;
 mod machine;
 mod member;
 mod node;
+mod queue;
 mod text;
 mod voucher;
 
@@ -31,6 +32,7 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
+pub use queue::{Digest, JobDetails, JobEnd, JobInfo, JobState, Terms};
 pub use text::{check_text, is_printable, printable};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 

@@ -11,7 +11,7 @@ pub use submit::{Job, Outcome, Update};
 
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
-    DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
+    DatasetStatus, FromClient, Hello, JobDetails, JobId, JobInfo, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
     Reason, ToClient, printable,
 };
 use std::io;
@@ -134,6 +134,31 @@ impl Client {
     pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
         match self.ask(&FromClient::Jobs, REPLY_TIMEOUT)? {
             ToClient::Jobs(jobs) => Ok(jobs),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Returns the jobs by number: those that wait, run or end, and if `ended` is true the history as well.
+    pub fn job_list(&mut self, ended: bool) -> Result<Vec<JobInfo>, ClientError> {
+        let (mut all, mut after) = (Vec::new(), JobId(0));
+        loop {
+            let ToClient::JobList { jobs, more } =
+                self.ask(&FromClient::JobList { after, ended }, REPLY_TIMEOUT)?
+            else {
+                return Err(ClientError::Unexpected);
+            };
+            all.extend(jobs);
+            match all.last().filter(|_| more) {
+                Some(last) => after = last.job,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Returns all that the manager knows of a job.
+    pub fn job_show(&mut self, job: JobId) -> Result<JobDetails, ClientError> {
+        match self.ask(&FromClient::JobShow { job }, REPLY_TIMEOUT)? {
+            ToClient::JobShown(details) => Ok(details),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -7,6 +7,7 @@ mod clients;
 mod commit;
 mod cut;
 mod datasets;
+mod history;
 mod identity;
 mod jobs;
 mod machine;
@@ -21,13 +22,15 @@ mod wire;
 pub use cut::{Cutter, Excess, Piece, split_size};
 pub use names::Directory;
 pub use records::{
-    DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
+    DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
+    Ticket, Wanted,
 };
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
+use history::History;
 use identity::Identities;
 use jobs::Jobs;
 use machine::Orders;
@@ -70,6 +73,14 @@ pub struct Config {
     pub input_window: u64,
     /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
+    /// The maximum number of jobs that wait in the queue.
+    pub queue: usize,
+    /// The time for which the history keeps a job that has ended.
+    pub history: Duration,
+    /// The maximum number of jobs in the history. The oldest is forgotten first.
+    pub history_jobs: usize,
+    /// The Unix time at which the manager's process has started, at [`Instant::ZERO`] of its clock.
+    pub started: Duration,
 }
 
 impl Default for Config {
@@ -83,6 +94,10 @@ impl Default for Config {
             ending: Duration::from_secs(20),
             input_window: 4 << 20,
             job_window: 256 << 20,
+            queue: 1000,
+            history: Duration::from_secs(7 * 24 * 3600),
+            history_jobs: 10_000,
+            started: Duration::ZERO,
         }
     }
 }
@@ -204,10 +219,13 @@ pub struct Core {
     names: Directory,
     jobs: Jobs,
     datasets: Datasets,
+    history: History,
     clients: Clients,
     orders: Orders,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
+    /// True once the manager is about to stop: no job starts any more.
+    stopping: bool,
     actions: Vec<Action>,
 }
 
@@ -232,9 +250,11 @@ impl Core {
             names: Directory::default(),
             jobs: Jobs::default(),
             datasets: Datasets::default(),
+            history: History::default(),
             clients: Clients::default(),
             orders: Orders::default(),
             leaving: None,
+            stopping: false,
             actions: Vec::new(),
         };
         if saved.secret.is_none() {
@@ -384,12 +404,20 @@ impl Core {
             self.remove_member(node, "lease expired");
         }
         self.expire_jobs();
+        if self.history.is_due(self.now) {
+            self.expire_history();
+        }
         self.expire_clients();
         self.expire_orders();
     }
 
     fn millis_since(&self, since: Instant) -> u64 {
         u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns a time as Unix time, in milliseconds.
+    fn unix_ms(&self, at: Instant) -> u64 {
+        u64::try_from((self.config.started + (at - Instant::ZERO)).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn set_role(&mut self, conn: ConnId, role: Role) {

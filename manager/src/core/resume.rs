@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 impl Core {
     /// Takes over the state of a former process. Its members have one lease to resume.
     pub(super) fn restore(&mut self, saved: Saved) {
-        let Saved { members, departures, names, jobs, datasets, epoch, .. } = saved;
+        let Saved { members, departures, names, jobs, datasets, history, epoch, .. } = saved;
         let (now, lease) = (self.now, self.config.lease);
         for record in members {
             self.members.0.insert(record.node, Live::restored(record, now, lease));
@@ -30,6 +30,7 @@ impl Core {
             settled.into_iter().map(|(node, incarnation)| Record::Settled(node, incarnation)).collect(),
         );
         self.restore_datasets(datasets);
+        self.restore_history(history);
         self.restore_jobs(jobs);
         let count = self.members.0.len();
         if epoch > 0 {

@@ -1,7 +1,7 @@
 //! The state that the manager keeps across restarts, in a file of the embedded database redb.
 
 use super::keeper::{Keep, SaveError};
-use crate::core::{DatasetRecord, JobRecord, MemberRecord, NameRecord, Record, Saved};
+use crate::core::{DatasetRecord, EndedRecord, JobRecord, MemberRecord, NameRecord, Record, Saved};
 use proto::{Incarnation, NodeId};
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 const NODES: TableDefinition<&str, u16> = TableDefinition::new("nodes");
 const COUNTERS: TableDefinition<&str, u64> = TableDefinition::new("counters");
 /// The members by id, the ended incarnations that are not settled (with their nodes), the names, the jobs by
-/// their present numbers, and the datasets. The values are encoded records.
+/// their present numbers, the datasets, and the jobs that have ended by their first numbers. The values are encoded records.
 const MEMBERS: TableDefinition<u16, &[u8]> = TableDefinition::new("members");
 const DEPARTURES: TableDefinition<u64, u16> = TableDefinition::new("departures");
 const NAMES: TableDefinition<&str, &[u8]> = TableDefinition::new("names");
 const JOBS: TableDefinition<u64, &[u8]> = TableDefinition::new("jobs");
 const DATASETS: TableDefinition<&str, &[u8]> = TableDefinition::new("datasets");
+const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
 const SECRETS: TableDefinition<&str, &[u8]> = TableDefinition::new("secrets");
 const NEXT_INCARNATION: &str = "next incarnation";
 const NEXT_JOB: &str = "next job";
@@ -174,10 +175,13 @@ fn read(database: &Database) -> Result<Saved, redb::Error> {
         saved.names.extend(decode::<NameRecord>(entry?.1.value()));
     }
     for entry in read.open_table(JOBS)?.iter()? {
-        saved.jobs.extend(decode::<JobRecord>(entry?.1.value()));
+        saved.jobs.extend(JobRecord::decode(entry?.1.value()));
     }
     for entry in read.open_table(DATASETS)?.iter()? {
         saved.datasets.extend(decode::<DatasetRecord>(entry?.1.value()));
+    }
+    for entry in read.open_table(HISTORY)?.iter()? {
+        saved.history.extend(decode::<EndedRecord>(entry?.1.value()));
     }
     Ok(saved)
 }
@@ -192,6 +196,7 @@ struct Tables<'a> {
     names: Table<'a, &'static str, &'static [u8]>,
     jobs: Table<'a, u64, &'static [u8]>,
     datasets: Table<'a, &'static str, &'static [u8]>,
+    history: Table<'a, u64, &'static [u8]>,
 }
 
 impl<'a> Tables<'a> {
@@ -205,6 +210,7 @@ impl<'a> Tables<'a> {
             names: write.open_table(NAMES)?,
             jobs: write.open_table(JOBS)?,
             datasets: write.open_table(DATASETS)?,
+            history: write.open_table(HISTORY)?,
         })
     }
 
@@ -231,6 +237,8 @@ impl<'a> Tables<'a> {
                 self.datasets.insert(dataset.name.as_str(), &*proto::encode(dataset))?;
             }
             Record::DatasetGone(name) => drop(self.datasets.remove(name.as_str())?),
+            Record::Ended(job) => drop(self.history.insert(job.job.0, &*proto::encode(&**job))?),
+            Record::EndedGone(job) => drop(self.history.remove(job.0)?),
         }
         Ok(())
     }

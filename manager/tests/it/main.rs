@@ -8,6 +8,7 @@ mod core_jobs;
 mod core_limits;
 mod core_machine;
 mod core_members;
+mod core_queue;
 mod core_time;
 mod cut;
 mod daemon;

@@ -85,6 +85,11 @@ impl Harness {
                 Record::JobGone(job) => saved.jobs.retain(|other| other.job != job),
                 Record::Dataset(dataset) => saved.datasets.push(dataset),
                 Record::DatasetGone(name) => saved.datasets.retain(|known| known.name != name),
+                Record::Ended(ended) => {
+                    saved.history.retain(|other| other.job != ended.job);
+                    saved.history.push((*ended).clone());
+                }
+                Record::EndedGone(job) => saved.history.retain(|other| other.job != job),
             }
         }
         saved
