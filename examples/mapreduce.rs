@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let cluster = LocalCluster::with_apps(3, || vec![Box::new(mapreduce::Job::<WordLengths>::default())])?;
     let input = cluster.file("text", TEXT.as_bytes())?;
     let result = input.with_file_name("result");
-    // On a command line: `ferrolite-manager submit --app word-lengths --input text --output result`.
+    // On a command line: `ferrolite job submit --app word-lengths --input text --output result`.
     let job = Job {
         app: WordLengths::NAME.into(),
         args: Vec::new(),

@@ -58,7 +58,7 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key(
         "manager_key",
-        "public key of the manager that enrols this node (`ferrolite-manager key --public`); that of the boot file counts",
+        "public key of the manager that enrols this node (`ferrolite key make --public`); that of the boot file counts",
     ),
     key(
         "mgmt",

@@ -1,17 +1,16 @@
-//! `ferrolite-manager`: the daemon and its command line.
+//! `ferrolite`: the command line, and the daemon of the manager.
 #![forbid(unsafe_code)]
 
 mod cli;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match cli::Cli::parse().run() {
+    match cli::Cli::of_process().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ferrolite-manager: {error}");
-            ExitCode::FAILURE
+            eprintln!("ferrolite: {error}");
+            cli::Failure::of(&error).into()
         }
     }
 }

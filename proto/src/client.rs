@@ -1,8 +1,8 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, BootImage, BootReport, DatasetStatus, Digest, Incarnation, InputFile, JobDetails, JobId,
-    JobInfo, JobReport, NodeId, PowerAction, Reason, Terms,
+    AppManifest, BootImage, BootReport, DatasetStatus, Incarnation, InputFile, JobDetails, JobId, JobInfo,
+    JobReport, NodeId, PowerAction, Reason, Terms,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -124,8 +124,7 @@ pub enum FromClient {
         inputs: Vec<InputFile>,
         /// The names of the datasets that the job reads behind the files.
         datasets: Vec<String>,
-        /// The name of the dataset that the output becomes. `None`: the output is sent to the client, or
-        /// written to the spool.
+        /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
         keep: Option<String>,
         /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
         /// fails. `None`: no limit.
@@ -152,29 +151,6 @@ pub enum FromClient {
         job: JobId,
         /// The timeout, in milliseconds.
         timeout_ms: u64,
-    },
-    /// Puts a file into the spool. The answers are [`ToClient::DataTaken`], within whose window the client
-    /// sends the file in [pieces](Self::DataPiece), and at last [`ToClient::DataStored`]. If the spool has
-    /// the file, the first answer is [`ToClient::DataStored`]. A connection puts one file at a time.
-    DataPut {
-        /// The file's digest.
-        digest: Digest,
-        /// The file's length, in bytes.
-        len: u64,
-    },
-    /// The next bytes of the file, at most 48 KiB.
-    DataPiece {
-        /// The bytes.
-        #[serde(with = "serde_bytes")]
-        bytes: Vec<u8>,
-    },
-    /// Reads a piece of the output of a job that is done, from the spool. The answer is
-    /// [`ToClient::Output`], whose bytes are empty at the end of the output, or `Failed`.
-    JobOutput {
-        /// The job.
-        job: JobId,
-        /// The position of the piece in the output.
-        offset: u64,
     },
 }
 
@@ -337,6 +313,13 @@ pub enum ToClient {
     },
     /// The node has left, and its machine obeys the order.
     NodeLeft,
+    /// The request was refused, for a reason that programs tell from others. The connection ends.
+    Refused {
+        /// The kind of the refusal.
+        kind: Refusal,
+        /// The reason, for people.
+        reason: Reason,
+    },
     /// The job waits in the queue.
     Queued {
         /// The number of the job.
@@ -358,14 +341,15 @@ pub enum ToClient {
     },
     /// A job.
     JobShown(JobDetails),
-    /// The spool has the first bytes of the file.
-    DataTaken {
-        /// The number of these bytes. The client may send 4 MiB more.
-        bytes: u64,
-    },
-    /// The spool has the file.
-    DataStored {
-        /// The file's digest.
-        digest: Digest,
-    },
+}
+
+/// The kind of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The client may not do this.
+    Denied,
+    /// There is no job, node or dataset of that name.
+    NotFound,
+    /// The time that the client has set is over.
+    TimedOut,
 }

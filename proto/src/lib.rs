@@ -24,7 +24,7 @@ mod queue;
 mod text;
 mod voucher;
 
-pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, ToClient};
+pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal, ToClient};
 pub use dataset::{Dataset, DatasetStatus};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
@@ -32,7 +32,7 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
-pub use queue::{Digest, JobDetails, JobEnd, JobInfo, JobState, Terms};
+pub use queue::{JobDetails, JobEnd, JobInfo, JobState, Terms};
 pub use text::{check_text, is_printable, printable};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 

@@ -6,9 +6,6 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The SHA-256 digest of a file in the manager's spool, by which the file is named.
-pub type Digest = [u8; 32];
-
 /// The terms on which a job is submitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
@@ -23,9 +20,9 @@ pub struct Terms {
     pub after: Option<JobId>,
     /// True if the job goes back to the queue when one of its nodes dies. Otherwise it fails.
     pub requeue: bool,
-    /// The digests of the input files in the spool, one for each file of the job. If this is present, the
-    /// job has no client: the manager reads the input from its spool, and writes the output to it.
-    pub detach: Option<Vec<Digest>>,
+    /// True if the job has no client: the connection that submits it has no more to do with it. Such a job
+    /// reads no files, only datasets, and its output becomes a dataset.
+    pub detach: bool,
 }
 
 /// The end of a job.
@@ -159,8 +156,6 @@ pub struct JobInfo {
     pub requeues: u8,
     /// True if the job has no client.
     pub detached: bool,
-    /// The number of bytes of output that the spool has of it.
-    pub output_bytes: Option<u64>,
 }
 
 /// A job with the reports of its nodes.

@@ -42,7 +42,7 @@ pub(crate) struct Options {
     /// File for a capture of all frames on the fabric as they were sent, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run
+    /// Directory with the kernel (`ferrolite.elf`) and the manager (`ferrolite`) to run
     /// [default: built here]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,

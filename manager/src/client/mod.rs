@@ -11,8 +11,8 @@ pub use submit::{Job, Outcome, Update};
 
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
-    DatasetStatus, FromClient, Hello, JobDetails, JobId, JobInfo, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
-    Reason, ToClient, printable,
+    DatasetStatus, FromClient, Hello, JobDetails, JobId, JobInfo, Malformed, NodeId, NodeStatus,
+    PROTOCOL_VERSION, Reason, Refusal, ToClient, printable,
 };
 use std::io;
 use std::path::PathBuf;
@@ -65,6 +65,14 @@ pub enum ClientError {
     /// The manager refused, or the job failed.
     #[error("{0}")]
     Failed(Reason),
+    /// The manager refused, for a reason that programs tell from others.
+    #[error("{reason}")]
+    Refused {
+        /// The kind of the refusal.
+        kind: Refusal,
+        /// The reason.
+        reason: Reason,
+    },
     /// An input file cannot be read.
     #[error("input {}: {source}", path.display())]
     Input {
@@ -86,6 +94,13 @@ pub enum ClientError {
     Random(#[from] getrandom::Error),
 }
 
+impl ClientError {
+    /// Returns the error of a refusal.
+    fn refused(kind: Refusal, reason: &str) -> Self {
+        Self::Refused { kind, reason: printable(reason) }
+    }
+}
+
 /// A client that the manager has accepted.
 #[derive(Debug)]
 pub struct Client {
@@ -103,6 +118,7 @@ impl Client {
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -130,14 +146,6 @@ impl Client {
         }
     }
 
-    /// Returns the jobs that run, including those that are ending.
-    pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
-        match self.ask(&FromClient::Jobs, REPLY_TIMEOUT)? {
-            ToClient::Jobs(jobs) => Ok(jobs),
-            _ => Err(ClientError::Unexpected),
-        }
-    }
-
     /// Returns the jobs by number: those that wait, run or end, and if `ended` is true the history as well.
     pub fn job_list(&mut self, ended: bool) -> Result<Vec<JobInfo>, ClientError> {
         let (mut all, mut after) = (Vec::new(), JobId(0));
@@ -159,6 +167,25 @@ impl Client {
     pub fn job_show(&mut self, job: JobId) -> Result<JobDetails, ClientError> {
         match self.ask(&FromClient::JobShow { job }, REPLY_TIMEOUT)? {
             ToClient::JobShown(details) => Ok(details),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Waits until a job has ended, and returns all that the manager knows of it.
+    pub fn job_wait(&mut self, job: JobId, timeout: Duration) -> Result<JobDetails, ClientError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let timeout = timeout.saturating_add(REPLY_TIMEOUT);
+        match self.ask(&FromClient::JobWait { job, timeout_ms }, timeout)? {
+            ToClient::JobShown(details) => Ok(details),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Submits a job without a client, and returns its number once the manager has recorded it.
+    pub fn submit_detached(&mut self, job: &Job) -> Result<JobId, ClientError> {
+        let terms = proto::Terms { wait: true, detach: true, ..job.terms.clone() };
+        match self.ask(&job.submission(Vec::new(), terms), REPLY_TIMEOUT)? {
+            ToClient::Submitted { job } => Ok(job),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -191,6 +218,7 @@ impl Client {
         self.connection.sending.send(question)?;
         match self.connection.receiving.receive(Some(timeout))? {
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             answer => Ok(answer),
         }
     }

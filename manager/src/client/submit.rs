@@ -156,7 +156,8 @@ impl Client {
         let Self { connection, address, key } = self;
         let (start, total) = (Instant::now(), inputs.total());
         let mut first = job.submission(inputs.describe(), job.terms.clone());
-        let mut session = Session { inputs, output, watch, begun: None, queued: None, reports: BTreeMap::new() };
+        let mut session =
+            Session { inputs, output, watch, begun: None, queued: None, reports: BTreeMap::new() };
         let mut connection = connection;
         let (run_us, stream_us) = loop {
             match session.go_on(connection, &first) {
@@ -243,8 +244,7 @@ impl Session<'_> {
                 }
                 sent
             });
-            let received =
-                receive_results(&mut receiving, output, (begun, queued, reports), &orders, watch);
+            let received = receive_results(&mut receiving, output, (begun, queued, reports), &orders, watch);
             receiving.hang_up();
             drop(orders);
             let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
@@ -280,6 +280,7 @@ fn receive_results(
                 order(Order::Begin(job));
             }
             ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
+            ToClient::Refused { kind, reason } => return Err(ClientError::refused(kind, &reason)),
             ToClient::Queued { job, reason } => {
                 *queued = Some(job);
                 watch(Update::Queued { job, reason: &printable(&reason) });

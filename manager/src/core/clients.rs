@@ -2,7 +2,7 @@
 
 use super::{ConnId, Core, Spec, Ticket, Wanted};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, ToClient, ToNode, printable};
+use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -75,12 +75,7 @@ impl Core {
             }
             FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
             FromClient::JobShow { job } => self.show_job(conn, job),
-            FromClient::JobWait { .. }
-            | FromClient::DataPut { .. }
-            | FromClient::DataPiece { .. }
-            | FromClient::JobOutput { .. } => {
-                self.fail_client(conn, "this manager has no spool".into());
-            }
+            FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),
             FromClient::Input { job, bytes } => self.job_input(conn, job, &bytes),
             FromClient::Attach { job, output } => self.attach(conn, job, output),
             FromClient::OutputTaken { bytes } => self.output_taken(conn, bytes),
@@ -114,10 +109,19 @@ impl Core {
 
     /// Refuses a client's request, or reports its failure, and ends the connection.
     pub(super) fn fail_client(&mut self, conn: ConnId, reason: Reason) {
+        self.end_client(conn, &reason.clone(), ToClient::Failed { reason });
+    }
+
+    /// Refuses a client's request for a reason that programs tell from others, and ends the connection.
+    pub(super) fn refuse_client(&mut self, conn: ConnId, kind: Refusal, reason: Reason) {
+        self.end_client(conn, &reason.clone(), ToClient::Refused { kind, reason });
+    }
+
+    fn end_client(&mut self, conn: ConnId, reason: &str, answer: ToClient) {
         let peer = self.peer(conn);
         self.log(format!("{peer}: {reason}"));
         self.client_forgotten(conn, "its client broke the protocol");
-        self.tell_client(conn, ToClient::Failed { reason });
+        self.tell_client(conn, answer);
         self.close(conn);
     }
 
@@ -128,6 +132,7 @@ impl Core {
     /// Drops the wait and the jobs of a client whose connection has ended.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
+        self.history.forget(conn);
         self.cancel_jobs_of(conn, reason);
         self.forget_order_of(conn);
         if let Some(leaving) = &mut self.leaving
@@ -187,7 +192,8 @@ impl Core {
     pub(super) fn expire_clients(&mut self) {
         let (here, now) = (self.members.0.len(), self.now);
         for (conn, waiting) in self.clients.take(|waiting| waiting.deadline() <= now) {
-            self.fail_client(conn, format!("{here} of {} nodes joined in time", waiting.count));
+            let reason = format!("{here} of {} nodes joined in time", waiting.count);
+            self.refuse_client(conn, Refusal::TimedOut, reason);
         }
         if self.leaving.as_ref().is_some_and(|leaving| leaving.since + self.config.leave <= self.now)
             && let Some(leaving) = self.leaving.take()

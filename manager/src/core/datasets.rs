@@ -3,7 +3,7 @@
 
 use super::{ConnId, Core, DatasetRecord, Record};
 use platform::Instant;
-use proto::{Dataset, DatasetStatus, JobId, NodeId, Reason, ToClient, ToNode, encode, printable};
+use proto::{Dataset, DatasetStatus, JobId, NodeId, Reason, Refusal, ToClient, ToNode, encode, printable};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The maximum length of the description of a job's datasets, in bytes.
@@ -110,7 +110,8 @@ impl Core {
             return self.fail_client(conn, format!("job {} reads the dataset {}", job.0, printable(&name)));
         }
         if !self.remove_dataset(&name, &format!("dropped by {}", self.peer(conn))) {
-            return self.fail_client(conn, format!("there is no dataset {}", printable(&name)));
+            let reason = format!("there is no dataset {}", printable(&name));
+            return self.refuse_client(conn, Refusal::NotFound, reason);
         }
         self.commit_to_client(conn, ToClient::Dropped { name });
     }

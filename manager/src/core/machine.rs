@@ -2,9 +2,10 @@
 //! leaves the cluster before its machine obeys. An image is forwarded in pieces, as fast as the node takes
 //! them.
 
+use super::members::Live;
 use super::{ConnId, Core};
 use platform::Instant;
-use proto::{BootImage, NodeId, PowerAction, Reason, ToClient, ToNode, printable};
+use proto::{BootImage, NodeId, PowerAction, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
 
 /// The orders that are not carried out yet, by node.
@@ -84,7 +85,11 @@ impl Core {
     fn order(&mut self, conn: ConnId, name: &str, what: &str, stage: Stage, message: ToNode) -> bool {
         let node = match self.machine(conn, name) {
             Ok(node) => node,
-            Err(reason) => {
+            Err((Some(kind), reason)) => {
+                self.refuse_client(conn, kind, reason);
+                return false;
+            }
+            Err((None, reason)) => {
                 self.fail_client(conn, reason);
                 return false;
             }
@@ -96,17 +101,22 @@ impl Core {
     }
 
     /// Returns the node of this name, whose machine can be given an order.
-    fn machine(&self, conn: ConnId, name: &str) -> Result<NodeId, Reason> {
+    fn machine(&self, conn: ConnId, name: &str) -> Result<NodeId, (Option<Refusal>, Reason)> {
+        let mut members = self.members.0.iter();
+        let Some((&node, live)) = members.find(|(_, live)| live.member.name == name) else {
+            return Err((Some(Refusal::NotFound), format!("no node {} has joined", printable(name))));
+        };
+        self.is_free(conn, node, live).map(|()| node).map_err(|reason| (None, reason))
+    }
+
+    /// Returns an error if a node's machine cannot be given an order by this client now.
+    fn is_free(&self, conn: ConnId, node: NodeId, live: &Live) -> Result<(), Reason> {
         if self.leaving.is_some() {
             return Err("the cluster is shutting down".into());
         }
         if self.orders.of(conn).is_some() {
             return Err("this connection has given an order already".into());
         }
-        let mut members = self.members.0.iter();
-        let Some((&node, live)) = members.find(|(_, live)| live.member.name == name) else {
-            return Err(format!("no node {} has joined", printable(name)));
-        };
         let label = live.label();
         if live.conn.is_none() {
             return Err(format!("{label} is silent"));
@@ -119,7 +129,7 @@ impl Core {
         }
         match live.job {
             Some(job) => Err(format!("{label} takes part in job {}", job.0)),
-            None => Ok(node),
+            None => Ok(()),
         }
     }
 
@@ -210,7 +220,7 @@ impl Core {
         let late: Vec<(NodeId, ConnId)> = late.map(|(&node, order)| (node, order.conn)).collect();
         for (node, conn) in late {
             let label = self.members.label(node);
-            self.fail_client(conn, format!("{label} did not obey in time"));
+            self.refuse_client(conn, Refusal::TimedOut, format!("{label} did not obey in time"));
         }
     }
 

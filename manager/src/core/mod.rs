@@ -296,8 +296,11 @@ impl Core {
         let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
         let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
         let orders = self.next_order_deadline();
-        let next =
-            [hello, leaving, self.members.next_expiry(), clients, jobs, orders].into_iter().flatten().min();
+        let waits = self.history.next_deadline();
+        let next = [hello, leaving, self.members.next_expiry(), clients, jobs, orders, waits]
+            .into_iter()
+            .flatten()
+            .min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -404,6 +407,7 @@ impl Core {
             self.remove_member(node, "lease expired");
         }
         self.expire_jobs();
+        self.expire_waits();
         if self.history.is_due(self.now) {
             self.expire_history();
         }

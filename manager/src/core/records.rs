@@ -253,8 +253,6 @@ pub struct EndedRecord {
     pub end: JobEnd,
     /// The time of the end.
     pub ended_ms: u64,
-    /// The number of bytes of output that the spool has.
-    pub output_bytes: Option<u64>,
 }
 
 /// A job.

@@ -29,6 +29,17 @@ fn plain(nodes: u16) -> FromClient {
     queued(nodes, None, Terms::default())
 }
 
+/// Makes a submission of a job without a client.
+fn detached(keep: &str) -> FromClient {
+    match queued(1, None, Terms { detach: true, ..Terms::default() }) {
+        FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, limit_ms, terms, .. } => {
+            let keep = Some(keep.into());
+            FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms }
+        }
+        _ => unreachable!(),
+    }
+}
+
 /// Returns the jobs that the manager lists.
 fn list(h: &mut Harness, ended: bool) -> Vec<JobInfo> {
     let client = h.client();
@@ -121,12 +132,18 @@ fn a_restarted_manager_has_its_queue() {
     h.say(first, &plain(1));
     starts(&mut h, node);
     h.say(second, &plain(1));
-    h.say(third, &queued(1, None, Terms { detach: Some(vec![]), ..Terms::default() }));
+    h.say(third, &detached("d"));
     assert_eq!(h.client_heard(third), [ToClient::Submitted { job: JobId(3) }]);
     let mut h = Harness::with(config(), h.restart());
     let node = h.open();
     let (epoch, secret) = (welcome.epoch, welcome.secret);
-    let resume = Resume { version: PROTOCOL_VERSION, node: welcome.node, incarnation: welcome.incarnation, secret, epoch };
+    let resume = Resume {
+        version: PROTOCOL_VERSION,
+        node: welcome.node,
+        incarnation: welcome.incarnation,
+        secret,
+        epoch,
+    };
     h.say(node, &Hello::Resume(resume));
     h.say(node, &ToManager::Jobs { jobs: vec![(JobId(1), JobStanding::Running)], kept: vec![] });
     assert_eq!(reason(&mut h, 2), "its client has not come back");
@@ -141,6 +158,35 @@ fn a_restarted_manager_has_its_queue() {
     h.drop(second);
     h.say(node, &ToManager::JobOver { job: JobId(2) });
     assert_eq!(starts(&mut h, node)[0].job, JobId(3));
+}
+
+#[test]
+fn a_job_without_a_client_runs_on_and_is_waited_for() {
+    let mut h = harness();
+    let (node, _) = h.join("a");
+    let [client, waiting, late, other] = [0; 4].map(|_| h.client());
+    h.say(client, &queued(1, None, Terms { detach: true, ..Terms::default() }));
+    assert_eq!(h.failure(client), "a job without a client reads only datasets, and keeps its output as one");
+    let client = h.client();
+    h.say(client, &detached("d"));
+    assert_eq!(h.client_heard(client), [ToClient::Submitted { job: JobId(1) }]);
+    h.drop(client);
+    assert_eq!(starts(&mut h, node)[0].job, JobId(1));
+    h.say(other, &FromClient::Attach { job: JobId(1), output: 0 });
+    assert_eq!(h.failure(other), "job 1 has no client");
+    h.say(waiting, &FromClient::JobWait { job: JobId(1), timeout_ms: 200_000 });
+    h.say(late, &FromClient::JobWait { job: JobId(1), timeout_ms: 50_000 });
+    h.pass(Duration::from_secs(100));
+    let reason = "job 1 has not ended in time".into();
+    assert_eq!(h.client_heard(late), [ToClient::Refused { kind: Refusal::TimedOut, reason }]);
+    h.say(
+        node,
+        &ToManager::JobDone { job: JobId(1), report: JobReport { kept: vec![5], ..JobReport::default() } },
+    );
+    let Some(ToClient::JobShown(shown)) = h.client_heard(waiting).pop() else { panic!("not shown") };
+    assert_eq!((shown.info.state.word(), shown.info.nodes), ("done", vec!["a".to_owned()]));
+    h.say(waiting, &FromClient::Datasets);
+    assert!(matches!(&h.client_heard(waiting)[..], [ToClient::Datasets(all)] if all[0].bytes == 5));
 }
 
 #[test]

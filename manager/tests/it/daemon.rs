@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite");
 
 /// The directory of a test, which is removed at its end.
 pub(crate) struct Directory(pub PathBuf);

@@ -1,6 +1,7 @@
 //! The manager: its core event by event, and the daemon as a process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod command_line;
 mod core_cancel;
 mod core_credit;
 mod core_datasets;

@@ -16,12 +16,17 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// The text before the daemon's address in the line that it prints when it accepts connections.
 const LISTENING: &str = "listening on ";
-/// The text before the reason when the manager's program fails.
-const FAILED: &str = "ferrolite-manager: ";
+/// The text before the reason when the manager's program fails: of this build, and of earlier ones.
+const FAILED: [&str; 2] = ["ferrolite: ", "ferrolite-manager: "];
+
+/// Returns the reason in a line of a program of the manager that has failed.
+pub fn reason(line: &str) -> Option<&str> {
+    FAILED.iter().find_map(|name| line.strip_prefix(name))
+}
 
 /// Builds the manager, once per process. Returns its program.
 pub fn build(profile: Profile) -> Result<PathBuf> {
-    cargo::program("ferrolite-manager", profile)
+    cargo::program("ferrolite", profile)
 }
 
 /// A job for a cluster.
@@ -234,7 +239,7 @@ impl Process {
     fn poll_and_print(&mut self, print: bool) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
         while let Some(line) = self.line(Duration::ZERO) {
-            if print && !line.starts_with(FAILED) {
+            if print && reason(&line).is_none() {
                 eprintln!("  {line}");
             }
         }
@@ -255,9 +260,9 @@ impl Process {
     /// Returns the error of a failed process. The process has ended, so all of its output arrives.
     fn failure(&mut self, status: ExitStatus) -> anyhow::Error {
         while self.line(Duration::from_secs(1)).is_some() {}
-        match self.last.strip_prefix(FAILED) {
+        match reason(&self.last) {
             Some(reason) => anyhow!("{}", reason.trim()),
-            None => anyhow!("ferrolite-manager ended with {status}: {}", self.last),
+            None => anyhow!("ferrolite ended with {status}: {}", self.last),
         }
     }
 }

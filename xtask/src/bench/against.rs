@@ -41,7 +41,7 @@ const CELLS: [(&str, u32, u32); 9] = [
 /// The other programs, the number of rounds, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
-    /// Directory with the other kernel (`ferrolite`) and manager (`ferrolite-manager`), as built in a
+    /// Directory with the other kernel (`ferrolite.elf`) and manager (`ferrolite`), as built in a
     /// checkout of that commit
     #[arg(value_name = "DIR")]
     dir: PathBuf,

@@ -47,7 +47,7 @@ pub(super) struct Options {
     /// Least length of the input in MB: a text is repeated
     #[arg(long, value_name = "MB", default_value_t = 10, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1000))]
     megabytes: u64,
-    /// Directory with another kernel (`ferrolite`) and manager (`ferrolite-manager`), whose jobs are measured
+    /// Directory with another kernel (`ferrolite.elf`) and manager (`ferrolite`), whose jobs are measured
     /// in turn too
     #[arg(long, value_name = "DIR")]
     against: Option<PathBuf>,

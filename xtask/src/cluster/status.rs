@@ -71,10 +71,8 @@ fn nodes(home: &Home, list: &Path) -> Result<(String, State)> {
             return Ok((String::from_utf8_lossy(&done.stdout).into_owned(), home.running()?));
         }
         if Instant::now() >= deadline {
-            bail!(
-                "{}",
-                String::from_utf8_lossy(&done.stderr).trim().trim_start_matches("ferrolite-manager: ")
-            );
+            let said = String::from_utf8_lossy(&done.stderr);
+            bail!("{}", lab::manager::reason(said.trim()).unwrap_or(said.trim()));
         }
         std::thread::sleep(PAUSE);
     }

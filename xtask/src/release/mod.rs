@@ -30,7 +30,7 @@ const COPIED: [(&str, &str); 6] = [
     ("docs/security.md", "docs/security.md"),
 ];
 
-/// Builds the images, the manager and the library for C, and writes them with the header, the Python module,
+/// Builds the images, the programs of the host and the library for C, and writes them with the header, the Python module,
 /// the version, the licences of all dependencies, and checksums. Refuses a checkout with changes.
 pub(crate) fn release(options: &Options) -> Result<()> {
     let root = paths::root();
@@ -39,13 +39,15 @@ pub(crate) fn release(options: &Options) -> Result<()> {
     let out = empty_directory(&options.out)?;
     setup::bindings()?;
     for (name, contents) in
-        [("ferrolite", Contents::default()), ("ferrolite-core", Contents::with(Apps::core()))]
+        [("ferrolite.elf", Contents::default()), ("ferrolite-core.elf", Contents::with(Apps::core()))]
     {
         let image = ui::step(&format!("the image {name}"), || image::build_of(&contents))?;
         copy(&image.elf, &out.join("images").join(name))?;
     }
-    let manager = ui::step("the manager", || cargo::program("ferrolite-manager", Profile::Release))?;
-    copy(&manager, &out.join("bin/ferrolite-manager"))?;
+    for name in ["ferrolite", "ferrolite-manager"] {
+        let program = ui::step(&format!("the program {name}"), || cargo::program(name, Profile::Release))?;
+        copy(&program, &out.join("bin").join(name))?;
+    }
     for library in ui::step("the library for C", build_library)? {
         let name = library.file_name().context("a library without a name")?.to_owned();
         copy(&library, &out.join("lib").join(name))?;

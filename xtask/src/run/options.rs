@@ -114,7 +114,7 @@ pub(crate) struct Options {
     /// Accelerator of the guests: auto (KVM if our own kernel runs under it, else TCG), tcg, kvm
     #[arg(long, value_name = "ACCEL", default_value_t = Choice::Auto)]
     pub accel: Choice,
-    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run
+    /// Directory with the kernel (`ferrolite.elf`) and the manager (`ferrolite`) to run
     /// [default: built here]
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,

@@ -109,6 +109,12 @@ impl Core {
         if self.jobs.clients.contains_key(&conn) {
             return self.fail_client(conn, "this connection already has a job".into());
         }
+        let waits = |submission: &&Submission| submission.is(id) && submission.ticket.terms.detach;
+        let runs =
+            |(number, job): &(&JobId, &Job)| (**number == id || job.first == id) && job.ticket.terms.detach;
+        if self.jobs.waiting.iter().find(waits).is_some() || self.jobs.running.iter().find(runs).is_some() {
+            return self.fail_client(conn, format!("job {} has no client", id.0));
+        }
         if let Some(mut submission) = self.take_waiting(id) {
             let former = submission.conn.replace(conn).filter(|other| self.connections.contains_key(other));
             if let Some(other) = former {
@@ -177,12 +183,15 @@ impl Core {
         for node in over {
             self.forget_part(node, id);
         }
+        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
+        if record.ticket.terms.detach {
+            return self.job_gone(id);
+        }
         let finished = Finished { record, client: job.client, since: self.now };
         if let Some(client) = job.client {
             self.commit_to_client(client, ToClient::Done { run_us, stream_us });
         }
         self.jobs.finished.insert(id, finished);
-        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
     }
 
     /// Records the end of a job that has started.

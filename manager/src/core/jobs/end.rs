@@ -4,7 +4,7 @@ use super::super::records::KeptReport;
 use super::super::{Action, ConnId, Core};
 use super::{Job, Phase, queue::Submission};
 use platform::Instant;
-use proto::{JobEnd, JobId, JobReport, NodeId, Reason, ToClient, ToNode, printable};
+use proto::{JobEnd, JobId, JobReport, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Core {
 
     /// Fails the jobs that run for a client. The others, and the queue, go on with the next manager.
     pub(in super::super) fn fail_attached_jobs(&mut self, reason: &str) {
-        let attached = |job: &Job| job.ticket.terms.detach.is_none();
+        let attached = |job: &Job| !job.ticket.terms.detach;
         let ids = self.jobs.running.iter().filter(|(_, job)| attached(job)).map(|(&id, _)| id);
         let ids: Vec<JobId> = ids.collect();
         for id in ids {
@@ -165,7 +165,10 @@ impl Core {
                     format!("job {} has ended, but not yet on {nodes}", id.0)
                 }
                 (None, Some(ended)) => format!("job {} has ended: {}", id.0, ended.end.word()),
-                (None, None) => format!("there is no job {}", id.0),
+                (None, None) => {
+                    let reason = format!("there is no job {}", id.0);
+                    return self.refuse_client(conn, Refusal::NotFound, reason);
+                }
             };
             return self.fail_client(conn, reason);
         }

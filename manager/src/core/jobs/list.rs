@@ -5,10 +5,11 @@ use super::super::{ConnId, Core};
 use super::queue::{self, Submission};
 use super::{Job, Phase};
 use proto::{
-    JobDetails, JobId, JobInfo, JobPhase, JobReport, JobState, JobStatus, Reason, Terms, ToClient, encode,
-    printable,
+    JobDetails, JobId, JobInfo, JobPhase, JobReport, JobState, JobStatus, Reason, Refusal, Terms, ToClient,
+    encode, printable,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The length of a page of a list, in bytes.
 const PAGE: usize = 256 << 10;
@@ -68,7 +69,18 @@ impl Core {
     pub(in super::super) fn show_job(&mut self, conn: ConnId, job: JobId) {
         match self.details(job) {
             Some(details) => self.commit_to_client(conn, ToClient::JobShown(details)),
-            None => self.fail_client(conn, format!("there is no job {}", job.0)),
+            None => self.refuse_client(conn, Refusal::NotFound, format!("there is no job {}", job.0)),
+        }
+    }
+
+    /// Waits until a job has ended.
+    pub(in super::super) fn wait_job(&mut self, conn: ConnId, job: JobId, timeout_ms: u64) {
+        if self.history.get(job).is_some() || self.details(job).is_none() {
+            return self.show_job(conn, job);
+        }
+        let until = self.now + Duration::from_millis(timeout_ms);
+        if self.history.wait(conn, job, until) {
+            self.fail_client(conn, "this connection already waits for a job".into());
         }
     }
 
@@ -143,8 +155,7 @@ fn blank(job: JobId, app: &str, terms: &Terms, state: JobState) -> JobInfo {
         ended_ms: None,
         limit_ms: None,
         requeues: 0,
-        detached: terms.detach.is_some(),
-        output_bytes: None,
+        detached: terms.detach,
     }
 }
 
@@ -161,7 +172,7 @@ fn info_of_queued(submission: &Submission, reason: Reason) -> JobInfo {
 }
 
 fn info_of_ended(ended: &EndedRecord) -> JobInfo {
-    let EndedRecord { job, app, wanted, limit_ms, ticket, nodes, end, ended_ms, output_bytes, .. } = ended;
+    let EndedRecord { job, app, wanted, limit_ms, ticket, nodes, end, ended_ms, .. } = ended;
     JobInfo {
         by: ticket.by.clone(),
         nodes: nodes.clone(),
@@ -171,7 +182,6 @@ fn info_of_ended(ended: &EndedRecord) -> JobInfo {
         started_ms: Some(ticket.started_ms).filter(|started| *started > 0),
         ended_ms: Some(*ended_ms),
         requeues: ticket.requeues,
-        output_bytes: *output_bytes,
         ..blank(*job, app, &ticket.terms, JobState::Ended(end.clone()))
     }
 }

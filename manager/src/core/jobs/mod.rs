@@ -188,7 +188,9 @@ impl Job {
         let waiting = match self.phase {
             Phase::Starting => Some((self.waiting + timeout, Overdue::Nodes)),
             Phase::Loading => self.load_due(timeout),
-            Phase::Running if self.client.is_none() => Some((self.waiting + timeout, Overdue::NoClient)),
+            Phase::Running if self.client.is_none() && !self.ticket.terms.detach => {
+                Some((self.waiting + timeout, Overdue::NoClient))
+            }
             Phase::Running => None,
         };
         limit.into_iter().chain(waiting).min_by_key(|(at, _)| *at)

@@ -62,12 +62,12 @@ impl Submission {
 
     /// Returns true if the job waits until it can start, for however long.
     fn stays(&self) -> bool {
-        self.ticket.terms.wait || self.last.is_some()
+        self.ticket.terms.wait || self.ticket.terms.detach || self.last.is_some()
     }
 
     /// Returns true while the job's client is away.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.conn.is_none() && self.ticket.terms.detach.is_none()
+        self.conn.is_none() && !self.ticket.terms.detach
     }
 }
 
@@ -82,7 +82,7 @@ impl Core {
         let number = self.identities.job(&mut save);
         self.save(save);
         let Some(number) = number else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
-        let detached = ticket.terms.detach.is_some();
+        let detached = ticket.terms.detach;
         let submission = Submission {
             conn: (!detached).then_some(conn),
             spec,
@@ -93,7 +93,7 @@ impl Core {
             nodes: Vec::new(),
             told: None,
         };
-        if submission.ticket.terms.wait {
+        if submission.stays() {
             self.save_queued(&submission);
         }
         self.jobs.waiting.push(submission);
@@ -125,6 +125,9 @@ impl Core {
         let len = |spec: &Spec| encode(&(&spec.app, &spec.args, &spec.inputs)).len();
         if encode(&(app, args, inputs)).len() > MAX_START {
             return Some("the list of input files and arguments is too long".into());
+        }
+        if terms.detach && (!inputs.is_empty() || keep.is_none()) {
+            return Some("a job without a client reads only datasets, and keeps its output as one".into());
         }
         if terms.exclude.len() > MAX_EXCLUDED || encode(terms).len() > MAX_START {
             return Some(format!("a job may exclude {MAX_EXCLUDED} nodes"));
@@ -433,7 +436,6 @@ pub(super) fn ended(job: JobId, spec: &Spec, ticket: Ticket, end: JobEnd, ended_
         reports: Vec::new(),
         end,
         ended_ms,
-        output_bytes: None,
     }
 }
 

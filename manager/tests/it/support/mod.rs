@@ -229,7 +229,7 @@ impl Harness {
     pub(crate) fn failure(&mut self, client: ConnId) -> String {
         assert!(self.closed.contains(&client));
         match self.client_heard(client).pop() {
-            Some(ToClient::Failed { reason }) => reason,
+            Some(ToClient::Failed { reason } | ToClient::Refused { reason, .. }) => reason,
             other => panic!("{other:?}"),
         }
     }

@@ -32,8 +32,7 @@ pub(crate) fn on_appliances(nic: &str, log: &Path) -> Result<Outcome> {
     let [programs, input, output] = ["programs", "in", "out"].map(|name| dir.path().join(name));
     std::fs::create_dir(&programs)?;
     std::fs::write(&input, "")?;
-    for (program, name) in [(kernel(log)?, "ferrolite"), (manager::build(Profile::Dev)?, "ferrolite-manager")]
-    {
+    for (program, name) in [(kernel(log)?, "ferrolite.elf"), (manager::build(Profile::Dev)?, "ferrolite")] {
         std::os::unix::fs::symlink(program, programs.join(name))?;
     }
     let mut run = xtask();

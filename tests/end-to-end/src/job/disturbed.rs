@@ -98,7 +98,7 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
 fn runs(pid: u32) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let program = arguments.split(|b| *b == 0).next().unwrap_or_default();
-    ["qemu-system-x86_64", "ferrolite-manager"].iter().any(|name| program.ends_with(name.as_bytes()))
+    ["qemu-system-x86_64", "/ferrolite"].iter().any(|name| program.ends_with(name.as_bytes()))
 }
 
 /// Parses `/proc/PID/stat`: the parent is the second word after the command, which is in parentheses.

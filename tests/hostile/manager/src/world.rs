@@ -429,7 +429,7 @@ impl World {
             self.peers.insert(conn, Peer::Client(Client::default()));
             return;
         }
-        if let ToClient::Failed { reason } = &message {
+        if let ToClient::Failed { reason } | ToClient::Refused { reason, .. } = &message {
             assert!(proto::is_printable(reason), "{reason:?}");
             self.failed.insert(conn);
         }
@@ -458,7 +458,7 @@ impl World {
                     self.report.done += 1;
                 }
             }
-            ToClient::Failed { .. } => {
+            ToClient::Failed { .. } | ToClient::Refused { .. } => {
                 client.waits = false;
                 if client.submission.take().is_some() {
                     self.report.failed += 1;

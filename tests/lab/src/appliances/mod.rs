@@ -32,9 +32,14 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Returns the programs in a directory, by the names that their builds give them.
+    /// Returns the programs in a directory, by the names that their builds give them. In a directory of an
+    /// earlier build, `ferrolite` is the kernel, and `ferrolite-manager` the manager.
     pub fn of(dir: &Path) -> Self {
-        Self { kernel: dir.join("ferrolite"), manager: dir.join("ferrolite-manager") }
+        let (kernel, old_manager) = (dir.join("ferrolite.elf"), dir.join("ferrolite-manager"));
+        if !kernel.exists() && old_manager.exists() {
+            return Self { kernel: dir.join("ferrolite"), manager: old_manager };
+        }
+        Self { kernel, manager: dir.join("ferrolite") }
     }
 
     /// Returns the programs in a directory that the user has named.

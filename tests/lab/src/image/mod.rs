@@ -79,7 +79,7 @@ fn rebuild(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) ->
     cargo.args(["--release", "--no-default-features", "--features", &contents.features()]);
     run(&mut cargo).with_context(|| format!("the kernel does not build ({})", contents.name()))?;
     let built = target().join("release/ferrolite");
-    let elf = dir.join("ferrolite");
+    let elf = dir.join("ferrolite.elf");
     // An image is checked once: disassembling it takes longest when nothing has changed.
     let (checked, stamp) = (dir.join("checked"), stamp(&built)?);
     if std::fs::read_to_string(&checked).ok().as_deref() != Some(&stamp) || !elf.exists() {

@@ -2,9 +2,7 @@
 //! again.
 
 use manager::core::{ConnId, Message, Record, Saved};
-use proto::{
-    Attempt, Hello, Incarnation, JobId, JobStanding, JobStart, NodeId, ToClient, ToManager, ToNode,
-};
+use proto::{Attempt, Hello, Incarnation, JobId, JobStanding, JobStart, NodeId, ToClient, ToManager, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A member's request, with its number.
@@ -88,7 +86,8 @@ impl Ledger {
         }
         for job in &self.acknowledged {
             let is = |known: &JobId| known == job;
-            if !found.jobs.iter().any(|record| is(&record.first)) && !found.history.iter().any(|r| is(&r.job)) {
+            if !found.jobs.iter().any(|record| is(&record.first)) && !found.history.iter().any(|r| is(&r.job))
+            {
                 self.violation.get_or_insert(format!("{job:?} was acknowledged, and the store has lost it"));
             }
         }
@@ -159,9 +158,10 @@ impl Ledger {
     /// Checks the start of a part: no live member has a part of the same job under another number.
     fn part_begins(&mut self, conn: ConnId, start: &JobStart) {
         let (Some(tag), Some(&member)) = (start.args.first(), self.members.get(&conn)) else { return };
-        let twice = self.parts.iter().find(|(other, (of, number))| {
-            of == tag && *number != start.job && !self.left.contains(other)
-        });
+        let twice = self
+            .parts
+            .iter()
+            .find(|(other, (of, number))| of == tag && *number != start.job && !self.left.contains(other));
         if let Some((other, (_, number))) = twice {
             self.violated(format!("{:?} starts while {other:?} runs the job as {number:?}", start.job));
         }

@@ -1,0 +1,75 @@
+//! `ferrolite manager`: the daemon.
+
+use super::args::{KeyArgs, default_state, lease_ms, write_whole};
+use super::signals;
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use manager::core::Config;
+use manager::daemon::{Daemon, Options};
+use manager::key;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Runs the manager until SIGINT or SIGTERM. Logs each membership and job event as a line on standard
+    /// error.
+    Run(RunArgs),
+}
+
+impl Verb {
+    pub(super) fn run(self) -> Result<()> {
+        match self {
+            Self::Run(args) => daemon(args),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The address to listen on. Port 0 chooses a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18500")]
+    listen: SocketAddr,
+    /// The directory that keeps the identities of nodes across restarts [default: ~/.local/state/ferrolite,
+    /// or ferrolite in $XDG_STATE_HOME].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// The file to which the daemon writes its address once it listens.
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+    /// The lease, in milliseconds: a node without a heartbeat for that long loses its membership.
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = lease_ms)]
+    lease_ms: u64,
+    /// Lets appliances and processes on hosts share a cluster. Either can then reach all memory of the other
+    /// that its key covers.
+    #[arg(long)]
+    trust_hosts: bool,
+}
+
+fn daemon(args: RunArgs) -> Result<()> {
+    let state = args.state.map_or_else(default_state, Ok)?;
+    let path = args.key.path(Some(&state))?;
+    let (key, made) = key::load_or_make(&path)?;
+    if made {
+        eprintln!("made a new cluster key in {}", path.display());
+    }
+    let config = Config {
+        lease: Duration::from_millis(args.lease_ms),
+        trust_hosts: args.trust_hosts,
+        ..Config::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let stop = signals::stopped()?;
+        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config }).await?;
+        let address = daemon.local_addr()?;
+        if let Some(file) = &args.port_file {
+            write_whole(file, format!("{address}\n").as_bytes())?;
+        }
+        eprintln!("listening on {address}");
+        Ok(daemon.serve(stop).await?)
+    })
+}

@@ -1,0 +1,262 @@
+//! `ferrolite job`: runs, lists and ends jobs.
+
+use super::args::{ManagerArgs, count, job_id, seconds, write_whole};
+use super::exit::JobFailed;
+use super::progress::Progress;
+use super::shown::{List, ListArgs};
+use super::{names, queue, report, signals};
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use manager::client::{ClientError, Inputs, Job, Output, Update};
+use platform::TimeLimit;
+use proto::{Dataset, JobEnd, JobId, JobState, Terms};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Runs a job: streams the input files to the nodes and writes the output file. The job waits in the queue
+    /// until its nodes are idle.
+    #[command(visible_alias = "run")]
+    Submit(Box<SubmitArgs>),
+    /// Lists the jobs that wait, each with the reason, those that run, and those that are ending.
+    #[command(visible_alias = "list")]
+    Ls(LsArgs),
+    /// Shows all that is known of a job, also after its end: times, nodes, the reason of a failure, reports.
+    Show(ShowArgs),
+    /// Waits until a job has ended, and shows all that is known of it. Fails if the job has not succeeded.
+    Wait(WaitArgs),
+    /// Ends a job. Its submission fails with that reason. Its nodes are idle once they have ended their part.
+    Cancel(CancelArgs),
+}
+
+impl Verb {
+    pub(super) fn run(self) -> Result<()> {
+        match self {
+            Self::Submit(args) => submit(*args),
+            Self::Ls(args) => ls(&args),
+            Self::Show(args) => show(&args),
+            Self::Wait(args) => wait(&args),
+            Self::Cancel(args) => Ok(args.manager.connect()?.cancel(args.job)?),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LsArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Lists the jobs that have ended as well, as far as the history has them.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls --all`).
+    #[arg(value_parser = job_id)]
+    job: JobId,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WaitArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls`).
+    #[arg(value_parser = job_id)]
+    job: JobId,
+    /// The longest time to wait, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 86_400, value_parser = seconds)]
+    timeout: u64,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CancelArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls`).
+    #[arg(value_parser = job_id)]
+    job: JobId,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SubmitArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The application. The nodes have it compiled in (see `node ls`).
+    #[arg(long, value_name = "NAME")]
+    app: String,
+    /// The number of nodes that take part [default: all that have the application].
+    #[arg(long, value_name = "N", value_parser = count)]
+    nodes: Option<u16>,
+    /// The name of a node that takes part. It can be given several times; then only the named nodes take
+    /// part.
+    #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
+    on: Vec<String>,
+    /// An input file, or lite:NAME for a dataset. It can be given several times, and an application may need
+    /// none. Datasets come after files.
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// The output file. It exists only if the job succeeds.
+    #[arg(long, value_name = "FILE", required_unless_present = "keep", conflicts_with = "keep")]
+    output: Option<PathBuf>,
+    /// Keeps the output on the nodes, as a dataset of this name, and sends it to nobody.
+    #[arg(long, value_name = "NAME")]
+    keep: Option<String>,
+    /// The longest time that the job may take, counted from when its nodes are told of it, as in 90s, 15m or
+    /// 2h; then it fails [default: no limit].
+    #[arg(long, value_name = "LIMIT")]
+    time: Option<TimeLimit>,
+    #[command(flatten)]
+    terms: TermsArgs,
+    /// Prints the number of the job once the manager has recorded it, and returns. The job has no client then:
+    /// it reads only datasets, and keeps its output as one.
+    #[arg(long, requires = "keep", conflicts_with_all = ["no_wait", "json"])]
+    detach: bool,
+    /// A file to which the summary is also written, as a JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The arguments of the application: all words that follow.
+    #[arg(long, value_name = "ARG", num_args = 0.., allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// The terms of a submission.
+#[derive(Debug, Args)]
+struct TermsArgs {
+    /// Fails at once if the job cannot start, and does not wait in the queue.
+    #[arg(long)]
+    no_wait: bool,
+    /// The priority in the queue, from -1000 to 1000. Jobs of a larger one start first.
+    #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i16).range(-1000..=1000))]
+    priority: i16,
+    /// The name of a node that does not take part. It can be given several times.
+    #[arg(long, value_name = "NAME")]
+    exclude: Vec<String>,
+    /// The number of a job that must be done before this one starts. If it fails, so does this one.
+    #[arg(long, value_name = "JOB", value_parser = job_id, conflicts_with = "no_wait")]
+    after: Option<JobId>,
+    /// Puts the job back into the queue if one of its nodes dies, at most five times. Otherwise it fails.
+    #[arg(long)]
+    requeue: bool,
+}
+
+impl TermsArgs {
+    fn terms(self) -> Terms {
+        let Self { no_wait, priority, exclude, after, requeue } = self;
+        Terms { wait: !no_wait, priority, exclude, after, requeue, detach: false }
+    }
+}
+
+fn ls(args: &LsArgs) -> Result<()> {
+    args.list.show(|| {
+        let mut client = args.manager.connect()?;
+        let jobs = client.job_list(args.all)?;
+        Ok(List { table: queue::table(&jobs, queue::unix_ms()), json: queue::json(&jobs) })
+    })
+}
+
+fn wait(args: &WaitArgs) -> Result<()> {
+    let details = args.manager.connect()?.job_wait(args.job, Duration::from_secs(args.timeout))?;
+    print!("{}", queue::details(&details, queue::unix_ms()));
+    match details.info.state {
+        JobState::Ended(JobEnd::Done { .. }) => Ok(()),
+        state => Err(JobFailed(format!("job {}: {}", args.job.0, state.reason())).into()),
+    }
+}
+
+fn show(args: &ShowArgs) -> Result<()> {
+    args.list.show(|| {
+        let details = args.manager.connect()?.job_show(args.job)?;
+        let table = queue::details(&details, queue::unix_ms());
+        Ok(List { table, json: queue::details_json(&details) })
+    })
+}
+
+/// Divides inputs into files and the names of datasets.
+fn divided(inputs: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
+    let (mut files, mut datasets) = (Vec::new(), Vec::new());
+    for input in inputs {
+        match input.to_str().and_then(|text| text.strip_prefix(Dataset::SCHEME)) {
+            Some(name) => datasets.push(name.to_owned()),
+            None => files.push(input),
+        }
+    }
+    (files, datasets)
+}
+
+fn submit(args: SubmitArgs) -> Result<()> {
+    let (files, datasets) = divided(args.input);
+    if args.detach && !files.is_empty() {
+        bail!("a job without a client reads only datasets (lite:NAME): submit it without --detach");
+    }
+    let inputs = Inputs::open(&files)?;
+    let mut output = args.output.as_deref().map_or_else(|| Ok(Output::none()), Output::create)?;
+    if args.output.is_some() {
+        signals::remove_when_stopped(output.temporary())?;
+    }
+    let mut client = args.manager.connect()?;
+    let names = names(&mut client)?;
+    let progress = Progress::new(inputs.total());
+    let job = Job {
+        app: args.app,
+        args: args.args,
+        nodes: args.nodes.unwrap_or(0),
+        on: args.on,
+        limit: args.time.map(TimeLimit::get),
+        datasets,
+        keep: args.keep,
+        terms: args.terms.terms(),
+    };
+    if args.detach {
+        println!("{}", client.submit_detached(&job)?.0);
+        return Ok(());
+    }
+    let accepted = AtomicBool::new(false);
+    let done = client.submit(&job, inputs, &mut output, &|update| {
+        if matches!(update, Update::Accepted { .. }) {
+            accepted.store(true, Ordering::Relaxed);
+        }
+        progress.show(update);
+    });
+    progress.end();
+    let done = done.map_err(|error| match error {
+        ClientError::Failed(reason) if accepted.load(Ordering::Relaxed) => JobFailed(reason).into(),
+        error => anyhow::Error::from(error),
+    })?;
+    output.finish()?;
+    print!("{}", report::summary(&job, &done, &names));
+    match &args.json {
+        Some(file) => write_whole(file, report::job_json(&job, &done, &names).to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Jobs {
+        #[command(subcommand)]
+        verb: Verb,
+    }
+
+    #[test]
+    fn arguments_of_the_application_may_look_like_options() {
+        let words = ["job", "submit", "--app", "a", "--input", "i", "--output", "o", "--args", "-v", "x"];
+        let Verb::Submit(args) = Jobs::try_parse_from(words).unwrap_or_else(|e| panic!("{e}")).verb else {
+            panic!("another command")
+        };
+        assert_eq!(args.args, ["-v", "x"]);
+    }
+}
