@@ -1,7 +1,7 @@
 //! The queue: order, backfill, reasons, and restarts of the manager.
 
 use crate::support::{Harness, submit};
-use manager::core::{Config, ConnId, Saved};
+use manager::core::{Config, ConnId, Event, Saved};
 use proto::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -224,6 +224,7 @@ fn a_waiting_job_is_cancelled_and_remembered() {
     assert_eq!(list(&mut h, true).len(), 2);
     h.join("b");
     h.pass(Duration::from_secs(8 * 24 * 3600));
+    h.event(Event::Tick);
     assert_eq!(list(&mut h, true), []);
 }
 

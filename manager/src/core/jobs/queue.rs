@@ -8,6 +8,7 @@ use super::policy::{self, Use, Verdict, Waiting};
 use platform::Instant;
 use proto::{JobEnd, JobId, NodeId, Reason, ToClient, encode, printable};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -311,59 +312,63 @@ impl Core {
     /// Tells the clients of waiting jobs why these wait, and refuses the jobs that do not wait.
     fn tell_reasons(&mut self, plan: &BTreeMap<JobId, (Fit, Verdict)>) {
         let now = self.now;
-        let (mut stay, mut refused) = (Vec::new(), Vec::new());
-        for mut submission in std::mem::take(&mut self.jobs.waiting) {
-            let decision = plan.get(&submission.number);
+        let (mut told, mut refused) = (Vec::new(), Vec::new());
+        // The queue stays whole while it is asked: a job may wait for another one in it.
+        for submission in &self.jobs.waiting {
+            let (number, decision) = (submission.number, plan.get(&submission.number));
             if submission.stays() {
-                let due = submission.told.as_ref().is_none_or(|(_, at)| *at + TELL <= now);
                 // A client of a job that was not to wait does not know the message.
-                let wanted = due && submission.ticket.terms.wait;
-                if let Some(conn) = submission.conn.filter(|_| wanted) {
-                    let (job, reason) = (submission.number, self.reason(&submission, decision));
-                    if submission.told.as_ref().is_none_or(|(told, _)| *told != reason) {
-                        submission.told = Some((reason.clone(), now));
-                        self.commit_to_client(conn, ToClient::Queued { job, reason });
-                    }
+                let due = submission.told.as_ref().is_none_or(|(_, at)| *at + TELL <= now);
+                if let Some(conn) = submission.conn.filter(|_| due && submission.ticket.terms.wait) {
+                    told.push((number, conn, self.reason(submission, decision)));
                 }
-                stay.push(submission);
                 continue;
             }
             let soon = decision.is_some_and(|(fit, verdict)| self.is_soon_free(fit, verdict));
-            let abandoned = submission.is_abandoned();
-            if abandoned || soon && submission.since + self.config.ending > now {
-                stay.push(submission);
+            if submission.is_abandoned() || soon && submission.since + self.config.ending > now {
                 continue;
             }
-            let reason = self.reason(&submission, decision);
-            let waited = if soon {
-                format!(", and has been for {} s", self.config.ending.as_secs())
-            } else {
-                String::new()
-            };
-            refused.push((submission, format!("{reason}{waited}")));
+            let mut reason = self.reason(submission, decision);
+            if soon {
+                let _ = write!(reason, ", and has been for {} s", self.config.ending.as_secs());
+            }
+            refused.push((number, reason));
         }
-        self.jobs.waiting = stay;
-        for (submission, reason) in refused {
-            self.fail_submission(&submission, reason);
+        for (job, conn, reason) in told {
+            let known = |submission: &&mut Submission| submission.number == job;
+            let Some(submission) = self.jobs.waiting.iter_mut().find(known) else { continue };
+            if submission.told.as_ref().is_none_or(|(told, _)| *told != reason) {
+                submission.told = Some((reason.clone(), now));
+                self.commit_to_client(conn, ToClient::Queued { job, reason });
+            }
+        }
+        for (job, reason) in refused {
+            if let Some(submission) = self.take_waiting(job) {
+                self.fail_submission(&submission, reason);
+            }
         }
     }
 
     /// Ends the jobs of the queue whose clients do not come back, and those that were to run after one that
     /// has failed.
     fn drop_late(&mut self) {
-        let (mut stay, mut late) = (Vec::new(), Vec::new());
-        for submission in std::mem::take(&mut self.jobs.waiting) {
+        // The queue stays whole while it is asked: a job may wait for another one in it.
+        let late = |submission: &Submission| {
             if submission.is_abandoned() && submission.since + self.config.reply_timeout <= self.now {
-                late.push((submission, String::from("its client has not come back")));
-            } else if let Err(After::Never(reason)) = self.after(submission.ticket.terms.after) {
-                late.push((submission, reason));
-            } else {
-                stay.push(submission);
+                return Some(String::from("its client has not come back"));
             }
-        }
-        self.jobs.waiting = stay;
-        for (submission, reason) in late {
-            self.fail_submission(&submission, reason);
+            match self.after(submission.ticket.terms.after) {
+                Err(After::Never(reason)) => Some(reason),
+                Ok(()) | Err(After::Wait(_)) => None,
+            }
+        };
+        let waiting = self.jobs.waiting.iter();
+        let late: Vec<(JobId, Reason)> =
+            waiting.filter_map(|submission| Some((submission.number, late(submission)?))).collect();
+        for (job, reason) in late {
+            if let Some(submission) = self.take_waiting(job) {
+                self.fail_submission(&submission, reason);
+            }
         }
     }
 

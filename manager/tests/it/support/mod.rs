@@ -197,8 +197,11 @@ impl Harness {
     pub(crate) fn try_join(&mut self, join: Join) -> (ConnId, ToNode) {
         let conn = self.open();
         self.say(conn, &Hello::Node(join));
+        // A job of the queue may start on the node at once: its message stays to be read.
+        let more = self.sent.get_mut(&conn).expect("an answer").split_off(1);
         let mut answers = self.node_heard(conn);
-        assert_eq!(answers.len(), 1);
+        assert!(more.is_empty() || matches!(answers[..], [ToNode::Welcome(_)]));
+        self.sent.insert(conn, more);
         (conn, answers.remove(0))
     }
 
