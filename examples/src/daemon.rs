@@ -28,6 +28,7 @@ impl Daemon {
             key,
             state: dir.join("state"),
             config: Config::default(),
+            http: None,
         };
         let (stop, stopped) = oneshot::channel();
         let (started, address) = mpsc::channel();

@@ -14,6 +14,8 @@ struct Chart {
 static CHART: IrqMutex<Chart> = IrqMutex::new(Chart { stages: [("", 0); MAX_STAGES], len: 0 });
 
 /// Records that `stage` is done now. Usable from the first instruction on.
+// One copy for all stages: code that runs once is loaded, or translated, once.
+#[inline(never)]
 pub(crate) fn mark(stage: &'static str) {
     let now = cpu::tsc();
     let mut chart = CHART.lock();

@@ -75,6 +75,12 @@ pub(crate) fn find(boot: &BootInfo, taken: Option<PhysAddr>) {
     for copy in USABLE.iter().filter_map(at) {
         // SAFETY: the page is RAM of which any bits are a `Copy`. The frame allocator does not
         // contain it, and nothing else uses it.
+        let magic = unsafe { (&raw const (*copy).magic).read_volatile() };
+        // To read a whole copy takes a thousand instructions, which most boots need not.
+        if magic != MAGIC {
+            continue;
+        }
+        // SAFETY: as above.
         let copy = unsafe { copy.read_volatile() };
         if let Some(words) = copy.words() {
             WORDS.call_once(|| words.into());

@@ -6,7 +6,7 @@ use spin::Once;
 
 use crate::arch::percpu;
 use crate::mm::memory::LentMemory;
-use crate::{exec, random, time};
+use crate::{console, exec, random, time};
 
 /// The memory of this machine that peers can access.
 #[derive(Clone)]
@@ -77,5 +77,9 @@ impl Platform for Machine {
 
     fn memory(&self) -> &dyn Memory {
         memory()
+    }
+
+    fn take_log(&self, into: &mut [u8]) -> (usize, u64) {
+        console::take_log(into)
     }
 }

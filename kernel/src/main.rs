@@ -112,7 +112,7 @@ extern "C" fn on_own_stack() -> ! {
     let (boot, acpi) = (boot::info(), acpi::tables());
     start_boot_processor(acpi);
     former::find(boot, boot.ram.start_page(&boot.modules));
-    let (cpus, clock_source) = start_clock_and_processors(acpi);
+    let (starting, clock_source) = start_clock_and_processors(acpi);
     // SAFETY: called once; no driver has started.
     unsafe { config::init(boot) };
     console::choose(cmdline::get("console"), acpi.console, boot.framebuffer);
@@ -121,14 +121,13 @@ extern "C" fn on_own_stack() -> ! {
     }
     // From now on the ports get the lines while all tasks wait.
     console::defer();
-    inventory(boot, acpi, cpus, clock_source);
     let mut mistakes = cmdline::report();
     mistakes.extend(report::mistake());
     if let Some(us) = cmdline::get("spin_us") {
         log::debug!("spinning up to {us} us");
         exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 4000)));
     }
-    exec::spawn_on(0, "main", Box::pin(first_task(acpi, mistakes))).detach();
+    exec::spawn_on(0, "main", Box::pin(first_task(acpi, mistakes, starting, clock_source))).detach();
     exec::run()
 }
 
@@ -156,9 +155,9 @@ fn start_boot_processor(acpi: &Tables) {
     }
 }
 
-/// Starts the other processors, and measures the clock meanwhile. Returns the number of running processors
-/// and the clock's source.
-fn start_clock_and_processors(acpi: &Tables) -> (usize, &'static str) {
+/// Starts the other processors, and measures the clock meanwhile. Returns the processors that start, and the
+/// clock's source.
+fn start_clock_and_processors(acpi: &Tables) -> (Option<smp::Starting>, &'static str) {
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
     power::init(acpi.power);
@@ -173,9 +172,7 @@ fn start_clock_and_processors(acpi: &Tables) -> (usize, &'static str) {
     sync::set_hertz(hertz);
     apic::calibrate_finish(timer, hertz);
     chart::mark("clock");
-    let cpus = starting.map_or(1, |starting| starting.wait(PROCESSORS_SILENCE));
-    chart::mark("processors");
-    (cpus, source)
+    (starting, source)
 }
 
 /// Prints the machine's processors, memory and devices.
@@ -215,16 +212,25 @@ fn inventory(boot: &BootInfo, acpi: &Tables, cpus: usize, clock_source: &str) {
 }
 
 /// The first task: starts what the command line asks for, unless the settings have mistakes.
-async fn first_task(acpi: &'static Tables, mistakes: Vec<String>) {
+async fn first_task(
+    acpi: &'static Tables,
+    mistakes: Vec<String>,
+    starting: Option<smp::Starting>,
+    clock_source: &'static str,
+) {
     chart::mark("executor");
     pci::init(acpi);
     virtio::rng::init().await;
+    chart::mark("pci");
+    // The other processors start while this one looks for devices.
+    let cpus = starting.map_or(1, |starting| starting.wait(PROCESSORS_SILENCE));
+    chart::mark("processors");
+    inventory(boot::info(), acpi, cpus, clock_source);
     exec::spawn_on(0, "inventory", async {
         exec::sleep(INVENTORY_AFTER).await;
         pci::report();
     })
     .detach();
-    chart::mark("pci");
     report::machine(boot::info(), acpi);
     if !mistakes.is_empty() {
         node::stay(&mistakes.join("; ")).await;

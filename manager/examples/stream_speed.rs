@@ -32,6 +32,7 @@ fn measure(directory: &std::path::Path, megabytes: usize) -> Result<()> {
             key: key.clone(),
             state: directory.join(nodes.to_string()),
             config: Config { lease: Duration::from_secs(600), ..Config::default() },
+            http: None,
         };
         let daemon = runtime.block_on(Daemon::bind(options))?;
         let address = daemon.local_addr()?.to_string();

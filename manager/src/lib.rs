@@ -7,6 +7,7 @@
 pub mod client;
 pub mod core;
 pub mod daemon;
+pub mod http;
 pub mod key;
 mod log;
 mod planted;

@@ -108,6 +108,8 @@ pub enum FromClient {
         /// The number of bytes that the client has, from the beginning of the output.
         bytes: u64,
     },
+    /// Asks for everything that helps to find a fault. The answer is [`ToClient::Support`].
+    Support,
     /// Does the same as [`Submit`](Self::Submit), on terms. A job that waits is told to be
     /// [queued](ToClient::Queued) first, and whenever the reason changes. A job without a client is
     /// acknowledged by [`ToClient::Submitted`], and its connection has no more to do with it.
@@ -319,6 +321,14 @@ pub enum ToClient {
         kind: Refusal,
         /// The reason, for people.
         reason: Reason,
+    },
+    /// The next bytes of a report that helps to find a fault: one JSON object, without keys.
+    Support {
+        /// The bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// True if others follow.
+        more: bool,
     },
     /// The job waits in the queue.
     Queued {

@@ -21,6 +21,7 @@ mod machine;
 mod member;
 mod node;
 mod queue;
+mod telemetry;
 mod text;
 mod voucher;
 
@@ -33,6 +34,7 @@ pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use queue::{JobDetails, JobEnd, JobInfo, JobState, Terms};
+pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 

@@ -2,7 +2,7 @@
 
 use crate::{
     BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, PowerAction, Reason,
-    Resumed, VoucherKey, Welcome,
+    Resumed, Telemetry, VoucherKey, Welcome,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -224,6 +224,35 @@ pub enum ToManager {
         /// The jobs whose output the node keeps.
         kept: Vec<JobId>,
     },
+    /// The counters that have changed, about once in a second.
+    Telemetry(Telemetry),
+    /// Lines of the node's log.
+    Log {
+        /// The lines, each a [`LogLine`](crate::LogLine) and a line feed, in the order of their times; at
+        /// most [`MAX_LOG`](Telemetry::MAX_LOG) bytes.
+        #[serde(with = "serde_bytes")]
+        lines: Vec<u8>,
+    },
+    /// Gives a name of this node to another member, with another value. The answer is [`ToNode::Name`] as for
+    /// a bind. A second request has no effect.
+    NameGive {
+        /// A number chosen by the node and returned in the answer.
+        request: u32,
+        /// The name.
+        name: String,
+        /// The other member.
+        to: NodeId,
+        /// The incarnation of the other member.
+        incarnation: Incarnation,
+        /// The value, at most 1024 bytes.
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    /// The end of [`ToNode::Vacate`]: no memory of a region is on the node any more.
+    Vacated {
+        /// The reason why some is, if the node could not move it.
+        result: Result<(), Reason>,
+    },
 }
 
 impl ToManager {
@@ -390,6 +419,12 @@ pub enum ToNode {
     JobForget {
         /// The job.
         job: JobId,
+    },
+    /// The node moves all memory of regions to other nodes, because it is about to leave; or it accepts
+    /// regions again. The answer is [`ToManager::Vacated`].
+    Vacate {
+        /// False: the node accepts regions again. There is no answer.
+        begin: bool,
     },
 }
 

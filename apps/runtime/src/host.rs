@@ -48,4 +48,8 @@ impl Platform for JobPlatform {
     fn memory(&self) -> &dyn Memory {
         self.node.memory()
     }
+
+    fn take_log(&self, into: &mut [u8]) -> (usize, u64) {
+        self.node.take_log(into)
+    }
 }

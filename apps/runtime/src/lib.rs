@@ -29,6 +29,7 @@ mod ordered;
 mod output;
 mod serve;
 mod task;
+mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod usage;

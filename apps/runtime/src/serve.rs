@@ -6,6 +6,7 @@ use crate::input::{Input, Intake};
 use crate::messages::JobMessages;
 use crate::output::Credit;
 use crate::task::Tasks;
+use crate::telemetry::Telemeter;
 use crate::usage::Usage;
 use crate::{App, JobContext, JobError, memory};
 use alloc::boxed::Box;
@@ -49,6 +50,7 @@ async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn
     let server =
         Server { lite, apps: apps.into(), jobs: Arc::default(), kept: Arc::default(), ends: Arc::default() };
     let messages = JobMessages::new(&server.lite);
+    let telemetry = Telemeter::start(&server.lite);
     let end = loop {
         match messages.next().await {
             Some(ToNode::Shutdown) => break End::Shutdown,
@@ -58,10 +60,17 @@ async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn
                     break End::Boot;
                 }
             }
-            Some(message) => server.handle(message).await,
+            Some(message) => {
+                // The manager may be another process, which has no counters of this node.
+                if message == ToNode::AskJobs {
+                    telemetry.begin_again();
+                }
+                server.handle(message).await;
+            }
             None => break End::Lost,
         }
     };
+    telemetry.stop();
     for (_, job) in core::mem::take(&mut *server.jobs.lock()) {
         if let Job::Running { tasks, .. } = job {
             tasks.cancel();

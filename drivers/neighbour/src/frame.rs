@@ -196,6 +196,8 @@ impl Writer<'_> {
 pub(crate) enum Outgoing {
     /// A query for the Ethernet address of `target`, to the group, or to `to` if an entry is confirmed.
     Ask { me: IpAddr, target: IpAddr, to: Option<MacAddr> },
+    /// A probe for another node with the address `target` (RFC 4862, 5.4.2).
+    Probe { target: Ipv6Addr },
     /// The answer that `target` is this port's. `to` is the querying address, or `None` for a probe for
     /// duplicates.
     Tell { target: IpAddr, to: Option<IpAddr>, mac: MacAddr },
@@ -248,6 +250,17 @@ impl Outgoing {
                 };
                 discovery(out, (mac, me), (to, ip), SOLICITATION, 0, target)
             }
+            Self::Probe { target } => {
+                let group = solicited_group(target);
+                discovery(
+                    out,
+                    (mac, Ipv6Addr::UNSPECIFIED),
+                    (multicast(group), group),
+                    SOLICITATION,
+                    0,
+                    target,
+                )
+            }
             Self::Tell { target: IpAddr::V6(target), to, mac: asker } => {
                 // Solicited and override flags; to a probe, unsolicited and to all nodes.
                 let (ip, to, flags) = match to {
@@ -295,10 +308,13 @@ fn discovery(
     body[24] = if kind == SOLICITATION { 1 } else { 2 };
     body[25] = 1;
     body[26..].copy_from_slice(&from.0.0);
-    let sum = checksum(from.1, to.1, &body);
+    // A message from no address has no option with the sender's Ethernet address (RFC 4861, 4.3).
+    let len: u8 = if from.1.is_unspecified() { 24 } else { 32 };
+    let body = &mut body[..usize::from(len)];
+    let sum = checksum(from.1, to.1, body);
     body[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut w = Writer { out, len: 0 };
     w.put(&to.0.0).put(&from.0.0).put(&ETHERTYPE_IPV6.to_be_bytes());
-    w.put(&[0x60, 0, 0, 0, 0, 32, ICMPV6, 255]).put(&from.1.octets()).put(&to.1.octets()).put(&body);
+    w.put(&[0x60, 0, 0, 0, 0, len, ICMPV6, 255]).put(&from.1.octets()).put(&to.1.octets()).put(body);
     w.len
 }

@@ -10,6 +10,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod duplicate_tests;
 mod frame;
 mod resolver;
 mod router;

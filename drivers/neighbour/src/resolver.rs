@@ -2,7 +2,7 @@
 
 use crate::frame::{FRAME_MAX, Neighbour, Outgoing};
 use crate::router::{Advertised, Autoconfiguration};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use heapless::Vec;
 use platform::Instant;
@@ -19,6 +19,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 const FAILED: Duration = Duration::from_secs(1);
 /// The maximum number of addresses of a port.
 const OWN_MAX: usize = 8;
+/// The time for which another node can object to an address (RFC 4861, 10: `RetransTimer`).
+const PROBE: Duration = Duration::from_secs(1);
 /// The maximum number of neighbours of a port: gateway, manager, and peers whose address the manager does not
 /// provide.
 const TABLE_MAX: usize = 64;
@@ -52,6 +54,16 @@ struct Entry {
     state: State,
 }
 
+/// An own address that other nodes may have, too.
+#[derive(Clone, Copy, Debug)]
+struct Probed {
+    ip: Ipv6Addr,
+    /// The end of the time in which they can object. Set by the probe, which is sent first.
+    until: Option<Instant>,
+    /// The Ethernet address of the node that objects.
+    other: Option<MacAddr>,
+}
+
 /// The resolver of one port.
 #[derive(Debug)]
 pub struct Resolver {
@@ -60,13 +72,21 @@ pub struct Resolver {
     table: Vec<Entry, TABLE_MAX>,
     answers: Vec<Outgoing, ANSWERS_MAX>,
     routers: Option<Autoconfiguration>,
+    probed: Vec<Probed, OWN_MAX>,
 }
 
 impl Resolver {
     /// Makes the resolver of a port with Ethernet address `mac`, without IP addresses.
     #[must_use]
     pub const fn new(mac: MacAddr) -> Self {
-        Self { mac, own: Vec::new(), table: Vec::new(), answers: Vec::new(), routers: None }
+        Self {
+            mac,
+            own: Vec::new(),
+            table: Vec::new(),
+            answers: Vec::new(),
+            routers: None,
+            probed: Vec::new(),
+        }
     }
 
     /// Adds an address for which the port answers. Returns false if there are eight already.
@@ -74,9 +94,46 @@ impl Resolver {
         self.own.contains(&ip) || self.own.push(ip).is_ok()
     }
 
+    /// Adds an IPv6 address as [`add_own`](Self::add_own) does, and asks whether another node has it. The
+    /// port uses it meanwhile instead of waiting for a second. [`take_duplicate`] says if another
+    /// node objects.
+    ///
+    /// [`take_duplicate`]: Self::take_duplicate
+    pub fn add_probed(&mut self, ip: Ipv6Addr) -> bool {
+        if !self.own.contains(&ip.into()) {
+            // There is room, because these are own addresses.
+            let _ = self.probed.push(Probed { ip, until: None, other: None });
+        }
+        self.add_own(ip.into())
+    }
+
+    /// Returns an address that another node has, and that node's Ethernet address. The port no longer answers
+    /// for it, and no advertisement of a router brings it back.
+    pub fn take_duplicate(&mut self) -> Option<(Ipv6Addr, MacAddr)> {
+        let found = |probed: &Probed| Some((probed.ip, probed.other?));
+        let (ip, other) = self.probed.iter().find_map(found)?;
+        self.remove_own(ip.into());
+        if let Some(routers) = &mut self.routers {
+            routers.refuse(ip);
+        }
+        Some((ip, other))
+    }
+
+    /// Notes the node that has an address for which a probe was sent: it advertises it, or probes it as well.
+    fn object(&mut self, now: Instant, heard: &Neighbour, from: MacAddr) {
+        if from == self.mac || (heard.request && heard.sender.is_some()) {
+            return;
+        }
+        let probed = self.probed.iter_mut().find(|probed| heard.target == IpAddr::V6(probed.ip));
+        if let Some(probed) = probed.filter(|probed| probed.until.is_some_and(|until| now < until)) {
+            probed.other.get_or_insert(from);
+        }
+    }
+
     /// Removes an address, for which the port no longer answers.
     pub fn remove_own(&mut self, ip: IpAddr) {
         self.own.retain(|own| *own != ip);
+        self.probed.retain(|probed| IpAddr::V6(probed.ip) != ip);
     }
 
     /// Returns the first own IPv4 address.
@@ -109,6 +166,10 @@ impl Resolver {
             }
             return;
         };
+        let from = frame.get(6..12).and_then(|bytes| Some(MacAddr(bytes.try_into().ok()?)));
+        if let Some(from) = from {
+            self.object(now, &heard, from);
+        }
         let for_us = self.own.contains(&heard.target);
         if let Some(mac) = heard.mac {
             // An advertisement is about its target; all other frames are about their sender.
@@ -123,8 +184,7 @@ impl Resolver {
         if for_us && heard.request {
             let to = heard.sender;
             // A solicitation may lack its sender's Ethernet address; the frame has it.
-            let mac = heard.mac.or_else(|| Some(MacAddr(frame.get(6..12)?.try_into().ok()?)));
-            if let Some(mac) = mac {
+            if let Some(mac) = heard.mac.or(from) {
                 // If there is no room, the querying node asks again.
                 let _ = self.answers.push(Outgoing::Tell { target: heard.target, to, mac });
             }
@@ -185,6 +245,11 @@ impl Resolver {
         if let Some(answer) = self.answers.pop() {
             return Some(answer.emit(self.mac, out));
         }
+        if let Some(probed) = self.probed.iter_mut().find(|probed| probed.until.is_none()) {
+            probed.until = Some(now + PROBE);
+            return Some(Outgoing::Probe { target: probed.ip }.emit(self.mac, out));
+        }
+        self.probed.retain(|p| p.other.is_some() || p.until.is_none_or(|until| now < until));
         if let Some(len) = self.routers.as_mut().and_then(|routers| routers.poll(now, out)) {
             return Some(len);
         }
@@ -215,7 +280,7 @@ impl Resolver {
     /// Returns the time at which [`poll`](Self::poll) must be called next, or `None` if nothing is pending.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.answers.is_empty() {
+        if !self.answers.is_empty() || self.probed.iter().any(|probed| probed.until.is_none()) {
             return Some(Instant::ZERO);
         }
         let at = |e: &Entry| match e.state {

@@ -1,8 +1,7 @@
 //! Stateless autoconfiguration of a port (RFC 4862) by the advertisements of routers (RFC 4861).
 //!
 //! In addition to the address of its link, the port has one address with the first prefix that a router
-//! advertises, and one router. There is no detection of duplicate addresses: the address contains the port's
-//! Ethernet address.
+//! advertises, and one router. The resolver asks whether another node has the same address.
 
 use crate::frame::{ICMPV6, Writer, checksum, multicast, u16_at, v6_at};
 use core::net::Ipv6Addr;
@@ -63,12 +62,15 @@ pub(crate) struct Autoconfiguration {
     address: Option<Leased>,
     prefix: u8,
     router: Option<Leased>,
+    /// The address that another node has.
+    refused: Option<Ipv6Addr>,
 }
 
 impl Autoconfiguration {
     /// Begins with a solicitation at `now`.
     pub(crate) const fn new(mac: MacAddr, now: Instant) -> Self {
-        Self { mac, ask: Some((now, FIRST_INTERVAL)), address: None, prefix: 64, router: None }
+        let ask = Some((now, FIRST_INTERVAL));
+        Self { mac, ask, address: None, prefix: 64, router: None, refused: None }
     }
 
     /// Returns the present settings.
@@ -77,8 +79,22 @@ impl Autoconfiguration {
         Advertised { address: address(self.address), prefix: self.prefix, router: address(self.router) }
     }
 
+    /// Ends the use of an address that another node has. That of the link ends everything, because all others
+    /// contain the same Ethernet address.
+    pub(crate) fn refuse(&mut self, address: Ipv6Addr) {
+        self.refused = Some(address);
+        if address == link_local(self.mac) {
+            (self.address, self.router, self.ask) = (None, None, None);
+        } else {
+            self.address = self.address.filter(|known| known.address != address);
+        }
+    }
+
     /// Handles a frame. All but right advertisements are ignored.
     pub(crate) fn input(&mut self, now: Instant, frame: &[u8]) {
+        if self.refused == Some(link_local(self.mac)) {
+            return;
+        }
         if let Some((router, body)) = parse(frame) {
             self.hear(now, router, body);
         }
@@ -114,6 +130,9 @@ impl Autoconfiguration {
             return None;
         }
         let address = with_prefix(prefix, self.mac);
+        if self.refused == Some(address) {
+            return None;
+        }
         let until = now + Duration::from_secs(valid.into());
         let until = match self.address {
             None if valid > 0 => until,

@@ -10,6 +10,7 @@ extern crate std;
 use std::vec::Vec;
 
 const PORT: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xa]);
+const OTHER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0xb]);
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const PREFIX: [u16; 4] = [0xfd00, 0, 0, 7];
 const NOTHING: Advertised = Advertised { address: None, prefix: 64, router: None };
@@ -102,6 +103,22 @@ fn a_port_takes_prefix_and_router_until_they_end() {
     // The end of everything makes the port ask again.
     assert!(sent(&mut resolver, at(3601)).is_some());
     assert_eq!(resolver.advertised(), Some(NOTHING));
+}
+
+#[test]
+fn an_address_of_another_node_is_not_taken_again() {
+    let mut resolver = resolver();
+    let advertisement = frame(ROUTER, 255, 1800, &prefix(PREFIX, 0xc0, 3600, 600));
+    resolver.input(at(1), &advertisement);
+    resolver.add_probed(address(PREFIX));
+    while sent(&mut resolver, at(1)).is_some() {}
+    let mut out = [0; FRAME_MAX];
+    let len = crate::advertisement(&mut out, address(PREFIX), OTHER);
+    resolver.input(at(1), &out[..len]);
+    assert_eq!(resolver.take_duplicate(), Some((address(PREFIX), OTHER)));
+    resolver.input(at(2), &advertisement);
+    let left = Advertised { address: None, prefix: 64, router: Some(ROUTER) };
+    assert_eq!(resolver.advertised(), Some(left));
 }
 
 #[test]

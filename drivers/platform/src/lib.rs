@@ -17,6 +17,7 @@ pub mod bitmaps;
 pub mod coverage;
 mod lent;
 mod link;
+mod log_ring;
 mod memory;
 mod network;
 mod pages;
@@ -35,6 +36,7 @@ pub use arena::Arena;
 pub use lent::HostLent;
 pub use lent::{Lent, check_bounds};
 pub use link::{ControlLink, LinkDown};
+pub use log_ring::LogRing;
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
 pub use pages::{OwnRun, Pages};
@@ -132,6 +134,14 @@ pub trait Platform: Send + Sync {
 
     /// Returns the node's memory, as devices and peers address it.
     fn memory(&self) -> &dyn Memory;
+
+    /// Moves whole lines of the node's log, the oldest first, to the beginning of `into`. Returns the number
+    /// of bytes, and the number of all lines that were lost because too many waited. A platform that keeps no
+    /// lines returns zeros.
+    fn take_log(&self, into: &mut [u8]) -> (usize, u64) {
+        let _ = into;
+        (0, 0)
+    }
 }
 
 /// The next step of a task that looks at memory again and again.

@@ -21,6 +21,7 @@ fn main() -> Result<()> {
         key: key::load(Path::new(key_file))?,
         state: state.into(),
         config: Config::default(),
+        http: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let daemon = Daemon::bind(options).await?;

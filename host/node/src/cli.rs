@@ -93,7 +93,7 @@ impl Cli {
     /// Joins the cluster, serves jobs, and leaves.
     pub(crate) fn run(self) -> Result<()> {
         let level = if self.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
-        env_logger::Builder::new().filter_level(level).init();
+        lite_node::keep_log(env_logger::Builder::new().filter_level(level).build(), level)?;
         let lite = self.lite.config()?;
         let key = key::load(&self.key_file)?;
         // The role is checked before the devices, which do not matter with a client's key.

@@ -3,8 +3,8 @@
 //! LITE's own tasks have a thread to themselves. They are short, and their work (above all, reading
 //! acknowledgements of heartbeats) must not wait for an application that computes without yielding.
 
-use crate::Clock;
 use crate::poller::Alarm;
+use crate::{Clock, log_ring};
 use async_executor::Executor;
 use futures_lite::{FutureExt, future};
 use parking_lot::{Mutex, RwLock};
@@ -139,5 +139,9 @@ impl Platform for Host {
 
     fn memory(&self) -> &dyn Memory {
         &*self.memory
+    }
+
+    fn take_log(&self, into: &mut [u8]) -> (usize, u64) {
+        log_ring::take(into)
     }
 }

@@ -15,10 +15,12 @@
 mod clock;
 mod host;
 mod link;
+mod log_ring;
 pub mod nic;
 mod node;
 mod poller;
 
 pub use clock::Clock;
+pub use log_ring::keep_log;
 pub use nic::{Nic, SoftroceError};
 pub use node::{JoinError, Node, Options};

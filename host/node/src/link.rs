@@ -329,6 +329,16 @@ impl Link {
         self.leaving.store(true, Ordering::SeqCst);
     }
 
+    /// Queues a message, without a wait.
+    pub(crate) fn say(&self, message: &ToManager) {
+        let mut outgoing = self.outgoing.lock();
+        if !outgoing.closing {
+            outgoing.queue.push_back(proto::encode(message));
+        }
+        drop(outgoing);
+        self.to_send.notify_all();
+    }
+
     /// Sends `message` as the last one and drops the queued messages.
     pub(crate) fn say_last(&self, message: &ToManager) {
         let mut outgoing = self.outgoing.lock();

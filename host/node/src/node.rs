@@ -3,13 +3,16 @@
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::link::{Link, Manager};
+use crate::log_ring;
 use crate::nic::Nic;
 use crate::poller::{Alarm, Poller};
 use futures_lite::future::block_on;
 use lite::Lite;
 use manager::client::{ClientError, Connection};
 use proto::channel::{ChannelError, ClusterKey, Role};
-use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToManager, ToNode, Welcome};
+use proto::{
+    AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, Telemetry, ToManager, ToNode, Welcome,
+};
 use runtime::{App, End};
 use std::io;
 use std::sync::Arc;
@@ -94,6 +97,7 @@ impl Node {
             let link = link.clone();
             move |why: &str| {
                 log::error!("this node ends: {why}");
+                link.say(&ToManager::Log { lines: log_ring::take_last(Telemetry::MAX_LOG) });
                 link.say_last(&ToManager::LastWords { reason: why.into() });
             }
         };

@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use firmware::Register;
 use firmware::spcr::Spcr;
 use heapless::Vec;
+use platform::LogRing;
 use x86_64::PhysAddr;
 
 use crate::boot::Framebuffer;
@@ -35,6 +36,9 @@ use vga::Screen as Text;
 const MAX_UARTS: usize = 5;
 /// The most text that is kept until the consoles are chosen. Later text is missing on those that are added.
 const EARLY: usize = 8 << 10;
+
+/// The bytes of the log that wait for the manager.
+const RECENT_BYTES: usize = 16 << 10;
 
 /// The most screens.
 const MAX_SCREENS: usize = 2;
@@ -68,6 +72,9 @@ static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console {
     ring: Ring::new(),
     early: Some(Vec::new()),
 });
+/// The last lines of the log, which a task sends to the manager. Writers copy a line of bounded length under
+/// this lock, and do not allocate.
+static RECENT: IrqMutex<LogRing<RECENT_BYTES>> = IrqMutex::new(LogRing::new());
 /// True if the main loop drains the ring.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 
@@ -153,6 +160,7 @@ impl log::Log for Logger {
             let us = time::now().as_nanos() / 1000;
             let target = record.target();
             let target = target.strip_prefix("ferrolite::").unwrap_or(target);
+            RECENT.lock().push(level, us, format_args!("{target}: {}", record.args()));
             print(format_args!(
                 "[{:>5}.{:06}] {level} {target}: {}\n",
                 us / 1_000_000,
@@ -226,6 +234,18 @@ pub(crate) fn choose(names: Option<&str>, spcr: Option<Spcr>, pixels: Option<Fra
         text.into_iter().chain(pixels).for_each(|screen| console.add_screen(screen));
     }
     CONSOLE.lock().early = None;
+}
+
+/// Moves lines of the log that the manager does not have; see [`LogRing::take`].
+pub(crate) fn take_log(into: &mut [u8]) -> (usize, u64) {
+    let mut recent = RECENT.lock();
+    (recent.take(into), recent.dropped())
+}
+
+/// Moves the last lines of the log that the manager does not have, in a panic or fault. Returns 0 if the
+/// failed code holds the lock.
+pub(crate) fn take_log_dying(into: &mut [u8]) -> usize {
+    RECENT.try_lock().map_or(0, |mut recent| recent.take_last(into))
 }
 
 /// Sets the least severe level shown, from the command line's `log=`.

@@ -41,6 +41,32 @@ pub(crate) struct Passed {
     pub modules: Vec<(Option<&'static str>, Zeroizing<Vec<u8>>)>,
 }
 
+/// A run of frames below [`END`], which is freed when dropped.
+struct Run {
+    at: PhysAddr,
+    len: u64,
+}
+
+impl Run {
+    /// Allocates a run, aligned to `align`. Returns `None` if no such run is free.
+    fn new(len: u64, align: u64) -> Option<Self> {
+        frames::alloc_within(len, align, END).map(|at| Self { at, len })
+    }
+
+    /// Leaves the run allocated.
+    fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // SAFETY: the run is mapped, and nothing else uses it. It may contain a key.
+        unsafe { mm::phys_to_virt(self.at).write_bytes(0, self.len as usize) };
+        frames::free(self.at, self.len);
+    }
+}
+
 /// A kernel in memory, ready to be entered.
 pub(crate) struct Next {
     entry: u32,
@@ -54,13 +80,13 @@ impl Next {
     /// map and ACPI's root pointer of `boot`.
     ///
     /// # Errors
-    /// A line for the user: the file is no kernel, or there is no memory for it. Memory that was allocated
-    /// before stays allocated.
+    /// A line for the user: the file is no kernel, or there is no memory for it.
     pub(crate) fn load(file: &[u8], passed: &Passed, boot: &BootInfo) -> Result<Self, String> {
         let kernel = Kernel::parse(file).map_err(|e| format!("this is not a kernel: {}", e.text()))?;
         let span = kernel.span();
         let len = span.end - span.start;
-        let place = frames::alloc_within(len, ALIGN, END).ok_or("there is no memory for the other kernel")?;
+        let room = Run::new(len, ALIGN).ok_or("there is no memory for the other kernel")?;
+        let place = room.at;
         for segment in kernel.segments() {
             let at = mm::phys_to_virt(place + (segment.at - span.start));
             let bytes = segment.bytes;
@@ -72,13 +98,16 @@ impl Next {
             }
         }
         let distance = place.as_u64().wrapping_sub(span.start);
-        let start_info = describe(passed, boot)?;
+        let (info_room, start_info) = describe(passed, boot)?;
         let page = boot.ram.start_page(&boot.modules).ok_or("there is no page of RAM below 640 KiB")?;
         let (first, last) = (&raw const leave_start, &raw const leave_end);
         // SAFETY: the page is RAM that only the start of processors uses, which is over.
         unsafe { mm::phys_to_virt(page).copy_from_nonoverlapping(first, last as usize - first as usize) };
         let low = VirtAddr::new_truncate(page.as_u64());
         paging::map(low, page, mm::PAGE, Rights::Text).map_err(|e| format!("the page for the jump: {e}"))?;
+        // The other kernel has them.
+        room.keep();
+        info_room.keep();
         Ok(Self { entry: (u64::from(kernel.entry()).wrapping_add(distance)) as u32, start_info, page })
     }
 
@@ -128,8 +157,8 @@ impl Blob {
     }
 }
 
-/// Writes a start info, whose address is returned, with the modules that `passed` names.
-fn describe(passed: &Passed, boot: &BootInfo) -> Result<u32, String> {
+/// Writes a start info with the modules that `passed` names. Returns its memory and its address.
+fn describe(passed: &Passed, boot: &BootInfo) -> Result<(Run, u32), String> {
     let mut blob = Blob::default();
     let info_at = blob.push(&[0; size_of::<StartInfo>()]);
     let map: Vec<_> = boot.ram.iter().map(|r| Entry::new(r.start.as_u64(), r.len(), RAM)).collect();
@@ -145,7 +174,8 @@ fn describe(passed: &Passed, boot: &BootInfo) -> Result<u32, String> {
         .collect();
     let table_at = blob.push(&vec![0; modules.len() * size_of::<Module>()]);
     let len = blob.bytes.len() as u64;
-    let at = frames::alloc_within(len, mm::PAGE, END).ok_or("there is no memory for the start info")?;
+    let room = Run::new(len, mm::PAGE).ok_or("there is no memory for the start info")?;
+    let at = room.at;
     let base = at.as_u64();
     let rsdp = boot.rsdp.map_or(0, PhysAddr::as_u64);
     let info = StartInfo::new(base + cmdline_at, rsdp)
@@ -164,5 +194,6 @@ fn describe(passed: &Passed, boot: &BootInfo) -> Result<u32, String> {
             to.add(at).cast::<Module>().write_unaligned(module);
         }
     }
-    u32::try_from(base + info_at).map_err(|_| "the start info lies above 4 GiB".into())
+    let start_info = u32::try_from(base + info_at).map_err(|_| "the start info lies above 4 GiB")?;
+    Ok((room, start_info))
 }

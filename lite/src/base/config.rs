@@ -73,6 +73,10 @@ pub struct Config {
     /// RoCE the level is the priority of a VLAN tag, if there is one, and selects the DSCP, which is eight
     /// times the level (the class selectors of RFC 2474).
     pub service_level: u8,
+    /// The number of bytes for which operations on a region wait at once when a move of the region begins. It
+    /// adapts: a move lets operations wait for some 50 ms at a time, as far as copies of 256 KiB are fast
+    /// enough for that.
+    pub move_window: u64,
 }
 
 /// The repetition of packets by queue pairs.
@@ -114,6 +118,7 @@ impl Default for Config {
             silence: Some(Duration::from_secs(600)),
             scheme: Scheme::None,
             service_level: 4,
+            move_window: 4 << 20,
         }
     }
 }

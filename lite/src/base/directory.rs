@@ -2,6 +2,7 @@
 
 use super::control::{Asked, Control};
 use super::local::Local;
+use super::member::MemberId;
 use super::names::{Bearer, Named};
 use crate::Error;
 use alloc::string::String;
@@ -144,6 +145,23 @@ impl Local {
             && error != Error::NoSuchName
         {
             log::debug!("lite: the name `{name}` ends with this node: {error}");
+        }
+    }
+
+    /// Gives a name of this node's `bearer` to another member, for an object there. There is no time limit, as
+    /// for [`unbind_at_last`](Self::unbind_at_last).
+    pub(crate) async fn give_name(&self, name: &str, bearer: Bearer, to: MemberId, named: &Named) {
+        let Ok(mut pending) = self.control.bindings.unbind(name, bearer).await else { return };
+        let mut result = Err(Error::Deadline);
+        while matches!(result, Err(Error::Deadline | Error::Unknown)) {
+            let (name, value) = (String::from(name), proto::encode(named));
+            let message = |request| ToManager::NameGive { request, name, to: to.0, incarnation: to.1, value };
+            let deadline = self.platform.now() + UNBIND_DEADLINE;
+            result = self.ask_directory(message, deadline, Error::Unknown).await;
+        }
+        pending.ends_unbound = true;
+        if let Err(error) = result {
+            log::warn!("lite: the name `{name}` does not go to {}: {error}", to.0);
         }
     }
 

@@ -113,6 +113,11 @@ impl Bindings {
         self.ended.until(begin).await
     }
 
+    /// Adds a name that another node has given to an object of this node.
+    pub(crate) fn adopt(&self, name: &str, bearer: Bearer) {
+        self.table.lock().insert(name.into(), Binding { bearer, pending: false });
+    }
+
     /// Begins to unbind a name. Fails with `NoSuchName` if the bearer does not have it; waits while another
     /// request about the name is pending.
     pub(super) async fn unbind<'a>(&'a self, name: &'a str, bearer: Bearer) -> Result<Pending<'a>, Error> {

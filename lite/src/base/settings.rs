@@ -145,6 +145,11 @@ pub const SETTINGS: &[Setting] = &[
         "the service level of high priority under hw-sep; its DSCP is eight times the level",
         Number(0..=7, |c, v| c.service_level = v as u8),
     ),
+    setting(
+        "move-window",
+        "bytes for which operations wait at once when a move of their region begins",
+        Bytes(8..=64 << 20, |c, v| c.move_window = v),
+    ),
 ];
 
 /// The schemes by name.
@@ -297,6 +302,7 @@ mod tests {
             ("silence", "90s", changed(|c| c.silence = Some(Duration::from_secs(90)))),
             ("scheme", "sw-pri", changed(|c| c.scheme = Scheme::SW_PRI)),
             ("service-level", "1", changed(|c| c.service_level = 1)),
+            ("move-window", "1M", changed(|c| c.move_window = 1 << 20)),
         ];
         let names: alloc::vec::Vec<_> = cases.iter().map(|(name, ..)| *name).collect();
         let all: alloc::vec::Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();

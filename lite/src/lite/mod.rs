@@ -9,6 +9,7 @@ use crate::base::lock::Mutex;
 use crate::base::qos::Class;
 use crate::node::{BATCHES, Node, Poller};
 use crate::region::Issuer;
+use crate::transport::conn::peers::PeerLink;
 use crate::{App, Config, Error, Priority, Scheme, Scope, Stamped};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -142,6 +143,23 @@ impl Lite {
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
         let fast_path: Vec<_> = self.node.shards.iter().map(|shard| shard.ops.lock().fast_path).collect();
         self.node.counters.each(|name| fast_path.iter().map(|counts| counts.of(name)).sum(), each);
+    }
+
+    /// Calls `each` for every count of this node's RNIC.
+    pub fn rnic_counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
+        self.node.rnic.counters(each);
+    }
+
+    /// Returns the peers to which this node has a connection, by number, each with the number of the attempt
+    /// that has made the connection, and the number of work requests posted on it so far, modulo 2^32.
+    #[must_use]
+    pub fn traffic(&self) -> Vec<(NodeId, u64, u32)> {
+        let peers = self.node.peers.lock();
+        let ready = peers.iter().filter_map(|(&peer, state)| match &state.link {
+            PeerLink::Ready(conn) => Some((peer, conn.id, conn.group.lanes.begun())),
+            _ => None,
+        });
+        ready.collect()
     }
 
     /// Selects the scheme for what this node sends from now on. The service level of a connection's queue

@@ -4,8 +4,12 @@ use super::standing::Membership;
 use crate::transport::connect::vouching::Voucher;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::time::Duration;
 use platform::ControlLink;
-use proto::{Resumed, ToNode};
+use proto::{Resumed, ToManager, ToNode};
+
+/// The time in which a node must have moved its memory of regions elsewhere.
+const LONGEST_VACATION: Duration = Duration::from_secs(3600);
 
 impl Membership {
     /// Starts the two tasks of the control connection.
@@ -30,6 +34,17 @@ impl Membership {
                 return self.fence();
             }
         }
+    }
+
+    /// Vacates this node in a task of its own, and tells the manager the result.
+    fn vacate_for_manager(self: &Arc<Self>) {
+        let node = self.clone();
+        let task = async move {
+            let deadline = node.platform.now() + LONGEST_VACATION;
+            let result = node.vacate(deadline).await.map_err(|error| alloc::format!("{error}"));
+            node.control.post(&ToManager::Vacated { result });
+        };
+        self.platform.spawn("lite-vacate", Box::pin(task));
     }
 
     async fn receive_all(self: &Arc<Self>, link: &dyn ControlLink) {
@@ -90,6 +105,8 @@ impl Membership {
                     self.extend_lease(link.lease_until());
                     self.on_resumed(&unsettled);
                 }
+                ToNode::Vacate { begin: true } => self.vacate_for_manager(),
+                ToNode::Vacate { begin: false } => self.accept_regions(),
                 ToNode::Refused { reason } => {
                     log::error!("lite: the manager has ended the membership: {reason}");
                     return self.fence();

@@ -37,8 +37,7 @@ impl Lmr {
     /// Sends a request that needs `ADMIN` to the owner.
     async fn administer(&self, ask: &Request) -> Result<Response, Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
-        let owner = self.mapping().owner;
-        self.here().request(owner, ask, self.deadline()).await
+        self.here().ask_owner(&self.mapping(), ask, self.deadline()).await
     }
 
     /// Publishes the region as `name`: nodes to which the region grants `SHARE` may map it by that name,
@@ -112,13 +111,25 @@ impl Lmr {
         self.administer(&ask).await.map(drop)
     }
 
+    /// Lets the region outlive its master, which this node must be: it stays after the master has left, until
+    /// it is freed, its [owner](Self::owner) leaves, or no node maps it and it has no name. Needs `ADMIN`.
+    pub async fn outlive(&self) -> Result<(), Error> {
+        let ask = Request::Outlive { mapping: self.mapping().id };
+        self.administer(&ask).await.map(drop)
+    }
+
     /// Moves the region's memory while it is in use. Needs `ADMIN`. The owner stays the same: see
     /// [`owner`](Self::owner).
     ///
-    /// Operations of all nodes wait while the bytes are copied and then go on in the new memory. None fails
-    /// or is lost, unless its deadline passes meanwhile. After an error other than `Unknown` and `Deadline`
-    /// the whole region is where it was. After these two the move goes on and ends with the whole region in
-    /// the old or in the new memory; the same holds if a node dies meanwhile.
+    /// A move to the same number of nodes in a row, or to the same stripes on as many nodes, copies the region
+    /// in parts. Operations of all nodes wait for some 50 ms at a time while a part is copied, and go on for
+    /// as long before the next one. Any other move copies the region as a whole, and operations wait that
+    /// long. None fails or is lost, unless its deadline passes meanwhile.
+    ///
+    /// After an error other than `Unknown` and `Deadline` the whole region is where it was, unless a node
+    /// that had received a part has died: the bytes on it are lost then, as those of any region. After these
+    /// two errors the move goes on and ends in the same way. A region of up to 4 MiB (the setting
+    /// `move-window`) has only one part.
     ///
     /// ```
     /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
@@ -137,7 +148,7 @@ impl Lmr {
         let mut result = Err(Error::NoMemory { asked: self.len(), free: 0 });
         for plan in plans {
             let ask = Request::Move { mapping: self.mapping().id, plan };
-            result = self.here().request(self.mapping().owner, &ask, deadline).await.map(drop);
+            result = self.here().ask_owner(&self.mapping(), &ask, deadline).await.map(drop);
             if !matches!(result, Err(Error::NoMemory { .. })) {
                 break;
             }
@@ -156,13 +167,13 @@ impl Lmr {
         self.forget();
         m.close();
         self.scope().forget_region(m.id);
-        let freed = node.request_and_retry(m.owner, Request::Free { mapping: m.id }, self.deadline()).await;
+        let freed = node.free_at_owner(&m, self.deadline()).await;
         if freed == Err(Error::Permission) {
             // The right was revoked a moment ago, and the owner still counts this node among those that map
             // the region.
             node.release(m);
         }
-        freed.map(drop)
+        freed
     }
 
     /// Returns the nodes that have the region's bytes, and the number of bytes on each, in the order of the

@@ -1,42 +1,23 @@
-//! Changes of a region in use, at its owner: rights, names, master, moves.
-//!
-//! A move takes the new memory first. Then it makes all mappings hold their operations back, copies the
-//! bytes, replaces the pieces, and makes all mappings load the new pieces; it frees the old memory last. It
-//! ends in one of two states, whichever node dies meanwhile: the whole region is in the new memory; or it
-//! is in the old memory, and the new memory is free. The owner decides between the two in one step. If the
-//! owner itself dies, the region ends.
+//! Changes of a region in use, at its owner: rights, names, master, the request for a move.
 
-use super::layout::Layout;
-use super::mapped::Mapping;
 use super::owner::Changing;
 use super::request::Plan;
 use super::rights::Grantee;
 use crate::base::member::MemberId;
 use crate::base::names::{Bearer, Named};
-use crate::base::qos::Share;
-use crate::base::wait::in_window;
 use crate::planted::{Bug, planted};
 use crate::region::owner::RegionOwner;
 use crate::region::request::{Request, Response};
-use crate::sometimes::sometimes;
-use crate::transport::transfer::{Data, Effects};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 use proto::NodeId;
 
 /// The time that the directory may take to bind or free a name.
 const NAME_DEADLINE: Duration = Duration::from_secs(5);
-/// The number of bytes of one step of a copy.
-const COPY_STEP: u64 = 256 << 10;
-/// The number of steps that are done at once.
-const COPY_STEPS: usize = 4;
-/// The time that a copy of [`COPY_STEP`] bytes may take.
-const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
 impl RegionOwner {
     /// Begins a change of the region that `by` maps with `ADMIN`; waits until the change before it has
@@ -64,7 +45,7 @@ impl RegionOwner {
             }
             // Noted before it is bound: a node that finds the name may map the region at once.
             r.names.push(name.into());
-            (region, Named::Region { owner: self.me, region, key: r.key() })
+            (region, Named::Region { owner: self.me, region, key: r.key })
         };
         let deadline = self.platform.now() + NAME_DEADLINE;
         let bound = self.bind_named(name, &named, deadline).await;
@@ -202,7 +183,7 @@ impl RegionOwner {
         Ok(Response::Done)
     }
 
-    /// Moves a region, as the comment of the module says.
+    /// Moves a region to the memory of a plan, as [`relocate`](Self::relocate) does.
     pub(crate) async fn move_region(
         self: &Arc<Self>,
         by: MemberId,
@@ -211,97 +192,6 @@ impl RegionOwner {
     ) -> Result<Response, Error> {
         let change = self.change(by, mapping).await?;
         let (layout, memory) = self.take_memory(plan).await?;
-        let layout = Arc::new(layout);
-        let begun = {
-            let mut table = self.regions.table.lock();
-            let r = table.live(change.region).filter(|r| r.layout.len() == layout.len());
-            r.map(|r| {
-                r.moving = true;
-                (r.layout.clone(), r.gate.clone(), r.generation + 1)
-            })
-        };
-        let Some((old, gate, generation)) = begun else {
-            self.give_memory(memory);
-            return Err(Error::Freed);
-        };
-        gate.pause();
-        let holders = self.regions.holders(change.region);
-        let told = planted(Bug::MoveTellsNobody)
-            || self.tell_holders(holders, |mappings| Request::Pause { mappings, generation }).await;
-        gate.drained().await;
-        let copied = if told { self.copy(&old, &layout).await } else { Err(Error::LinkDown) };
-        // From here on the region is either in the new memory or stays in the old memory.
-        let (unused, result) = {
-            let mut table = self.regions.table.lock();
-            let unused = match table.any(change.region) {
-                Some(r) => {
-                    r.generation = generation;
-                    r.moving = false;
-                    if copied.is_ok() || planted(Bug::HalfMoved) {
-                        r.layout = layout;
-                        core::mem::replace(&mut r.memory, memory)
-                    } else {
-                        memory
-                    }
-                }
-                None => memory,
-            };
-            (unused, copied)
-        };
-        if result.is_err() {
-            sometimes!("a move failed and the region stayed");
-        }
-        gate.reopen();
-        self.regions.changed.wake_all();
-        // No operation on the unused memory is in flight, and none begins.
-        self.give_memory(unused);
-        let holders = self.regions.holders(change.region);
-        if !self.tell_holders(holders, |mappings| Request::Resume { mappings, generation }).await {
-            return Err(Error::LinkDown);
-        }
-        drop(change);
-        result.map(|()| Response::Done)
-    }
-
-    /// Copies all bytes from one layout to another of the same length. No operation of the copy is in
-    /// flight after the return.
-    async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
-        let me = (self.me, self.incarnation);
-        let open = |layout: &Layout| {
-            let stamp = self.stamp()?;
-            Ok::<_, Error>(Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), stamp))
-        };
-        let (source, target) = (open(from)?, open(to)?);
-        let (len, effects, mut done) = (from.len(), Effects::default(), 0);
-        let next = || {
-            let (at, step) = (done, COPY_STEP.min(len - done));
-            done += step;
-            (step > 0).then_some(self.copy_step((&source, &target), at, step, &effects))
-        };
-        let result = in_window(COPY_STEPS, next).await;
-        // An attempt that was given up may still be on the wire.
-        for mapping in [source, target] {
-            mapping.close();
-            self.drained(&mapping).await;
-        }
-        result
-    }
-    /// Copies `len` bytes at `at` from one mapping to another.
-    async fn copy_step(
-        self: &Arc<Self>,
-        (source, target): (&Arc<Mapping>, &Arc<Mapping>),
-        at: u64,
-        len: u64,
-        effects: &Effects,
-    ) -> Result<(), Error> {
-        let mut bytes = vec![0; len as usize];
-        let deadline = self.platform.now() + COPY_DEADLINE;
-        let copied = async {
-            self.access(source, at, Data::Read(&mut bytes), Share::All, effects).await?;
-            self.access(target, at, Data::Write(&bytes), Share::All, effects).await
-        };
-        self.limit(deadline, &effects.posted, copied).await?;
-        platform::yield_now().await;
-        Ok(())
+        self.relocate(change, Arc::new(layout), memory, |_| true).await.map(|()| Response::Done)
     }
 }

@@ -65,7 +65,7 @@ impl Lmr {
         let mut loans = [None; 2];
         let sides = [(here, Permissions::READ, offset), (there, Permissions::WRITE, to_offset)];
         for (loan, (mapping, rights, offset)) in loans.iter_mut().zip(sides) {
-            let (owner, token, timeout_ns) = (mapping.owner, node.random(), left(deadline));
+            let (owner, token, timeout_ns) = (mapping.owner(), node.random(), left(deadline));
             let ask = Request::Lend { mapping: mapping.id, to: from.0, rights, token, timeout_ns };
             node.request(owner, &ask, deadline).await.map_err(|e| self.explain(e))?;
             *loan = Some(Loan { owner: owner.0, token, offset });
@@ -128,7 +128,7 @@ impl RegionOwner {
     /// Returns whether two handles are of one region, that is, whether both begin at the same location.
     async fn is_same(&self, a: &Lmr, b: &Lmr) -> Result<bool, Error> {
         let (a, b) = (&a.mapping(), &b.mapping());
-        if a.owner != b.owner || a.len != b.len {
+        if a.owner() != b.owner() || a.len != b.len {
             return Ok(false);
         }
         let begin = |m| self.locate(m, Permissions::empty(), 0, 0);

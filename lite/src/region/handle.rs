@@ -130,7 +130,7 @@ impl Drop for Lmr {
 impl fmt::Debug for Lmr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let m = self.mapping();
-        write!(f, "region of {}: {} bytes, {:?}", m.owner.0, m.len, m.rights())
+        write!(f, "region of {}: {} bytes, {:?}", m.owner().0, m.len, m.rights())
     }
 }
 
@@ -161,11 +161,12 @@ impl Lmr {
         self.len() == 0
     }
 
-    /// Returns the node that keeps the region's tables: that of the first share. The region ends when this
-    /// node leaves, wherever its bytes lie.
+    /// Returns the node that keeps the region's tables: that of the first share, unless it has
+    /// [handed them over](crate::Lite::vacate). The region ends when this node leaves, wherever its bytes
+    /// lie.
     #[must_use]
     pub fn owner(&self) -> NodeId {
-        self.with(|m| m.owner.0)
+        self.with(|m| m.owner().0)
     }
 
     /// Returns the node of the first byte; see [`shares`](Self::shares) for all nodes.
@@ -473,9 +474,9 @@ impl Lmr {
         let (node, deadline) = (self.here(), self.deadline());
         let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
-        let (owner, mapping) = self.with(|m| (m.owner, m.id));
-        let ask = Request::Memset { mapping, offset, len, byte };
-        node.request(owner, &ask, deadline).await.map(drop)
+        let mapping = self.mapping();
+        let ask = Request::Memset { mapping: mapping.id, offset, len, byte };
+        node.ask_owner(&mapping, &ask, deadline).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step and returns the value

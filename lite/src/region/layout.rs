@@ -8,6 +8,7 @@
 use crate::base::member::MemberId;
 use crate::planted::{Bug, planted};
 use alloc::vec::Vec;
+use core::ops::Range;
 use platform::IoAddr;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,11 @@ impl Piece {
     pub(crate) fn contains(&self, part: &Self) -> bool {
         let offset = part.addr.0.checked_sub(self.addr.0);
         offset.and_then(|offset| offset.checked_add(part.len)).is_some_and(|end| end <= self.len)
+    }
+
+    /// Returns true if `next` follows this piece in the memory of the same node.
+    fn touches(&self, next: &Self) -> bool {
+        self.at == next.at && self.addr.checked_add(self.len) == Some(next.addr)
     }
 }
 
@@ -56,6 +62,27 @@ impl Column {
 
     fn push(&mut self, piece: Piece) {
         self.0.push((self.len(), piece));
+    }
+
+    /// Appends pieces; joins those that touch in memory.
+    fn extend(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        for piece in pieces {
+            match self.0.last_mut() {
+                Some((_, last)) if last.touches(&piece) => last.len += piece.len,
+                _ => self.push(piece),
+            }
+        }
+    }
+
+    /// Returns the memory of the bytes in `range`.
+    fn slice(&self, range: &Range<u64>) -> impl Iterator<Item = Piece> {
+        let first = self.0.partition_point(|(start, piece)| start + piece.len <= range.start);
+        let parts = self.0.get(first..).unwrap_or_default().iter();
+        parts.take_while(|(start, _)| *start < range.end).filter_map(|(start, piece)| {
+            let (from, to) = (range.start.max(*start), range.end.min(start + piece.len));
+            let addr = piece.addr.checked_add(from - start)?;
+            Some(Piece { addr, len: to.checked_sub(from)?, ..*piece })
+        })
     }
 
     fn find(&self, offset: u64) -> Option<Location> {
@@ -132,6 +159,85 @@ impl Layout {
     /// Returns all pieces, column after column.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.columns.iter().flat_map(|column| column.0.iter().map(|(_, piece)| piece))
+    }
+
+    /// Returns true if a byte of the region is in the same column and at the same position there as in
+    /// another layout.
+    pub(super) fn has_columns_of(&self, other: &Self) -> bool {
+        let same_stripe = self.columns.len() == 1 || self.stripe == other.stripe;
+        self.len == other.len && self.columns.len() == other.columns.len() && same_stripe
+    }
+
+    /// Returns the bytes that are elsewhere in another layout with the same columns: ranges of columns.
+    pub(super) fn differences(&self, other: &Self) -> Vec<(usize, Range<u64>)> {
+        let mut found: Vec<(usize, Range<u64>)> = Vec::new();
+        for (index, (mine, others)) in self.columns.iter().zip(&other.columns).enumerate() {
+            let mut at = 0;
+            while let (Some(a), Some(b)) = (mine.find(at), others.find(at)) {
+                let run = a.run.min(b.run);
+                if run == 0 {
+                    break;
+                }
+                if (a.at, a.addr) != (b.at, b.addr) {
+                    match found.last_mut() {
+                        Some((column, range)) if *column == index && range.end == at => range.end += run,
+                        _ => found.push((index, at..at + run)),
+                    }
+                }
+                at += run;
+            }
+        }
+        found
+    }
+
+    /// Returns the memory of a range of a column, as a layout of its own.
+    pub(super) fn part(&self, column: usize, range: &Range<u64>) -> Option<Self> {
+        let mut part = Column::default();
+        part.extend(self.columns.get(column)?.slice(range));
+        let len = part.len();
+        (len == range.end - range.start).then(|| Self { len, stripe: 0, columns: alloc::vec![part] })
+    }
+
+    /// Returns this layout with a range of a column as in another layout with the same columns.
+    pub(super) fn with_part_of(&self, other: &Self, column: usize, range: &Range<u64>) -> Option<Self> {
+        let mut mixed = self.clone();
+        let (mine, others) = (self.columns.get(column)?, other.columns.get(column)?);
+        let mut made = Column::default();
+        made.extend(mine.slice(&(0..range.start)));
+        made.extend(others.slice(range));
+        made.extend(mine.slice(&(range.end..mine.len())));
+        (made.len() == mine.len()).then_some(())?;
+        *mixed.columns.get_mut(column)? = made;
+        Some(mixed)
+    }
+
+    /// Returns the memory that must replace the pieces on a node, in bytes.
+    pub(super) fn room_for(&self, at: MemberId) -> u64 {
+        self.pieces().filter(|piece| piece.at == at).map(|piece| piece.len.next_multiple_of(GRAIN)).sum()
+    }
+
+    /// Returns this layout with other memory in place of the pieces on a node, which has
+    /// [room](Self::room_for) for them. Returns `None` if it has not.
+    pub(super) fn without(&self, at: MemberId, other: &Self) -> Option<Self> {
+        let [other] = other.columns.as_slice() else { return None };
+        let (mut made, mut used) = (self.clone(), 0);
+        for (column, old) in made.columns.iter_mut().zip(&self.columns) {
+            *column = Column::default();
+            for (_, piece) in &old.0 {
+                if piece.at == at {
+                    column.extend(other.slice(&(used..used + piece.len)));
+                    used += piece.len.next_multiple_of(GRAIN);
+                } else {
+                    column.extend([*piece]);
+                }
+            }
+            // A region without bytes has an address, too.
+            if column.0.is_empty() {
+                column.extend(other.0.first().map(|(_, piece)| Piece { len: 0, ..*piece }));
+            }
+            (column.len() == old.len()).then_some(())?;
+        }
+        Some(made)
     }
 
     /// Returns the location of the byte at `offset`. At the end of the region, which has no byte, it may
@@ -218,6 +324,52 @@ mod tests {
                 prop_assert!(offset == len || offset.is_multiple_of(GRAIN), "no word on two pieces");
             }
             prop_assert_eq!(offset, len);
+        }
+
+        /// Windows of the differences, applied one after the other in any lengths, lead from one layout to
+        /// another; in between, each byte is in one of the two.
+        #[test]
+        fn windows_lead_from_one_layout_to_another(
+            len in 0u64..5000,
+            grains in 1u64..60,
+            columns in 1usize..5,
+            cuts in proptest::collection::vec(any::<u64>(), 0..5),
+            others in proptest::collection::vec(any::<u64>(), 0..5),
+            stays in 0usize..6,
+            lens in proptest::collection::vec(1u64..200, 1..5),
+        ) {
+            let stripe = grains * GRAIN;
+            let columns = columns.min(len.div_ceil(stripe).max(1) as usize);
+            let mut next = 0x1000;
+            let column = |c: usize| column_len(len, stripe, columns as u64, c as u64);
+            let old: Vec<_> = (0..columns).map(|c| cut(1, column(c), &cuts, &mut next)).collect();
+            // A column may stay where it is.
+            let new: Vec<_> = (0..columns).map(|c| {
+                if c == stays { old[c].clone() } else { cut(2, column(c), &others, &mut next) }
+            }).collect();
+            let layout = |pieces: Vec<Vec<Piece>>| Layout::new(len, stripe, columns, pieces.into_iter().flatten());
+            let (old, new) = (layout(old).unwrap(), layout(new).unwrap());
+            prop_assert!(old.has_columns_of(&new));
+            let place = |layout: &Layout, offset| layout.find(offset).map(|spot| (spot.at, spot.addr));
+            let (mut mixed, mut lens) = (old.clone(), lens.iter().cycle());
+            for (column, range) in old.differences(&new) {
+                let mut at = range.start;
+                while at < range.end {
+                    let end = range.end.min(at + lens.next().unwrap() * GRAIN);
+                    let window = at..end;
+                    let part = new.part(column, &window).unwrap();
+                    prop_assert_eq!(part.len(), window.end - window.start);
+                    mixed = mixed.with_part_of(&new, column, &window).unwrap();
+                    for offset in 0..len {
+                        let is = place(&mixed, offset);
+                        prop_assert!(is == place(&old, offset) || is == place(&new, offset));
+                    }
+                    at = end;
+                }
+            }
+            for offset in 0..len {
+                prop_assert_eq!(place(&mixed, offset), place(&new, offset));
+            }
         }
 
         /// For any input of a peer, a layout is refused or finds every byte in a piece of its own.

@@ -63,6 +63,11 @@ impl Loans {
         self.0.retain(|_, loan| loan.mapping.0 != member && loan.to != member.0);
     }
 
+    /// Returns true if one of these mappings is lent to a node that has not taken it yet.
+    pub(super) fn any_of(&self, now: Instant, is_one: impl Fn(&(MemberId, u64)) -> bool) -> bool {
+        self.0.values().any(|loan| loan.until > now && is_one(&loan.mapping))
+    }
+
     /// Adds a loan again that could not be used.
     pub(super) fn put_back(&mut self, token: u64, loan: Loan) {
         self.0.insert(token, loan);

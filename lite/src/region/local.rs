@@ -79,6 +79,7 @@ impl LocalMemory {
         if node.is_fenced() {
             return Err(Error::LinkDown);
         }
+        node.check_vacating(self.len())?;
         if node.timers.before(deadline, self.settled()).await.is_none() {
             return Err(Error::Deadline);
         }

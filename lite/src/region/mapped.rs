@@ -20,7 +20,8 @@ const MOST_AT_ONCE: usize = 128;
 /// All that may change in it changes while its gate is shut. So an operation that enters with the epoch of
 /// its [lookup](Self::locate) goes to the right address with a right that it has.
 pub(crate) struct Mapping {
-    pub(crate) owner: MemberId,
+    /// The node that keeps the region's tables. It changes when that node hands the region over.
+    owner: Mutex<MemberId>,
     /// This node's number of the mapping, which the owner uses too.
     pub(crate) id: u64,
     pub(crate) len: u64,
@@ -47,7 +48,7 @@ impl Mapping {
         stamp: Stamp,
     ) -> Arc<Self> {
         Arc::new(Self {
-            owner,
+            owner: Mutex::new(owner),
             id,
             len: layout.len(),
             rights: AtomicU32::new(rights.bits()),
@@ -57,6 +58,15 @@ impl Mapping {
             gate: Gate::default(),
             stamp,
         })
+    }
+
+    pub(crate) fn owner(&self) -> MemberId {
+        *self.owner.lock()
+    }
+
+    /// Records that another node keeps the region's tables.
+    pub(super) fn set_owner(&self, owner: MemberId) {
+        *self.owner.lock() = owner;
     }
 
     pub(crate) fn rights(&self) -> Permissions {
@@ -127,7 +137,7 @@ impl Mapping {
 
     /// Returns the node of the first byte.
     pub(crate) fn first_node(&self) -> NodeId {
-        self.layout.lock().pieces().next().map_or(self.owner.0, |piece| piece.at.0)
+        self.layout.lock().pieces().next().map_or(self.owner().0, |piece| piece.at.0)
     }
 
     /// Returns nodes and bytes, column after column; adjacent pieces of a node are joined.

@@ -89,7 +89,7 @@ impl MappingTable {
     }
 
     fn remove(&self, mapping: &Mapping) {
-        let removed = self.table.lock().live.remove(&(mapping.owner, mapping.id));
+        let removed = self.table.lock().live.remove(&(mapping.owner(), mapping.id));
         drop(removed);
     }
 
@@ -104,6 +104,13 @@ impl MappingTable {
             mapping.close();
         }
         gone
+    }
+
+    /// Returns the mappings with the right to administer their regions.
+    pub(super) fn administered(&self) -> Vec<Arc<Mapping>> {
+        let table = self.table.lock();
+        let may = |mapping: &&Arc<Mapping>| mapping.rights().contains(Permissions::ADMIN);
+        table.live.values().filter(may).cloned().collect()
     }
 
     /// Returns the live mappings of regions of `owner` with the numbers `ids`.
@@ -197,7 +204,8 @@ impl Mappings {
 
     /// Returns the reason for which a mapping's gate is closed.
     pub(crate) fn ended(&self, mapping: &Mapping) -> Error {
-        self.gone(mapping.owner.0, mapping.owner.1).unwrap_or(Error::Freed)
+        let owner = mapping.owner();
+        self.gone(owner.0, owner.1).unwrap_or(Error::Freed)
     }
 
     /// Refuses a location in memory of an earlier incarnation of this node: its addresses mean something
@@ -368,7 +376,7 @@ impl Mappings {
             }
             let deadline = self.platform.now() + LOOK_DEADLINE;
             let ask = Request::Pieces { mapping: mapping.id, generation: 0, from: 0 };
-            let shape = match self.request_long(mapping.owner, &ask, deadline).await {
+            let shape = match self.request_long(owner, &ask, deadline).await {
                 Ok(Response::Shape(shape)) => shape,
                 // The region is being freed, or the owner no longer knows this mapping.
                 Err(Error::Freed) => {
@@ -378,10 +386,68 @@ impl Mappings {
                 Ok(_) => return Err(Error::Refused("unexpected answer".into())),
                 Err(error) => return Err(error),
             };
-            let (generation, layout) = self.lay_out(mapping.owner, mapping.id, shape, deadline).await?;
+            let (generation, layout) = self.lay_out(owner, mapping.id, shape, deadline).await?;
             mapping.install(generation, layout);
         }
         Ok(())
+    }
+
+    /// Records that `owner`'s regions of these mappings have another owner now. Ends the mappings if that one
+    /// has departed.
+    ///
+    /// # Errors
+    /// `NoSuchNode` if this node does not know the new owner yet: ask again.
+    pub(crate) async fn rehome_here(&self, owner: MemberId, ids: &[u64], to: MemberId) -> Result<(), Error> {
+        let is_expected = |id: &u64| self.mappings.table.lock().expected.contains_key(&(owner, *id));
+        self.mappings.arrival.until(|| (!ids.iter().any(is_expected)).then_some(())).await;
+        if !self.is_live(to) && !self.has_ended(to) {
+            return Err(Error::NoSuchNode);
+        }
+        let mut table = self.mappings.table.lock();
+        // Under the lock, the end of the new owner is either seen here or finds the mappings later.
+        let lives = self.is_live(to);
+        for &id in ids {
+            let Some(mapping) = table.live.remove(&(owner, id)) else { continue };
+            mapping.set_owner(to);
+            if lives {
+                table.live.insert((to, id), mapping);
+            } else {
+                mapping.close();
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the owner of a mapping's region, by `deadline`. An owner that has handed the region over does
+    /// nothing: the new owner is asked then.
+    pub(crate) async fn ask_owner(
+        self: &Arc<Self>,
+        mapping: &Mapping,
+        ask: &Request,
+        deadline: Instant,
+    ) -> Result<Response, Error> {
+        loop {
+            let owner = mapping.owner();
+            match self.request(owner, ask, deadline).await {
+                Err(Error::Freed | Error::NodeDown(_)) if mapping.owner() != owner => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Asks the owner to free a mapping's region. Without an answer by `deadline`, a task goes on asking.
+    pub(crate) async fn free_at_owner(
+        self: &Arc<Self>,
+        mapping: &Mapping,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        loop {
+            let owner = mapping.owner();
+            match self.request_and_retry(owner, Request::Free { mapping: mapping.id }, deadline).await {
+                Err(Error::Freed | Error::NodeDown(_)) if mapping.owner() != owner => {}
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Takes rights from mappings, and waits until nothing that relies on them is in flight.
@@ -405,8 +471,13 @@ impl Mappings {
         let task = async move {
             mapping.close();
             node.drained(&mapping).await;
+            // An owner that hands the region over meanwhile changes the entry of the mapping first.
+            let mut told = None;
+            while told != Some(mapping.owner()) {
+                told = Some(mapping.owner());
+                node.retry_until_done(mapping.owner(), &Request::Unmap { mapping: mapping.id }).await;
+            }
             node.mappings.remove(&mapping);
-            node.retry_until_done(mapping.owner, &Request::Unmap { mapping: mapping.id }).await;
         };
         self.platform.spawn("lite-unmap", Box::pin(task));
     }

@@ -20,6 +20,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use platform::Pages;
 
@@ -42,6 +43,16 @@ pub(crate) enum Share {
         /// This node's number of the holding.
         holding: u64,
     },
+}
+
+impl Share {
+    /// Returns true if the share is on `member`; `me` is this node.
+    pub(super) fn is_on(&self, member: MemberId, me: MemberId) -> bool {
+        match self {
+            Self::Here { .. } => member == me,
+            Self::There { at, .. } => *at == member,
+        }
+    }
 }
 
 /// Memory of this node, until dropped.
@@ -110,6 +121,16 @@ impl Holdings {
         held.find(|(_, stock)| stock.pieces.iter().any(|piece| piece.contains(part))).map(|(owner, _)| owner)
     }
 
+    /// Returns the owners and their numbers of all holdings.
+    pub(super) fn all(&self) -> Vec<(MemberId, u64)> {
+        self.0.lock().keys().copied().collect()
+    }
+
+    /// Removes and returns the memory of a holding.
+    pub(super) fn take(&self, owner: MemberId, holding: u64) -> Option<Stock> {
+        self.0.lock().remove(&(owner, holding)).flatten()
+    }
+
     /// Returns some pieces of a holding.
     pub(crate) fn pieces(&self, owner: MemberId, holding: u64, from: u32) -> Result<Response, Error> {
         let table = self.0.lock();
@@ -137,6 +158,8 @@ pub(crate) struct RegionMemory {
     rpc: Arc<Rpc>,
     /// The memory of this node in regions of other owners.
     pub(crate) holdings: Holdings,
+    /// True while the node takes no memory for regions, because it is about to leave.
+    vacating: AtomicBool,
 }
 
 impl Deref for RegionMemory {
@@ -162,7 +185,36 @@ impl Drop for Taken<'_> {
 
 impl RegionMemory {
     pub(crate) fn new(rpc: Arc<Rpc>) -> Self {
-        Self { rpc, holdings: Holdings::default() }
+        Self { rpc, holdings: Holdings::default(), vacating: AtomicBool::new(false) }
+    }
+
+    /// Begins or ends to refuse memory of this node for regions.
+    pub(super) fn set_vacating(&self, vacating: bool) {
+        self.vacating.store(vacating, Ordering::SeqCst);
+        self.report_memory();
+    }
+
+    /// Fails with `NoMemory` while the node takes no memory for regions.
+    pub(super) fn check_vacating(&self, asked: u64) -> Result<(), Error> {
+        let vacating = self.vacating.load(Ordering::SeqCst);
+        if vacating { Err(Error::NoMemory { asked, free: 0 }) } else { Ok(()) }
+    }
+
+    /// Holds memory for `by` from now on, which was held for `former`.
+    pub(crate) fn claim(
+        &self,
+        by: MemberId,
+        former: (MemberId, u64),
+        number: u64,
+    ) -> Result<Response, Error> {
+        let mut table = self.lock_for(&self.holdings.0, by)?;
+        let key = (by, number);
+        if table.contains_key(&key) {
+            return Ok(Response::Done);
+        }
+        let held = table.remove(&former).ok_or(Error::Freed)?;
+        table.insert(key, held);
+        Ok(Response::Done)
     }
 
     /// Turns pages into memory of this node that can be lent, with their content: in place if the platform
@@ -307,7 +359,10 @@ impl RegionMemory {
         }
         let node = self.clone();
         let task = async move {
-            let result = node.take_stock(len).await;
+            let result = match node.check_vacating(len) {
+                Ok(()) => node.take_stock(len).await,
+                Err(error) => Err(error),
+            };
             let mut table = node.holdings.0.lock();
             let entry = table.get_mut(&(owner, holding)).filter(|held| held.is_none());
             let result = match (result, entry) {
@@ -357,6 +412,7 @@ impl RegionMemory {
     /// Reports the free memory to the manager, if it has changed much since the last report.
     pub(crate) fn report_memory(&self) {
         let stats = self.platform.memory().stats();
-        self.control.report_free(stats.free, stats.total / 64);
+        let free = if self.vacating.load(Ordering::SeqCst) { 0 } else { stats.free };
+        self.control.report_free(free, stats.total / 64);
     }
 }

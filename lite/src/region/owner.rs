@@ -31,8 +31,8 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RegionState {
-    /// The memory of the region is being taken on its nodes.
+pub(super) enum RegionState {
+    /// The memory of the region is being taken on its nodes, or from its former owner.
     Forming,
     Live,
     /// Being freed: new map requests are refused and existing mappings are being revoked.
@@ -41,18 +41,22 @@ enum RegionState {
 
 pub(super) struct Region {
     /// The capability key. A name lookup returns it; every map request must contain it.
-    key: u64,
+    pub(super) key: u64,
     /// An optional secret set by the owner. Every map request must contain it unless it is empty.
     pub(super) secret: Vec<u8>,
     pub(super) rights: Rights,
     pub(super) master: MemberId,
+    /// True if the region stays when its master leaves.
+    pub(super) outlives: bool,
     /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
-    state: RegionState,
+    pub(super) state: RegionState,
     /// True if a change is in progress.
-    changing: bool,
-    /// True if that change is a move: no node may map the region meanwhile.
+    pub(super) changing: bool,
+    /// True if that change is a move or a handover: no node may map the region meanwhile.
     pub(super) moving: bool,
+    /// The former owner, as long as it has not told everybody that this node is the owner now.
+    pub(super) former: Option<MemberId>,
     pub(super) generation: u64,
     pub(super) layout: Arc<Layout>,
     /// The nodes that hold the shares of the region's memory.
@@ -61,11 +65,11 @@ pub(super) struct Region {
     /// closed before the region is moved or freed.
     pub(super) gate: Arc<Gate>,
     /// The mappings, by node and the node's own number of the mapping.
-    holders: BTreeSet<(MemberId, u64)>,
+    pub(super) holders: BTreeSet<(MemberId, u64)>,
 }
 
 impl Region {
-    fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> Shape {
         Shape {
             generation: self.generation,
             len: self.layout.len(),
@@ -74,10 +78,6 @@ impl Region {
             count: self.layout.pieces().count() as u32,
             first: self.layout.pieces().take(FIRST_PIECES).copied().collect(),
         }
-    }
-
-    pub(super) fn key(&self) -> u64 {
-        self.key
     }
 
     /// Returns the rights that an incarnation may have.
@@ -91,20 +91,20 @@ impl Region {
 }
 
 pub(super) struct Held {
-    region: u64,
+    pub(super) region: u64,
     /// The node for which the holder maps the region, if not for itself.
-    lender: Option<MemberId>,
-    permissions: Permissions,
+    pub(super) lender: Option<MemberId>,
+    pub(super) permissions: Permissions,
 }
 
 #[derive(Default)]
 pub(super) struct Table {
-    last: u64,
-    regions: BTreeMap<u64, Region>,
+    pub(super) last: u64,
+    pub(super) regions: BTreeMap<u64, Region>,
     /// By node and the node's own number of the mapping.
-    mappings: BTreeMap<(MemberId, u64), Held>,
+    pub(super) mappings: BTreeMap<(MemberId, u64), Held>,
     /// The loans that have not been taken yet.
-    loans: Loans,
+    pub(super) loans: Loans,
     /// The mappings that are granted after a move has ended.
     waiting: BTreeSet<(MemberId, u64)>,
 }
@@ -295,10 +295,12 @@ impl RegionTable {
             secret: Vec::new(),
             rights: Rights::new(permissions),
             master: by,
+            outlives: false,
             names: Vec::new(),
             state: RegionState::Forming,
             changing: false,
             moving: false,
+            former: None,
             generation: 1,
             layout: Arc::default(),
             memory: Vec::new(),
@@ -422,13 +424,27 @@ impl RegionTable {
         Ok((way, r.gate.epoch()))
     }
 
-    /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was.
+    /// Lets a region outlive its master, at the master's wish.
+    pub(super) fn outlive(&self, node: &Peers, by: MemberId, mapping: u64) -> Result<Response, Error> {
+        let mut table = node.lock_for(&self.table, by)?;
+        let (_, r) = table.through(mapping, Permissions::empty())?;
+        r.outlives |= r.master == by;
+        Ok(Response::Done)
+    }
+
+    /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was and that do
+    /// not outlive it.
     pub(crate) fn forget(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
             r.rights.forget(member.0);
-            if r.master == member && r.state != RegionState::Freeing {
+            let half_adopted = r.former == Some(member);
+            if half_adopted {
+                // Some nodes may still think that the region has ended with its former owner.
+                (r.changing, r.moving) = (false, false);
+            }
+            if (half_adopted || r.master == member && !r.outlives) && r.state != RegionState::Freeing {
                 if r.state == RegionState::Live {
                     orphans.push(*id);
                 }
@@ -437,6 +453,8 @@ impl RegionTable {
         }
         table.waiting.retain(|(by, _)| *by != member);
         table.loans.forget(member);
+        drop(table);
+        self.changed.wake_all();
         orphans
     }
 
@@ -601,7 +619,11 @@ impl RegionOwner {
         };
         let node = self.clone();
         let task = async move {
-            let result = match node.take_memory(&plan).await {
+            let memory = match node.check_vacating(plan.shares.iter().map(|(_, share)| share).sum()) {
+                Ok(()) => node.take_memory(&plan).await,
+                Err(error) => Err(error),
+            };
+            let result = match memory {
                 Ok((layout, memory)) => node.regions.formed(region, layout, memory).map_err(|memory| {
                     node.give_memory(memory);
                     Error::Freed

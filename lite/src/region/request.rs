@@ -1,8 +1,9 @@
 //! The requests of nodes to each other about regions.
 
 use super::layout::Piece;
-use super::rights::Grantee;
+use super::rights::{Grantee, Rights};
 use crate::Permissions;
+use crate::base::member::MemberId;
 use crate::rpc::{FunctionId, INTERNAL, InternalRequest};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FIRST_PIECES: usize = 3;
 /// The number of pieces in each later answer.
 pub(crate) const PAGE_PIECES: usize = 100;
+/// The number of mappings in each answer about a region that is handed over.
+pub(crate) const PAGE_HOLDERS: usize = 80;
 
 /// A request of one node to another about regions and their memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +72,25 @@ pub(crate) enum Request {
     Borrow { mapping: u64, token: u64 },
     /// Copy between two regions that the requester has lent.
     Copy { from: Loan, to: Loan, len: u64, timeout_ns: u64 },
+    /// The requester leaves: move the memory elsewhere that it holds under the owner's number `holding`.
+    /// Answered when no byte of the region is there any more.
+    Vacate { holding: u64 },
+    /// Become the owner of a region of the requester. Answered when the receiver has the region's tables and
+    /// memory; the answer is an error only if it has nothing of them. A second request has no effect.
+    Adopt { region: u64, estate: Estate },
+    /// Return the pieces of a region that is handed over from the `from`th on.
+    EstatePieces { region: u64, from: u32 },
+    /// Return the mappings of a region that is handed over from the `from`th on.
+    EstateHolders { region: u64, from: u32 },
+    /// Hold memory for the requester under its number `number`, which is held for `former` as `holding`.
+    Claim { former: MemberId, holding: u64, number: u64 },
+    /// The mappings of the requester have another owner from now on.
+    Rehome { mappings: Vec<u64>, owner: MemberId },
+    /// The last words of the former owner of a region: mappings that have ended meanwhile; and, with `last`,
+    /// that all nodes know the new owner, so that the region may change again.
+    Settle { region: u64, ended: Vec<(MemberId, u64)>, last: bool },
+    /// The region stays when the requester leaves, if that is its master.
+    Outlive { mapping: u64 },
 }
 
 /// The response to a request.
@@ -82,6 +104,13 @@ pub(crate) enum Response {
     Shape(Shape),
     /// Pieces of a layout that follow the first ones.
     Pieces(Vec<Piece>),
+    /// Mappings of a region that is handed over.
+    Holders(Vec<Holder>),
+    /// The receiver has become the owner of the region, under a number of its own.
+    Adopted {
+        /// The number.
+        region: u64,
+    },
 }
 
 impl InternalRequest for Request {
@@ -120,6 +149,34 @@ pub(crate) struct MapRequest {
     pub(crate) key: u64,
     pub(crate) secret: Vec<u8>,
     pub(crate) wanted: Permissions,
+}
+
+/// A region that is handed over, without its pieces and mappings, which its new owner asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Estate {
+    pub(crate) key: u64,
+    pub(crate) secret: Vec<u8>,
+    pub(crate) rights: Rights,
+    pub(crate) master: MemberId,
+    pub(crate) outlives: bool,
+    pub(crate) names: Vec<String>,
+    pub(crate) shape: Shape,
+    /// The number of mappings.
+    pub(crate) holders: u32,
+    /// The nodes that hold the region's memory, and the former owner's numbers of the holdings.
+    pub(crate) memory: Vec<(MemberId, u64)>,
+}
+
+/// A mapping of a region that is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    /// The node that maps the region.
+    pub(crate) member: MemberId,
+    /// The node's number of the mapping.
+    pub(crate) mapping: u64,
+    /// The node for which it maps the region, if not for itself.
+    pub(crate) lender: Option<MemberId>,
+    pub(crate) permissions: Permissions,
 }
 
 /// A region that the caller of a copy lends to the node that does it.

@@ -28,7 +28,7 @@ impl Grantee {
 }
 
 /// The rows. The master's rights are not in them: it has all rights.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rights {
     everyone: Permissions,
     nodes: BTreeMap<NodeId, Permissions>,

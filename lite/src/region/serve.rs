@@ -74,6 +74,28 @@ impl InternalService for RegionOwner {
             Request::Copy { from, to, len, timeout_ns } => {
                 self.later(call, move |n| async move { n.copy_for(by, from, to, len, timeout_ns).await });
             }
+            Request::Vacate { holding } => {
+                self.later(call, move |n| async move { n.vacate_for(by, holding).await });
+            }
+            Request::Adopt { region, estate } => {
+                self.later(call, move |n| async move { n.adopt(by, region, estate).await });
+            }
+            Request::EstatePieces { region, from } => {
+                self.answer_long(call, &self.regions.estate_pieces(region, from));
+            }
+            Request::EstateHolders { region, from } => {
+                self.answer_long(call, &self.regions.estate_holders(region, from));
+            }
+            Request::Claim { former, holding, number } => {
+                answer(call, &self.claim(by, (former, holding), number));
+            }
+            Request::Rehome { mappings, owner } => self.later(call, move |n| async move {
+                n.rehome_here(by, &mappings, owner).await.map(|()| Response::Done)
+            }),
+            Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
+            Request::Settle { region, ended, last } => {
+                answer::<Response>(call, &Ok(self.serve_settle(by, region, &ended, last)));
+            }
         }
     }
 }

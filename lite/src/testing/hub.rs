@@ -276,6 +276,18 @@ impl Hub {
                 };
                 answer(request, result);
             }
+            ToManager::NameGive { request, name, to, value, .. } => {
+                let result = match names.get(&name) {
+                    None => Err(NameError::NotFound),
+                    Some((owner, _)) if ![from, to].contains(owner) => Err(NameError::NotOwner),
+                    Some(_) => {
+                        names.insert(name, (to, value));
+                        *last += 1;
+                        Ok((to, last.to_le_bytes().to_vec()))
+                    }
+                };
+                answer(request, result);
+            }
             ToManager::NameLookup { request, name } => {
                 answer(request, names.get(&name).cloned().ok_or(NameError::NotFound));
             }

@@ -27,6 +27,7 @@ mod silence;
 mod sync;
 mod two_nodes;
 mod unfinished;
+mod vacate;
 
 use lite::Lite;
 use std::future::poll_fn;

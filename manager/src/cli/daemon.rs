@@ -2,14 +2,18 @@
 
 use super::args::{KeyArgs, default_state, lease_ms, write_whole};
 use super::signals;
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use manager::core::Config;
-use manager::daemon::{Daemon, Options};
+use manager::daemon::{Daemon, Http, Options};
 use manager::key;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// The length of the shortest password of viewers, in bytes.
+const SHORTEST_PASSWORD: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -47,6 +51,39 @@ pub(super) struct RunArgs {
     /// that its key covers.
     #[arg(long)]
     trust_hosts: bool,
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+#[derive(Debug, Args)]
+struct HttpArgs {
+    /// Serves the dashboard, metrics and an interface for programs over HTTP on this address. There is no
+    /// TLS: use a loopback address, or a proxy that has it.
+    #[arg(long, value_name = "IP:PORT")]
+    http: Option<SocketAddr>,
+    /// A file with the password of people who may look at the dashboard and change nothing.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_viewers: Option<PathBuf>,
+    /// The file to which the daemon writes the address of --http once it listens.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_port_file: Option<PathBuf>,
+}
+
+impl HttpArgs {
+    fn service(&self) -> Result<Option<Http>> {
+        let Some(listen) = self.http else { return Ok(None) };
+        Ok(Some(Http { listen, viewers: self.http_viewers.as_deref().map(password).transpose()? }))
+    }
+}
+
+/// Reads the password of viewers.
+fn password(file: &Path) -> Result<Zeroizing<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = Zeroizing::new(text);
+    if text.trim().len() < SHORTEST_PASSWORD {
+        bail!("{} holds no password: want {SHORTEST_PASSWORD} characters or more", file.display());
+    }
+    Ok(text)
 }
 
 fn daemon(args: RunArgs) -> Result<()> {
@@ -61,15 +98,22 @@ fn daemon(args: RunArgs) -> Result<()> {
         trust_hosts: args.trust_hosts,
         ..Config::default()
     };
+    let http = args.http.service()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped()?;
-        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config }).await?;
+        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config, http }).await?;
         let address = daemon.local_addr()?;
         if let Some(file) = &args.port_file {
             write_whole(file, format!("{address}\n").as_bytes())?;
         }
+        if let (Some(file), Some(http)) = (&args.http.http_port_file, daemon.http_addr()) {
+            write_whole(file, format!("{http}\n").as_bytes())?;
+        }
         eprintln!("listening on {address}");
+        if let Some(http) = daemon.http_addr() {
+            eprintln!("dashboard on http://{http}/");
+        }
         Ok(daemon.serve(stop).await?)
     })
 }

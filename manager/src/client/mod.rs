@@ -214,6 +214,20 @@ impl Client {
         }
     }
 
+    /// Returns a report that helps to find a fault: one JSON object, without keys.
+    pub fn support(&mut self) -> Result<Vec<u8>, ClientError> {
+        let mut report = Vec::new();
+        let mut answer = self.ask(&FromClient::Support, REPLY_TIMEOUT)?;
+        loop {
+            let ToClient::Support { bytes, more } = answer else { return Err(ClientError::Unexpected) };
+            report.extend(bytes);
+            if !more {
+                return Ok(report);
+            }
+            answer = self.connection.receiving.receive(Some(REPLY_TIMEOUT))?;
+        }
+    }
+
     fn ask(&mut self, question: &FromClient, timeout: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
         match self.connection.receiving.receive(Some(timeout))? {

@@ -89,6 +89,7 @@ impl Core {
             FromClient::DropDataset { name } => self.drop_dataset(conn, name),
             FromClient::Power { node, action } => self.power(conn, &node, action),
             FromClient::Boot { node, image } => self.boot(conn, &node, image),
+            FromClient::Support => self.tell_support(conn),
             FromClient::ImagePiece { bytes } => self.image_piece(conn, bytes),
         }
     }

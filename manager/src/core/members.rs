@@ -64,6 +64,8 @@ pub(super) struct Live {
     former_end_told: bool,
     /// True once the node has told about its machine's hardware.
     hardware_told: bool,
+    /// The report on its machine's hardware in printable text, empty if there is none.
+    hardware: String,
 }
 
 impl Live {
@@ -87,6 +89,7 @@ impl Live {
             datagrams: None,
             former_end_told: false,
             hardware_told: false,
+            hardware: String::new(),
         }
     }
 
@@ -139,6 +142,11 @@ impl Members {
         all.sort_by_key(|&(node, free)| (std::cmp::Reverse(free), node));
         all.truncate(ToNode::MOST_FREE);
         all
+    }
+
+    /// Returns a node's report on its machine's hardware; empty without one.
+    pub(super) fn hardware(&self, node: NodeId) -> &str {
+        self.get(node).map_or("", |live| &live.hardware)
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
@@ -312,8 +320,17 @@ impl Core {
     }
 
     pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
+        self.observe_part(node, &message);
+        match message {
+            ToManager::Telemetry(report) => self.telemetry_told(node, report),
+            ToManager::Log { lines } => self.lines_told(node, &lines),
+            message => self.member_says(node, message),
+        }
+    }
+
+    fn member_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(conn) = self.members.get(node).and_then(|live| live.conn) else { return };
         let Some(live) = self.members.get_mut(node) else { return };
-        let Some(conn) = live.conn else { return };
         match message {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
@@ -334,6 +351,11 @@ impl Core {
                 let result = self.unbind_name(node, name).map(|()| (node, Vec::new()));
                 self.commit_to_node(conn, ToNode::Name { request, result });
             }
+            ToManager::NameGive { request, name, to, incarnation, value } => {
+                let given = self.give_name(node, (to, incarnation), &name, value);
+                let result = given.map(|number| (to, number.to_le_bytes().to_vec()));
+                self.commit_to_node(conn, ToNode::Name { request, result });
+            }
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
                 self.commit_to_node(conn, ToNode::Name { request, result });
@@ -347,6 +369,7 @@ impl Core {
                 let settled = self.departures.seen(node, of, incarnation);
                 self.tell_settled(settled);
             }
+            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, &phase, done, total);
@@ -368,6 +391,7 @@ impl Core {
                     self.log(format!("{label}: the former boot of its machine ended: {reason}"));
                 }
             }
+            ToManager::Telemetry(_) | ToManager::Log { .. } => {}
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
@@ -381,6 +405,7 @@ impl Core {
     fn log_hardware(&mut self, node: NodeId, report: &str) {
         let Some(live) = self.members.get_mut(node).filter(|live| !live.hardware_told) else { return };
         live.hardware_told = true;
+        live.hardware = report.lines().take(MAX_HARDWARE_LINES).map(printable).collect::<Vec<_>>().join("\n");
         let label = live.label();
         for line in report.lines().take(MAX_HARDWARE_LINES) {
             self.log(format!("{label}: hardware: {}", printable(line)));
@@ -417,6 +442,7 @@ impl Core {
             self.close(conn);
         }
         let incarnation = live.member.incarnation;
+        self.telemetry_ends(node, incarnation, &live.member.name, &reason);
         self.save(vec![Record::Left(node, incarnation)]);
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let told = self.members.0.keys().copied().filter(|_| !planted(Bug::SettledAtOnce));
@@ -478,6 +504,41 @@ impl Core {
         bound
     }
 
+    /// Handles the end of a node's attempt to move its memory of regions elsewhere.
+    fn vacated(&mut self, node: NodeId, result: Result<(), Reason>) {
+        let label = self.members.labels([node].into_iter());
+        match result {
+            Ok(()) => self.log(format!("{label} has no memory of regions any more")),
+            Err(reason) => {
+                let reason = proto::printable(&reason);
+                self.log(format!("{label} cannot move its memory of regions: {reason}"));
+            }
+        }
+    }
+
+    fn give_name(
+        &mut self,
+        owner: NodeId,
+        to: (NodeId, Incarnation),
+        name: &str,
+        value: Vec<u8>,
+    ) -> Result<u64, NameError> {
+        if self.commit.is_full() || self.unsaved.is_some() {
+            return Err(NameError::Unsaved);
+        }
+        if self.members.get(to.0).is_none_or(|live| live.member.incarnation != to.1) {
+            return Err(NameError::NotFound);
+        }
+        let mut save = Vec::new();
+        let number = self.identities.binding(&mut save).ok_or(NameError::Unsaved)?;
+        let given = self.names.give(owner, to, name, value, number);
+        save.extend(given.iter().flatten().cloned().map(Record::Name));
+        self.save(save);
+        given
+            .map(|record| record.map_or(self.names.number(name), |record| Some(record.number)))?
+            .ok_or(NameError::NotFound)
+    }
+
     fn unbind_name(&mut self, owner: NodeId, name: String) -> Result<(), NameError> {
         if self.commit.is_full() {
             return Err(NameError::Unsaved);
@@ -502,7 +563,7 @@ impl Core {
         (page, false)
     }
 
-    fn status(&self, live: &Live) -> NodeStatus {
+    pub(super) fn status(&self, live: &Live) -> NodeStatus {
         let rnic = &live.member.rnic;
         NodeStatus {
             node: live.member.node,

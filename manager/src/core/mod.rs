@@ -10,12 +10,16 @@ mod datasets;
 mod history;
 mod identity;
 mod jobs;
+pub mod json;
 mod machine;
 mod members;
 mod names;
 mod rate;
 mod records;
 mod resume;
+mod telemetry;
+mod timeline;
+mod view;
 mod vouchers;
 mod wire;
 
@@ -25,6 +29,9 @@ pub use records::{
     DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
     Ticket, Wanted,
 };
+pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
+pub use timeline::{PartLine, PartPhase, Timeline};
+pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
 use clients::{Clients, Leaving};
@@ -42,6 +49,9 @@ use proto::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use telemetry::Told;
+use timeline::Timelines;
+use view::Events;
 use vouchers::Vouchers;
 
 /// A connection, numbered by the driver of the core. A number is never used again.
@@ -222,6 +232,9 @@ pub struct Core {
     history: History,
     clients: Clients,
     orders: Orders,
+    told: Told,
+    timelines: Timelines,
+    events: Events,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     /// True once the manager is about to stop: no job starts any more.
@@ -253,6 +266,9 @@ impl Core {
             history: History::default(),
             clients: Clients::default(),
             orders: Orders::default(),
+            told: Told::default(),
+            timelines: Timelines::default(),
+            events: Events::default(),
             leaving: None,
             stopping: false,
             actions: Vec::new(),
@@ -315,6 +331,7 @@ impl Core {
             self.forgive(late);
         }
         self.expire();
+        self.observe_jobs();
     }
 
     /// Moves all deadlines by `late`, the time for which the manager was deaf.
@@ -457,6 +474,7 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
+        self.events.add(self.now, &line);
         self.actions.push(Action::Log(line));
     }
 

@@ -100,6 +100,41 @@ impl Directory {
         }
     }
 
+    /// Gives a name of `owner` to another member, with another value and a new number of the binding. Returns
+    /// the new record; `None` if that has been done before.
+    ///
+    /// # Errors
+    /// [`NameError::NotFound`], [`NameError::NotOwner`], [`NameError::Length`], [`NameError::Quota`].
+    pub(super) fn give(
+        &mut self,
+        owner: NodeId,
+        (to, incarnation): (NodeId, Incarnation),
+        name: &str,
+        value: Vec<u8>,
+        number: u64,
+    ) -> Result<Option<NameRecord>, NameError> {
+        let bound = self.names.get(name).ok_or(NameError::NotFound)?;
+        if bound.owner == to && bound.value == value {
+            return Ok(None);
+        }
+        if bound.owner != owner {
+            return Err(NameError::NotOwner);
+        }
+        proto::check_lengths(name, &value)?;
+        let room = self.owners.get(&to).map_or(0, |owned| owned.cost) + cost(name, &value);
+        if room > ToManager::NAME_QUOTA {
+            return Err(NameError::Quota);
+        }
+        self.unbind(owner, name)?;
+        // No node numbers a request 0.
+        self.bind((to, incarnation, 0), name.into(), value, number).map(Some)
+    }
+
+    /// Returns the number of the binding of a name.
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.names.get(name).map(|bound| bound.number)
+    }
+
     /// Returns the owner and the value of a name.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use super::connection::Incoming;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, Pushed};
 use crate::core::{Action, ConnId, Core, Event, Message};
+use crate::http::Publisher;
 use crate::log::Log;
 use platform::Instant;
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ pub(super) struct Driver {
     pub(super) outboxes: HashMap<ConnId, Outbox>,
     pub(super) keeper: Keeper,
     pub(super) log: Log,
+    /// Publishes the core's state for requests over HTTP, if they are served.
+    pub(super) publisher: Option<Publisher>,
 }
 
 /// An effect of actions on the driver itself.
@@ -58,6 +61,9 @@ impl Driver {
             self.incoming(incoming);
         }
         self.handle(Event::Tick);
+        if let Some(publisher) = &mut self.publisher {
+            publisher.publish(&self.core);
+        }
         self.log.settle();
     }
 

@@ -20,6 +20,7 @@ pub use keeper::{Keep, SaveError};
 pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
+use crate::http::{self, KeyGate, Publisher};
 use crate::log::Log;
 use acceptor::Acceptor;
 use connection::Shared;
@@ -39,6 +40,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use zeroize::Zeroizing;
 
 /// The interval at which leases and other deadlines are checked.
 const TICK: Duration = Duration::from_millis(50);
@@ -66,6 +68,17 @@ pub struct Options {
     pub state: PathBuf,
     /// The rules of the cluster.
     pub config: Config,
+    /// The service over HTTP, if there is one.
+    pub http: Option<Http>,
+}
+
+/// The service over HTTP.
+#[derive(Debug)]
+pub struct Http {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The password of people who only look, if they have one.
+    pub viewers: Option<Zeroizing<String>>,
 }
 
 /// The reason why a daemon cannot run. It is one line for people.
@@ -105,6 +118,15 @@ pub struct Daemon<S = Store> {
     core: Core,
     /// The limit of the process's open files.
     descriptors: u64,
+    http: Option<Serving>,
+}
+
+/// The service over HTTP, before it begins.
+#[derive(Debug)]
+struct Serving {
+    listener: TcpListener,
+    gate: KeyGate,
+    key: ClusterKey,
 }
 
 impl Daemon {
@@ -112,7 +134,7 @@ impl Daemon {
     pub async fn bind(options: Options) -> Result<Self, DaemonError> {
         let listener = listen(options.listen).await?;
         let (store, saved) = Store::open(&options.state)?;
-        Self::new(listener, options, store, saved)
+        Self::new(listener, options, store, saved).await
     }
 }
 
@@ -120,19 +142,38 @@ impl<S: Keep> Daemon<S> {
     /// Does the same as [`bind`](Daemon::bind), but keeps the state in `store`, from which `saved` was read.
     /// The directory of the state is not used.
     pub async fn bind_with(options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
-        Self::new(listen(options.listen).await?, options, store, saved)
+        Self::new(listen(options.listen).await?, options, store, saved).await
     }
 
-    fn new(listener: TcpListener, options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
+    async fn new(
+        listener: TcpListener,
+        options: Options,
+        store: S,
+        saved: Saved,
+    ) -> Result<Self, DaemonError> {
+        let http = match options.http {
+            Some(Http { listen: address, viewers }) => Some(Serving {
+                listener: listen(address).await?,
+                gate: KeyGate::new(options.key.clone(), viewers),
+                key: options.key.clone(),
+            }),
+            None => None,
+        };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
         let core = Core::new(options.config, saved, secret);
-        Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors() })
+        Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors(), http })
     }
 
     /// Returns the address on which the daemon listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Returns the address on which the daemon serves HTTP, if it does.
+    #[must_use]
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.listener.local_addr().ok()
     }
 
     /// Serves until `stop` is done. Then fails all jobs that run, tells nodes and clients, and returns.
@@ -144,7 +185,8 @@ impl<S: Keep> Daemon<S> {
     }
 
     async fn serve_with(self, stop: impl Future<Output = ()>, log: Log) -> Result<(), DaemonError> {
-        let Self { listener, keys, store, core, descriptors } = self;
+        let Self { listener, keys, store, core, descriptors, http } = self;
+        let address = listener.local_addr();
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
@@ -152,7 +194,16 @@ impl<S: Keep> Daemon<S> {
         let (open, opened) = oneshot::channel::<()>();
         let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
         let start = std::time::Instant::now();
-        let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log };
+        let (mut publisher, mut web) = (None, None);
+        if let (Some(Serving { listener, gate, key }), Ok(address)) = (http, address) {
+            let (published, feed) = Publisher::new(&core);
+            publisher = Some(published);
+            let (end, ended) = oneshot::channel::<()>();
+            let ended = async { drop(ended.await) };
+            tokio::spawn(http::serve(listener, feed, Box::new(gate), (address, key), ended));
+            web = Some(end);
+        }
+        let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log, publisher };
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
@@ -165,6 +216,7 @@ impl<S: Keep> Daemon<S> {
                 Some(event) = incoming.recv() => driver.incoming(event),
             }
         }
+        drop(web);
         driver.log.line("stops");
         driver.handle(Event::Stop);
         driver.outboxes.clear();

@@ -91,6 +91,7 @@ fn a_disk_that_hangs_stops_no_member() {
         key: key.clone(),
         state: "/nonexistent".into(),
         config: Config { lease: Duration::from_secs(600), ..Config::default() },
+        http: None,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let store = Hanging { hangs: hangs.clone(), go: wait };

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The oldest version of QEMU, major and minor, with all features used here (`-netdev stream` came with 7.2).
@@ -58,6 +58,16 @@ impl Qemu {
         leading.push(self.program.clone().into());
         leading.extend(self.leading.iter().cloned());
         Self { program: program.into(), leading, version: self.version }
+    }
+
+    /// Returns this QEMU with a log of the code that it translates: a line `IN:` for each block, and a line
+    /// with the address of each instruction.
+    #[must_use]
+    pub fn logging_translation(&self, to: &Path) -> Self {
+        let mut logging = self.clone();
+        logging.leading.extend(["-d", "in_asm", "-D"].map(OsString::from));
+        logging.leading.push(to.into());
+        logging
     }
 
     /// Returns whether QEMU supports devices that another process implements (vfio-user).

@@ -6,6 +6,7 @@ mod appliance;
 mod boot;
 mod builds;
 mod cx3;
+mod dashboard;
 mod job;
 mod linux;
 pub mod runner;
@@ -32,6 +33,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         boot::cases(full),
         cluster::cases(),
         standing::cases(),
+        dashboard::cases(),
         semantics::cases(),
         disturbed::cases(),
         misuse::cases(),

@@ -24,6 +24,9 @@ pub fn reason(line: &str) -> Option<&str> {
     FAILED.iter().find_map(|name| line.strip_prefix(name))
 }
 
+/// The file with the address of the dashboard, in the daemon's directory.
+const HTTP_FILE: &str = "http";
+
 /// Builds the manager, once per process. Returns its program.
 pub fn build(profile: Profile) -> Result<PathBuf> {
     cargo::program("ferrolite", profile)
@@ -100,6 +103,15 @@ impl Manager {
         Ok(Self { program: program.to_owned(), work: work.to_owned(), more, daemon, key, address })
     }
 
+    /// Starts a daemon as [`start_with`](Self::start_with) does, with a dashboard on a free port of the
+    /// loopback address.
+    pub fn start_with_dashboard(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
+        let file = work.join(HTTP_FILE);
+        let file = file.to_str().context("a path that is text")?;
+        let http = ["--http", "127.0.0.1:0", "--http-port-file", file];
+        Self::start_with(program, port, work, &[more, &http].concat())
+    }
+
     /// Kills the daemon (SIGKILL), and starts another one with its address and its files.
     pub fn kill_and_restart(&mut self) -> Result<()> {
         self.daemon.child.kill()?;
@@ -122,6 +134,11 @@ impl Manager {
     /// Returns the daemon's address.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the address of the dashboard, if the daemon was started with one.
+    pub fn dashboard(&self) -> Option<String> {
+        std::fs::read_to_string(self.work.join(HTTP_FILE)).ok().map(|text| text.trim().to_owned())
     }
 
     /// Returns the file with the cluster's key.

@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 const SERVER: [u8; 4] = [10, 0, 2, 77];
 const CLIENTS: [u8; 4] = [10, 0, 2, 50];
 const ROUTER: [u8; 4] = [10, 0, 2, 2];
+/// An address of its network that no machine has.
+const NOBODY: [u8; 4] = [10, 0, 2, 99];
 /// The IPv6 address of QEMU's user-mode network.
 const ROUTER_IPV6: Ipv6Addr = Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 2);
 /// The kinds of DNS records: IPv4 addresses, and IPv6 addresses.
@@ -35,8 +37,20 @@ pub struct Answers {
     pub settings: Option<String>,
     /// The name that the router's address has.
     pub name: String,
-    /// True if the name has the router's IPv6 address instead.
-    pub is_ipv6: bool,
+    /// The addresses of the name.
+    pub addresses: Addresses,
+}
+
+/// The addresses that the name has.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Addresses {
+    /// The router's IPv4 address.
+    #[default]
+    Ipv4,
+    /// The router's IPv6 address.
+    Ipv6,
+    /// An IPv4 address that no machine has, and the router's IPv6 address.
+    Both,
 }
 
 /// A running server. It ends when it is dropped.
@@ -210,15 +224,20 @@ impl Answers {
             .chain([0])
             .collect();
         let is_known = asked.starts_with(&name);
-        let (kind, address) =
-            if self.is_ipv6 { (AAAA, ROUTER_IPV6.octets().to_vec()) } else { (A, ROUTER.to_vec()) };
         // The kind that is asked for is behind the name.
-        let has_address = is_known && asked.get(name.len()..)?.get(..2)? == [0, kind];
-        let count = u8::from(has_address);
+        let kind = *asked.get(name.len()..)?.get(1)?;
+        let address = match (kind, self.addresses) {
+            (A, Addresses::Ipv4) => Some(ROUTER.to_vec()),
+            (A, Addresses::Both) => Some(NOBODY.to_vec()),
+            (AAAA, Addresses::Ipv6 | Addresses::Both) => Some(ROUTER_IPV6.octets().to_vec()),
+            _ => None,
+        };
+        let address = address.filter(|_| is_known);
+        let count = u8::from(address.is_some());
         let code = if is_known { 0 } else { 3 };
         let head = [0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
         let mut answer = [question.get(..2)?, &head, asked].concat();
-        if has_address {
+        if let Some(address) = address {
             answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, address.len() as u8]);
             answer.extend(address);
         }

@@ -55,6 +55,20 @@ pub fn binutils() -> Result<()> {
     ui::step("installing binutils", || apt::install(&["binutils"]))
 }
 
+/// Ensures that programs exist, each given with the Debian package that has it.
+pub fn programs(wanted: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> =
+        wanted.iter().filter(|(program, _)| !tool::exists(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages = missing.join(" ");
+    if !apt::can_install() {
+        bail!("programs are missing; install them with: sudo apt-get install {packages}");
+    }
+    ui::step(&format!("installing {packages}"), || apt::install(&missing))
+}
+
 /// Returns true if valgrind exists, after an attempt to install it.
 pub fn valgrind() -> bool {
     if !tool::exists("valgrind") && apt::can_install() {

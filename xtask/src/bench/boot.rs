@@ -5,12 +5,15 @@ use super::lab::Lab;
 use super::stats::{median, median_of};
 use super::table::{Table, maybe};
 use super::target::{Bound, Target};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use fabric::{Fabric, FabricConfig};
 use lab::manager::Manager;
 use lab::{appliances, interrupt, ui};
+use qemu::Qemu;
 use qemu::vm::{Accel, Event, EventKind, FwCfg, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -98,7 +101,7 @@ pub(super) fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
                 // Each boot has a name of its own: the manager may not have noticed the end of the one
                 // before.
                 let name = format!("boot{n}-{run}");
-                let chart = boot(lab, &lab.programs.kernel, &mut manager, name, machine, cpus);
+                let chart = boot(lab, &lab.qemu, &lab.programs.kernel, &mut manager, name, machine, cpus);
                 charts[n]
                     .push(chart.with_context(|| format!("booting on {machine} with {cpus} processors"))?);
             }
@@ -120,12 +123,52 @@ pub(super) fn stages(
     name: String,
     cpus: u32,
 ) -> Result<Vec<(String, f64)>> {
-    Ok(boot(lab, kernel, manager, name, Machine::Microvm, cpus)?.stages)
+    Ok(boot(lab, &lab.qemu, kernel, manager, name, Machine::Microvm, cpus)?.stages)
+}
+
+/// The code that QEMU translated during a boot. Most of it runs once, so that its translation takes most of
+/// the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Translated {
+    /// Blocks, which end at a jump.
+    pub blocks: usize,
+    /// Instructions.
+    pub instructions: usize,
+}
+
+impl Translated {
+    /// Counts the blocks and instructions in QEMU's log.
+    fn of(log: impl BufRead) -> Result<Self> {
+        let mut counted = Self::default();
+        for line in log.split(b'\n') {
+            let line = line?;
+            counted.blocks += usize::from(line.starts_with(b"IN:"));
+            counted.instructions += usize::from(line.starts_with(b"0x"));
+        }
+        ensure!(counted.instructions > 0, "QEMU has logged no instruction that it has translated");
+        Ok(counted)
+    }
+}
+
+/// Boots one kernel on microvm with one processor, and counts the code that QEMU translates until the chart
+/// is printed.
+pub(super) fn translated(
+    lab: &Lab,
+    kernel: &Path,
+    manager: &mut Manager,
+    name: String,
+) -> Result<Translated> {
+    let log = lab.dir().join(format!("{name}.translated"));
+    let qemu = lab.qemu.logging_translation(&log);
+    boot(lab, &qemu, kernel, manager, name, Machine::Microvm, 1)?;
+    let file = File::open(&log).context("QEMU's log of the code that it has translated")?;
+    Translated::of(BufReader::new(file))
 }
 
 /// Boots one appliance and waits until its chart is complete.
 fn boot(
     lab: &Lab,
+    qemu: &Qemu,
     kernel: &Path,
     manager: &mut Manager,
     name: String,
@@ -135,7 +178,7 @@ fn boot(
     let fabric = Fabric::start(&FabricConfig::plain(1, lab.dir()))?;
     let spec = spec(kernel, &fabric, manager, name, machine, cpus)?;
     let (sender, events) = channel();
-    let vm = Vm::start(&lab.qemu, spec, None, sender)?;
+    let vm = Vm::start(qemu, spec, None, sender)?;
     let chart = follow(&vm, &events, manager);
     drop(vm);
     fabric.stop()?;
@@ -262,6 +305,15 @@ mod tests {
         assert_eq!(chart.stages, [("page tables".to_owned(), 3.0), ("join".to_owned(), 54.499)]);
         assert_eq!(stage("bootchart: x us"), None);
         assert_eq!(stamp("[ no time ] x"), None);
+    }
+
+    #[test]
+    fn translated_code_is_counted() {
+        let log =
+            b"----------------\nIN: main\n0x00200000:  90  nop\n0x00200001:  c3  retq\n\nIN:\n0x1: f4\n";
+        let counted = Translated::of(&log[..]).expect("a log");
+        assert_eq!(counted, Translated { blocks: 2, instructions: 3 });
+        assert!(Translated::of(&b""[..]).is_err());
     }
 
     #[test]

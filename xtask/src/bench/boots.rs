@@ -1,7 +1,8 @@
 //! `cargo xtask bench boots DIR`: the time from the kernel's entry until it has joined, with this checkout's
-//! programs and with those of another commit, in alternating boots.
+//! programs and with those of another commit, in alternating boots. Also counts the code that QEMU translates
+//! for a boot of each, which does not depend on other work of the machine.
 
-use super::boot;
+use super::boot::{self, Translated};
 use super::destination;
 use super::gaps::Gaps;
 use super::host::Host;
@@ -9,7 +10,7 @@ use super::lab::Lab;
 use super::stats::median;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use lab::appliances::Programs;
@@ -67,6 +68,7 @@ struct Figures<'a> {
     #[serde(flatten)]
     host: Host,
     times: Vec<Times>,
+    translated: [Translated; 2],
     targets: &'a [Target],
 }
 
@@ -109,9 +111,21 @@ pub(super) fn bench(options: &Options) -> Result<()> {
             Ok(())
         })?;
     }
+    let translated = ui::step("counting the code that QEMU translates", || {
+        let mut count = |name| {
+            let side = sides.iter_mut().find(|side| side.name == name).context("a side")?;
+            boot::translated(&lab, &side.programs.kernel, &mut side.manager, "counted".into())
+        };
+        Ok([count("ours")?, count("theirs")?])
+    })?;
     let targets: Vec<_> = times.iter().map(target).collect();
-    println!("\n{}\n{}", table(&times, options.runs).text(), target::table(&targets, &[]).text());
-    destination.end(&Figures { host, times: times.into(), targets: &targets }, &targets, &Gaps::default())
+    println!("\n{}\n{}", table(&times, options.runs).text(), translated_table(translated).text());
+    println!("{}", target::table(&targets, &[]).text());
+    destination.end(
+        &Figures { host, times: times.into(), translated, targets: &targets },
+        &targets,
+        &Gaps::default(),
+    )
 }
 
 fn target(times: &Times) -> Target {
@@ -139,6 +153,21 @@ fn table(times: &[Times], runs: u32) -> Table {
     table
 }
 
+fn translated_table([ours, theirs]: [Translated; 2]) -> Table {
+    let mut table = Table::new(
+        "Code that QEMU translates for a boot",
+        "microvm, 1 processor, TCG, from QEMU's start until the chart is printed",
+        &["", "these", "others", "ratio"],
+    );
+    let row = |name: &str, ours: usize, theirs: usize| {
+        let ratio = maybe(Some(ours as f64 / theirs as f64));
+        vec![name.into(), ours.to_string(), theirs.to_string(), ratio]
+    };
+    table.rows.push(row("blocks", ours.blocks, theirs.blocks));
+    table.rows.push(row("instructions", ours.instructions, theirs.instructions));
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +183,9 @@ mod tests {
         assert!(!target(&Times { ours: boots(&[46.0]), ..times.clone() }).met);
         assert!(!target(&Times::default()).met, "nothing was measured");
         assert_eq!(table(&[times.clone(), times], 3).rows.len(), 2);
+        let [ours, theirs] =
+            [(6, 30), (5, 40)].map(|(blocks, instructions)| Translated { blocks, instructions });
+        let rows = translated_table([ours, theirs]).rows;
+        assert_eq!(rows, [["blocks", "6", "5", "1.20"], ["instructions", "30", "40", "0.75"]]);
     }
 }

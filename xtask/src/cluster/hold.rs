@@ -115,7 +115,8 @@ pub(super) fn hold(home: &Home, options: &Options) -> Result<()> {
     // The path is short because of the sockets in the directory. Only this user can read it, because of the
     // key in it.
     let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
-    let mut manager = Manager::start_with(&programs.manager, options.port, work.path(), &["--trust-hosts"])?;
+    let more = ["--trust-hosts"];
+    let mut manager = Manager::start_with_dashboard(&programs.manager, options.port, work.path(), &more)?;
     let mut nodes = Nodes::start(&programs, options, (home.path(), work.path()), &manager)?;
     let mut state = State {
         holder: std::process::id(),
@@ -124,6 +125,7 @@ pub(super) fn hold(home: &Home, options: &Options) -> Result<()> {
         program: programs.manager.clone(),
         key_file: manager.key().to_owned(),
         fabric_sockets: nodes.free_sockets(),
+        dashboard: manager.dashboard(),
         ready: false,
     };
     home.write(&state)?;
@@ -139,6 +141,7 @@ pub(super) fn hold(home: &Home, options: &Options) -> Result<()> {
             match manager.kill_and_restart() {
                 Ok(()) => {
                     state.manager_pid = manager.process();
+                    state.dashboard = manager.dashboard();
                     home.write(&state)?;
                 }
                 Err(why) => {

@@ -24,6 +24,8 @@ pub(super) struct State {
     pub key_file: PathBuf,
     /// The sockets of the fabric at which programs of this host can join, one program each.
     pub fabric_sockets: Vec<PathBuf>,
+    /// The address of the dashboard, `IP:PORT`.
+    pub dashboard: Option<String>,
     /// True once all nodes have joined.
     pub ready: bool,
 }

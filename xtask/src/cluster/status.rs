@@ -29,6 +29,9 @@ pub(super) fn status(home: &Home, options: &Options) -> Result<()> {
     let (table, state) = nodes(home, list.path())?;
     println!("manager       {} (process {})", state.manager, state.manager_pid);
     println!("key file      {}", state.key_file.display());
+    if let Some(dashboard) = &state.dashboard {
+        println!("dashboard     http://{dashboard}/ (log in with the text of the key file)");
+    }
     for socket in &state.fabric_sockets {
         println!("fabric socket {}", socket.display());
     }
@@ -40,6 +43,7 @@ pub(super) fn status(home: &Home, options: &Options) -> Result<()> {
         "manager": state.manager,
         "manager_pid": state.manager_pid,
         "key_file": state.key_file,
+        "dashboard": state.dashboard,
         "fabric_sockets": state.fabric_sockets,
         "nodes": nodes,
     });

@@ -30,8 +30,9 @@ const COPIED: [(&str, &str); 6] = [
     ("docs/security.md", "docs/security.md"),
 ];
 
-/// Builds the images, the programs of the host and the library for C, and writes them with the header, the Python module,
-/// the version, the licences of all dependencies, and checksums. Refuses a checkout with changes.
+/// Builds the images, the programs of the host and the library for C, and writes them with the header, the
+/// Python module, the version, the licences of all dependencies, and checksums. Refuses a checkout with
+/// changes.
 pub(crate) fn release(options: &Options) -> Result<()> {
     let root = paths::root();
     let commit = version::clean_commit(&root)?;

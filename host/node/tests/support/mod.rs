@@ -45,6 +45,7 @@ impl Cluster {
             key,
             state: dir.path().join("state"),
             config: Config { lease, ..Config::default() },
+            http: None,
         };
         let (stop, stopped) = oneshot::channel();
         let (told, address) = std::sync::mpsc::channel();

@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use neighbour::{Advertised, link_local};
 use platform::{Instant, NetworkError};
 use smoltcp::wire::{IpAddress, IpCidr, Ipv6Cidr};
+use verbs::MacAddr;
 
 use super::Inner;
 use crate::net::addressing::{Ipv6Addressing, Ipv6Config};
@@ -59,18 +60,21 @@ impl Inner {
             Ipv6Addressing::Auto => below.resolver.autoconfigure(now),
             Ipv6Addressing::Static(config) => {
                 if let Some(address) = config.address {
-                    below.resolver.add_own(address.into());
+                    below.resolver.add_probed(address);
                 }
                 self.ipv6.config = Some(config);
             }
         }
-        below.resolver.add_own(link.into());
+        below.resolver.add_probed(link);
         self.ipv6.link = Some(link);
         self.apply_addresses();
     }
 
     /// Takes the address and the router that routers advertise, if they are others than before.
     pub(super) fn poll_ipv6(&mut self, below: &mut PortInner) {
+        if let Some((address, other)) = below.resolver.take_duplicate() {
+            self.drop_duplicate(address, other);
+        }
         let Some(Advertised { address, prefix, router }) = below.resolver.advertised() else { return };
         let config = Some(Ipv6Config { address, prefix, gateway: router });
         if self.ipv6.config == config {
@@ -82,10 +86,21 @@ impl Inner {
                 below.resolver.remove_own(before.into());
             }
             if let Some(address) = address {
-                below.resolver.add_own(address.into());
+                below.resolver.add_probed(address);
             }
         }
         self.ipv6.config = config;
+        self.apply_addresses();
+    }
+
+    /// Stops using an address that another node has.
+    fn drop_duplicate(&mut self, address: Ipv6Addr, other: MacAddr) {
+        log::error!("the IPv6 address {address} is not used: the node with MAC address {other} has it, too");
+        if self.ipv6.link == Some(address) {
+            self.ipv6 = Ipv6::default();
+        } else if let Some(config) = &mut self.ipv6.config {
+            config.address = config.address.filter(|own| *own != address);
+        }
         self.apply_addresses();
     }
 

@@ -23,7 +23,7 @@ use super::device::{PortDevice, Queries};
 use super::port::{Inner as PortInner, Port};
 use crate::sync::IrqMutex;
 use crate::time;
-pub(crate) use names::NameError;
+pub(crate) use names::{Family, NameError};
 pub(crate) use stream::TcpStream;
 
 /// Frames that one call of the poller receives, and bursts of segments that it sends.
@@ -159,6 +159,11 @@ impl Stack {
     pub(crate) fn uses_ipv4(&self) -> bool {
         let inner = self.inner.lock();
         inner.config.is_some() || inner.dhcp.is_some()
+    }
+
+    /// Returns true if the port has an IPv4 address.
+    pub(crate) fn has_ipv4(&self) -> bool {
+        self.inner.lock().config.is_some()
     }
 
     /// Returns true if the IPv4 address is by DHCP.

@@ -15,6 +15,15 @@ use super::Stack;
 use crate::net::with_deadline;
 use crate::time;
 
+/// A kind of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// The addresses of A records.
+    Ipv4,
+    /// The addresses of AAAA records.
+    Ipv6,
+}
+
 /// The reason for which a name has no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameError {
@@ -51,45 +60,41 @@ impl Drop for Question {
 }
 
 impl Stack {
-    /// Returns the IPv4 addresses of `name`, or its IPv6 addresses if it has no IPv4 address or the port has
-    /// none. The servers are `servers`, or those of the lease if it is empty.
+    /// Returns the addresses of one family that `name` has. The servers are `servers`, or those of the lease
+    /// if it is empty.
     pub(crate) async fn resolve(
         &'static self,
         name: &str,
+        family: Family,
         servers: &[IpAddr],
         deadline: Instant,
     ) -> Result<Vec<IpAddr>, NameError> {
-        let (ipv4, of_lease) = {
-            let inner = self.inner.lock();
-            (inner.config.is_some(), inner.extras.dns.clone())
-        };
+        let of_lease = self.inner.lock().extras.dns.clone();
         let of_lease: Vec<_> = of_lease.into_iter().map(IpAddr::V4).collect();
         let servers = if servers.is_empty() { &of_lease[..] } else { servers };
         let servers: Vec<_> = servers.iter().take(3).map(|server| IpAddress::from(*server)).collect();
         if servers.is_empty() {
             return Err(NameError::ServerUnknown);
         }
-        if ipv4 {
-            match self.ask(name, &servers, DnsQueryType::A, deadline).await {
-                Err(NameError::NameUnknown) => {}
-                done => return done,
-            }
-        }
-        self.ask(name, &servers, DnsQueryType::Aaaa, deadline).await
+        let kind = match family {
+            Family::Ipv4 => DnsQueryType::A,
+            Family::Ipv6 => DnsQueryType::Aaaa,
+        };
+        self.ask(name, &servers, kind, deadline).await
     }
 
-    /// Asks for the addresses of one family.
+    /// Asks for the addresses of a record type.
     async fn ask(
         &'static self,
         name: &str,
         servers: &[IpAddress],
-        family: DnsQueryType,
+        kind: DnsQueryType,
         deadline: Instant,
     ) -> Result<Vec<IpAddr>, NameError> {
         let mut socket = Socket::new(servers, vec![None]);
         let (question, query) = {
             let mut inner = self.inner.lock();
-            let query = socket.start_query(inner.interface.context(), name, family);
+            let query = socket.start_query(inner.interface.context(), name, kind);
             let query = query.map_err(|_| NameError::NameUnknown)?;
             let socket = inner.sockets.add(socket);
             inner.next = Some(Instant::ZERO);

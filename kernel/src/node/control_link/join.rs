@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::{Incoming, ManagerLink, RecvError};
 use crate::arch::cpu;
-use crate::net::stack::{Buffers, NameError, Stack, TcpStream};
+use crate::net::stack::{Buffers, Family, NameError, Stack, TcpStream};
 use crate::{chart, cmdline, exec, net, random, time};
 
 /// The deadline of an attempt to join, counted from its start.
@@ -297,25 +297,49 @@ impl Attempt<'_> {
     }
 
     /// Connects to a manager by one of its addresses. A name is resolved by `servers`, or by those of the
-    /// lease if there are none.
+    /// lease if there are none: to IPv4 addresses, and to IPv6 addresses if it is not reached by the others.
     async fn connect_to(
         &self,
         manager: &Endpoint,
         servers: &[IpAddr],
         deadline: Instant,
     ) -> Result<(TcpStream, SocketAddr), Unreachable> {
-        let addresses = match &manager.host {
-            Host::Address(address) => vec![*address],
-            Host::Name(name) => {
-                self.stack.resolve(name, servers, deadline).await.map_err(Unreachable::Name)?
-            }
+        let name = match &manager.host {
+            Host::Address(address) => return self.connect_among(&[*address], manager.port, deadline).await,
+            Host::Name(name) => name,
         };
+        let families: &[_] =
+            if self.stack.has_ipv4() { &[Family::Ipv4, Family::Ipv6] } else { &[Family::Ipv6] };
+        let mut failure = Unreachable::Name(NameError::NameUnknown);
+        for family in families {
+            let why = match self.stack.resolve(name, *family, servers, deadline).await {
+                Ok(addresses) => match self.connect_among(&addresses, manager.port, deadline).await {
+                    Ok(connected) => return Ok(connected),
+                    Err(why) => why,
+                },
+                Err(why) => Unreachable::Name(why),
+            };
+            // A connection that failed tells more than a name without addresses of the other family.
+            if matches!(failure, Unreachable::Name(_)) {
+                failure = why;
+            }
+        }
+        Err(failure)
+    }
+
+    /// Connects to one of a manager's addresses.
+    async fn connect_among(
+        &self,
+        addresses: &[IpAddr],
+        port: u16,
+        deadline: Instant,
+    ) -> Result<(TcpStream, SocketAddr), Unreachable> {
         let mut result = Err(Unreachable::Name(NameError::NameUnknown));
         for address in addresses {
-            let remote = SocketAddr::new(address, manager.port);
+            let remote = SocketAddr::new(*address, port);
             let deadline = deadline.min(time::now() + CONNECT_DEADLINE);
             // Without an address, the attempt to connect says so.
-            let _ = net::with_deadline(deadline, self.stack.configured_for(address)).await;
+            let _ = net::with_deadline(deadline, self.stack.configured_for(*address)).await;
             match self.stack.connect(remote, self.buffers, deadline).await {
                 Ok(stream) => return Ok((stream, remote)),
                 Err(why) => result = Err(Unreachable::Network(why)),

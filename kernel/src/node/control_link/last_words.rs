@@ -1,9 +1,12 @@
-//! Last words: a dying node tells the manager the reason of its end.
+//! Last words: a dying node tells the manager the last lines of its log and the reason of its end.
 
 use core::time::Duration;
 
 use super::{LINK, Line, Outgoing, Seal};
-use crate::time;
+use crate::net::stack::TcpStream;
+use crate::sync::IrqMutex;
+use crate::{console, time};
+use platform::Instant;
 
 /// The longest time for last words.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -18,7 +21,8 @@ pub(crate) fn end_membership(reason: &str) -> bool {
     true
 }
 
-/// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.
+/// Sends the last words of a dying node: tells the manager the lines of the log that it does not have, and
+/// `reason`, within 200 ms if possible. Does not allocate.
 pub(super) fn say(reason: &str) {
     let until = time::now() + LAST_WORDS;
     let Some(slot) = LINK.try_lock() else { return };
@@ -30,38 +34,68 @@ pub(super) fn say(reason: &str) {
     else {
         return;
     };
-    // Encoded by hand, because `postcard` allocates: the variant, the length in groups of seven bits, the
-    // text.
+    let Some(mut buffers) = BUFFERS.try_lock() else { return };
+    let Buffers { plain, sealed, lines } = &mut *buffers;
+    let waiting = bytes.get(*sent..).unwrap_or_default();
+    if !write(stream, waiting, until) {
+        return;
+    }
+    let taken = console::take_log_dying(lines);
     let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
-    let mut plain = [0u8; 256];
+    for (tag, text) in [(link.log_tag, lines.get(..taken).unwrap_or_default()), (link.last_words_tag, text)] {
+        let plain = encode(tag, text, plain);
+        let Ok(len) = sealer.seal_into(plain, sealed) else { return };
+        if !write(stream, sealed.get(..len).unwrap_or_default(), until) {
+            return;
+        }
+    }
+    stream.dying_flush(until);
+}
+
+/// The bytes of the log that go before the last words.
+const LINES: usize = 4 << 10;
+
+/// Buffers for the messages of a dying node, whose stacks may be short.
+struct Buffers {
+    plain: [u8; LINES + 8],
+    sealed: [u8; LINES + 128],
+    lines: [u8; LINES],
+}
+
+static BUFFERS: IrqMutex<Buffers> =
+    IrqMutex::new(Buffers { plain: [0; LINES + 8], sealed: [0; LINES + 128], lines: [0; LINES] });
+
+/// Encodes a message of one text by hand, because `postcard` allocates: the variant, the length in groups of
+/// seven bits, the text.
+fn encode<'a>(tag: u8, text: &[u8], into: &'a mut [u8]) -> &'a [u8] {
     let mut len = 0;
     let mut put = |byte: u8| {
-        if let Some(slot) = plain.get_mut(len) {
+        if let Some(slot) = into.get_mut(len) {
             *slot = byte;
             len += 1;
         }
     };
-    put(link.last_words_tag);
-    if text.len() >= 0x80 {
-        put((text.len() & 0x7f) as u8 | 0x80);
-        put((text.len() >> 7) as u8);
-    } else {
-        put(text.len() as u8);
+    put(tag);
+    let mut rest = text.len();
+    while rest >= 0x80 {
+        put((rest & 0x7f) as u8 | 0x80);
+        rest >>= 7;
     }
+    put(rest as u8);
     text.iter().copied().for_each(put);
-    let mut sealed = [0u8; 256 + 32];
-    let Ok(sealed_bytes) = sealer.seal_into(&plain[..len], &mut sealed) else { return };
-    let waiting = bytes.get(*sent..).unwrap_or_default();
-    for mut part in [waiting, &sealed[..sealed_bytes]] {
-        while !part.is_empty() && time::now() < until {
-            match stream.dying_write(part) {
-                Some(Ok(n)) => part = part.get(n..).unwrap_or_default(),
-                _ => return,
-            }
-            if !part.is_empty() && stream.dying_poll().is_none() {
-                return;
-            }
+    into.get(..len).unwrap_or_default()
+}
+
+/// Writes bytes to the connection until the deadline. Returns false if that has failed.
+fn write(stream: &TcpStream, mut part: &[u8], until: Instant) -> bool {
+    while !part.is_empty() && time::now() < until {
+        match stream.dying_write(part) {
+            Some(Ok(n)) => part = part.get(n..).unwrap_or_default(),
+            _ => return false,
+        }
+        if !part.is_empty() && stream.dying_poll().is_none() {
+            return false;
         }
     }
-    stream.dying_flush(until);
+    true
 }

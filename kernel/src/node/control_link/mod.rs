@@ -166,8 +166,9 @@ pub(crate) struct ManagerLink {
     lease: Duration,
     /// The end of the lease according to received acknowledgements, in nanoseconds.
     lease_until: AtomicU64,
-    /// The first byte of encoded last words.
+    /// The first bytes of encoded last words, and of encoded lines of the log.
     last_words_tag: u8,
+    log_tag: u8,
 }
 
 /// The connection that the poller serves.
@@ -210,6 +211,7 @@ impl ManagerLink {
             lease,
             lease_until: AtomicU64::new((asked + lease).as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
+            log_tag: tag(proto::encode(&ToManager::Log { lines: Vec::new() })),
         }
     }
 

@@ -224,7 +224,7 @@ impl Lanes {
     }
 
     /// Returns the number of send work requests posted so far, modulo 2^32.
-    pub(super) fn begun(&self) -> u32 {
+    pub(crate) fn begun(&self) -> u32 {
         let begun = |qp: &QueuePair| (qp.load.0.load(Ordering::Relaxed) >> 32) as u32;
         self.queue_pairs.iter().map(begun).fold(0, u32::wrapping_add)
     }

@@ -156,6 +156,15 @@ impl Peers {
         self.peers.lock().get(&node).is_some_and(|p| matches!(p.link, PeerLink::Gone))
     }
 
+    /// Returns true if an incarnation was a member and is none any more. One that this node does not know may
+    /// just have joined.
+    pub(crate) fn has_ended(&self, member: MemberId) -> bool {
+        self.peers.lock().get(&member.0).is_some_and(|peer| {
+            let known = peer.member.incarnation;
+            known > member.1 || known == member.1 && matches!(peer.link, PeerLink::Gone)
+        })
+    }
+
     /// Returns the present incarnation of a peer, if it is a live member.
     pub(crate) fn incarnation_of(&self, node: NodeId) -> Option<Incarnation> {
         let peers = self.peers.lock();

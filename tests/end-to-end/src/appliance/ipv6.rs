@@ -8,7 +8,7 @@ use lab::appliances::SUCCESS;
 use lab::cargo::Profile;
 use lab::cluster::Cluster;
 use lab::manager::{self, Manager};
-use lab::network_services::{Answers, NetworkServices};
+use lab::network_services::{Addresses, Answers, NetworkServices};
 use lab::tool;
 use qemu::Uplink;
 use std::path::Path;
@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case("ipv6-manager-node", by_a_router),
         case("ipv6-manager-by-name", by_name),
+        case("ipv6-manager-by-name-with-both-kinds", by_name_with_both_kinds),
         case("ipv6-manager-of-several", of_several),
         case("bad-ipv6-manager-node", |log| {
             refused_option("manager=fd00::1:18500", "an IPv6 address without brackets: [IPV6]:PORT", log)
@@ -68,12 +69,22 @@ fn of_several(log: &Path) -> Result<()> {
 
 /// Checks that a node finds the IPv6 address of a manager whose name has no other.
 fn by_name(log: &Path) -> Result<()> {
+    joins_by_name(Addresses::Ipv6, "connection refused", log)
+}
+
+/// Checks that a node tries the IPv6 address of a manager whose IPv4 address does not answer.
+fn by_name_with_both_kinds(log: &Path) -> Result<()> {
+    joins_by_name(Addresses::Both, "no answer in time", log)
+}
+
+/// Boots a node whose manager is named, waits until it says `why` it has not joined, and starts the manager.
+fn joins_by_name(addresses: Addresses, why: &str, log: &Path) -> Result<()> {
     let (port, name) = (free_port()?, "boss.ferrolite.test");
     let options = format!("ip=10.0.2.60/24 dns=10.0.2.77 manager={name}:{port}");
     let cluster = Cluster::on_one_network(1, &options, log)?;
     let _uplink = Uplink::ipv6(cluster.qemu(), cluster.fabric().socket(1))?;
-    let answers = Answers { name: name.to_owned(), is_ipv6: true, ..Answers::default() };
+    let answers = Answers { name: name.to_owned(), addresses, ..Answers::default() };
     let _services = NetworkServices::start(cluster.fabric().socket(2), answers)?;
-    wait_for_console(0, &format!("no manager at {name}:{port}: connection refused"), log)?;
+    wait_for_console(0, &format!("no manager at {name}:{port}: {why}"), log)?;
     joins(&cluster, port, log)
 }

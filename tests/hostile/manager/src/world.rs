@@ -474,7 +474,12 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
-            | ToClient::NodeLeft => {}
+            | ToClient::NodeLeft
+            | ToClient::Support { .. }
+            | ToClient::Queued { .. }
+            | ToClient::Submitted { .. }
+            | ToClient::JobList { .. }
+            | ToClient::JobShown(_) => {}
         }
     }
 }
@@ -534,5 +539,10 @@ fn keep(disk: &mut Saved, record: &Record) {
             disk.datasets.push(dataset.clone());
         }
         Record::DatasetGone(name) => disk.datasets.retain(|known| known.name != *name),
+        Record::Ended(ended) => {
+            disk.history.retain(|known| known.job != ended.job);
+            disk.history.push((**ended).clone());
+        }
+        Record::EndedGone(job) => disk.history.retain(|known| known.job != *job),
     }
 }

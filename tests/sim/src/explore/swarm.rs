@@ -173,6 +173,7 @@ fn config(random: &mut Random) -> Config {
             ..Retransmission::default()
         },
         silence: random.pick(&[Some(seconds(2)), Some(seconds(600)), None]),
+        move_window: random.pick(&[64, 4096, 4 << 20]),
         ..Config::default()
     }
 }

@@ -23,6 +23,8 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("Lite::set_tracing", "tests/sim/tests/it/trace.rs"),
     ("Lite::start", "the cluster starts its nodes"),
     ("Lite::traced", "tests/sim/tests/it/trace.rs"),
+    ("Lmr::outlive", "Lite::vacate calls what it is made of; lite/tests/it/vacate.rs"),
+    ("Lmr::owner", "a region may change its owner at any time: lite/tests/it/vacate.rs"),
     ("Lmr::poll_until", "looks again and again: tests/semantics/src/one_sided.rs"),
     ("LocalMemory::is_empty", "constant"),
     ("Setting::wanted", "settings: lite/src/base/settings.rs has tests"),

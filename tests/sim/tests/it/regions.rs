@@ -1,6 +1,6 @@
 //! Regions on several nodes, and moves, under loss and death.
 
-use lite::{Error, Lite, Lmr, NodeId, Permissions, Placement};
+use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement};
 use netfault::Faults;
 use platform::Platform;
 use sim::{Cluster, Options};
@@ -18,7 +18,11 @@ fn faulty() -> Faults {
 }
 
 fn cluster(seed: u64, faults: Faults) -> Cluster {
-    let mut c = Cluster::new(Options { seed, faults, lease: LEASE, ..Options::default() });
+    cluster_of(seed, faults, Options::default().config)
+}
+
+fn cluster_of(seed: u64, faults: Faults, config: Config) -> Cluster {
+    let mut c = Cluster::new(Options { seed, faults, lease: LEASE, config, ..Options::default() });
     // The nodes are connected, so that rings and slots are already allocated.
     let lites: Vec<Lite> = (1..=4).map(|i| c.lite(i)).collect();
     c.world.run(LIMIT, async move {
@@ -83,7 +87,9 @@ fn workers(c: &Cluster, nodes: &[usize], name: &'static str) -> (Arc<AtomicU64>,
 fn moves_lose_nothing_under_loss() {
     for seed in 0..4 {
         eprintln!("seed {seed}");
-        let mut c = cluster(seed, faulty());
+        // Every second region moves in many windows, where its columns stay.
+        let move_window = if seed % 2 == 0 { 4 << 20 } else { 5000 };
+        let mut c = cluster_of(seed, faulty(), Config { move_window, ..Options::default().config });
         let before = free(&c);
         let master = c.lite(1);
         let lmr = c.world.run(LIMIT, async move {
@@ -94,7 +100,8 @@ fn moves_lose_nothing_under_loss() {
         let (stop, outcomes) = workers(&c, &[2, 3, 4], "moves");
         let (mover, lite) = (lmr.clone(), c.lite(1));
         c.world.run(LIMIT, async move {
-            for to in [Placement::Node(NodeId(4)), striped(&[1, 4, 3]), Placement::Anywhere] {
+            let other = striped(&[4, 2]);
+            for to in [other, Placement::Node(NodeId(4)), striped(&[1, 4, 3]), Placement::Anywhere] {
                 lite.sleep(Duration::from_millis(5)).await;
                 // An answer may be lost with its connection. Then the owner continues the move by itself.
                 let moved = mover.move_to(to).await;

@@ -155,6 +155,15 @@ impl Worker {
         self.run(what, timeout, region.move_to(to)).await?.ok()
     }
 
+    /// Moves all regions off the task's node for a while.
+    pub(super) async fn vacate(&mut self) -> Option<()> {
+        let timeout = self.timeout();
+        let lite = self.lite.with_deadline(timeout);
+        let result = self.run("vacate the node", timeout, lite.vacate()).await;
+        lite.accept_regions();
+        result?.ok()
+    }
+
     /// Drops a mapping, so that the region is mapped again before its next use.
     pub(super) fn remap(&mut self) -> Option<()> {
         let n = self.shared();

@@ -40,6 +40,7 @@ pub(in crate::explore) enum Step {
     Refused,
     Remap,
     Move,
+    Vacate,
 }
 
 /// The steps, each as many times as its weight.
@@ -92,6 +93,7 @@ const LIKELY: &[Step] = &[
     Step::Remap,
     Step::Move,
     Step::Move,
+    Step::Vacate,
 ];
 
 /// Returns the steps of a run, each as many times as its weight: those given, or else all steps, or a few,
@@ -143,6 +145,7 @@ impl Step {
         Self::Refused,
         Self::Remap,
         Self::Move,
+        Self::Vacate,
     ];
 
     /// Returns the name of the state that a run has reached when the step has been done to its end.
@@ -183,6 +186,7 @@ impl Step {
             Self::Refused => "a step is done: Refused",
             Self::Remap => "a step is done: Remap",
             Self::Move => "a step is done: Move",
+            Self::Vacate => "a step is done: Vacate",
         }
     }
 }

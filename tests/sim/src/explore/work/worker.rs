@@ -295,6 +295,7 @@ impl Worker {
             Step::Refused => self.refused().await,
             Step::Remap => self.remap(),
             Step::Move => self.relocate().await,
+            Step::Vacate => self.vacate().await,
         };
         // Whatever failed, the task continues unless its node has lost its membership.
         if done.is_some() {

@@ -1,0 +1,156 @@
+//! The state of the cluster as JSON, for programs and for people who help.
+
+use super::view::{NodeView, View};
+use super::{Core, Departed, NodeLine, PartLine, Timeline};
+use platform::Instant;
+use proto::{JobPhase, ToClient};
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The length of a piece of the report, in bytes.
+const PIECE: usize = 48 << 10;
+
+/// Returns a node as an object.
+#[must_use]
+pub fn node_json(view: &View, node: &NodeView) -> Value {
+    let status = &node.status;
+    let counters: Map<String, Value> =
+        node.told.counters().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let boot: Vec<Value> = status.boot.stages.iter().map(|(name, us)| json!([name, us])).collect();
+    json!({
+        "name": status.name,
+        "node": status.node.0,
+        "incarnation": status.incarnation.0,
+        "boot_id": format!("{:016x}", status.boot_id),
+        "state": status.state.word(),
+        "job": node.job.map(|job| job.0),
+        "rnic": status.rnic,
+        "driver": node.rnic.driver,
+        "mac": node.rnic.mac.to_string(),
+        "lid": node.rnic.lid,
+        "appliance": node.rnic.physical,
+        "memory": status.memory,
+        "cpus": status.cpus,
+        "applications": status.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>(),
+        "heartbeat_age_ms": status.heartbeat_age_ms,
+        "boot_us": boot,
+        "uptime_us": node.told.uptime_us,
+        "report_age_ms": node.told.at.map(|at| millis(view.at.saturating_since(at))),
+        "counters": counters,
+        "log_dropped": node.told.dropped_there,
+    })
+}
+
+/// Returns a phase of a job as one word.
+#[must_use]
+pub fn phase_word(phase: JobPhase) -> String {
+    format!("{phase:?}").to_lowercase()
+}
+
+/// Returns the state of a job as one word.
+#[must_use]
+pub fn job_state(line: &Timeline) -> String {
+    match line.ended {
+        None => line.phases.last().map_or_else(|| "new".into(), |(phase, _)| phase_word(*phase)),
+        Some(_) if line.is_complete() => "done".into(),
+        Some(_) => "failed".into(),
+    }
+}
+
+/// Returns a job as an object. `time` tells times as numbers.
+#[must_use]
+pub fn job_json(line: &Timeline, time: &dyn Fn(Instant) -> f64) -> Value {
+    let part = |part: &PartLine| {
+        let phases = part.phases.iter().map(|phase| {
+            json!({
+                "phase": phase.name, "from": time(phase.from),
+                "to": time(phase.to), "done": phase.done, "total": phase.total,
+            })
+        });
+        let pairs = |pairs: &[(String, u64)]| -> Map<String, Value> {
+            pairs.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
+        };
+        json!({
+            "name": part.name,
+            "phases": phases.collect::<Vec<_>>(),
+            "times_us": part.report.as_ref().map(|report| pairs(&report.times_us)),
+            "counts": part.report.as_ref().map(|report| pairs(&report.counts)),
+            "used": part.report.as_ref().map(|report| pairs(&report.used)),
+            "failed": part.failed,
+        })
+    };
+    json!({
+        "job": line.job.0,
+        "app": line.app,
+        "state": job_state(line),
+        "phases": line.phases.iter()
+            .map(|(phase, at)| json!([phase_word(*phase), time(*at)]))
+            .collect::<Vec<_>>(),
+        "ended": line.ended.map(time),
+        "parts": line.parts.values().map(part).collect::<Vec<_>>(),
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn lines_json(lines: &VecDeque<Arc<NodeLine>>) -> Vec<Value> {
+    let line = |line: &Arc<NodeLine>| json!([line.at_us, line.severity.word(), line.text]);
+    lines.iter().map(line).collect()
+}
+
+fn departed_json(node: &Departed) -> Value {
+    json!({
+        "name": node.name, "node": node.node.0, "incarnation": node.incarnation.0,
+        "reason": node.reason, "at_s": seconds(node.at), "log": lines_json(&node.lines),
+    })
+}
+
+/// Returns a time of the manager's clock, in seconds.
+fn seconds(at: Instant) -> f64 {
+    at.as_nanos() as f64 / 1e9
+}
+
+impl Core {
+    /// Sends a client everything that helps to find a fault. It holds no key.
+    pub(super) fn tell_support(&mut self, conn: super::ConnId) {
+        let view = self.view();
+        let nodes = view.nodes.iter().map(|node| {
+            let mut object = node_json(&view, node);
+            object["log"] = lines_json(&node.told.lines).into();
+            object["hardware"] = self.members.hardware(node.status.node).into();
+            object
+        });
+        let report = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocol": proto::PROTOCOL_VERSION,
+            "epoch": view.epoch,
+            "clock_s": seconds(view.at),
+            "trouble": view.trouble,
+            "configuration": {
+                "lease_ms": millis(self.config.lease),
+                "reply_timeout_ms": millis(self.config.reply_timeout),
+                "leave_ms": millis(self.config.leave),
+                "ending_ms": millis(self.config.ending),
+                "trust_hosts": self.config.trust_hosts,
+                "input_window": self.config.input_window,
+                "job_window": self.config.job_window,
+            },
+            "nodes": nodes.collect::<Vec<_>>(),
+            "departed": view.departed.iter().map(|node| departed_json(node)).collect::<Vec<_>>(),
+            "jobs": view.timelines.iter().map(|line| job_json(line, &seconds)).collect::<Vec<_>>(),
+            "events": view.events.iter()
+                .map(|event| json!([seconds(event.at), event.text]))
+                .collect::<Vec<_>>(),
+        });
+        let text = report.to_string();
+        let mut pieces = text.as_bytes().chunks(PIECE).peekable();
+        while let Some(piece) = pieces.next() {
+            let more = pieces.peek().is_some();
+            self.tell_client(conn, ToClient::Support { bytes: piece.to_vec(), more });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The state of the cluster for people: a copy that others read while the core goes on.
+
+use super::telemetry::{Departed, NodeTelemetry};
+use super::timeline::Timeline;
+use super::{Core, Role};
+use platform::Instant;
+use proto::{JobId, JobStatus, NodeStatus, Reason, RnicOffer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The number of events that are kept.
+const EVENTS: usize = 1000;
+
+/// Something that the manager has logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreEvent {
+    /// The number of the event, from zero on.
+    pub number: u64,
+    /// The time.
+    pub at: Instant,
+    /// The text, printable.
+    pub text: String,
+}
+
+/// The last events.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    kept: Arc<VecDeque<Arc<CoreEvent>>>,
+    next: u64,
+}
+
+impl Events {
+    pub(super) fn add(&mut self, at: Instant, text: &str) {
+        let kept = Arc::make_mut(&mut self.kept);
+        if kept.len() == EVENTS {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(CoreEvent { number: self.next, at, text: text.to_owned() }));
+        self.next += 1;
+    }
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+pub struct NodeView {
+    /// The member as the command line shows it.
+    pub status: NodeStatus,
+    /// The job in which the member takes part.
+    pub job: Option<JobId>,
+    /// The member's RNIC.
+    pub rnic: RnicOffer,
+    /// The reports of the node on itself.
+    pub told: NodeTelemetry,
+}
+
+/// The state of the cluster at one time.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The time of the manager's clock.
+    pub at: Instant,
+    /// The number of the manager's process.
+    pub epoch: u64,
+    /// The lease of members.
+    pub lease: Duration,
+    /// The reason why nothing can be saved at present, or why this manager may not act.
+    pub trouble: Option<Reason>,
+    /// The number of clients that are connected.
+    pub clients: usize,
+    /// The members, by number.
+    pub nodes: Vec<NodeView>,
+    /// The nodes that departed last, the last one at the end.
+    pub departed: Vec<Arc<Departed>>,
+    /// The present jobs, by number.
+    pub jobs: Vec<JobStatus>,
+    /// The jobs that this process of the manager has seen, by number.
+    pub timelines: Vec<Arc<Timeline>>,
+    /// The last events, the oldest first.
+    pub events: Arc<VecDeque<Arc<CoreEvent>>>,
+    /// The number of all events.
+    pub events_total: u64,
+}
+
+impl Core {
+    /// Returns a copy of the state for people. The lines of logs, the events and the jobs are shared, not
+    /// copied.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let nodes = self.members.0.iter().map(|(id, live)| NodeView {
+            status: self.status(live),
+            job: live.job,
+            rnic: live.member.rnic.clone(),
+            told: self.told.nodes.get(id).cloned().unwrap_or_default(),
+        });
+        View {
+            at: self.now,
+            epoch: self.identities.epoch,
+            lease: self.config.lease,
+            trouble: self.stale.clone().or_else(|| self.unsaved.clone()),
+            clients: self.connections.values().filter(|conn| conn.role == Role::Client).count(),
+            nodes: nodes.collect(),
+            departed: self.told.departed.iter().cloned().collect(),
+            jobs: self.job_statuses(),
+            timelines: self.timelines.all(),
+            events: self.events.kept.clone(),
+            events_total: self.events.next,
+        }
+    }
+}

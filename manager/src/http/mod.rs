@@ -1,0 +1,106 @@
+//! The manager over HTTP: metrics for Prometheus, an interface for programs, and the dashboard.
+//!
+//! Everything here reads copies of the core's state, which the core's task publishes a few times in a second.
+//! No request waits for that task, and it waits for none.
+
+mod actions;
+mod api;
+mod auth;
+mod format;
+mod live;
+mod metrics;
+mod pages;
+mod snapshot;
+
+pub use auth::{Gate, Identity, KeyGate, Level};
+pub(crate) use snapshot::Publisher;
+pub use snapshot::Snapshot;
+
+use actions::Actions;
+use auth::Sessions;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// The rules for browsers: nothing from elsewhere, no scripts or styles within pages.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
+                      connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// The longest request body, in bytes: that of a form with a key.
+const BODY: usize = 8 << 10;
+
+/// The state that all requests share.
+#[derive(Debug)]
+struct Shared {
+    feed: snapshot::Feed,
+    gate: Box<dyn Gate>,
+    sessions: Sessions,
+    actions: Actions,
+}
+
+/// The state of a request's handler.
+type App = Arc<Shared>;
+
+/// Serves on `listener` until `stop` is done. `manager` is the address of the manager itself.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    feed: snapshot::Feed,
+    gate: Box<dyn Gate>,
+    actions: (SocketAddr, proto::channel::ClusterKey),
+    stop: impl Future<Output = ()> + Send + 'static,
+) {
+    let (manager, key) = actions;
+    let sessions = Sessions::default();
+    let app = Arc::new(Shared { feed, gate, sessions, actions: Actions::new(manager, key) });
+    // The server tries again by itself after errors that may pass.
+    let _ = axum::serve(listener, router(app)).with_graceful_shutdown(stop).await;
+}
+
+fn router(app: App) -> Router {
+    Router::new()
+        .route("/healthz", get(api::healthz))
+        .route("/readyz", get(api::readyz))
+        .route("/metrics", get(metrics::metrics))
+        .route("/api/v1/cluster", get(api::cluster))
+        .route("/api/v1/nodes", get(api::nodes))
+        .route("/api/v1/nodes/{name}", get(api::node))
+        .route("/api/v1/nodes/{name}/log", get(api::node_log))
+        .route("/api/v1/jobs", get(api::jobs))
+        .route("/api/v1/jobs/{job}", get(api::job))
+        .route("/api/v1/jobs/{job}/cancel", post(actions::cancel_by_program))
+        .route("/api/v1/events", get(api::events))
+        .route("/api/v1/traffic", get(api::traffic))
+        .route("/assets/{name}", get(pages::asset))
+        .route("/favicon.ico", get(pages::favicon))
+        .route("/login", get(pages::login).post(auth::login))
+        .route("/logout", post(auth::logout))
+        .route("/live", get(live::live))
+        .route("/jobs/{job}/cancel", post(actions::cancel))
+        .fallback(get(pages::page))
+        .layer(axum::extract::DefaultBodyLimit::max(BODY))
+        .layer(middleware::from_fn(with_headers))
+        .with_state(app)
+}
+
+/// Adds the headers for browsers to each response.
+async fn with_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
