@@ -21,7 +21,7 @@ mod shown;
 mod signals;
 mod user;
 
-pub(crate) use exit::Failure;
+pub(crate) use exit::{Failure, sentence};
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
