@@ -352,6 +352,7 @@ impl Mover {
             rights: estate.rights.clone(),
             master: estate.master,
             outlives: estate.outlives,
+            is_orphan: !live(estate.master),
             names: estate.names.clone(),
             state: RegionState::Forming,
             changing: true,
