@@ -159,6 +159,7 @@ impl Worker {
     pub(super) async fn vacate(&mut self) -> Option<()> {
         let timeout = self.timeout();
         let lite = self.lite.with_deadline(timeout);
+        self.check.vacates(self.member());
         let result = self.attempt("vacate the node", timeout, lite.vacate()).await;
         lite.accept_regions();
         match &result {
