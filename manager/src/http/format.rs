@@ -15,8 +15,7 @@ pub(super) fn count(count: u64) -> String {
 
 fn scaled(number: u64, step: f64, units: [&str; 5]) -> String {
     let (mut value, mut unit) = (number as f64, 0);
-    // Beyond it, the number has four digits.
-    while value >= 999.5 && unit + 1 < units.len() {
+    while value >= step * 0.9995 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
     }
@@ -52,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_have_three_digits() {
+    fn amounts_are_short() {
         assert_eq!(
             [0, 999, 1023, 1024, 1 << 20].map(bytes),
-            ["0 B", "999 B", "1.00 KiB", "1.00 KiB", "1.00 MiB"]
+            ["0 B", "999 B", "1023 B", "1.00 KiB", "1.00 MiB"]
         );
         assert_eq!([0, 999, 1500, 12_345, 123_456].map(count), ["0", "999", "1.50k", "12.3k", "123k"]);
         let text = |ms| duration(Duration::from_millis(ms));
