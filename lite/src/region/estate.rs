@@ -67,12 +67,17 @@ impl RegionTable {
         table.mark_if_unreachable(region)
     }
 
-    /// Lets a region change again whose former owner, `by`, has told everybody.
-    fn settle_estate(&self, by: MemberId, region: u64) {
-        if let Some(r) = self.table.lock().regions.get_mut(&region).filter(|r| r.former == Some(by)) {
+    /// Lets a region change again whose former owner, `by`, has told everybody. Returns true if the region
+    /// must be fenced: all its mappings may have ended before this node learnt of them.
+    fn settle_estate(&self, by: MemberId, region: u64) -> bool {
+        let mut table = self.table.lock();
+        if let Some(r) = table.regions.get_mut(&region).filter(|r| r.former == Some(by)) {
             (r.former, r.changing, r.moving) = (None, false, false);
         }
+        let unreachable = table.mark_if_unreachable(region);
+        drop(table);
         self.changed.wake_all();
+        unreachable
     }
 
     /// Returns those of a region's former mappings that have ended.
@@ -154,13 +159,7 @@ impl Mover {
                 return Err(error);
             }
         };
-        for name in &estate.names {
-            let named = Named::Region { owner: to.0, region: number, key: estate.key };
-            if !self.give_name(name, Bearer::Region(region), to, &named).await {
-                sometimes!("a name did not go to the new owner of its region");
-                self.settle(to, number, LastWord::Lost(name.clone())).await;
-            }
-        }
+        self.give_names(region, &estate, to, number).await;
         let holders = self.regions.holders(region);
         if !self.tell_holders(holders, |mappings| Request::Rehome { mappings, owner: to }).await {
             return Err(Error::LinkDown);
@@ -174,6 +173,17 @@ impl Mover {
         self.regions.disown(region);
         drop(change);
         Ok(())
+    }
+
+    /// Gives the names of a region to its new owner, where it has a number of its own.
+    async fn give_names(&self, region: u64, estate: &Estate, to: MemberId, number: u64) {
+        for name in &estate.names {
+            let named = Named::Region { owner: to.0, region: number, key: estate.key };
+            if !self.give_name(name, Bearer::Region(region), to, &named).await {
+                sometimes!("a name did not go to the new owner of its region");
+                self.settle(to, number, LastWord::Lost(name.clone())).await;
+            }
+        }
     }
 
     async fn settle(&self, to: MemberId, region: u64, word: LastWord) {
@@ -295,7 +305,11 @@ impl Mover {
                     self.spawn_fence(region);
                 }
             }
-            LastWord::AllKnow => self.regions.settle_estate(by, region),
+            LastWord::AllKnow => {
+                if self.regions.settle_estate(by, region) {
+                    self.spawn_fence(region);
+                }
+            }
         }
         Response::Done
     }

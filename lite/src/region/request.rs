@@ -92,7 +92,7 @@ pub(crate) enum Request {
     Outlive { mapping: u64 },
 }
 
-/// What a region's former owner tells the new one in the end.
+/// A last message of a region's former owner to the new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LastWord {
     /// Mappings that have ended before their nodes knew the new owner.
