@@ -104,8 +104,8 @@ impl RegionOwner {
                 n.rehome_here(by, &mappings, owner).await.map(|()| Response::Done)
             }),
             Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
-            Request::Settle { region, ended, last } => {
-                answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &ended, last)));
+            Request::Settle { region, word } => {
+                answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &word)));
             }
             _ => answer::<Response>(call, &Err(Error::Refused("an unexpected request".into()))),
         }
