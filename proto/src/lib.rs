@@ -22,6 +22,7 @@ mod member;
 mod node;
 mod telemetry;
 mod text;
+mod user;
 mod voucher;
 
 pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal, ToClient};
@@ -34,6 +35,7 @@ pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
+pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 
 use alloc::string::String;

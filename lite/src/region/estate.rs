@@ -110,6 +110,7 @@ impl Mover {
     ) -> Result<(), Error> {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         self.await_loans(region).await;
+        self.regions.changed.until(|| self.regions.end_naming(region).then_some(())).await;
         let (gate, mut estate, mappings) = {
             let mut table = self.regions.table.lock();
             let r = table.live(region).ok_or(Error::Freed)?;
@@ -373,6 +374,8 @@ impl Mover {
             state: RegionState::Forming,
             changing: true,
             moving: true,
+            naming: 0,
+            is_leaving: false,
             former: Some(former),
             generation: estate.shape.generation,
             layout,

@@ -1,8 +1,8 @@
 //! `ferrolite node`: lists nodes, and changes their power and images.
 
 use super::args::{ManagerArgs, count, seconds};
-use super::report;
 use super::shown::{List, ListArgs};
+use super::{report, shell};
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use proto::PowerAction;
@@ -73,6 +73,7 @@ pub(super) struct PowerArgs {
     #[arg(value_enum)]
     action: ActionWord,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
 }
 
@@ -81,6 +82,7 @@ pub(super) struct BootArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
     /// The image: a file of `cargo xtask image --format elf`.
     file: PathBuf,

@@ -4,13 +4,15 @@ mod connection;
 mod files;
 mod machine;
 mod submit;
+mod users;
 
 pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;
-use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
+use crate::key::Credential;
+use proto::channel::{ChannelError, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
     Reason, Refusal, ToClient, printable,
@@ -108,16 +110,20 @@ pub struct Client {
     connection: Connection,
     /// The manager, for a job that outlives the connection.
     address: String,
-    key: ClusterKey,
+    key: Credential,
 }
 
 impl Client {
     /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
-    pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
-        let mut connection = Connection::open(address, key, Role::Client)?;
+    pub fn connect(address: &str, key: impl Into<Credential>) -> Result<Self, ClientError> {
+        let key = key.into();
+        let mut connection = match &key {
+            Credential::Cluster(key) => Connection::open(address, key, Role::Client)?,
+            Credential::User(key) => Connection::open_as(address, key)?,
+        };
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
-            ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
+            ToClient::Hello => Ok(Self { connection, address: address.into(), key }),
             ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             _ => Err(ClientError::Unexpected),

@@ -41,6 +41,10 @@ fn departure(incarnation: Incarnation) -> String {
     format!("departure/{:020}", incarnation.0)
 }
 
+fn audit(number: u64) -> String {
+    format!("audit/{number:020}")
+}
+
 impl Record {
     /// Returns the changes that the record makes.
     #[must_use]
@@ -64,6 +68,10 @@ impl Record {
             Self::JobGone(job) => unset(format!("job/{:020}", job.0)),
             Self::Dataset(dataset) => set(format!("dataset/{}", dataset.name), encode(dataset)),
             Self::DatasetGone(name) => unset(format!("dataset/{name}")),
+            Self::User(user) => set(format!("user/{}", user.name), encode(user)),
+            Self::UserGone(name) => unset(format!("user/{name}")),
+            Self::Audit(entry) => set(audit(entry.number), encode(entry)),
+            Self::AuditGone(number) => unset(audit(*number)),
         }
     }
 }
@@ -94,6 +102,8 @@ impl Saved {
             ("name", _) => self.names.push(decode(value)?),
             ("job", _) => self.jobs.push(decode(value)?),
             ("dataset", _) => self.datasets.push(decode(value)?),
+            ("user", _) => self.users.push(decode(value)?),
+            ("audit", _) => self.audit.push(decode(value)?),
             _ => return None,
         }
         Some(())

@@ -3,6 +3,7 @@
 //! Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
 //! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
 
+mod audit;
 mod clients;
 mod commit;
 mod cut;
@@ -19,6 +20,7 @@ mod records;
 mod resume;
 mod telemetry;
 mod timeline;
+mod users;
 mod view;
 mod vouchers;
 mod wire;
@@ -34,6 +36,7 @@ pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
+use audit::Audit;
 use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
@@ -42,14 +45,16 @@ use jobs::Jobs;
 use machine::Orders;
 use members::{Members, named};
 use platform::Instant;
+use proto::channel::UserId;
 use proto::{
-    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
+    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, Refusal, ToClient, ToManager, ToNode,
     VouchingSecret, printable,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 use telemetry::Told;
 use timeline::Timelines;
+use users::Users;
 use view::Events;
 use vouchers::Vouchers;
 
@@ -82,6 +87,10 @@ pub struct Config {
     pub input_window: u64,
     /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
+    /// The time since 1970 (UTC) at [`Instant::ZERO`] of this process, for the audit log.
+    pub wall: Duration,
+    /// True if the cluster's key for clients is that of an administrator also when there are users.
+    pub recover: bool,
 }
 
 impl Default for Config {
@@ -95,6 +104,8 @@ impl Default for Config {
             ending: Duration::from_secs(20),
             input_window: 4 << 20,
             job_window: 256 << 20,
+            wall: Duration::ZERO,
+            recover: false,
         }
     }
 }
@@ -108,6 +119,13 @@ pub enum Event<'a> {
         conn: ConnId,
         /// The address of the peer, for people.
         peer: &'a str,
+    },
+    /// A peer that has connected, and has said nothing yet, has the key of a user.
+    Identified {
+        /// The connection.
+        conn: ConnId,
+        /// The user's public key.
+        user: UserId,
     },
     /// A whole message has arrived.
     Received {
@@ -199,6 +217,8 @@ struct Connection {
     role: Role,
     since: Instant,
     peer: String,
+    /// The key of the user who has connected.
+    user: Option<UserId>,
 }
 
 /// The manager.
@@ -222,6 +242,8 @@ pub struct Core {
     jobs: Jobs,
     datasets: Datasets,
     clients: Clients,
+    users: Users,
+    audit: Audit,
     orders: Orders,
     told: Told,
     timelines: Timelines,
@@ -253,6 +275,8 @@ impl Core {
             jobs: Jobs::default(),
             datasets: Datasets::default(),
             clients: Clients::default(),
+            users: Users::restore(saved.users.clone()),
+            audit: Audit::restore(saved.audit.clone()),
             orders: Orders::default(),
             told: Told::default(),
             timelines: Timelines::default(),
@@ -273,8 +297,14 @@ impl Core {
         self.now = self.now.max(now);
         match event {
             Event::Opened { conn, peer } => {
-                let connection = Connection { role: Role::New, since: self.now, peer: peer.into() };
+                let connection =
+                    Connection { role: Role::New, since: self.now, peer: peer.into(), user: None };
                 self.connections.insert(conn, connection);
+            }
+            Event::Identified { conn, user } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.user = Some(user);
+                }
             }
             Event::Received { conn, bytes } => self.received(conn, bytes),
             Event::Sent { conn, bulk } => self.sent(conn, bulk),
@@ -359,6 +389,9 @@ impl Core {
             (_, Ok(Hello::Node(join))) => self.join(conn, join),
             (_, Ok(Hello::Resume(resume))) => self.resume(conn, &resume),
             (_, Ok(Hello::Client { .. })) => {
+                if let Err(reason) = self.asker(conn) {
+                    return self.refuse_client(conn, Refusal::Denied, reason);
+                }
                 self.set_role(conn, Role::Client);
                 self.tell_client(conn, ToClient::Hello);
             }
@@ -422,7 +455,15 @@ impl Core {
         }
     }
 
+    /// Returns the user and the address of a peer, for people.
     fn peer(&self, conn: ConnId) -> String {
+        match self.asker(conn) {
+            Ok((name, _)) if !name.is_empty() => format!("{name} at {}", self.address(conn)),
+            _ => self.address(conn),
+        }
+    }
+
+    fn address(&self, conn: ConnId) -> String {
         self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
     }
 
@@ -431,6 +472,7 @@ impl Core {
     }
 
     fn tell_client(&mut self, conn: ConnId, message: ToClient) {
+        self.audit_answer(conn, &message);
         self.actions.push(Action::Send { conn, message: Message::ToClient(message) });
     }
 
@@ -444,6 +486,7 @@ impl Core {
     fn close(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
         self.clients.forget(conn);
+        self.audit_unanswered(conn, "not answered");
         self.forget_order_of(conn);
         self.actions.push(Action::Close { conn });
     }

@@ -1,7 +1,7 @@
 //! The state that survives a restart of the manager, as records: what a manager stores before it tells
 //! anybody, and what it finds when it starts.
 
-use proto::{Incarnation, InputFile, JobId, JobReport, Join, NodeId, VouchingSecret};
+use proto::{AuditEntry, Incarnation, InputFile, JobId, JobReport, Join, NodeId, UserStatus, VouchingSecret};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,10 @@ pub struct Saved {
     pub jobs: Vec<JobRecord>,
     /// The datasets.
     pub datasets: Vec<DatasetRecord>,
+    /// The users.
+    pub users: Vec<UserStatus>,
+    /// The audit log, by number.
+    pub audit: Vec<AuditEntry>,
 }
 
 impl Default for Saved {
@@ -49,6 +53,8 @@ impl Default for Saved {
             names: Vec::new(),
             jobs: Vec::new(),
             datasets: Vec::new(),
+            users: Vec::new(),
+            audit: Vec::new(),
         }
     }
 }
@@ -122,6 +128,14 @@ pub enum Record {
     Dataset(DatasetRecord),
     /// The dataset is gone.
     DatasetGone(String),
+    /// A user is new, or has another role.
+    User(UserStatus),
+    /// There is no user of this name any more.
+    UserGone(String),
+    /// An entry of the audit log.
+    Audit(AuditEntry),
+    /// The oldest entry of the audit log, of this number, is forgotten.
+    AuditGone(u64),
 }
 
 /// A member.
@@ -180,6 +194,8 @@ pub struct Spec {
     pub keep: Option<String>,
     /// The time limit of the job.
     pub limit: Option<Duration>,
+    /// The user who has submitted it; empty for a peer with the cluster's key for clients alone.
+    pub owner: String,
 }
 
 /// The report of a node, encoded: as long as it waits, it takes a fifth of the memory.

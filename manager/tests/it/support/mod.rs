@@ -85,6 +85,13 @@ impl Harness {
                 Record::JobGone(job) => saved.jobs.retain(|other| other.job != job),
                 Record::Dataset(dataset) => saved.datasets.push(dataset),
                 Record::DatasetGone(name) => saved.datasets.retain(|known| known.name != name),
+                Record::User(user) => {
+                    saved.users.retain(|known| known.name != user.name);
+                    saved.users.push(user);
+                }
+                Record::UserGone(name) => saved.users.retain(|known| known.name != name),
+                Record::Audit(entry) => saved.audit.push(entry),
+                Record::AuditGone(number) => saved.audit.retain(|entry| entry.number != number),
             }
         }
         saved

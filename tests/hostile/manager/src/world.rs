@@ -476,6 +476,10 @@ impl World {
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
             | ToClient::NodeLeft
+            | ToClient::You { .. }
+            | ToClient::Users(_)
+            | ToClient::UserChanged
+            | ToClient::Audit { .. }
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
         }
@@ -537,5 +541,12 @@ fn keep(disk: &mut Saved, record: &Record) {
             disk.datasets.push(dataset.clone());
         }
         Record::DatasetGone(name) => disk.datasets.retain(|known| known.name != *name),
+        Record::User(user) => {
+            disk.users.retain(|known| known.name != user.name);
+            disk.users.push(user.clone());
+        }
+        Record::UserGone(name) => disk.users.retain(|known| known.name != *name),
+        Record::Audit(entry) => disk.audit.push(entry.clone()),
+        Record::AuditGone(number) => disk.audit.retain(|entry| entry.number != *number),
     }
 }
