@@ -29,7 +29,8 @@ pub(super) fn star(leaves: u64) -> Given {
     given((0..leaves).map(|leaf| (leaf + 1_000_000, 7, 2)).collect())
 }
 
-/// The dependencies between the crates of this repository's lock file, which are numbered in their order there.
+/// The dependencies between the crates of this repository's lock file, which are numbered in their order
+/// there.
 fn dependencies() -> Given {
     let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock")).unwrap();
     let crates: Vec<_> = lock.split("[[package]]").skip(1).collect();
@@ -47,8 +48,8 @@ fn dependencies() -> Given {
     given(edges)
 }
 
-/// Returns graphs of all kinds: real data, none, loops, duplicates, vertices without edges, extreme identifiers and
-/// weights.
+/// Returns graphs of all kinds: real data, none, loops, duplicates, vertices without edges, extreme
+/// identifiers and weights.
 pub(super) fn all() -> Vec<(&'static str, Given)> {
     let max = u64::MAX;
     let complete = (0..12).flat_map(|a| (0..12).map(move |b| (a * 1000, b * 1000, a as u32))).collect();

@@ -79,8 +79,8 @@ fn commits(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a superstep of PageRank is one message from each node to each other one, which LITE answers, and
-/// that nothing is read or written besides. LITE may have a few messages of its own in the longer run.
+/// Checks that a superstep of PageRank is one message from each node to each other node, which LITE
+/// answers, and that nothing is read or written besides. LITE may send a few more messages in the longer run.
 fn supersteps(log: &Path) -> Result<()> {
     let graph = ["generate=uniform", "scale=6", "degree=8"];
     let of = |iterations: &str| {

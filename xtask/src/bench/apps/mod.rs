@@ -94,7 +94,8 @@ impl Algorithm {
     }
 }
 
-/// The largest scale at which triangles are counted unless `--only` asks for them: no target needs the minutes.
+/// The largest scale at which triangles are counted unless `--only` asks for them: no target needs the
+/// minutes.
 const TRIANGLES: u32 = 18;
 /// The most runs of each side under TCG, which is several times slower.
 const RUNS_UNDER_TCG: u32 = 3;
