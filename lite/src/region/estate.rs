@@ -175,7 +175,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Gives the names of a region to its new owner `to`, where the region has another `number`.
+    /// Passes the names of a region on to its new owner `to`, where the region has another `number`.
     async fn give_names(&self, region: u64, estate: &Estate, to: MemberId, number: u64) {
         for name in &estate.names {
             let named = Named::Region { owner: to.0, region: number, key: estate.key };

@@ -80,7 +80,7 @@ fn commits(log: &Path) -> Result<()> {
 }
 
 /// Checks that a superstep of PageRank is one message from each node to each other node, which LITE
-/// answers, and that nothing is read or written besides. LITE may send a few more messages in the longer run.
+/// answers, and that nothing is read or written. LITE may send a few more messages in the longer run.
 fn supersteps(log: &Path) -> Result<()> {
     let graph = ["generate=uniform", "scale=6", "degree=8"];
     let of = |iterations: &str| {
