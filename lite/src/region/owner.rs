@@ -679,7 +679,8 @@ impl RegionOwner {
         };
         let node = self.clone();
         let task = async move {
-            let memory = match node.check_vacating(plan.shares.iter().map(|(_, share)| share).sum()) {
+            let asked = plan.shares.iter().fold(0u64, |sum, (_, share)| sum.saturating_add(*share));
+            let memory = match node.check_vacating(asked) {
                 Ok(()) => node.take_memory(&plan).await,
                 Err(error) => Err(error),
             };

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Serves emulated ConnectX-3 cards to QEMU >= 10.1 (`-device vfio-user-pci`), whose guests need shared
 /// memory. The cards' cables go to one switch in this process, or to ports of a fabric in another process
 #[derive(Parser)]
+#[command(version)]
 struct Options {
     /// A card: the socket to which QEMU connects, then its properties: profile=NAME, mac=ADDRESS, and
     /// fabric=SOCKET (fabric2=SOCKET for a second port) to connect a port to a fabric instead of the switch.

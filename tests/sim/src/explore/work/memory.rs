@@ -4,6 +4,7 @@ use super::stage::{PART, RW};
 use super::worker::{Ended, Worker, is_unsure};
 use crate::explore::check::WriteEnd;
 use lite::{Error, Lmr, Permissions};
+use std::time::Duration;
 
 /// Returns the end of a write.
 pub(super) fn written<T>(result: &Ended<T>) -> WriteEnd {
@@ -21,6 +22,9 @@ pub(super) fn asked<T>(result: &Ended<T>) -> WriteEnd {
         other => other,
     }
 }
+
+/// The time in which a node vacates after all faults have ended.
+const VACATE: Duration = Duration::from_secs(120);
 
 impl Worker {
     /// Returns a shared region, and maps it if it is not mapped yet.
@@ -157,7 +161,8 @@ impl Worker {
 
     /// Moves all regions off the task's node for a while.
     pub(super) async fn vacate(&mut self) -> Option<()> {
-        let timeout = self.timeout();
+        // On slow links each region takes seconds.
+        let timeout = if self.calm { VACATE } else { self.timeout() };
         let lite = self.lite.with_deadline(timeout);
         self.check.vacates(self.member());
         let result = self.attempt("vacate the node", timeout, lite.vacate()).await;
