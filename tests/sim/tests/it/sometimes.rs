@@ -43,6 +43,18 @@ const DIRECTED: &[&str] = &[
     "the queue pair for datagrams was replaced",
 ];
 
+/// The states of a node that vacates while other nodes fail. A task takes that step only after all faults
+/// have ended: with faults, about one run in a thousand leaves a mapping behind, and the cause is not known.
+const VACATES: &[&str] = &[
+    "a move failed in the middle, and its region keeps all memory",
+    "a name could not be passed on because of the manager's disk",
+    "a name could not be unbound because of the manager's disk",
+    "a name did not go to the new owner of its region",
+    "a new owner died before it had a region",
+    "a node could not vacate",
+    "a region outlived its master",
+];
+
 /// Collects the names that the source passes to `sometimes`.
 fn named(folder: &Path, names: &mut BTreeMap<String, u64>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -106,13 +118,13 @@ fn missed(names: &BTreeMap<String, u64>, excused: &[&str]) -> Vec<String> {
 
 #[test]
 fn common_states_are_reached() {
-    let missed = missed(&reached(1000..1060, 2), &[RARE, DIRECTED].concat());
+    let missed = missed(&reached(1000..1060, 2), &[RARE, DIRECTED, VACATES].concat());
     assert!(missed.is_empty(), "60 runs did not come into: {missed:?}");
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn all_states_are_reached() {
-    let missed = missed(&reached(0..1000, 4), DIRECTED);
+    let missed = missed(&reached(0..1000, 4), &[DIRECTED, VACATES].concat());
     assert!(missed.is_empty(), "1,000 runs did not come into: {missed:?}");
 }
