@@ -91,6 +91,8 @@ pub(crate) enum Request {
     Settle { region: u64, ended: Vec<(MemberId, u64)>, last: bool },
     /// The region stays when the requester leaves, if that is its master.
     Outlive { mapping: u64 },
+    /// All regions of the receiver whose master is the requester stay when the requester leaves.
+    OutliveAll,
 }
 
 /// The response to a request.

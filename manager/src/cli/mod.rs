@@ -6,6 +6,7 @@ mod cluster;
 mod daemon;
 mod data;
 mod exit;
+mod image;
 mod job;
 mod key;
 mod node;
@@ -13,6 +14,7 @@ mod old;
 mod progress;
 mod pxe;
 mod report;
+mod rollout;
 mod shown;
 mod signals;
 
@@ -42,6 +44,12 @@ enum Noun {
     /// Nodes: lists them, and changes their power and images.
     #[command(subcommand)]
     Node(node::Verb),
+    /// Images that the manager keeps.
+    #[command(subcommand)]
+    Image(image::Verb),
+    /// Rollouts of images.
+    #[command(subcommand)]
+    Rollout(rollout::Verb),
     /// Datasets: outputs of jobs that were kept on the nodes.
     #[command(subcommand, visible_alias = "dataset")]
     Data(data::Verb),
@@ -70,6 +78,8 @@ impl Cli {
         match self.noun {
             Noun::Job(verb) => verb.run(),
             Noun::Node(verb) => verb.run(),
+            Noun::Image(verb) => verb.run(),
+            Noun::Rollout(verb) => verb.run(),
             Noun::Data(verb) => verb.run(),
             Noun::Cluster(verb) => verb.run(),
             Noun::Key(verb) => verb.run(),

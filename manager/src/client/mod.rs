@@ -3,17 +3,20 @@
 mod connection;
 mod files;
 mod machine;
+mod node;
+mod rollout;
 mod submit;
 
 pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
+pub use node::Drain;
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;
 use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
-    Reason, Refusal, ToClient, printable,
+    Reason, Refusal, ToClient, printable, version_after,
 };
 use std::io;
 use std::path::PathBuf;
@@ -114,11 +117,18 @@ pub struct Client {
 impl Client {
     /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
     pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
+        Self::connect_by(PROTOCOL_VERSION, address, key)
+    }
+
+    fn connect_by(version: u16, address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
         let mut connection = Connection::open(address, key, Role::Client)?;
-        connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
+        connection.sending.send(&Hello::Client { version })?;
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
-            ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Failed { reason } => match version_after(version, &reason) {
+                Some(lower) => Self::connect_by(lower, address, key),
+                None => Err(ClientError::Failed(printable(&reason))),
+            },
             ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             _ => Err(ClientError::Unexpected),
         }

@@ -9,6 +9,7 @@ mod cut;
 mod datasets;
 mod entries;
 mod identity;
+mod images;
 mod jobs;
 pub mod json;
 mod machine;
@@ -17,18 +18,23 @@ mod names;
 mod rate;
 mod records;
 mod resume;
+mod rollout;
+mod service;
 mod telemetry;
 mod timeline;
+mod vacate;
 mod view;
 mod vouchers;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
 pub use entries::{Change, Entries};
+pub use images::KeptImage;
 pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
+pub use service::{Withdrawn, WithdrawnRecord};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
 pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, NodeView, View};
@@ -38,14 +44,17 @@ use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
 use identity::Identities;
+use images::Images;
 use jobs::Jobs;
 use machine::Orders;
 use members::{Members, named};
 use platform::Instant;
 use proto::{
-    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
-    VouchingSecret, printable,
+    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
+    ToClient, ToManager, ToNode, VouchingSecret, printable,
 };
+use rollout::Rollout;
+use service::Service;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use telemetry::Told;
@@ -82,6 +91,8 @@ pub struct Config {
     pub input_window: u64,
     /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
+    /// The time at which the core starts, in milliseconds since the beginning of 1970 (UTC).
+    pub started_ms: u64,
 }
 
 impl Default for Config {
@@ -95,6 +106,7 @@ impl Default for Config {
             ending: Duration::from_secs(20),
             input_window: 4 << 20,
             job_window: 256 << 20,
+            started_ms: 0,
         }
     }
 }
@@ -199,6 +211,8 @@ struct Connection {
     role: Role,
     since: Instant,
     peer: String,
+    /// The protocol version of the peer, once it has sent its first message.
+    version: u16,
 }
 
 /// The manager.
@@ -226,6 +240,9 @@ pub struct Core {
     told: Told,
     timelines: Timelines,
     events: Events,
+    service: Service,
+    images: Images,
+    rollout: Rollout,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -257,6 +274,9 @@ impl Core {
             told: Told::default(),
             timelines: Timelines::default(),
             events: Events::default(),
+            service: Service::default(),
+            images: Images::default(),
+            rollout: Rollout::default(),
             leaving: None,
             actions: Vec::new(),
         };
@@ -273,7 +293,12 @@ impl Core {
         self.now = self.now.max(now);
         match event {
             Event::Opened { conn, peer } => {
-                let connection = Connection { role: Role::New, since: self.now, peer: peer.into() };
+                let connection = Connection {
+                    role: Role::New,
+                    since: self.now,
+                    peer: peer.into(),
+                    version: PROTOCOL_VERSION,
+                };
                 self.connections.insert(conn, connection);
             }
             Event::Received { conn, bytes } => self.received(conn, bytes),
@@ -284,6 +309,7 @@ impl Core {
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
+        self.end_idle_drains();
         std::mem::take(&mut self.actions)
     }
 
@@ -299,8 +325,10 @@ impl Core {
         let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
         let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
         let orders = self.next_order_deadline();
+        let (members, drains) = (self.members.next_expiry(), self.service.next_deadline());
+        let rollout = self.rollout.next_deadline();
         let next =
-            [hello, leaving, self.members.next_expiry(), clients, jobs, orders].into_iter().flatten().min();
+            [hello, leaving, members, clients, jobs, orders, drains, rollout].into_iter().flatten().min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -327,6 +355,8 @@ impl Core {
         self.clients.forgive(later);
         self.jobs.forgive(later);
         self.orders.forgive(later);
+        self.service.forgive(late);
+        self.rollout.forgive(late);
         self.leaving.iter_mut().for_each(|leaving| later(&mut leaving.since));
     }
 
@@ -347,9 +377,10 @@ impl Core {
 
     fn hello(&mut self, conn: ConnId, bytes: &[u8]) {
         match (Hello::peek_version(bytes), proto::decode::<Hello>(bytes)) {
-            (Some((kind, version)), _) if version != PROTOCOL_VERSION => {
+            (Some((kind, version)), _) if !(OLDEST_VERSION..=PROTOCOL_VERSION).contains(&version) => {
                 let reason = format!(
-                    "protocol version {version}, but the manager speaks {PROTOCOL_VERSION}: use one build"
+                    "{OTHER_VERSION}{version}, but the manager speaks {OLDEST_VERSION} to {PROTOCOL_VERSION}: \
+                     use one build"
                 );
                 match kind {
                     HelloKind::Node => self.refuse_node(conn, "a node", reason),
@@ -358,7 +389,8 @@ impl Core {
             }
             (_, Ok(Hello::Node(join))) => self.join(conn, join),
             (_, Ok(Hello::Resume(resume))) => self.resume(conn, &resume),
-            (_, Ok(Hello::Client { .. })) => {
+            (_, Ok(Hello::Client { version })) => {
+                self.set_version(conn, version);
                 self.set_role(conn, Role::Client);
                 self.tell_client(conn, ToClient::Hello);
             }
@@ -410,6 +442,8 @@ impl Core {
         self.expire_jobs();
         self.expire_clients();
         self.expire_orders();
+        self.expire_drains();
+        self.advance_rollout();
     }
 
     fn millis_since(&self, since: Instant) -> u64 {
@@ -422,11 +456,30 @@ impl Core {
         }
     }
 
+    fn set_version(&mut self, conn: ConnId, version: u16) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.version = version;
+        }
+    }
+
+    /// Returns the protocol version of a peer.
+    fn version(&self, conn: ConnId) -> u16 {
+        self.connections.get(&conn).map_or(OLDEST_VERSION, |connection| connection.version)
+    }
+
     fn peer(&self, conn: ConnId) -> String {
         self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
     }
 
+    /// Returns true if the node at a connection knows this message: its release may be the former one.
+    fn knows(&self, conn: ConnId, message: &ToNode) -> bool {
+        message.since() <= self.version(conn)
+    }
+
     fn tell_node(&mut self, conn: ConnId, message: ToNode) {
+        if !self.knows(conn, &message) {
+            return;
+        }
         self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
     }
 

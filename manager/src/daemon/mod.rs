@@ -162,7 +162,9 @@ impl<S: Keep> Daemon<S> {
         };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
-        let core = Core::new(options.config, saved, secret);
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let started_ms = unix.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let core = Core::new(Config { started_ms, ..options.config }, saved, secret);
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors(), http })
     }
 

@@ -78,7 +78,7 @@ mod tests {
     fn amounts_have_three_digits() {
         assert_eq!(
             [0, 999, 1023, 1024, 1 << 20].map(bytes),
-            ["0 B", "999 B", "1.00 KiB", "1.00 KiB", "1.00 MiB"]
+            ["0 B", "999 B", "1023 B", "1.00 KiB", "1.00 MiB"]
         );
         assert_eq!([0, 999, 1500, 12_345, 123_456].map(count), ["0", "999", "1.50k", "12.3k", "123k"]);
         let text = |ms| duration(Duration::from_millis(ms));

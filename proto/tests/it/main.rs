@@ -4,3 +4,4 @@
 mod channel;
 mod enrolment;
 mod messages;
+mod version9;
