@@ -32,8 +32,8 @@ pub enum NodeStanding {
     Awaited,
     /// The inventory lists the node, and it has not joined.
     Missing,
-    /// The node takes no job, and is drained once its present job has ended and its memory of regions has moved
-    /// to other nodes.
+    /// The node takes no job, and is drained once its present job has ended and its memory of regions has
+    /// moved to other nodes.
     Draining {
         /// The circumstances.
         why: Withdrawal,

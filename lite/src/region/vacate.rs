@@ -36,8 +36,8 @@ impl Mover {
         result
     }
 
-    /// Begins to obey an order of the manager to vacate this node. Returns false if a task does so already, and
-    /// obeys this order as well.
+    /// Begins to obey an order of the manager to vacate this node. Returns false if a task does so already,
+    /// and obeys this order as well.
     pub(crate) fn begin_order(&self) -> bool {
         let mut orders = self.orders.lock();
         orders.begun += 1;

@@ -17,8 +17,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Makes nodes boot an image, a few at a time: the node is drained, boots in place, joins with the image's
-    /// hash and checks its peers. A node that fails boots its former image again, and no more nodes begin.
+    /// Makes nodes boot an image, a few at a time: the node is drained, boots in place, joins with the
+    /// image's hash and checks its peers. A node that fails boots its former image again, and no more nodes
+    /// begin.
     Start(StartArgs),
     /// Shows the last rollout.
     Status(StatusArgs),

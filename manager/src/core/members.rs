@@ -380,7 +380,6 @@ impl Core {
                 let settled = self.departures.seen(node, of, incarnation);
                 self.tell_settled(settled);
             }
-            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, &phase, done, total);
@@ -395,27 +394,32 @@ impl Core {
             ToManager::AskVoucher { request, to, incarnation } => {
                 self.vouch(node, to, incarnation, request);
             }
-            ToManager::FormerEnd { reason } => {
-                // Once for each incarnation, so that a node cannot flood the log.
-                if !std::mem::replace(&mut live.former_end_told, true) {
-                    let (label, reason) = (live.label(), printable(&reason));
-                    self.log(format!("{label}: the former boot of its machine ended: {reason}"));
-                }
+            ToManager::Leave => self.remove_member(node, LEFT),
+            ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+            message => self.machine_says(node, message),
+        }
+    }
+
+    /// Handles a node's message about its machine and the service of the node.
+    fn machine_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(live) = self.members.get_mut(node) else { return };
+        match message {
+            // Once for each incarnation, so that a node cannot flood the log.
+            ToManager::FormerEnd { reason } if !std::mem::replace(&mut live.former_end_told, true) => {
+                let (label, reason) = (live.label(), printable(&reason));
+                self.log(format!("{label}: the former boot of its machine ended: {reason}"));
             }
-            ToManager::Telemetry(_) | ToManager::Log { .. } => {}
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
-            ToManager::Image(image) => {
-                if check_text("the version", &image.version, Join::MAX_TEXT).is_ok() {
-                    live.image = Some(image);
-                    self.advance_rollout();
-                }
+            ToManager::Image(image) if check_text("the version", &image.version, Join::MAX_TEXT).is_ok() => {
+                live.image = Some(image);
+                self.advance_rollout();
             }
             ToManager::Checked { request, result } => self.node_has_checked(node, request, result),
+            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
             ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
-            ToManager::Leave => self.remove_member(node, LEFT),
-            ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+            _ => {}
         }
     }
 

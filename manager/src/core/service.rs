@@ -114,7 +114,7 @@ pub(super) struct Drain {
 }
 
 impl Core {
-    /// Takes over the nodes that a former process had out of service. The time of a drain counts anew.
+    /// Takes over the nodes that a former process had out of service. The time of a drain begins again.
     pub(super) fn restore_service(&mut self, records: Vec<WithdrawnRecord>) {
         records.into_iter().for_each(|record| self.service.insert(record, self.now));
     }

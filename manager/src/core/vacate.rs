@@ -44,8 +44,8 @@ impl Vacation {
 }
 
 impl Core {
-    /// Returns true if a node out of service has no memory of regions. Tells it to move that elsewhere, unless
-    /// it was told. A node of a release that cannot keeps its memory, and counts as one without.
+    /// Returns true if a node out of service has no memory of regions. Tells the node to move that elsewhere,
+    /// unless it was told. A node of a release that cannot keeps its memory, and counts as one without.
     pub(super) fn is_vacant(&mut self, name: &str) -> bool {
         let Some(live) = self.members.named(name) else { return true };
         let (conn, incarnation) = (live.conn, live.member.incarnation);

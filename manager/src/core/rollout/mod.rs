@@ -4,7 +4,9 @@
 //! A node succeeds once it has joined with a kernel that computes the image's digest of itself, and has
 //! written and read memory of all its peers. The progress is saved, and the manager alone drives it, so a
 //! client or a process of the manager may end at any time. After a restart of the manager all time limits
-//! count anew.
+//! begin again.
+
+mod steps;
 
 use super::images::short;
 use super::members::Live;
@@ -13,7 +15,7 @@ use super::{ConnId, Core, Record};
 use platform::Instant;
 use proto::{
     Incarnation, NodeId, NodeStep, Reason, Refusal, RolloutPlan, RolloutState, RolloutStatus, ToClient,
-    ToNode, printable,
+    printable,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +27,7 @@ const WHO: &str = "a rollout";
 #[derive(Debug, Default)]
 pub(super) struct Rollout {
     status: Option<RolloutStatus>,
-    /// What a process of the manager knows of the nodes' present steps, by name.
+    /// The circumstances of the nodes' present steps, by name, as far as this process knows them.
     notes: BTreeMap<String, Note>,
     /// The number of the last check.
     check: u32,
@@ -310,147 +312,6 @@ impl Core {
         match kept {
             Some(image) => self.order_kept(node, &image),
             None => self.rollout_is_refused(name, "its image is not kept"),
-        }
-    }
-
-    /// Returns the step of a node that is due now.
-    fn next_step(&mut self, name: &str, former: &[u8; 32], step: &NodeStep) -> NodeStep {
-        let (wanted, within) = match &self.rollout.status {
-            Some(status) => (status.plan.image, Duration::from_millis(status.plan.within_ms)),
-            None => return step.clone(),
-        };
-        // A process of the manager that has just started knows no note yet.
-        if step.is_active() && !self.rollout.notes.contains_key(name) {
-            let deadline = (*step != NodeStep::Draining).then(|| self.now + within);
-            self.rollout.notes.insert(name.into(), Note { deadline, ..Note::default() });
-        }
-        let is_late = self.rollout.notes.get(name).and_then(|n| n.deadline).is_some_and(|at| at <= self.now);
-        let refused = self.rollout.notes.get(name).and_then(|note| note.refused.clone());
-        let runs = |core: &Self, image: &[u8; 32]| {
-            let live = core.members.named(name).filter(|live| live.conn.is_some())?;
-            let kernel = live.image.as_ref()?.kernel;
-            Some(core.images.get(image).is_some_and(|image| image.info.kernel == kernel))
-        };
-        let seconds = within.as_secs_f64();
-        match step {
-            NodeStep::Waiting if !self.may_begin() => NodeStep::Waiting,
-            NodeStep::Waiting if runs(self, &wanted) == Some(true) => NodeStep::Done,
-            NodeStep::Waiting => match self.members.named(name) {
-                Some(live) if live.conn.is_some() && self.withdrawn(live.member.node).is_none() => {
-                    NodeStep::Draining
-                }
-                _ => NodeStep::Waiting,
-            },
-            NodeStep::Draining if self.is_running() => match self.members.named(name) {
-                Some(live) if live.conn.is_some() && live.job.is_none() => {
-                    let ordered = self.orders.contains(live.member.node);
-                    if !self.is_vacant(name) || ordered { NodeStep::Draining } else { NodeStep::Booting }
-                }
-                _ => NodeStep::Draining,
-            },
-            NodeStep::Draining => NodeStep::Waiting,
-            NodeStep::Booting => {
-                let told = self.rollout.notes.get(name).and_then(|note| note.told);
-                let new = self.members.named(name).filter(|live| Some(live.member.incarnation) != told);
-                let new = new.is_some();
-                if let Some(reason) = refused {
-                    return NodeStep::Returning(reason);
-                }
-                match runs(self, &wanted) {
-                    Some(false) if told.is_none() => {
-                        self.tell_once(name, false);
-                        NodeStep::Booting
-                    }
-                    Some(true) if new => NodeStep::Checking,
-                    Some(false) if new => {
-                        NodeStep::Returning("it has joined with another image than the wanted one".into())
-                    }
-                    _ if is_late => {
-                        let reason = format!("it has not joined with the image within {seconds} s");
-                        NodeStep::Returning(reason)
-                    }
-                    _ => NodeStep::Booting,
-                }
-            }
-            NodeStep::Checking => match self.check_of(name) {
-                Some(Ok(())) => NodeStep::Done,
-                Some(Err(reason)) => NodeStep::Returning(reason),
-                None if is_late => NodeStep::Returning(format!("its check has not ended within {seconds} s")),
-                None => NodeStep::Checking,
-            },
-            NodeStep::Returning(reason) => match runs(self, former) {
-                Some(true) => NodeStep::CheckingFormer(reason.clone()),
-                _ if is_late => {
-                    NodeStep::Lost(format!("{reason}; it has not come back with its former image"))
-                }
-                Some(false) => {
-                    self.tell_once(name, true);
-                    step.clone()
-                }
-                None => step.clone(),
-            },
-            NodeStep::CheckingFormer(reason) => match self.check_of(name) {
-                Some(Ok(())) => NodeStep::Returned(reason.clone()),
-                Some(Err(other)) => NodeStep::Lost(format!("{reason}; with its former image: {other}")),
-                None if is_late => NodeStep::Lost(format!("{reason}; it does not answer")),
-                None => step.clone(),
-            },
-            NodeStep::Done | NodeStep::Returned(_) | NodeStep::Lost(_) => step.clone(),
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        self.rollout.status.as_ref().is_some_and(|status| status.state == RolloutState::Running)
-    }
-
-    /// Returns true if another node may begin.
-    fn may_begin(&self) -> bool {
-        let Some(status) = self.rollout.status.as_ref().filter(|s| s.state == RolloutState::Running) else {
-            return false;
-        };
-        let active = status.nodes.iter().filter(|(_, _, step)| step.is_active()).count();
-        let done = status.nodes.iter().filter(|(_, _, step)| *step == NodeStep::Done).count();
-        let canary = usize::from(status.plan.canary);
-        let limit = usize::from(status.plan.max_unavailable);
-        // The canaries must have succeeded before any other node begins.
-        let limit = if done < canary { limit.min(canary - done) } else { limit };
-        active < limit
-    }
-
-    /// Makes a node boot the image of the rollout or its former one, once for each incarnation.
-    fn tell_once(&mut self, name: &str, former: bool) {
-        let live = self.members.named(name).filter(|live| live.conn.is_some() && live.job.is_none());
-        let Some((node, incarnation)) = live.map(|live| (live.member.node, live.member.incarnation)) else {
-            return;
-        };
-        let told = self.rollout.notes.get(name).is_some_and(|note| note.told == Some(incarnation));
-        if told || self.orders.contains(node) {
-            return;
-        }
-        if let Some(note) = self.rollout.notes.get_mut(name) {
-            note.told = Some(incarnation);
-        }
-        self.boot_kept(name, former);
-    }
-
-    /// Returns the result of the check of a node's present incarnation, which is told to check if it was not.
-    fn check_of(&mut self, name: &str) -> Option<Result<(), Reason>> {
-        let note = self.rollout.notes.get_mut(name)?;
-        if let Some(result) = &note.checked {
-            return Some(result.clone());
-        }
-        let live = self.members.named(name)?;
-        let (conn, incarnation) = (live.conn?, live.member.incarnation);
-        match note.checks {
-            Some((told, _)) if told == incarnation => None,
-            Some(_) => Some(Err("it has joined again during its check".into())),
-            None => {
-                self.rollout.check += 1;
-                let request = self.rollout.check;
-                note.checks = Some((incarnation, request));
-                self.commit_to_node(conn, ToNode::Check { request });
-                None
-            }
         }
     }
 }
