@@ -9,10 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest silence of a command, which may build.
 const LIMIT: Duration = Duration::from_secs(600);
+/// The longest time until a node has resumed.
+const RESUMES: Duration = Duration::from_secs(30);
 /// The name of the test's cluster, which does not disturb that of a developer.
 const NAME: &str = "test";
 
@@ -65,7 +67,12 @@ fn stays(log: &Path) -> Result<()> {
     let after = status("after", log)?;
     ensure!(state(&after, "linux0", log)? == "drained", "the drain was forgotten");
     tool::run_ok(&mut node(&after, &["undrain", "linux0"])?, log, LIMIT)?;
-    ensure!(state(&after, "linux0", log)? == "ready", "the drain was not undone");
+    // The node may not have resumed yet.
+    let deadline = Instant::now() + RESUMES;
+    while state(&after, "linux0", log)? != "ready" {
+        ensure!(Instant::now() < deadline, "the drain was not undone");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     count(&input, &expected, log)?;
     ensure!(before["manager_pid"] != after["manager_pid"], "the manager was not started again");
     for (key, node) in [("incarnation", 0), ("incarnation", 1), ("boot_id", 0), ("boot_id", 1)] {
