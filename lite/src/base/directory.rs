@@ -5,6 +5,7 @@ use super::local::Local;
 use super::member::MemberId;
 use super::names::{Bearer, Named};
 use crate::Error;
+use crate::sometimes::sometimes;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -14,6 +15,8 @@ use proto::{NameError, NodeId, ToManager};
 
 /// The time that the directory may take to unbind a name before it is asked again.
 const UNBIND_DEADLINE: Duration = Duration::from_secs(5);
+/// The pause before a name is unbound or passed on again after the manager's disk was slow.
+const UNSAVED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A request to the directory whose answer is awaited.
 struct NameRequest<'a> {
@@ -37,12 +40,13 @@ impl Local {
         self.timers.before(deadline, self.resumed()).await.unwrap_or(Err(Error::Deadline))
     }
 
-    async fn ask_directory(
+    /// Asks the directory. The outer result is `after` if there is no answer by the deadline.
+    async fn answer_of_directory(
         &self,
         message: impl FnOnce(u32) -> ToManager,
         deadline: Instant,
         after: Error,
-    ) -> Result<(NodeId, Vec<u8>), Error> {
+    ) -> Result<Result<(NodeId, Vec<u8>), NameError>, Error> {
         self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
         let message = message(request);
@@ -52,14 +56,7 @@ impl Local {
         let answer = || {
             let answered = self.control.names.lock().get_mut(&request).and_then(|asked| asked.answer.take());
             match answered {
-                Some(result) => Some(result.map_err(|e| match e {
-                    NameError::NotFound => Error::NoSuchName,
-                    NameError::Taken => Error::NameTaken,
-                    NameError::NotOwner => Error::Permission,
-                    NameError::Length | NameError::Quota | NameError::Unsaved => {
-                        Error::Refused(alloc::format!("{e}"))
-                    }
-                })),
+                Some(result) => Some(Ok(result)),
                 None if self.control.has_ended() => Some(Err(Error::LinkDown)),
                 None => None,
             }
@@ -67,6 +64,23 @@ impl Local {
         let result = self.timers.before(deadline, self.control.names_change.until(answer)).await;
         drop(waiting);
         result.unwrap_or(Err(after))
+    }
+
+    async fn ask_directory(
+        &self,
+        message: impl FnOnce(u32) -> ToManager,
+        deadline: Instant,
+        after: Error,
+    ) -> Result<(NodeId, Vec<u8>), Error> {
+        let answer = self.answer_of_directory(message, deadline, after).await?;
+        answer.map_err(|error| match error {
+            NameError::NotFound => Error::NoSuchName,
+            NameError::Taken => Error::NameTaken,
+            NameError::NotOwner => Error::Permission,
+            NameError::Length | NameError::Quota | NameError::Unsaved => {
+                Error::Refused(alloc::format!("{error}"))
+            }
+        })
     }
 
     /// Returns the free memory of the members, the most first, as far as they have reported it.
@@ -140,6 +154,12 @@ impl Local {
         let mut result = Err(Error::Deadline);
         while matches!(result, Err(Error::Deadline | Error::Unknown)) {
             result = self.unbind_from(name, bearer, self.platform.now() + UNBIND_DEADLINE).await;
+            // The manager's disk is slow: no other reason makes it refuse this.
+            if matches!(result, Err(Error::Refused(_))) {
+                sometimes!("a name could not be unbound because of the manager's disk");
+                self.timers.until(self.platform.now() + UNSAVED_PAUSE).await;
+                result = Err(Error::Unknown);
+            }
         }
         if let Err(error) = result
             && error != Error::NoSuchName
@@ -148,21 +168,32 @@ impl Local {
         }
     }
 
-    /// Passes a name of this node's `bearer` to another member, for an object there. There is no time
-    /// limit, as for [`unbind_at_last`](Self::unbind_at_last).
-    pub(crate) async fn give_name(&self, name: &str, bearer: Bearer, to: MemberId, named: &Named) {
-        let Ok(mut pending) = self.control.bindings.unbind(name, bearer).await else { return };
-        let mut result = Err(Error::Deadline);
-        while matches!(result, Err(Error::Deadline | Error::Unknown)) {
+    /// Passes a name of this node's `bearer` to another member, for an object there. Returns false if that
+    /// member does not get it. There is no time limit, as for [`unbind_at_last`](Self::unbind_at_last).
+    pub(crate) async fn give_name(&self, name: &str, bearer: Bearer, to: MemberId, named: &Named) -> bool {
+        let Ok(mut pending) = self.control.bindings.unbind(name, bearer).await else { return false };
+        let result = loop {
             let (name, value) = (String::from(name), proto::encode(named));
             let message = |request| ToManager::NameGive { request, name, to: to.0, incarnation: to.1, value };
             let deadline = self.platform.now() + UNBIND_DEADLINE;
-            result = self.ask_directory(message, deadline, Error::Unknown).await;
-        }
-        pending.ends_unbound = true;
-        if let Err(error) = result {
+            match self.answer_of_directory(message, deadline, Error::Unknown).await {
+                Ok(Err(NameError::Unsaved)) => {
+                    sometimes!("a name could not be passed on because of the manager's disk");
+                    self.timers.until(self.platform.now() + UNSAVED_PAUSE).await;
+                }
+                Ok(answer) => break answer.map_err(|error| alloc::format!("{error}")),
+                Err(Error::Deadline | Error::Unknown) => {}
+                Err(error) => break Err(alloc::format!("{error}")),
+            }
+        };
+        // A name that stays behind ends with the region here.
+        pending.ends_unbound = result.is_ok();
+        drop(pending);
+        if let Err(error) = &result {
             log::warn!("lite: the name `{name}` does not go to {}: {error}", to.0);
+            self.unbind_at_last(name, bearer).await;
         }
+        result.is_ok()
     }
 
     /// Returns the object that a name is bound to.

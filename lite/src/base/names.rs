@@ -118,6 +118,16 @@ impl Bindings {
         self.table.lock().insert(name.into(), Binding { bearer, pending: false });
     }
 
+    /// Removes a name that the directory has not passed on to an object of this node.
+    pub(crate) fn disown(&self, name: &str, bearer: Bearer) {
+        let mut table = self.table.lock();
+        if table.get(name).is_some_and(|binding| binding.bearer == bearer) {
+            table.remove(name);
+        }
+        drop(table);
+        self.ended.wake_all();
+    }
+
     /// Begins to unbind a name. Fails with `NoSuchName` if the bearer does not have it; waits while another
     /// request about the name is pending.
     pub(super) async fn unbind<'a>(&'a self, name: &'a str, bearer: Bearer) -> Result<Pending<'a>, Error> {

@@ -174,6 +174,13 @@ impl Lite {
         crate::testing::audit::settled_lives(self)
     }
 
+    /// Returns the names of the regions of this owner whose masters have left.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn orphans(&self) -> Vec<alloc::string::String> {
+        crate::testing::audit::orphans(self)
+    }
+
     /// Returns one line for each region whose owner this node is.
     #[cfg(feature = "testing")]
     #[must_use]

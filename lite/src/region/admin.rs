@@ -112,7 +112,8 @@ impl Lmr {
     }
 
     /// Lets the region outlive its master, which this node must be: it stays after the master has left, until
-    /// it is freed, its [owner](Self::owner) leaves, or no node maps it and it has no name. Needs `ADMIN`.
+    /// it is freed, its [owner](Self::owner) leaves, or no node maps it and it has no name. Then each node
+    /// with a right to the region may also map it with `ADMIN`. Needs `ADMIN`.
     pub async fn outlive(&self) -> Result<(), Error> {
         let ask = Request::Outlive { mapping: self.mapping().id };
         self.administer(&ask).await.map(drop)

@@ -180,7 +180,7 @@ impl RegionOwner {
         if !self.is_live(to) {
             return Err(Error::NodeDown(to.0));
         }
-        r.master = to;
+        (r.master, r.is_orphan) = (to, false);
         Ok(Response::Done)
     }
 

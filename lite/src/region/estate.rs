@@ -16,7 +16,7 @@ use super::memory::Share;
 use super::owner::{Held, Region, RegionState, RegionTable};
 use super::pages::{MOST_PIECES, PiecePages};
 use super::relocate::Mover;
-use super::request::{Estate, Holder, PAGE_HOLDERS, PAGE_PIECES, Request, Response};
+use super::request::{Estate, Holder, LastWord, PAGE_HOLDERS, PAGE_PIECES, Request, Response};
 use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::names::{Bearer, Named};
@@ -56,6 +56,15 @@ impl RegionTable {
             Some(Holder { member: key.0, mapping: key.1, lender, permissions })
         };
         Ok(Response::Holders(keys.filter_map(holder).collect()))
+    }
+
+    /// Removes a name that a region's former owner could not pass on. Returns true if the region must be
+    /// fenced because no node can reach it any more.
+    fn lose_name(&self, by: MemberId, region: u64, name: &str) -> bool {
+        let mut table = self.table.lock();
+        let Some(r) = table.regions.get_mut(&region).filter(|r| r.former == Some(by)) else { return false };
+        r.names.retain(|other| other != name);
+        table.mark_if_unreachable(region)
     }
 
     /// Lets a region change again whose former owner, `by`, has told everybody.
@@ -146,7 +155,10 @@ impl Mover {
         };
         for name in &estate.names {
             let named = Named::Region { owner: to.0, region: number, key: estate.key };
-            self.give_name(name, Bearer::Region(region), to, &named).await;
+            if !self.give_name(name, Bearer::Region(region), to, &named).await {
+                sometimes!("a name did not go to the new owner of its region");
+                self.settle(to, number, LastWord::Lost(name.clone())).await;
+            }
         }
         let holders = self.regions.holders(region);
         if !self.tell_holders(holders, |mappings| Request::Rehome { mappings, owner: to }).await {
@@ -154,14 +166,17 @@ impl Mover {
         }
         // A node that no longer used the region when it would have been told has told this node alone.
         for ended in self.regions.ended_of(region, &mappings).chunks(ENDED_AT_ONCE) {
-            let ask = Request::Settle { region: number, ended: ended.to_vec(), last: false };
-            self.retry_until_done(to, &ask).await;
+            self.settle(to, number, LastWord::Ended(ended.to_vec())).await;
         }
-        self.retry_until_done(to, &Request::Settle { region: number, ended: Vec::new(), last: true }).await;
+        self.settle(to, number, LastWord::AllKnow).await;
         sometimes!("a region was handed over");
         self.regions.disown(region);
         drop(change);
         Ok(())
+    }
+
+    async fn settle(&self, to: MemberId, region: u64, word: LastWord) {
+        self.retry_until_done(to, &Request::Settle { region, word }).await;
     }
 
     /// Waits, not for long, until no mapping of a region is lent to a node that has not taken it.
@@ -263,22 +278,23 @@ impl Mover {
         Ok(Response::Adopted { region })
     }
 
-    /// Handles the last words of a region's former owner: mappings that have ended before their nodes knew
-    /// the new owner, and, with `last`, that there is no more to say.
-    pub(super) fn serve_settle(
-        &self,
-        by: MemberId,
-        region: u64,
-        ended: &[(MemberId, u64)],
-        last: bool,
-    ) -> Response {
-        for &(member, mapping) in ended {
-            if let Some(unreachable) = self.regions.unmap(member, mapping) {
-                self.spawn_fence(unreachable);
+    /// Handles a word of a region's former owner.
+    pub(super) fn serve_settle(&self, by: MemberId, region: u64, word: &LastWord) -> Response {
+        match word {
+            LastWord::Ended(mappings) => {
+                for &(member, mapping) in mappings {
+                    if let Some(unreachable) = self.regions.unmap(member, mapping) {
+                        self.spawn_fence(unreachable);
+                    }
+                }
             }
-        }
-        if last {
-            self.regions.settle_estate(by, region);
+            LastWord::Lost(name) => {
+                self.control.bindings.disown(name, Bearer::Region(region));
+                if self.regions.lose_name(by, region, name) {
+                    self.spawn_fence(region);
+                }
+            }
+            LastWord::AllKnow => self.regions.settle_estate(by, region),
         }
         Response::Done
     }
@@ -352,6 +368,7 @@ impl Mover {
             rights: estate.rights.clone(),
             master: estate.master,
             outlives: estate.outlives,
+            is_orphan: !live(estate.master),
             names: estate.names.clone(),
             state: RegionState::Forming,
             changing: true,

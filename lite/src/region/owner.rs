@@ -48,6 +48,8 @@ pub(super) struct Region {
     pub(super) master: MemberId,
     /// True if the region stays when its master leaves.
     pub(super) outlives: bool,
+    /// True if the master has left.
+    pub(super) is_orphan: bool,
     /// The names under which the region is published, or is about to be.
     pub(super) names: Vec<String>,
     pub(super) state: RegionState,
@@ -80,9 +82,15 @@ impl Region {
         }
     }
 
-    /// Returns the rights that an incarnation may have.
+    /// Returns the rights that an incarnation may have. Each node with a right may administer a region whose
+    /// master has left: nobody else could move or free it.
     fn granted(&self, to: MemberId) -> Permissions {
-        if self.master == to { Permissions::all() } else { self.rights.of(to.0) }
+        if self.master == to {
+            return Permissions::all();
+        }
+        let rights = self.rights.of(to.0);
+        let inherits = self.is_orphan && !rights.is_empty();
+        if inherits { rights | Permissions::ADMIN } else { rights }
     }
 
     fn is_reachable(&self) -> bool {
@@ -256,6 +264,13 @@ impl RegionTable {
         Some(region.holders.iter().map(|(by, _)| *by).collect())
     }
 
+    /// Returns the names of the regions whose masters have left.
+    #[cfg(feature = "testing")]
+    pub(crate) fn orphans(&self) -> Vec<String> {
+        let table = self.table.lock();
+        table.regions.values().filter(|r| r.is_orphan).flat_map(|r| r.names.clone()).collect()
+    }
+
     /// Returns one line for each region.
     #[cfg(feature = "testing")]
     pub(crate) fn describe(&self) -> Vec<String> {
@@ -296,6 +311,7 @@ impl RegionTable {
             rights: Rights::new(permissions),
             master: by,
             outlives: false,
+            is_orphan: false,
             names: Vec::new(),
             state: RegionState::Forming,
             changing: false,
@@ -446,6 +462,7 @@ impl RegionTable {
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
             r.rights.forget(member.0);
+            r.is_orphan |= r.master == member;
             let half_adopted = r.former == Some(member);
             if half_adopted {
                 // Some nodes may still think that the region has ended with its former owner.

@@ -3,7 +3,8 @@
 //! A move takes the new memory first, and frees the old memory last. In between it moves one window of the
 //! region after another: it makes all mappings hold their operations back, copies the bytes of the window,
 //! replaces its pieces, and makes all mappings load the new pieces. Windows are so short that operations
-//! wait for about [`PAUSE`], and between two windows operations go on for as long as they have waited.
+//! wait for about [`PAUSE`], or twice the time of the messages where these take longer; between two windows
+//! operations go on for as long as they have waited.
 //!
 //! The owner decides for each window in one step whether it is in the new or in the old memory. A move that
 //! fails moves the windows back. If that fails too, because a node with windows has died, the region keeps
@@ -30,14 +31,15 @@ use core::time::Duration;
 
 /// The time for which operations shall wait for one window of a move.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The length of the shortest window, in bytes, unless the configured one is shorter.
-const SHORTEST: u64 = 256 << 10;
 /// The length of the longest window, in bytes.
 const LONGEST: u64 = 64 << 20;
 /// The number of bytes of one step of a copy.
 const COPY_STEP: u64 = 256 << 10;
 /// The number of steps that are done at once.
 const COPY_STEPS: usize = 4;
+/// The length to which windows grow in any case, in bytes: what a copy has in flight. A copy of less takes
+/// as long where latency counts.
+const SHORTEST: u64 = COPY_STEP * COPY_STEPS as u64;
 /// The time that a copy of [`COPY_STEP`] bytes may take.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -82,16 +84,19 @@ impl Windows {
     }
 }
 
-/// The length of windows, by the time that the last one took.
+/// The length of windows, by the time that the copy of the last one took.
 struct Pace(u64);
 
 impl Pace {
-    /// Adapts the length after a window for which operations have waited for `took`.
-    fn adapt(&mut self, took: Duration) {
-        if took > PAUSE {
-            self.0 = (self.0 / 2).next_multiple_of(GRAIN).max(SHORTEST.min(self.0));
-        } else if took < PAUSE / 4 {
+    /// Adapts the length after a window. Operations have waited for its `copy`, and for `messages` to the
+    /// nodes that map the region. Where the messages alone take long, as on a slow link, the copy may take as
+    /// long as they do; shorter windows would only add messages.
+    fn adapt(&mut self, copy: Duration, messages: Duration) {
+        let most = PAUSE.saturating_sub(messages).max(messages);
+        if self.0 < SHORTEST || copy < most / 2 {
             self.0 = (self.0 * 2).min(LONGEST);
+        } else if copy > most {
+            self.0 = (self.0 / 2).next_multiple_of(GRAIN).max(SHORTEST);
         }
     }
 }
@@ -184,10 +189,10 @@ impl Mover {
         let mut pace = Pace(self.config.move_window.next_multiple_of(GRAIN));
         while let Some(window) = windows.take(pace.0) {
             let begun = self.platform.now();
-            self.move_window(region, to, &window).await?;
+            let copy = self.move_window(region, to, &window).await?;
             let now = self.platform.now();
             let took = now - begun;
-            pace.adapt(took);
+            pace.adapt(copy, took.saturating_sub(copy));
             if let Window::Part(column, range) = window {
                 done.push((column, range));
                 if done.len() > 1 {
@@ -199,8 +204,9 @@ impl Mover {
         Ok(())
     }
 
-    /// Moves one window of a region, while all its mappings hold their operations back.
-    async fn move_window(&self, region: u64, to: &Arc<Layout>, window: &Window) -> Result<(), Error> {
+    /// Moves one window of a region, while all its mappings hold their operations back. Returns the time that
+    /// the copy took.
+    async fn move_window(&self, region: u64, to: &Arc<Layout>, window: &Window) -> Result<Duration, Error> {
         let (old, gate, generation) = {
             let mut table = self.regions.table.lock();
             let r = table.live(region).ok_or(Error::Freed)?;
@@ -219,17 +225,19 @@ impl Mover {
         let told = planted(Bug::MoveTellsNobody)
             || self.tell_holders(holders, |mappings| Request::Pause { mappings, generation }).await;
         gate.drained().await;
+        let begun = self.platform.now();
         let copied = match &plan {
             Some((source, target, _)) if told => self.copy(source, target).await,
             None => Err(Error::OutOfBounds),
             _ => Err(Error::LinkDown),
         };
         let copied = if planted(Bug::HalfMoved) { Ok(()) } else { copied };
+        let copied = copied.map(|()| self.platform.now() - begun);
         // From here on the window is either in the new memory or stays in the old memory.
         if let Some(r) = self.regions.table.lock().any(region) {
             r.generation = generation;
             r.moving = false;
-            if let (Ok(()), Some((_, _, mixed))) = (&copied, plan) {
+            if let (Ok(_), Some((_, _, mixed))) = (&copied, plan) {
                 r.layout = mixed;
             }
         }

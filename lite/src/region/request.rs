@@ -86,13 +86,23 @@ pub(crate) enum Request {
     Claim { former: MemberId, holding: u64, number: u64 },
     /// The mappings of the requester have another owner from now on.
     Rehome { mappings: Vec<u64>, owner: MemberId },
-    /// The last words of the former owner of a region: mappings that have ended meanwhile; and, with `last`,
-    /// that all nodes know the new owner, so that the region may change again.
-    Settle { region: u64, ended: Vec<(MemberId, u64)>, last: bool },
+    /// The last words of the former owner of a region.
+    Settle { region: u64, word: LastWord },
     /// The region stays when the requester leaves, if that is its master.
     Outlive { mapping: u64 },
     /// All regions of the receiver whose master is the requester stay when the requester leaves.
     OutliveAll,
+}
+
+/// What a region's former owner tells the new one in the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LastWord {
+    /// Mappings that have ended before their nodes knew the new owner.
+    Ended(Vec<(MemberId, u64)>),
+    /// A name that the directory did not pass on.
+    Lost(String),
+    /// All nodes know the new owner: the region may change again.
+    AllKnow,
 }
 
 /// The response to a request.

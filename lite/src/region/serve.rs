@@ -105,8 +105,8 @@ impl RegionOwner {
             }),
             Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
             Request::OutliveAll => answer(call, &self.regions.outlive_all(self, by)),
-            Request::Settle { region, ended, last } => {
-                answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &ended, last)));
+            Request::Settle { region, word } => {
+                answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &word)));
             }
             _ => answer::<Response>(call, &Err(Error::Refused("an unexpected request".into()))),
         }

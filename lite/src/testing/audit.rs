@@ -59,6 +59,11 @@ pub(crate) fn settled_lives(lite: &Lite) -> Vec<(NodeId, Incarnation)> {
     lite.node.membership.settled.lock().clone()
 }
 
+/// Returns the names of the regions of this owner whose masters have left.
+pub(crate) fn orphans(lite: &Lite) -> Vec<String> {
+    lite.node.regions.orphans()
+}
+
 /// Returns one line for each region whose owner this node is.
 pub(crate) fn describe_regions(lite: &Lite) -> Vec<String> {
     lite.node.regions.describe()

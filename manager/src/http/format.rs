@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_have_three_digits() {
+    fn amounts_are_short() {
         assert_eq!(
             [0, 999, 1023, 1024, 1 << 20].map(bytes),
             ["0 B", "999 B", "1023 B", "1.00 KiB", "1.00 MiB"]

@@ -42,6 +42,7 @@ mod steps;
 mod stream;
 mod table;
 mod target;
+mod times;
 mod warm;
 mod words;
 
@@ -82,6 +83,9 @@ enum Separate {
     /// Compares two cores of LITE with one, as native code: operations per second of processor time and of
     /// time on the wall
     Cores(program::Options),
+    /// Compares LITE's shares of operations as native code, in nanoseconds, with those of another commit's
+    /// benchmark, in turn
+    Times(times::Options),
     /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
     /// alone
     Softroce(linux_pair::Options),
@@ -238,6 +242,7 @@ struct Figures {
 pub(crate) fn bench(bench: &Bench) -> Result<()> {
     match &bench.separate {
         Some(Separate::Lite(options)) => native::bench(options),
+        Some(Separate::Times(options)) => times::bench(options),
         Some(Separate::Cores(options)) => cores::bench(options),
         Some(Separate::Softroce(options)) => softroce::bench(options),
         Some(Separate::Cx3(options)) => cx3::bench(options),

@@ -19,12 +19,15 @@ struct Native {
     pace: Vec<Pace>,
 }
 
+/// The cost of an operation.
 #[derive(Debug, Deserialize, Serialize)]
-struct Cost {
-    operation: String,
-    all_ns: f64,
-    verbs_ns: f64,
-    lite_ns: f64,
+pub(super) struct Cost {
+    pub operation: String,
+    pub all_ns: f64,
+    /// The time of the same work by verbs alone.
+    pub verbs_ns: f64,
+    /// LITE's share: the difference of the two.
+    pub lite_ns: f64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -79,10 +82,20 @@ pub(super) struct Call {
     pub verbs_ns: f64,
 }
 
+/// Runs the benchmark of this or of an older commit. Returns the costs of all operations.
+pub(super) fn costs(program: &Path, quick: bool) -> Result<Vec<Cost>> {
+    /// The part of the output that all commits have.
+    #[derive(Deserialize)]
+    struct Common {
+        cost: Vec<Cost>,
+    }
+    Ok(program::figures::<Common>(program, quick)?.cost)
+}
+
 /// Measures a call.
 pub(super) fn call(quick: bool) -> Result<Call> {
-    let native: Native = program::figures(&program::build("lite", "native")?, quick)?;
-    let cost = native.cost.iter().find(|cost| cost.operation.starts_with("call"));
+    let costs = costs(&program::build("lite", "native")?, quick)?;
+    let cost = costs.iter().find(|cost| cost.operation.starts_with("call"));
     let cost = cost.context("the native benchmark has no call")?;
     Ok(Call { all_ns: cost.all_ns, verbs_ns: cost.verbs_ns })
 }

@@ -45,7 +45,7 @@ pub(super) fn check(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let packages = made(&dir.path().join("packages"), &["--dev"], log)?;
     for (package, files) in packages.iter().zip(FILES) {
-        let tree = dir.path().join("tree").join(package.file_stem().context("no name")?);
+        let tree = dir.path().join(package.file_stem().context("no name")?);
         tool::run_ok(Command::new("dpkg-deb").arg("--raw-extract").arg(package).arg(&tree), log, LIMIT)?;
         let name = package.display();
         for file in files {

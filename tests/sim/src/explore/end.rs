@@ -90,6 +90,33 @@ fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[us
         }
     };
     cluster.world.run(END_LIMIT, end);
+    free_orphans(cluster, check, live);
+}
+
+/// Frees the regions that have outlived their masters. Every node may.
+fn free_orphans(cluster: &mut Cluster, check: &Arc<Check>, live: &[usize]) {
+    let names: Vec<String> = live.iter().flat_map(|i| cluster.lite(*i).orphans()).collect();
+    let Some(lite) = live.first().map(|i| cluster.lite(*i).with_deadline(PATIENT)) else { return };
+    let model = check.clone();
+    let end = async move {
+        for name in names {
+            model.sometimes("a region outlived its master");
+            let freed = async {
+                let mapped = match lite.map(&name, Permissions::ADMIN).await {
+                    Err(Error::Permission) => lite.map_secret(&name, Permissions::ADMIN, SECRET).await,
+                    mapped => mapped,
+                };
+                mapped?.free().await
+            };
+            // Another name of the region was first.
+            if let Err(error) = freed.await
+                && !matches!(error, Error::Freed | Error::NoSuchName)
+            {
+                model.violated("a healthy cluster works", format_args!("freeing {name}: {error}"));
+            }
+        }
+    };
+    cluster.world.run(END_LIMIT, end);
 }
 
 /// Ends one object. `lites` are those of all nodes.

@@ -4,7 +4,7 @@
 use super::history::{Act, Operation, Seen, is_linearizable};
 use super::{Check, MemberId, State, Tick};
 use lite::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A word of the model: an 8-byte value of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +113,8 @@ pub(super) struct Words {
     /// The bindings of names: the incarnations with whose end the name is unbound, and the value of the
     /// binding.
     bound: Vec<(Cell, Vec<MemberId>, u64)>,
+    /// The incarnations that have vacated: their regions may have any other owner.
+    vacated: BTreeSet<MemberId>,
 }
 
 impl Words {
@@ -157,7 +159,9 @@ impl State {
         };
         let mut all: Vec<_> = entries.iter().filter(is_sure).filter_map(Entry::operation).collect();
         for (_, members, to) in self.words.bound.iter().filter(|(bound, ..)| *bound == cell) {
-            if members.iter().any(|member| self.is_over(member)) {
+            let may_be_anywhere = members.iter().any(|member| self.words.vacated.contains(member));
+            let owner_is_over = may_be_anywhere && self.nodes.keys().any(|member| self.is_over(member));
+            if owner_is_over || members.iter().any(|member| self.is_over(member)) {
                 let act = Act::Swap(*to, 0);
                 all.push(Operation { act, seen: Seen::Unknown, from: 0, to: Tick::MAX });
             }
@@ -191,6 +195,11 @@ impl Check {
         let owners: Vec<MemberId> = state.nodes.keys().copied().filter(|(node, _)| *node == home).collect();
         let lives = owners.into_iter().chain([master]).collect();
         state.words.bound.push((Cell::Name(name), lives, to));
+    }
+
+    /// Records that the regions of an incarnation may get other owners.
+    pub(crate) fn vacates(&self, member: MemberId) {
+        self.lock().words.vacated.insert(member);
     }
 
     /// Checks that each word is linearizable.

@@ -12,7 +12,7 @@ use super::random::Random;
 use super::subject::Subject;
 use crate::{Cluster, Socket};
 use platform::Instant;
-use proto::{FromClient, Hello, JobId, JobStatus, NodeId, PROTOCOL_VERSION, ToClient};
+use proto::{FromClient, Hello, JobId, JobStatus, NodeId, PROTOCOL_VERSION, Refusal, ToClient};
 use std::task::Poll;
 use std::time::Duration;
 use submission::Submission;
@@ -214,6 +214,8 @@ impl Clients {
             (State::Asks, ToClient::Nodes { .. } | ToClient::Cancelled { .. } | ToClient::Failed { .. }) => {
                 true
             }
+            // The job has ended before it could be cancelled.
+            (State::Asks, ToClient::Refused { kind: Refusal::NotFound, .. }) => true,
             (_, other) => {
                 check.violated("the manager speaks its protocol", format!("{other:?}"));
                 true

@@ -159,8 +159,17 @@ impl Worker {
     pub(super) async fn vacate(&mut self) -> Option<()> {
         let timeout = self.timeout();
         let lite = self.lite.with_deadline(timeout);
-        let result = self.run("vacate the node", timeout, lite.vacate()).await;
+        self.check.vacates(self.member());
+        let result = self.attempt("vacate the node", timeout, lite.vacate()).await;
         lite.accept_regions();
+        match &result {
+            // All other nodes may be about to vacate, too.
+            Some(Err(Error::NoMemory { .. })) => self.check.sometimes("a node could not vacate"),
+            Some(Err(error)) if self.calm && !self.is_explained(error) => {
+                self.violated("a healthy cluster works", format_args!("vacate the node: {error}"));
+            }
+            _ => {}
+        }
         result?.ok()
     }
 
