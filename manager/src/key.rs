@@ -1,6 +1,6 @@
 //! The file that holds the cluster key, and random bytes from the operating system.
 
-use proto::channel::{ClusterKey, Role, WrongRole};
+use proto::channel::{ClusterKey, Role, UserKey, WrongRole};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -50,6 +50,47 @@ pub enum KeyError {
     Random(#[from] getrandom::Error),
 }
 
+/// The secret with which a client connects.
+#[derive(Clone, Debug)]
+pub enum Credential {
+    /// The cluster key, or the cluster's key for clients.
+    Cluster(ClusterKey),
+    /// The key of a user.
+    User(Box<UserKey>),
+}
+
+impl From<&ClusterKey> for Credential {
+    fn from(key: &ClusterKey) -> Self {
+        Self::Cluster(key.clone())
+    }
+}
+
+impl From<&Self> for Credential {
+    fn from(credential: &Self) -> Self {
+        credential.clone()
+    }
+}
+
+impl Credential {
+    /// Reads a file with the key of a cluster, of a role, or of a user.
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
+        let text = read(path)?;
+        let content = |_| KeyError::Content { path: path.into() };
+        if UserKey::is_meant(&text) {
+            return UserKey::from_text(&text).map(|key| Self::User(Box::new(key))).map_err(content);
+        }
+        ClusterKey::from_hex(&text).map(Self::Cluster).map_err(content)
+    }
+
+    /// Makes the key of a new user of the same cluster.
+    pub fn new_user(&self) -> Result<UserKey, KeyError> {
+        match self {
+            Self::Cluster(key) => Ok(key.user(random()?)?),
+            Self::User(key) => Ok(key.another(random()?)),
+        }
+    }
+}
+
 /// Returns new random bytes that are fit for keys.
 pub fn random() -> Result<[u8; 32], getrandom::Error> {
     let mut bytes = [0; 32];
@@ -59,6 +100,11 @@ pub fn random() -> Result<[u8; 32], getrandom::Error> {
 
 /// Reads a key file.
 pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
+    ClusterKey::from_hex(&read(path)?).map_err(|_| KeyError::Content { path: path.into() })
+}
+
+/// Reads the text of a key file, to which only its owner may have access.
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
     let failed = |source| KeyError::Read { path: path.into(), source };
     let file = File::open(path).map_err(failed)?;
     let is_open = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
@@ -68,7 +114,7 @@ pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
     // The vector has its full capacity from the start: one that grows leaves copies of the key in memory.
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
     file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
-    ClusterKey::from_hex(&text).map_err(|_| KeyError::Content { path: path.into() })
+    Ok(text)
 }
 
 /// Returns true if a file is a credential of this service. Nobody else can enter the directory, in which
@@ -85,7 +131,7 @@ pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
         other => return other.map(|key| (key, false)),
     }
     let key = ClusterKey::from_bytes(random()?);
-    match write_new(path, &key) {
+    match write_new(path, &key.to_hex()) {
         Ok(()) => Ok((key, true)),
         // Another process has made the file first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(path).map(|key| (key, false)),
@@ -93,13 +139,52 @@ pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
     }
 }
 
+/// Returns the file of the former cluster key, which the manager accepts beside that of `path`.
+#[must_use]
+pub fn former(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".former");
+    name.into()
+}
+
+/// Replaces a cluster key by a new one. The old one becomes the [former] key.
+///
+/// # Errors
+/// Fails if there is a former key already, or a file cannot be written.
+pub fn rotate(path: &Path) -> Result<(), KeyError> {
+    let key = load(path)?;
+    key.roles()?;
+    let old = former(path);
+    let make = |path: &Path| {
+        let path = path.to_owned();
+        move |source| KeyError::Make { path, source }
+    };
+    write_new(&old, &key.to_hex()).map_err(make(&old))?;
+    let mut next = path.as_os_str().to_owned();
+    next.push(".next");
+    let next = PathBuf::from(next);
+    let renamed = write_new(&next, &ClusterKey::from_bytes(random()?).to_hex())
+        .and_then(|()| fs::rename(&next, path))
+        .map_err(make(path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&next);
+        let _ = fs::remove_file(&old);
+    }
+    renamed
+}
+
 /// Makes a file with the key of one role alone. Never replaces a file.
 pub fn make_for_role(path: &Path, key: &ClusterKey, role: Role) -> Result<(), KeyError> {
-    write_new(path, &key.only(role)?).map_err(|source| KeyError::Make { path: path.into(), source })
+    write_new(path, &key.only(role)?.to_hex()).map_err(|source| KeyError::Make { path: path.into(), source })
+}
+
+/// Makes a file with the key of a user. Never replaces a file.
+pub fn make_for_user(path: &Path, key: &UserKey) -> Result<(), KeyError> {
+    write_new(path, &key.to_text()).map_err(|source| KeyError::Make { path: path.into(), source })
 }
 
 /// Makes the whole file or none, and never replaces another.
-fn write_new(path: &Path, key: &ClusterKey) -> io::Result<()> {
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
@@ -107,7 +192,7 @@ fn write_new(path: &Path, key: &ClusterKey) -> io::Result<()> {
     let temporary = directory.join(name);
     let made = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(key.to_hex().as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::hard_link(&temporary, path)
     })();

@@ -4,6 +4,7 @@
 //! [`proto`] defines the messages; `lite` and `runtime` are their other end on a node.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod backup;
 pub mod client;
 pub mod core;
@@ -14,6 +15,7 @@ pub mod key;
 mod log;
 mod planted;
 pub mod pxe;
+pub mod utc;
 
 #[cfg(all(feature = "testing", debug_assertions))]
 pub use planted::{Bug, plant};

@@ -9,7 +9,7 @@ fn main() -> ExitCode {
     match cli::Cli::of_process().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ferrolite: {error}");
+            eprintln!("ferrolite: {}", cli::sentence(&error));
             cli::Failure::of(&error).into()
         }
     }

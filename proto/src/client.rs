@@ -1,8 +1,9 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile, JobId, JobReport,
-    NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan, RolloutStatus,
+    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile, JobId,
+    JobReport, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan, RolloutStatus, UserRole,
+    UserStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -161,6 +162,31 @@ pub enum FromClient {
     /// Starts a rollout of the former image on the nodes that the last one has changed. The answer is
     /// [`ToClient::Rollout`] or `Failed`.
     RolloutUndo,
+    /// Asks for the name and the role of the asker. The answer is [`ToClient::You`].
+    WhoAmI,
+    /// Lists the users. The answer is [`ToClient::Users`].
+    Users,
+    /// Adds a user. The answer is [`ToClient::UserChanged`] or `Failed`.
+    AddUser(UserStatus),
+    /// Removes a user, and ends the user's connections. The answer is [`ToClient::UserChanged`], or
+    /// `Refused` if there is no such user.
+    RemoveUser {
+        /// The name.
+        name: String,
+    },
+    /// Changes the role of a user. The answer is [`ToClient::UserChanged`], or `Refused` if there is no such
+    /// user.
+    SetUserRole {
+        /// The name.
+        name: String,
+        /// The new role.
+        role: UserRole,
+    },
+    /// Lists the audit log, one page of it. The answer is [`ToClient::Audit`].
+    Audit {
+        /// The page begins after the entry of this number; 0 for the first page.
+        after: u64,
+    },
 }
 
 /// The progress of a job.
@@ -365,6 +391,24 @@ pub enum ToClient {
     ImageRemoved,
     /// The last rollout, if there was one.
     Rollout(Option<RolloutStatus>),
+    /// The asker, as the manager knows it.
+    You {
+        /// The name of the user; empty for a peer with the cluster's key for clients alone.
+        name: String,
+        /// The role.
+        role: UserRole,
+    },
+    /// The users, by name.
+    Users(Vec<UserStatus>),
+    /// The change of a user is saved.
+    UserChanged,
+    /// A page of the audit log, in order.
+    Audit {
+        /// The entries of the page.
+        entries: Vec<AuditEntry>,
+        /// True if later entries follow on another page.
+        more: bool,
+    },
 }
 
 /// The kind of a refusal.

@@ -24,6 +24,7 @@ mod rollout;
 mod standing;
 mod telemetry;
 mod text;
+mod user;
 mod voucher;
 
 pub use client::{FromClient, JobPhase, JobStatus, NodeState, NodeStatus, Refusal, ToClient};
@@ -38,6 +39,7 @@ pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus}
 pub use standing::{Listing, NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
+pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 
 use alloc::string::String;

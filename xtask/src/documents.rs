@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// The page that lists the requirements, each with its tests.
 const TESTS: &str = "docs/reference/tests.md";
+/// The page that lists what applications must do, each with its tests.
+const CHECKS: &str = "docs/reference/applications-checks.md";
 /// The largest number of lines of a page below `docs/`. Lines of tables do not count.
 const LONGEST_PAGE: usize = 200;
 /// The longest line of prose, in characters, as for comments.
@@ -33,6 +35,9 @@ pub(crate) fn faults(cases: &[String]) -> Result<Vec<String>> {
     let tests = std::fs::read_to_string(root.join(TESTS)).with_context(|| format!("cannot read {TESTS}"))?;
     faults.extend(crate::findings::faults(&root)?);
     faults.extend(differences(&tests, cases).into_iter().map(|fault| format!("{TESTS}: {fault}")));
+    let checks =
+        std::fs::read_to_string(root.join(CHECKS)).with_context(|| format!("cannot read {CHECKS}"))?;
+    faults.extend(unknown(&checks, cases).iter().map(|name| format!("{CHECKS}: there is no test `{name}`")));
     Ok(faults)
 }
 
@@ -154,17 +159,30 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
 /// Compares the tests that a page names, in backticks and with `*` for any text, with the tests that exist.
 /// Returns one line for each name without a test, and for each test without a name.
 fn differences(page: &str, cases: &[String]) -> Vec<String> {
-    let group = |name: &str| name.split_once("::").map(|(group, _)| group.to_owned());
-    let groups: Vec<_> = cases.iter().filter_map(|case| group(case)).collect();
-    let is_test =
-        |name: &&str| group(name).is_some_and(|group| groups.contains(&group)) && !name.ends_with("::");
-    let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
-    let unknown = names.iter().filter(|name| !cases.iter().any(|case| fits(name, case)));
-    let unlisted = cases.iter().filter(|case| !names.iter().any(|name| fits(name, case)));
-    unknown
+    let named = names(page, cases);
+    let unlisted = cases.iter().filter(|case| !named.iter().any(|name| fits(name, case)));
+    unknown(page, cases)
+        .into_iter()
         .map(|name| format!("there is no test `{name}`"))
         .chain(unlisted.map(|case| format!("the test `{case}` is not listed")))
         .collect()
+}
+
+/// Returns the names of tests on a page that fit no test.
+fn unknown<'a>(page: &'a str, cases: &[String]) -> Vec<&'a str> {
+    names(page, cases).into_iter().filter(|name| !cases.iter().any(|case| fits(name, case))).collect()
+}
+
+/// Returns the words in backticks whose group is one of the groups of the tests.
+fn names<'a>(page: &'a str, cases: &[String]) -> Vec<&'a str> {
+    let group = |name: &str| name.split_once("::").map(|(group, _)| group.to_owned());
+    let groups: Vec<_> = cases.iter().filter_map(|case| group(case)).collect();
+    let is_test = |name: &&str| {
+        name.split("::").count() == 2
+            && !name.ends_with("::")
+            && group(name).is_some_and(|group| groups.contains(&group))
+    };
+    page.split('`').skip(1).step_by(2).filter(is_test).collect()
 }
 
 /// Returns true if a name in which `*` stands for any text fits a test.

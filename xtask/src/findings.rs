@@ -1,11 +1,11 @@
-//! The page of findings names tests that exist.
+//! The pages of findings and of checks of applications name tests that exist.
 
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The page that lists the findings, each with its tests.
-pub(crate) const PAGE: &str = "docs/reference/findings.md";
+/// The pages that list findings, and checks of applications, each with its tests.
+const PAGES: [&str; 2] = ["docs/reference/findings.md", "docs/reference/applications-checks.md"];
 
 /// A test of `cargo test`.
 struct Test {
@@ -15,15 +15,19 @@ struct Test {
     function: String,
 }
 
-/// Returns one line for each name of the form `PACKAGE::MODULE::TEST` on the page for which there is no such
+/// Returns one line for each name of the form `PACKAGE::MODULE::TEST` on the pages for which there is no such
 /// test.
 pub(crate) fn faults(root: &Path) -> Result<Vec<String>> {
-    let page = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
-    let mut tests = Vec::new();
+    let (mut tests, mut faults) = (Vec::new(), Vec::new());
     collect(root, "", &mut tests)?;
-    let names = page.split('`').skip(1).step_by(2).filter(|name| name.split("::").count() == 3);
-    let absent = names.filter(|name| **name != *"PACKAGE::MODULE::TEST" && !tests.iter().any(|t| t.is(name)));
-    Ok(absent.map(|name| format!("{PAGE}: there is no test {name}")).collect())
+    for page in PAGES {
+        let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
+        let names = text.split('`').skip(1).step_by(2).filter(|name| name.split("::").count() == 3);
+        let absent =
+            names.filter(|name| **name != *"PACKAGE::MODULE::TEST" && !tests.iter().any(|t| t.is(name)));
+        faults.extend(absent.map(|name| format!("{page}: there is no test {name}")));
+    }
+    Ok(faults)
 }
 
 impl Test {

@@ -218,17 +218,29 @@ impl Lite {
     /// this.
     pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
         let (node, deadline) = (&self.node, self.deadline());
-        match node.find_named(name, deadline).await {
-            Ok(Named::Region { owner, region, .. }) => {
-                let ask = Request::Unpublish { region, name: name.into() };
-                node.request(node.member_now(owner)?, &ask, deadline).await.map(drop)
+        let mut found = node.find_named(name, deadline).await;
+        let unbound = loop {
+            let unbound = match &found {
+                Ok(Named::Region { owner, region, .. }) => {
+                    let ask = Request::Unpublish { region: *region, name: name.into() };
+                    node.request(node.member_now(*owner)?, &ask, deadline).await.map(drop)
+                }
+                Ok(Named::Object(place)) if place.home() == node.own_id() => {
+                    node.unbind_from(name, Bearer::Object(place.number), deadline).await
+                }
+                Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
+                Err(error) => Err(error.clone()),
+            };
+            if unbound != Err(Error::Freed) {
+                break unbound;
             }
-            Ok(Named::Object(place)) if place.home() == node.own_id() => {
-                node.unbind_from(name, Bearer::Object(place.number), deadline).await
+            // The region has ended, or its owner has handed it over.
+            let again = node.find_named(name, deadline).await;
+            if again == found {
+                break Err(Error::NoSuchName);
             }
-            Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
-            Err(error) => Err(error),
-        }
-        .inspect(|()| self.by.scope.forget_name(name))
+            found = again;
+        };
+        unbound.inspect(|()| self.by.scope.forget_name(name))
     }
 }

@@ -35,6 +35,8 @@ impl RegionOwner {
         mapping: u64,
         name: &str,
     ) -> Result<Response, Error> {
+        let region = self.lock_for(&self.regions.table, by)?.through(mapping, Permissions::ADMIN)?.0;
+        let _naming = self.regions.changed.until(|| self.regions.begin_naming(region)).await?;
         let (region, named) = {
             let mut table = self.lock_for(&self.regions.table, by)?;
             let (region, r) = table.through(mapping, Permissions::ADMIN)?;
@@ -69,17 +71,19 @@ impl RegionOwner {
         bound.map(|_| Response::Done)
     }
 
-    /// Frees a name of a region, for a node that may administer the region.
+    /// Frees a name of a region, for a node that may administer the region. Fails with `Freed` if the region
+    /// is not here.
     pub(crate) async fn unpublish_region(
         self: &Arc<Self>,
         by: MemberId,
         region: u64,
         name: &str,
     ) -> Result<Response, Error> {
+        let _naming = self.regions.changed.until(|| self.regions.begin_naming(region)).await?;
         {
             let mut table = self.lock_for(&self.regions.table, by)?;
             let administers = table.administers(by, region);
-            let r = table.live(region).ok_or(Error::NoSuchName)?;
+            let r = table.live(region).ok_or(Error::Freed)?;
             if !r.names.iter().any(|n| n == name) {
                 return Err(Error::NoSuchName);
             }

@@ -57,6 +57,10 @@ pub(super) struct Region {
     pub(super) changing: bool,
     /// True if that change is a move or a handover: no node may map the region meanwhile.
     pub(super) moving: bool,
+    /// The number of requests in progress about the region's names.
+    pub(super) naming: u32,
+    /// True while the region is handed over: no request about its names begins.
+    pub(super) is_leaving: bool,
     /// The former owner, as long as it has not told everybody that this node is the owner now.
     pub(super) former: Option<MemberId>,
     pub(super) generation: u64,
@@ -236,6 +240,22 @@ impl Drop for Changing<'_> {
         if let Some(r) = self.table.table.lock().regions.get_mut(&self.region) {
             r.changing = false;
             r.moving = false;
+            r.is_leaving = false;
+        }
+        self.table.changed.wake_all();
+    }
+}
+
+/// A request about the names of a region; dropping this ends it.
+pub(super) struct Naming<'a> {
+    table: &'a RegionTable,
+    region: u64,
+}
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        if let Some(r) = self.table.table.lock().regions.get_mut(&self.region) {
+            r.naming -= 1;
         }
         self.table.changed.wake_all();
     }
@@ -312,6 +332,8 @@ impl RegionTable {
             master: by,
             outlives: false,
             is_orphan: false,
+            naming: 0,
+            is_leaving: false,
             names: Vec::new(),
             state: RegionState::Forming,
             changing: false,
@@ -512,6 +534,27 @@ impl RegionTable {
         }
         r.changing = true;
         Some(Ok(Changing { table: self, region }))
+    }
+
+    /// Begins a request about the names of a region, unless the region is being handed over. Returns `Err` if
+    /// the region is not here.
+    pub(super) fn begin_naming(&self, region: u64) -> Option<Result<Naming<'_>, Error>> {
+        let mut table = self.table.lock();
+        let Some(r) = table.live(region) else { return Some(Err(Error::Freed)) };
+        if r.is_leaving {
+            return None;
+        }
+        r.naming += 1;
+        Some(Ok(Naming { table: self, region }))
+    }
+
+    /// Lets no request about the names of a region begin, and returns `true` once none is in progress. The
+    /// end of the present change allows them again.
+    pub(super) fn end_naming(&self, region: u64) -> bool {
+        self.table.lock().live(region).is_none_or(|r| {
+            r.is_leaving = true;
+            r.naming == 0
+        })
     }
 
     /// Returns true if no change of a region is in progress.

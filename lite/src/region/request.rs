@@ -94,7 +94,7 @@ pub(crate) enum Request {
     OutliveAll,
 }
 
-/// What a region's former owner tells the new one in the end.
+/// The last message of a region's former owner to the new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LastWord {
     /// Mappings that have ended before their nodes knew the new owner.

@@ -1,9 +1,10 @@
 //! Arguments that several commands share, and the parsers of their values.
 
+use super::context::{chosen, variable};
 use anyhow::{Context, Result};
 use clap::Args;
 use manager::client::{Client, Output};
-use manager::key;
+use manager::key::Credential;
 use proto::JobId;
 use std::path::{Path, PathBuf};
 
@@ -36,25 +37,56 @@ pub(super) fn default_state() -> Result<PathBuf> {
 }
 
 /// The manager to talk to, and the key for it.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct ManagerArgs {
-    /// The manager's address.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18500")]
-    manager: String,
-    #[command(flatten)]
-    key: KeyArgs,
+    /// The manager's address [default: $FERROLITE_MANAGER, that of the context, or 127.0.0.1:18500].
+    #[arg(long, value_name = "HOST:PORT")]
+    manager: Option<String>,
+    /// The file with a user's key, the cluster key, or the cluster's key for clients. Only its owner may have
+    /// access to it [default: $FERROLITE_KEY_FILE, that of the context, or cluster.key in the state
+    /// directory].
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The context of `~/.config/ferrolite/config.toml` [default: $FERROLITE_CONTEXT, or the one that the
+    /// file names].
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
 }
 
 impl ManagerArgs {
-    /// Returns the path of the key file, by default in `state`.
-    pub(super) fn key_path(&self, state: Option<&Path>) -> Result<PathBuf> {
-        self.key.path(state)
-    }
-
     /// Connects to the manager.
     pub(super) fn connect(&self) -> Result<Client> {
-        let key = key::load(&self.key.path(None)?)?;
-        Ok(Client::connect(&self.manager, &key)?)
+        let manager = match self.manager.clone().or_else(|| variable("FERROLITE_MANAGER")) {
+            Some(manager) => manager,
+            None => {
+                let context = chosen(self.context.as_deref())?;
+                context.manager.unwrap_or_else(|| "127.0.0.1:18500".into())
+            }
+        };
+        Ok(Client::connect(&manager, self.credential()?)?)
+    }
+
+    /// Reads the key.
+    pub(super) fn credential(&self) -> Result<Credential> {
+        Ok(Credential::load(&self.key_path(None)?)?)
+    }
+
+    /// Returns the path of the key file. `state` is the directory in which it is without --key-file, if the
+    /// command names one.
+    pub(super) fn key_path(&self, state: Option<&Path>) -> Result<PathBuf> {
+        if let Some(file) = &self.key_file {
+            return Ok(file.clone());
+        }
+        if let Some(state) = state {
+            return Ok(state.join("cluster.key"));
+        }
+        if let Some(file) = variable("FERROLITE_KEY_FILE") {
+            return Ok(file.into());
+        }
+        match chosen(self.context.as_deref())?.key_file {
+            Some(file) => Ok(file),
+            None => Ok(default_state()?.join("cluster.key")),
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! `ferrolite cluster`: orders to the cluster as a whole, backups, and their restoration.
 
 use super::args::{KeyArgs, ManagerArgs, default_state, write_whole};
+use super::audit;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
 use manager::backup::Backup;
 use manager::client::Output;
-use manager::key;
+use manager::key::Credential;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub(super) enum Verb {
     /// Writes everything that helps to find a fault to a file: versions, configuration, and the counters,
     /// boot charts, cards and logs of all nodes. It holds no key.
     Support(SupportArgs),
+    /// The audit log: who has changed what, and when.
+    #[command(subcommand)]
+    Audit(audit::Verb),
 }
 
 impl Verb {
@@ -33,6 +37,7 @@ impl Verb {
             Self::Backup(args) => backup(&args),
             Self::Restore(args) => restore(&args),
             Self::Support(args) => support(&args),
+            Self::Audit(verb) => verb.run(),
         }
     }
 }
@@ -112,7 +117,7 @@ fn restore(args: &RestoreArgs) -> Result<()> {
 
 /// Returns the text of a key file, if it holds the whole key.
 fn whole_key(file: &Path) -> Result<Option<String>> {
-    let is_whole = key::load(file)?.roles().is_ok();
+    let is_whole = matches!(Credential::load(file)?, Credential::Cluster(key) if key.roles().is_ok());
     Ok(if is_whole { Some(fs::read_to_string(file)?) } else { None })
 }
 

@@ -51,6 +51,10 @@ pub(super) struct RunArgs {
     /// that its key covers.
     #[arg(long)]
     trust_hosts: bool,
+    /// Accepts the cluster's key for clients as an administrator's also when there are users: the way back in
+    /// when all keys of administrators are lost.
+    #[arg(long)]
+    recover: bool,
     #[command(flatten)]
     http: HttpArgs,
 }
@@ -93,16 +97,22 @@ fn daemon(args: RunArgs) -> Result<()> {
     if made {
         eprintln!("made a new cluster key in {}", path.display());
     }
+    let former = key::former(&path);
     let config = Config {
         lease: Duration::from_millis(args.lease_ms),
         trust_hosts: args.trust_hosts,
+        recover: args.recover,
         ..Config::default()
     };
     let http = args.http.service()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let stop = signals::stopped()?;
-        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config, http }).await?;
+        let mut daemon = Daemon::bind(Options { listen: args.listen, key, state, config, http }).await?;
+        if former.exists() {
+            daemon = daemon.or_former(&key::load(&former)?)?;
+            eprintln!("accepts the former key in {} as well", former.display());
+        }
         let address = daemon.local_addr()?;
         if let Some(file) = &args.port_file {
             write_whole(file, format!("{address}\n").as_bytes())?;

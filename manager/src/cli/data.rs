@@ -2,9 +2,10 @@
 
 use super::args::ManagerArgs;
 use super::shown::{List, ListArgs};
-use super::{names, report};
+use super::{names, report, shell};
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use manager::core::json::datasets_json;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -37,6 +38,7 @@ pub(super) struct RmArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the dataset (see `data ls`).
+    #[arg(add = shell::datasets())]
     name: String,
 }
 
@@ -45,9 +47,6 @@ fn ls(args: &LsArgs) -> Result<()> {
         let mut client = args.manager.connect()?;
         let datasets = client.datasets()?;
         let names = names(&mut client)?;
-        Ok(List {
-            table: report::datasets_table(&datasets, &names),
-            json: report::datasets_json(&datasets, &names),
-        })
+        Ok(List { table: report::datasets_table(&datasets, &names), json: datasets_json(&datasets, &names) })
     })
 }

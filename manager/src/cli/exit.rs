@@ -45,8 +45,38 @@ impl Failure {
     }
 }
 
+/// Returns an error and its causes in one line. A cause that a message before it has in its own text is not
+/// repeated.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
 impl From<Failure> for ExitCode {
     fn from(failure: Failure) -> Self {
         Self::from(failure as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn an_error_has_each_cause_once() {
+        let read = || std::io::Error::other("no such thing");
+        let context = Err::<(), _>(read()).context("cannot read a").context("cannot start").unwrap_err();
+        assert_eq!(sentence(&context), "cannot start: cannot read a: no such thing");
+        let told = ClientError::Unreachable { address: "a:1".into(), source: read() };
+        assert_eq!(sentence(&told.into()), "no manager at a:1: no such thing");
+        assert_eq!(sentence(&anyhow::anyhow!("two\n  lines")), "two lines");
     }
 }

@@ -4,7 +4,7 @@ use super::args::{ManagerArgs, count, job_id, write_whole};
 use super::exit::JobFailed;
 use super::progress::Progress;
 use super::shown::{List, ListArgs};
-use super::{names, report, signals};
+use super::{names, report, shell, signals};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use manager::client::{ClientError, Inputs, Job, Output, Update};
@@ -48,7 +48,7 @@ pub(super) struct CancelArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The number of the job (see `job ls`).
-    #[arg(value_parser = job_id)]
+    #[arg(value_parser = job_id, add = shell::jobs())]
     job: JobId,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct SubmitArgs {
     nodes: Option<u16>,
     /// The name of a node that takes part. It can be given several times; then only the named nodes take
     /// part.
-    #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
+    #[arg(long, value_name = "NAME", conflicts_with = "nodes", add = shell::nodes())]
     on: Vec<String>,
     /// An input file, or lite:NAME for a dataset. It can be given several times, and an application may need
     /// none. Datasets come after files.

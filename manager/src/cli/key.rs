@@ -1,23 +1,36 @@
 //! `ferrolite key`: the cluster key and the keys of its roles.
 
 use super::args::KeyArgs;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use manager::key;
 use proto::channel::Role;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Makes the cluster key if there is none, and prints the name of its file. With --role, also makes a
     /// file with the key of that role alone. Never prints a secret key.
     Make(MakeArgs),
+    /// Replaces the cluster key by a new one. A manager that is started again accepts the old one as well,
+    /// until `key retire`. Nodes and clients change over meanwhile.
+    Rotate(FileArgs),
+    /// Forgets the former cluster key. A manager that is started again does not accept it any more.
+    Retire(FileArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 impl Verb {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Make(args) => make(args),
+            Self::Rotate(args) => rotate(&args.key.path(None)?),
+            Self::Retire(args) => retire(&args.key.path(None)?),
         }
     }
 }
@@ -43,6 +56,19 @@ pub(super) struct MakeArgs {
     /// The new file with the key of the role, for use with `--key-file` on another host.
     #[arg(long, value_name = "FILE", requires = "role")]
     output: Option<PathBuf>,
+}
+
+fn rotate(path: &Path) -> Result<()> {
+    key::rotate(path)?;
+    println!("made a new key in {}, and kept the former in {}", path.display(), key::former(path).display());
+    Ok(())
+}
+
+fn retire(path: &Path) -> Result<()> {
+    let former = key::former(path);
+    std::fs::remove_file(&former).with_context(|| format!("cannot remove {}", former.display()))?;
+    println!("removed {}", former.display());
+    Ok(())
 }
 
 fn make(args: MakeArgs) -> Result<()> {

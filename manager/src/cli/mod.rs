@@ -1,8 +1,11 @@
 //! The command line: `ferrolite NOUN VERB`, with a file for each noun. A verb is a variant of its noun's
 //! `Verb`, which names its arguments and the function that runs it.
 
+mod access;
 mod args;
+mod audit;
 mod cluster;
+mod context;
 mod daemon;
 mod data;
 mod exit;
@@ -15,14 +18,17 @@ mod progress;
 mod pxe;
 mod report;
 mod rollout;
+mod shell;
 mod shown;
 mod signals;
+mod user;
 
-pub(crate) use exit::Failure;
+pub(crate) use exit::{Failure, sentence};
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use manager::client::Client;
+use manager::core::json::Names;
 
 /// Runs and drives a Ferrolite cluster.
 #[derive(Debug, Parser)]
@@ -56,6 +62,9 @@ enum Noun {
     /// The cluster as a whole.
     #[command(subcommand)]
     Cluster(cluster::Verb),
+    /// The users and their roles.
+    #[command(subcommand)]
+    User(user::Verb),
     /// The cluster key, and the keys of its roles.
     #[command(subcommand)]
     Key(key::Verb),
@@ -65,11 +74,21 @@ enum Noun {
     /// The boot service for nodes without a disk.
     #[command(subcommand)]
     Pxe(pxe::Verb),
+    /// Prints the script with which a shell completes commands, and names of nodes, jobs and datasets:
+    /// `source <(ferrolite completions bash)`.
+    Completions(shell::CompletionsArgs),
+    /// Writes the manual pages.
+    #[command(hide = true)]
+    Man(shell::ManArgs),
+    /// Prints each command with the least role that it needs.
+    #[command(hide = true)]
+    Commands,
 }
 
 impl Cli {
     /// Parses the command line of this process. Ends the process if it is wrong.
     pub(crate) fn of_process() -> Self {
+        clap_complete::CompleteEnv::with_factory(Self::command).var(shell::VARIABLE).complete();
         Self::parse_from(old::translated(std::env::args_os()))
     }
 
@@ -85,19 +104,25 @@ impl Cli {
             Noun::Key(verb) => verb.run(),
             Noun::Manager(verb) => verb.run(),
             Noun::Pxe(verb) => verb.run(),
+            Noun::User(verb) => verb.run(),
+            Noun::Completions(args) => shell::completions(&args),
+            Noun::Man(args) => shell::man(&args),
+            Noun::Commands => {
+                shell::commands();
+                Ok(())
+            }
         }
     }
 }
 
 /// Returns the names of all nodes.
-fn names(client: &mut Client) -> Result<report::Names> {
+fn names(client: &mut Client) -> Result<Names> {
     Ok(client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn words_are_consistent() {

@@ -1,13 +1,12 @@
 //! The output of commands: tables for people, JSON for programs.
 
 use manager::client::{Job, Outcome};
-use proto::{DatasetStatus, JobPhase, JobStatus, NodeId, printable};
+use manager::core::json::{Names, labels};
+use manager::utc;
+use proto::{AuditEntry, DatasetStatus, JobPhase, JobStatus, UserStatus, printable};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// The names of nodes, by id.
-pub(super) type Names = BTreeMap<NodeId, String>;
+use std::time::Duration;
 
 /// Returns text in columns, with two spaces between them. The caller formats numbers.
 pub(super) fn columns(rows: &[Vec<String>]) -> String {
@@ -82,11 +81,6 @@ pub(super) fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
     json!({ "jobs": jobs })
 }
 
-/// Returns the names of nodes, or the numbers of those that have left since.
-fn labels(nodes: &[NodeId], names: &Names) -> Vec<String> {
-    nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
-}
-
 /// Returns the table of datasets, one per line.
 pub(super) fn datasets_table(datasets: &[DatasetStatus], names: &Names) -> String {
     let heads = ["dataset", "bytes", "application", "job", "age", "nodes"];
@@ -104,19 +98,26 @@ pub(super) fn datasets_table(datasets: &[DatasetStatus], names: &Names) -> Strin
     columns(&rows)
 }
 
-/// Returns the datasets as JSON.
-pub(super) fn datasets_json(datasets: &[DatasetStatus], names: &Names) -> Value {
-    let object = |dataset: &DatasetStatus| {
-        json!({
-            "dataset": dataset.name,
-            "bytes": dataset.bytes,
-            "app": dataset.app,
-            "job": dataset.job.0,
-            "age_s": dataset.age_ms as f64 / 1000.0,
-            "nodes": labels(&dataset.nodes, names),
-        })
-    };
-    json!({ "datasets": datasets.iter().map(object).collect::<Vec<_>>() })
+/// Returns the table of users, one per line.
+pub(super) fn users_table(users: &[UserStatus]) -> String {
+    let mut rows = vec![["user", "role", "key"].map(String::from).to_vec()];
+    rows.extend(users.iter().map(|user| {
+        vec![printable(&user.name), user.role.to_string(), format!("{:.16}", user.key.to_string())]
+    }));
+    columns(&rows)
+}
+
+/// Returns the table of the audit log, one entry per line.
+pub(super) fn audit_table(entries: &[AuditEntry]) -> String {
+    let mut rows = vec![["entry", "time (UTC)", "who", "what", "result"].map(String::from).to_vec()];
+    rows.extend(entries.iter().map(|entry| {
+        let texts = [&entry.who, &entry.what, &entry.result].map(|text| printable(text));
+        [entry.number.to_string(), utc::text(Duration::from_millis(entry.time_ms))]
+            .into_iter()
+            .chain(texts)
+            .collect()
+    }));
+    columns(&rows)
 }
 
 /// Returns the summary of a job: totals, then counts and times of each node.
@@ -230,8 +231,7 @@ pub(super) fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::{JobId, JobReport};
-    use std::time::Duration;
+    use proto::{JobId, JobReport, NodeId};
 
     fn outcome() -> (Job, Outcome, Names) {
         let report = |words| JobReport {
@@ -315,7 +315,7 @@ mod tests {
         let want = "dataset  bytes  application  job  age    nodes\n\
                     d        15     wc           7    1.5 s  a node 3\n";
         assert_eq!(datasets_table(std::slice::from_ref(&dataset), &names), want);
-        assert_eq!(datasets_json(&[dataset], &names)["datasets"][0]["bytes"], 15);
+        assert_eq!(manager::core::json::datasets_json(&[dataset], &names)["datasets"][0]["bytes"], 15);
     }
 
     #[test]

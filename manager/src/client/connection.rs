@@ -1,7 +1,7 @@
 //! A control connection over a TCP stream of the standard library, for clients, and for nodes in tests.
 
 use super::{ClientError, REPLY_TIMEOUT};
-use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, RoleKey, Sealer};
+use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, Sealer, UserKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::{SockRef, TcpKeepalive};
@@ -47,20 +47,29 @@ impl Connection {
     /// within twice [`REPLY_TIMEOUT`].
     pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
         let key = key.for_role(role)?;
+        Self::reach(address, |random| Handshake::initiator(&key, random))
+    }
+
+    /// Connects as [`open`](Self::open) does, with the key of a user.
+    pub fn open_as(address: &str, key: &UserKey) -> Result<Self, ClientError> {
+        Self::reach(address, |random| Handshake::user(key, random))
+    }
+
+    fn reach(address: &str, begin: impl FnOnce([u8; 32]) -> Handshake) -> Result<Self, ClientError> {
         let bad = |source| ClientError::Address { address: address.into(), source };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let deadline = Instant::now() + REPLY_TIMEOUT;
         for candidate in address.to_socket_addrs().map_err(bad)? {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&candidate, left) {
-                Ok(stream) => return Self::shake(stream, &key),
+                Ok(stream) => return Self::shake(stream, begin(crate::key::random()?)),
                 Err(error) => last = error,
             }
         }
         Err(ClientError::Unreachable { address: address.into(), source: last })
     }
 
-    fn shake(mut stream: TcpStream, key: &RoleKey) -> Result<Self, ClientError> {
+    fn shake(mut stream: TcpStream, mut side: Handshake) -> Result<Self, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Lost)?;
         // Keepalive detects a dead host of the manager also while a job runs and no message is sent.
         let keepalive = TcpKeepalive::new()
@@ -68,7 +77,6 @@ impl Connection {
             .with_interval(Duration::from_secs(5))
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
-        let mut side = Handshake::initiator(key, crate::key::random()?);
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut buffer = vec![0; READ];
         loop {
@@ -79,7 +87,8 @@ impl Connection {
                     stream.write_all(&reply).map_err(ClientError::Lost)?;
                     side = next;
                 }
-                HandshakeStep::Done { channel: Channel { sealer, opener, .. }, .. } => {
+                HandshakeStep::Done { reply, channel: Channel { sealer, opener, .. } } => {
+                    stream.write_all(&reply).map_err(ClientError::Lost)?;
                     let opened = count - bytes.len();
                     buffer.truncate(count);
                     let sending = stream.try_clone().map_err(ClientError::Lost)?;

@@ -6,6 +6,7 @@ mod machine;
 mod node;
 mod rollout;
 mod submit;
+mod users;
 
 pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
@@ -13,7 +14,8 @@ pub use node::Drain;
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;
-use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
+use crate::key::Credential;
+use proto::channel::{ChannelError, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
     Reason, Refusal, ToClient, printable, version_after,
@@ -111,20 +113,23 @@ pub struct Client {
     connection: Connection,
     /// The manager, for a job that outlives the connection.
     address: String,
-    key: ClusterKey,
+    key: Credential,
 }
 
 impl Client {
     /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
-    pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
-        Self::connect_by(PROTOCOL_VERSION, address, key)
+    pub fn connect(address: &str, key: impl Into<Credential>) -> Result<Self, ClientError> {
+        Self::connect_by(PROTOCOL_VERSION, address, key.into())
     }
 
-    fn connect_by(version: u16, address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
-        let mut connection = Connection::open(address, key, Role::Client)?;
+    fn connect_by(version: u16, address: &str, key: Credential) -> Result<Self, ClientError> {
+        let mut connection = match &key {
+            Credential::Cluster(key) => Connection::open(address, key, Role::Client)?,
+            Credential::User(key) => Connection::open_as(address, key)?,
+        };
         connection.sending.send(&Hello::Client { version })?;
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
-            ToClient::Hello => Ok(Self { connection, address: address.into(), key: key.clone() }),
+            ToClient::Hello => Ok(Self { connection, address: address.into(), key }),
             ToClient::Failed { reason } => match version_after(version, &reason) {
                 Some(lower) => Self::connect_by(lower, address, key),
                 None => Err(ClientError::Failed(printable(&reason))),

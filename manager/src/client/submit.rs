@@ -1,7 +1,7 @@
 //! Running a job: one thread sends the input while another receives progress and output.
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
-use proto::channel::ClusterKey;
+use crate::key::Credential;
 use proto::{FromClient, JobId, JobReport, NodeId, ToClient, printable};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
@@ -167,7 +167,7 @@ impl Client {
 }
 
 /// Connects to a manager that is restarted, within [`RECONNECT`].
-fn reconnect(address: &str, key: &ClusterKey) -> Result<Connection, ClientError> {
+fn reconnect(address: &str, key: &Credential) -> Result<Connection, ClientError> {
     let deadline = Instant::now() + RECONNECT;
     loop {
         match Client::connect(address, key) {

@@ -63,13 +63,18 @@ pub(super) struct Leaving {
 
 impl Core {
     pub(super) fn client_says(&mut self, conn: ConnId, message: FromClient) {
+        self.audit_request(conn, &message);
+        if let Some(reason) = self.objection_to(conn, &message) {
+            return self.refuse_client(conn, Refusal::Denied, reason);
+        }
         match message {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
             FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms } => {
                 let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
                 let limit = limit_ms.map(Duration::from_millis);
-                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
+                let owner = self.asker(conn).map_or_else(|_| String::new(), |(name, _)| name.into());
+                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit, owner };
                 self.submit(Submission {
                     conn: Some(conn),
                     spec,
@@ -92,7 +97,8 @@ impl Core {
             FromClient::Power { node, action } => self.power(conn, &node, action),
             FromClient::Boot { node, image } => self.boot(conn, &node, image),
             FromClient::Backup => {
-                self.log(format!("{} makes a backup", self.peer(conn)));
+                // The answer does not pass through here.
+                self.audit_unanswered(conn, "begun");
                 self.actions.push(Action::Backup { conn });
             }
             FromClient::Support => self.tell_support(conn),
@@ -113,6 +119,12 @@ impl Core {
             | FromClient::Rollout
             | FromClient::RolloutStop
             | FromClient::RolloutUndo) => self.image_request(conn, request),
+            FromClient::WhoAmI => self.tell_asker(conn),
+            FromClient::Users => self.tell_users(conn),
+            FromClient::AddUser(user) => self.add_user(conn, user),
+            FromClient::RemoveUser { name } => self.remove_user(conn, &name),
+            FromClient::SetUserRole { name, role } => self.set_user_role(conn, name, role),
+            FromClient::Audit { after } => self.tell_audit(conn, after),
         }
     }
 
@@ -149,6 +161,7 @@ impl Core {
     fn end_client(&mut self, conn: ConnId, reason: &str, answer: ToClient) {
         let peer = self.peer(conn);
         self.log(format!("{peer}: {reason}"));
+        self.audit_answer(conn, &answer);
         self.client_forgotten(conn, "its client broke the protocol");
         self.tell_client(conn, answer);
         self.close(conn);
@@ -161,6 +174,7 @@ impl Core {
     /// Drops the wait and the jobs of a client whose connection has ended.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
+        self.audit_unanswered(conn, "not answered");
         self.cancel_jobs_of(conn, reason);
         self.forget_order_of(conn);
         self.images.forget(conn);

@@ -63,6 +63,7 @@ impl Core {
 
     /// Tells a client once all records that were requested so far are saved.
     pub(super) fn commit_to_client(&mut self, conn: ConnId, message: ToClient) {
+        self.audit_answer(conn, &message);
         self.commit(conn, Message::ToClient(message));
     }
 

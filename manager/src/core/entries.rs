@@ -2,6 +2,7 @@
 //! [`Record::changes`] and one in [`Saved::of`].
 
 use super::{KeptImage, Record, Saved};
+use crate::access::digits;
 use proto::{ImageInfo, Incarnation, NodeId, encode};
 use serde::de::DeserializeOwned;
 use serde_bytes::{ByteBuf, Bytes};
@@ -44,8 +45,11 @@ fn departure(incarnation: Incarnation) -> String {
 }
 
 fn image_key(sha256: &[u8; 32]) -> String {
-    let digits: String = sha256.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("image/{digits}")
+    format!("image/{}", digits(sha256))
+}
+
+fn audit(number: u64) -> String {
+    format!("audit/{number:020}")
 }
 
 impl Record {
@@ -78,6 +82,10 @@ impl Record {
             }
             Self::ImageGone(sha256) => unset(image_key(sha256)),
             Self::Rollout(status) => set(ROLLOUT, encode(&**status)),
+            Self::User(user) => set(format!("user/{}", user.name), encode(user)),
+            Self::UserGone(name) => unset(format!("user/{name}")),
+            Self::Audit(entry) => set(audit(entry.number), encode(entry)),
+            Self::AuditGone(number) => unset(audit(*number)),
         }
     }
 }
@@ -114,6 +122,8 @@ impl Saved {
                 self.images.push(KeptImage { info, bytes: bytes.into_vec().into() });
             }
             (_, ROLLOUT) => self.rollout = Some(decode(value)?),
+            ("user", _) => self.users.push(decode(value)?),
+            ("audit", _) => self.audit.push(decode(value)?),
             _ => return None,
         }
         Some(())

@@ -3,9 +3,9 @@
 use super::view::{NodeView, View};
 use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use platform::Instant;
-use proto::{JobPhase, ToClient};
+use proto::{AuditEntry, DatasetStatus, JobPhase, NodeId, ToClient, UserStatus, printable};
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,54 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "counters": counters,
         "log_dropped": node.told.dropped_there,
     })
+}
+
+/// The names of nodes, by id.
+pub type Names = BTreeMap<NodeId, String>;
+
+/// Returns the names of nodes, or the numbers of those that have left since.
+#[must_use]
+pub fn labels(nodes: &[NodeId], names: &Names) -> Vec<String> {
+    nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
+}
+
+/// Returns the datasets as JSON.
+#[must_use]
+pub fn datasets_json(datasets: &[DatasetStatus], names: &Names) -> Value {
+    let object = |dataset: &DatasetStatus| {
+        json!({
+            "dataset": dataset.name,
+            "bytes": dataset.bytes,
+            "app": dataset.app,
+            "job": dataset.job.0,
+            "age_s": dataset.age_ms as f64 / 1000.0,
+            "nodes": labels(&dataset.nodes, names),
+        })
+    };
+    json!({ "datasets": datasets.iter().map(object).collect::<Vec<_>>() })
+}
+
+/// Returns the users as JSON.
+#[must_use]
+pub fn users_json(users: &[UserStatus]) -> Value {
+    let object = |user: &UserStatus| json!({ "user": user.name, "role": user.role.word(), "key": user.key.to_string() });
+    json!({ "users": users.iter().map(object).collect::<Vec<_>>() })
+}
+
+/// Returns the audit log as JSON.
+#[must_use]
+pub fn audit_json(entries: &[AuditEntry]) -> Value {
+    let object = |entry: &AuditEntry| {
+        json!({
+            "entry": entry.number,
+            "time_ms": entry.time_ms,
+            "who": entry.who,
+            "what": entry.what,
+            "result": entry.result,
+            "hash": entry.hash.to_string(),
+        })
+    };
+    json!({ "audit": entries.iter().map(object).collect::<Vec<_>>() })
 }
 
 /// Returns a phase of a job as one word.

@@ -3,6 +3,7 @@
 //! Time, connections and messages come in as [`Event`]s. The core answers each with [`Action`]s, to be
 //! done in order. The daemon drives it with sockets and a clock, the simulator with virtual ones.
 
+mod audit;
 mod clients;
 mod commit;
 mod cut;
@@ -22,6 +23,7 @@ mod rollout;
 mod service;
 mod telemetry;
 mod timeline;
+mod users;
 mod vacate;
 mod view;
 mod vouchers;
@@ -40,6 +42,7 @@ pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, NodeView, View};
 pub use wire::Message;
 
+use audit::Audit;
 use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
@@ -49,9 +52,10 @@ use jobs::Jobs;
 use machine::Orders;
 use members::{Members, named};
 use platform::Instant;
+use proto::channel::UserId;
 use proto::{
     Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
-    ToClient, ToManager, ToNode, VouchingSecret, printable,
+    Refusal, ToClient, ToManager, ToNode, VouchingSecret, printable,
 };
 use rollout::Rollout;
 use service::Service;
@@ -59,6 +63,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use telemetry::Told;
 use timeline::Timelines;
+use users::Users;
 use view::Events;
 use vouchers::Vouchers;
 
@@ -91,8 +96,10 @@ pub struct Config {
     pub input_window: u64,
     /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
-    /// The time at which the core starts, in milliseconds since the beginning of 1970 (UTC).
-    pub started_ms: u64,
+    /// The time since 1970 (UTC) at [`Instant::ZERO`] of this process.
+    pub wall: Duration,
+    /// True if the cluster's key for clients is that of an administrator also when there are users.
+    pub recover: bool,
 }
 
 impl Default for Config {
@@ -106,7 +113,8 @@ impl Default for Config {
             ending: Duration::from_secs(20),
             input_window: 4 << 20,
             job_window: 256 << 20,
-            started_ms: 0,
+            wall: Duration::ZERO,
+            recover: false,
         }
     }
 }
@@ -120,6 +128,13 @@ pub enum Event<'a> {
         conn: ConnId,
         /// The address of the peer, for people.
         peer: &'a str,
+    },
+    /// A peer that has connected, and has said nothing yet, has the key of a user.
+    Identified {
+        /// The connection.
+        conn: ConnId,
+        /// The user's public key.
+        user: UserId,
     },
     /// A whole message has arrived.
     Received {
@@ -213,6 +228,8 @@ struct Connection {
     peer: String,
     /// The protocol version of the peer, once it has sent its first message.
     version: u16,
+    /// The key of the user who has connected.
+    user: Option<UserId>,
 }
 
 /// The manager.
@@ -236,6 +253,8 @@ pub struct Core {
     jobs: Jobs,
     datasets: Datasets,
     clients: Clients,
+    users: Users,
+    audit: Audit,
     orders: Orders,
     told: Told,
     timelines: Timelines,
@@ -270,6 +289,8 @@ impl Core {
             jobs: Jobs::default(),
             datasets: Datasets::default(),
             clients: Clients::default(),
+            users: Users::restore(saved.users.clone()),
+            audit: Audit::restore(saved.audit.clone()),
             orders: Orders::default(),
             told: Told::default(),
             timelines: Timelines::default(),
@@ -298,8 +319,14 @@ impl Core {
                     since: self.now,
                     peer: peer.into(),
                     version: PROTOCOL_VERSION,
+                    user: None,
                 };
                 self.connections.insert(conn, connection);
+            }
+            Event::Identified { conn, user } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.user = Some(user);
+                }
             }
             Event::Received { conn, bytes } => self.received(conn, bytes),
             Event::Sent { conn, bulk } => self.sent(conn, bulk),
@@ -391,6 +418,9 @@ impl Core {
             (_, Ok(Hello::Resume(resume))) => self.resume(conn, &resume),
             (_, Ok(Hello::Client { version })) => {
                 self.set_version(conn, version);
+                if let Err(reason) = self.asker(conn) {
+                    return self.refuse_client(conn, Refusal::Denied, reason);
+                }
                 self.set_role(conn, Role::Client);
                 self.tell_client(conn, ToClient::Hello);
             }
@@ -462,12 +492,26 @@ impl Core {
         }
     }
 
+    /// Returns the present time, in milliseconds since the beginning of 1970 (UTC).
+    fn unix_ms(&self) -> u64 {
+        let time = self.config.wall + (self.now - Instant::ZERO);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Returns the protocol version of a peer.
     fn version(&self, conn: ConnId) -> u16 {
         self.connections.get(&conn).map_or(OLDEST_VERSION, |connection| connection.version)
     }
 
+    /// Returns the user and the address of a peer, for people.
     fn peer(&self, conn: ConnId) -> String {
+        match self.asker(conn) {
+            Ok((name, _)) if !name.is_empty() => format!("{name} at {}", self.address(conn)),
+            _ => self.address(conn),
+        }
+    }
+
+    fn address(&self, conn: ConnId) -> String {
         self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
     }
 
@@ -484,6 +528,7 @@ impl Core {
     }
 
     fn tell_client(&mut self, conn: ConnId, message: ToClient) {
+        self.audit_answer(conn, &message);
         self.actions.push(Action::Send { conn, message: Message::ToClient(message) });
     }
 
@@ -497,6 +542,7 @@ impl Core {
     fn close(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
         self.clients.forget(conn);
+        self.audit_unanswered(conn, "not answered");
         self.forget_order_of(conn);
         self.actions.push(Action::Close { conn });
     }

@@ -3,7 +3,10 @@
 
 use super::images::KeptImage;
 use super::service::WithdrawnRecord;
-use proto::{Incarnation, InputFile, JobId, JobReport, Join, NodeId, RolloutStatus, VouchingSecret};
+use proto::{
+    AuditEntry, Incarnation, InputFile, JobId, JobReport, Join, NodeId, RolloutStatus, UserStatus,
+    VouchingSecret,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +44,10 @@ pub struct Saved {
     pub images: Vec<KeptImage>,
     /// The last rollout.
     pub rollout: Option<RolloutStatus>,
+    /// The users.
+    pub users: Vec<UserStatus>,
+    /// The audit log, by number.
+    pub audit: Vec<AuditEntry>,
 }
 
 impl Default for Saved {
@@ -60,6 +67,8 @@ impl Default for Saved {
             withdrawn: Vec::new(),
             images: Vec::new(),
             rollout: None,
+            users: Vec::new(),
+            audit: Vec::new(),
         }
     }
 }
@@ -143,6 +152,14 @@ pub enum Record {
     ImageGone([u8; 32]),
     /// The progress of the last rollout.
     Rollout(Box<RolloutStatus>),
+    /// A user is new, or has another role.
+    User(UserStatus),
+    /// There is no user of this name any more.
+    UserGone(String),
+    /// An entry of the audit log.
+    Audit(AuditEntry),
+    /// The oldest entry of the audit log, of this number, is forgotten.
+    AuditGone(u64),
 }
 
 /// A member.
@@ -201,6 +218,8 @@ pub struct Spec {
     pub keep: Option<String>,
     /// The time limit of the job.
     pub limit: Option<Duration>,
+    /// The user who has submitted it; empty for a peer with the cluster's key for clients alone.
+    pub owner: String,
 }
 
 /// The report of a node, encoded: as long as it waits, it takes a fifth of the memory.

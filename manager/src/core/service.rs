@@ -160,8 +160,7 @@ impl Core {
 
     /// Returns the circumstances of a change that happens now.
     pub(super) fn withdrawal(&self, who: String, reason: &str) -> Withdrawal {
-        let since_ms = self.config.started_ms.saturating_add(self.millis_since(Instant::ZERO));
-        Withdrawal { reason: printable(reason), who, since_ms }
+        Withdrawal { reason: printable(reason), who, since_ms: self.unix_ms() }
     }
 
     /// Puts a node into a state out of service.

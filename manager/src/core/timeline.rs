@@ -46,6 +46,8 @@ pub struct Timeline {
     pub job: JobId,
     /// The application.
     pub app: String,
+    /// The user whose job it is; empty for a holder of the cluster's key for clients.
+    pub owner: String,
     /// The phases, each with its start.
     pub phases: Vec<(JobPhase, Instant)>,
     /// The nodes' parts, by number of the node.
@@ -97,6 +99,7 @@ impl Core {
                 let line = Timeline {
                     job: status.job,
                     app: status.app.clone(),
+                    owner: self.owner(status.job).unwrap_or_default().to_owned(),
                     phases: Vec::new(),
                     parts: parts.collect(),
                     ended: None,

@@ -4,7 +4,7 @@ use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
 use platform::Instant;
-use proto::{JobId, JobStatus, NodeStatus, Reason, RnicOffer};
+use proto::{JobId, JobStatus, NodeStatus, Reason, RnicOffer, UserStatus};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +65,10 @@ pub struct View {
     pub lease: Duration,
     /// The reason why nothing can be saved at present, or why this manager may not act.
     pub trouble: Option<Reason>,
+    /// The users, by name.
+    pub users: Vec<UserStatus>,
+    /// True if the cluster's key for clients alone is that of an administrator.
+    pub shared_key: bool,
     /// The number of clients that are connected.
     pub clients: usize,
     /// The members, by number.
@@ -97,6 +101,8 @@ impl Core {
             epoch: self.identities.epoch,
             lease: self.config.lease,
             trouble: self.stale.clone().or_else(|| self.unsaved.clone()),
+            users: self.users.statuses(),
+            shared_key: self.accepts_shared_key(),
             clients: self.connections.values().filter(|conn| conn.role == Role::Client).count(),
             nodes: nodes.collect(),
             departed: self.told.departed.iter().cloned().collect(),

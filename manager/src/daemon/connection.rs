@@ -6,7 +6,7 @@ use super::greeting::{self, Greeted};
 use super::outbox::{Outbox, Queue};
 use crate::core::ConnId;
 use crate::log::Log;
-use proto::channel::{Opener, Role, RoleKeys, Sealer};
+use proto::channel::{Opener, Role, RoleKeys, Sealer, UserId};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
@@ -48,6 +48,7 @@ pub(super) enum Incoming {
     Opened {
         conn: ConnId,
         peer: String,
+        user: Option<UserId>,
         outbox: Outbox,
     },
     Received {
@@ -112,9 +113,12 @@ async fn talk(
     if let Err(error) = set_up(&stream) {
         return shared.log.line(&format!("{peer}: {error}"));
     }
-    let Greeted { sealer, opener, role, hello, rest } = greeted;
+    let Greeted { sealer, opener, role, user, former, hello, rest } = greeted;
+    if former {
+        shared.log.line(&format!("{peer}: connected with the former cluster key"));
+    }
     let (outbox, queue, gate) = Outbox::new();
-    if core.send(Incoming::Opened { conn, peer, outbox }).await.is_err() {
+    if core.send(Incoming::Opened { conn, peer, user, outbox }).await.is_err() {
         return;
     }
     let inbox = Inbox { conn, role, core, queue: &queue, gate, in_hand: Arc::new(Semaphore::new(IN_HAND)) };

@@ -40,9 +40,12 @@ enum Kind {
 impl Driver {
     pub(super) fn incoming(&mut self, incoming: Incoming) {
         match incoming {
-            Incoming::Opened { conn, peer, outbox } => {
+            Incoming::Opened { conn, peer, user, outbox } => {
                 self.outboxes.insert(conn, outbox);
                 self.handle(Event::Opened { conn, peer: &peer });
+                if let Some(user) = user {
+                    self.handle(Event::Identified { conn, user });
+                }
             }
             Incoming::Received { conn, bytes, in_hand } => {
                 self.handle(Event::Received { conn, bytes: &bytes });

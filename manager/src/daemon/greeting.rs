@@ -1,7 +1,9 @@
 //! The beginning of a connection: the handshake, and the first message, which proves that the peer has the
 //! key now.
 
-use proto::channel::{Channel, ChannelError, Handshake, HandshakeStep, Opener, Role, RoleKeys, Sealer};
+use proto::channel::{
+    Channel, ChannelError, Handshake, HandshakeStep, Opener, Role, RoleKeys, Sealer, UserId,
+};
 use proto::{Hello, HelloKind, ToClient, ToNode};
 use std::io;
 use std::time::Duration;
@@ -25,6 +27,10 @@ pub(super) struct Greeted {
     pub(super) opener: Opener,
     /// The role that the peer's key allows.
     pub(super) role: Role,
+    /// The user, if the peer has a user's key.
+    pub(super) user: Option<UserId>,
+    /// True if the peer has a key of the former cluster key.
+    pub(super) former: bool,
     /// The first message, encoded.
     pub(super) hello: Vec<u8>,
     /// The bytes that came after the first message.
@@ -101,13 +107,13 @@ async fn shake(stream: &mut TcpStream, keys: &RoleKeys) -> Result<(Channel, Vec<
 
 /// Receives the first message.
 async fn hear(stream: &mut TcpStream, channel: Channel, mut buffer: Vec<u8>) -> Result<Greeted, String> {
-    let Channel { sealer, mut opener, role } = channel;
+    let Channel { sealer, mut opener, role, user, former } = channel;
     opener.limit(MAX_HELLO);
     loop {
         let mut bytes = &buffer[..];
         if let Some(hello) = opener.open(&mut bytes).map_err(|error| error.to_string())? {
             opener.limit(usize::MAX);
-            return Ok(Greeted { sealer, opener, role, hello, rest: bytes.to_vec() });
+            return Ok(Greeted { sealer, opener, role, user, former, hello, rest: bytes.to_vec() });
         }
         buffer.resize(READ, 0);
         match stream.read(&mut buffer).await {

@@ -6,6 +6,7 @@
 //! processors. One thread saves, and one writes the log.
 
 mod acceptor;
+mod ask;
 mod connection;
 mod door;
 mod driver;
@@ -20,8 +21,9 @@ pub use keeper::{Keep, SaveError};
 pub use store::{File, Medium, Store, StoreError};
 pub(crate) use store::{read_directory, replace_directory};
 
+use crate::core::ConnId;
 use crate::core::{Config, Core, Event, Saved};
-use crate::http::{self, KeyGate, Publisher};
+use crate::http::{self, Asks, KeyGate, Publisher};
 use crate::log::Log;
 use acceptor::Acceptor;
 use connection::Shared;
@@ -127,7 +129,6 @@ pub struct Daemon<S = Store> {
 struct Serving {
     listener: TcpListener,
     gate: KeyGate,
-    key: ClusterKey,
 }
 
 impl Daemon {
@@ -156,16 +157,26 @@ impl<S: Keep> Daemon<S> {
             Some(Http { listen: address, viewers }) => Some(Serving {
                 listener: listen(address).await?,
                 gate: KeyGate::new(options.key.clone(), viewers),
-                key: options.key.clone(),
             }),
             None => None,
         };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let started_ms = unix.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-        let core = Core::new(Config { started_ms, ..options.config }, saved, secret);
+        let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let core = Core::new(Config { wall, ..options.config }, saved, secret);
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors(), http })
+    }
+
+    /// Accepts the keys of a former cluster key as well.
+    ///
+    /// # Errors
+    /// Fails if it is the key of one role.
+    pub fn or_former(mut self, key: &ClusterKey) -> Result<Self, DaemonError> {
+        self.keys = self.keys.or(key.roles()?);
+        if let Some(http) = &mut self.http {
+            http.gate.accept(key.clone());
+        }
+        Ok(self)
     }
 
     /// Returns the address on which the daemon listens.
@@ -189,24 +200,25 @@ impl<S: Keep> Daemon<S> {
 
     async fn serve_with(self, stop: impl Future<Output = ()>, log: Log) -> Result<(), DaemonError> {
         let Self { listener, keys, store, core, descriptors, http } = self;
-        let address = listener.local_addr();
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
-        let shared = Arc::new(Shared { keys, core: events, log: log.clone() });
+        let shared = Arc::new(Shared { keys, core: events.clone(), log: log.clone() });
         let (open, opened) = oneshot::channel::<()>();
         let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
         let start = std::time::Instant::now();
         let (mut publisher, mut web) = (None, None);
-        if let (Some(Serving { listener, gate, key }), Ok(address)) = (http, address) {
+        let (asks, mut asked) = Asks::new();
+        if let Some(Serving { listener, gate }) = http {
             let (published, feed) = Publisher::new(&core);
             publisher = Some(published);
             let (end, ended) = oneshot::channel::<()>();
             let ended = async { drop(ended.await) };
-            tokio::spawn(http::serve(listener, feed, Box::new(gate), (address, key), ended));
+            tokio::spawn(http::serve(listener, feed, Box::new(gate), asks, ended));
             web = Some(end);
         }
         let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log, publisher };
+        let mut numbers = (ask::FIRST..).map(ConnId);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
@@ -217,6 +229,11 @@ impl<S: Keep> Daemon<S> {
                 _ = tick.tick() => driver.tick(&mut incoming),
                 Some(kept) = kept.recv() => driver.kept(kept),
                 Some(event) = incoming.recv() => driver.incoming(event),
+                Some(ask) = asked.recv() => {
+                    if let Some(conn) = numbers.next() {
+                        driver.ask(conn, ask, events.clone());
+                    }
+                }
             }
         }
         drop(web);

@@ -1,62 +1,30 @@
-//! Changes by people at the dashboard and by programs. They go the way of the command line: over a
-//! client's connection to the manager.
+//! Requests by people at the dashboard and by programs that the core handles: changes, and lists that it does
+//! not publish.
 
 use super::App;
-use super::auth::{Caller, Proof, may_change};
-use crate::client::{Client, ClientError};
+use super::ask::Refused;
+use super::auth::{Caller, Proof, is_own};
+use crate::core::json::{audit_json, datasets_json, users_json};
 use axum::extract::{Form, Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
-use proto::JobId;
-use proto::channel::ClusterKey;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use proto::{FromClient, JobId, PowerAction, Refusal, ToClient, UserRole, printable};
+use serde_json::{Value, json};
 
-/// The means to become a client of this manager.
-#[derive(Debug)]
-pub(super) struct Actions {
-    manager: SocketAddr,
-    key: ClusterKey,
-}
-
-impl Actions {
-    pub(super) fn new(mut manager: SocketAddr, key: ClusterKey) -> Self {
-        // A manager that listens on all addresses is reached on that of this host.
-        if manager.ip().is_unspecified() {
-            manager.set_ip(match manager.ip() {
-                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        Self { manager, key }
-    }
-
-    /// Does something as a client.
-    async fn run(
-        &self,
-        act: impl FnOnce(&mut Client) -> Result<(), ClientError> + Send + 'static,
-    ) -> Result<(), String> {
-        let (manager, key) = (self.manager.to_string(), self.key.clone());
-        let done = tokio::task::spawn_blocking(move || act(&mut Client::connect(&manager, &key)?));
-        match done.await {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err("the request was cut off".into()),
-        }
+/// Lets the core handle a request of a caller, if the caller's role suffices.
+async fn act(app: &App, caller: &Caller, request: FromClient) -> Result<Vec<ToClient>, Refused> {
+    match caller.objection(&request) {
+        Some(reason) => Err(Refused { kind: Some(Refusal::Denied), reason }),
+        None => app.asks.ask(caller.peer.clone(), caller.identity.user(), request).await,
     }
 }
 
-/// Ends a job, for a program.
-pub(super) async fn cancel_by_program(
-    State(app): State<App>,
-    caller: Caller,
-    headers: HeaderMap,
-    Path(job): Path<u64>,
-) -> Response {
-    if let Err(refusal) = may_change(&caller, &headers, &Proof::none()) {
-        return *refusal;
-    }
-    match app.actions.run(move |client| client.cancel(JobId(job))).await {
-        Ok(()) => axum::Json(serde_json::json!({ "job": job, "cancelled": true })).into_response(),
-        Err(why) => (StatusCode::CONFLICT, format!("{why}\n")).into_response(),
+const fn status(refused: &Refused) -> StatusCode {
+    match refused.kind {
+        Some(Refusal::Denied) => StatusCode::FORBIDDEN,
+        Some(Refusal::NotFound) => StatusCode::NOT_FOUND,
+        Some(Refusal::TimedOut) => StatusCode::GATEWAY_TIMEOUT,
+        None => StatusCode::CONFLICT,
     }
 }
 
@@ -68,11 +36,100 @@ pub(super) async fn cancel(
     Path(job): Path<u64>,
     Form(proof): Form<Proof>,
 ) -> Response {
-    if let Err(refusal) = may_change(&caller, &headers, &proof) {
+    if let Err(refusal) = is_own(&caller, &headers, &proof) {
         return *refusal;
     }
-    match app.actions.run(move |client| client.cancel(JobId(job))).await {
-        Ok(()) => Redirect::to(&format!("/jobs/{job}")).into_response(),
-        Err(why) => (StatusCode::CONFLICT, super::pages::trouble(&caller, &why)).into_response(),
+    match act(&app, &caller, FromClient::Cancel { job: JobId(job) }).await {
+        Ok(_) => Redirect::to(&format!("/jobs/{job}")).into_response(),
+        Err(refused) => (status(&refused), super::pages::trouble(&caller, &refused.reason)).into_response(),
     }
+}
+
+/// Does a request of a program.
+pub(super) async fn by_program(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    method: Method,
+    uri: Uri,
+) -> Response {
+    let request = match request(&method, uri.path(), uri.query().unwrap_or_default()) {
+        Ok(request) => request,
+        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response(),
+    };
+    if method != Method::GET
+        && let Err(refusal) = is_own(&caller, &headers, &Proof::none())
+    {
+        return *refusal;
+    }
+    match act(&app, &caller, request).await {
+        Ok(answers) => answer(answers),
+        Err(refused) => (status(&refused), format!("{}\n", refused.reason)).into_response(),
+    }
+}
+
+/// Returns the request of a path under `/api/v1/`, or the reason why it is none.
+fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, String> {
+    let parts: Vec<String> = path
+        .trim_start_matches("/api/v1/")
+        .split('/')
+        .map(|part| percent_encoding::percent_decode_str(part).decode_utf8_lossy().into_owned())
+        .collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let value = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    let request = match (method.as_str(), &parts[..]) {
+        ("GET", ["datasets"]) => FromClient::Datasets,
+        ("DELETE", ["datasets", name]) => FromClient::DropDataset { name: (*name).into() },
+        ("POST", ["jobs", job, "cancel"]) => {
+            let job = job.parse().map_err(|_| format!("{} is not a number of a job", printable(job)))?;
+            FromClient::Cancel { job: JobId(job) }
+        }
+        ("POST", ["nodes", node, "power"]) => {
+            let action = match value("action") {
+                Some("off") => PowerAction::Off,
+                Some("reset") => PowerAction::Reset,
+                _ => return Err("want ?action=off or ?action=reset".into()),
+            };
+            FromClient::Power { node: (*node).into(), action }
+        }
+        ("POST", ["shutdown"]) => FromClient::Shutdown,
+        ("GET", ["support"]) => FromClient::Support,
+        ("GET", ["users"]) => FromClient::Users,
+        ("PUT", ["users", name]) => {
+            let role = UserRole::ALL.into_iter().find(|role| Some(role.word()) == value("role"));
+            let role = role.ok_or("want ?role=viewer, user, operator or admin")?;
+            FromClient::SetUserRole { name: (*name).into(), role }
+        }
+        ("DELETE", ["users", name]) => FromClient::RemoveUser { name: (*name).into() },
+        ("GET", ["audit"]) => {
+            let after = value("after").map_or(Ok(0), str::parse);
+            FromClient::Audit { after: after.map_err(|_| "want ?after=NUMBER of an entry")? }
+        }
+        _ => return Err("there is no such request".into()),
+    };
+    Ok(request)
+}
+
+/// Returns an answer as JSON.
+fn answer(answers: Vec<ToClient>) -> Response {
+    let done = || json!({ "done": true });
+    let mut report = Vec::new();
+    let mut value = done();
+    for answer in answers {
+        match answer {
+            ToClient::Support { bytes, .. } => report.extend(bytes),
+            ToClient::Datasets(datasets) => value = datasets_json(&datasets, &Default::default()),
+            ToClient::Users(users) => value = users_json(&users),
+            ToClient::Audit { entries, more } => {
+                value = audit_json(&entries);
+                value["more"] = more.into();
+            }
+            ToClient::Cancelled { job } => value = json!({ "job": job.0, "cancelled": true }),
+            _ => {}
+        }
+    }
+    if !report.is_empty() {
+        value = serde_json::from_slice::<Value>(&report).unwrap_or_else(|_| done());
+    }
+    axum::Json(value).into_response()
 }

@@ -34,6 +34,11 @@ pub(super) async fn readyz(State(app): State<App>) -> Response {
     }
 }
 
+/// The asker, as the manager knows it.
+pub(super) async fn whoami(caller: Caller) -> Json<Value> {
+    Json(json!({ "name": caller.name, "role": caller.role.word() }))
+}
+
 /// The manager itself.
 pub(super) async fn cluster(State(app): State<App>, _: Caller) -> Json<Value> {
     let snapshot = app.feed.borrow().clone();

@@ -1,13 +1,16 @@
 //! Rights over HTTP: the login, sessions of browsers, and tokens of programs.
 
+use super::gate::{Identity, same};
 use super::{App, pages};
-use axum::extract::{Form, FromRequestParts, State};
+use crate::access::{objection, rule};
+use axum::extract::{ConnectInfo, Form, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
-use proto::channel::{ClusterKey, Role};
+use proto::{FromClient, JobId, Reason, UserRole};
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -21,78 +24,6 @@ const FAILURES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 /// The name of the cookie.
 const COOKIE: &str = "ferrolite";
-
-/// The rights of a caller. Each level includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// The right to read.
-    Viewer,
-    /// The right to end jobs and to change nodes, too.
-    Operator,
-}
-
-impl Level {
-    /// Returns the level as one word.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-        }
-    }
-}
-
-/// Somebody who has logged in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The name, for people.
-    pub name: String,
-    /// The rights of the person or program.
-    pub level: Level,
-}
-
-/// The decision who somebody is.
-pub trait Gate: Send + Sync + std::fmt::Debug + 'static {
-    /// Returns the identity that a secret proves, or `None` if it proves none.
-    fn identify(&self, secret: &str) -> Option<Identity>;
-}
-
-/// A gate whose secrets are the keys that the command line has: the text of the file of the cluster key or of
-/// a client's key.
-#[derive(Debug)]
-pub struct KeyGate {
-    key: ClusterKey,
-    /// The password of viewers, if there is one.
-    viewers: Option<zeroize::Zeroizing<String>>,
-}
-
-impl KeyGate {
-    /// Makes a gate for the whole key of a cluster, and for the password of viewers, if they have one.
-    #[must_use]
-    pub fn new(key: ClusterKey, viewers: Option<zeroize::Zeroizing<String>>) -> Self {
-        Self { key, viewers }
-    }
-}
-
-impl Gate for KeyGate {
-    fn identify(&self, secret: &str) -> Option<Identity> {
-        let secret = secret.trim();
-        if self.viewers.as_ref().is_some_and(|viewers| same(viewers.trim(), secret)) {
-            return Some(Identity { name: "viewer".into(), level: Level::Viewer });
-        }
-        let whole = same(self.key.to_hex(), secret);
-        let client = self.key.only(Role::Client).is_ok_and(|key| same(key.to_hex(), secret));
-        (whole || client).then(|| Identity { name: "operator".into(), level: Level::Operator })
-    }
-}
-
-/// Compares secrets in a time that depends on their lengths only.
-fn same(one: impl AsRef<[u8]>, other: &str) -> bool {
-    let (one, other) = (one.as_ref().trim_ascii(), other.as_bytes());
-    one.len() == other.len()
-        && !one.is_empty()
-        && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
-}
 
 /// A browser that has logged in.
 #[derive(Clone, Debug)]
@@ -168,18 +99,47 @@ fn word() -> Result<String, getrandom::Error> {
     Ok(text)
 }
 
-/// The sender of a request, who has proved to be somebody.
+/// The sender of a request, who has proved to be somebody and may do something.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) identity: Identity,
+    /// The name, for people.
+    pub(super) name: String,
+    /// The role at the time of the request.
+    pub(super) role: UserRole,
+    /// The address, for people.
+    pub(super) peer: String,
     /// The word of the session's forms; `None` for a program with a token.
     pub(super) form: Option<String>,
 }
 
 impl Caller {
-    /// Returns true if the caller may change something.
-    pub(super) fn may_act(&self) -> bool {
-        self.identity.level >= Level::Operator
+    /// Makes a caller who has proved an identity; `None` if it may do nothing.
+    fn of(app: &App, parts: &Parts, identity: Identity, form: Option<String>) -> Option<Self> {
+        let (name, role) = identity.standing(&app.feed.borrow().view)?;
+        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        let address = address.map_or_else(|| "unknown".into(), |info| info.0.ip().to_canonical().to_string());
+        Some(Self { identity, name, role, peer: format!("{address} by HTTP"), form })
+    }
+
+    /// Returns the reason why the caller's role does not suffice for a request. The core decides whose job
+    /// it is.
+    pub(super) fn objection(&self, request: &FromClient) -> Option<Reason> {
+        objection(&self.name, self.role, rule(request).least())
+    }
+
+    /// Returns true if the caller may end a job of `owner`.
+    pub(super) fn may_cancel(&self, job: JobId, owner: &str) -> bool {
+        let needed = rule(&FromClient::Cancel { job }).needed(|_| self.owns(owner));
+        self.role >= needed
+    }
+
+    fn owns(&self, owner: &str) -> bool {
+        match self.identity {
+            Identity::User(_) => self.name == owner,
+            Identity::Shared => owner.is_empty(),
+            Identity::Viewer => false,
+        }
     }
 }
 
@@ -216,14 +176,17 @@ impl FromRequestParts<App> for Caller {
             if app.sessions.is_closed() {
                 return Err(Unknown::Closed);
             }
-            if let Some(identity) = app.gate.identify(secret) {
-                return Ok(Self { identity, form: None });
+            let identity = app.gate.identify(secret);
+            if let Some(caller) = identity.and_then(|identity| Self::of(app, parts, identity, None)) {
+                return Ok(caller);
             }
             app.sessions.count_failure();
             return Err(Unknown::Program);
         }
-        match cookie(&parts.headers).and_then(|secret| app.sessions.find(secret)) {
-            Some(session) => Ok(Self { identity: session.identity, form: Some(session.form) }),
+        let session = cookie(&parts.headers).and_then(|secret| app.sessions.find(secret));
+        let caller = session.and_then(|session| Self::of(app, parts, session.identity, Some(session.form)));
+        match caller {
+            Some(caller) => Ok(caller),
             None if parts.uri.path().starts_with("/api/") => Err(Unknown::Program),
             None => Err(Unknown::Browser),
         }
@@ -265,7 +228,8 @@ pub(super) async fn login(State(app): State<App>, headers: HeaderMap, Form(form)
         return Unknown::Closed.into_response();
     }
     let key = zeroize::Zeroizing::new(form.key);
-    let Some(identity) = app.gate.identify(&key) else {
+    let is_known = |identity: &Identity| identity.standing(&app.feed.borrow().view).is_some();
+    let Some(identity) = app.gate.identify(&key).filter(is_known) else {
         app.sessions.count_failure();
         return (StatusCode::UNAUTHORIZED, pages::login_page(Some("This key opens nothing here.")))
             .into_response();
@@ -303,19 +267,15 @@ pub(super) struct Proof {
     form: String,
 }
 
-/// Checks that a caller may change something, and that the request is the caller's own: a form of the
-/// session, or a program's.
+/// Checks that a request that changes something is the caller's own: a form of the session, or a program's.
 ///
 /// # Errors
 /// The response that refuses.
-pub(super) fn may_change(caller: &Caller, headers: &HeaderMap, proof: &Proof) -> Result<(), Box<Response>> {
-    let refuse = |why: &'static str| Err(Box::new((StatusCode::FORBIDDEN, why).into_response()));
-    if !caller.may_act() {
-        return refuse("a viewer changes nothing\n");
-    }
+pub(super) fn is_own(caller: &Caller, headers: &HeaderMap, proof: &Proof) -> Result<(), Box<Response>> {
     match &caller.form {
         Some(form) if !same(form, &proof.form) || !is_from_here(headers) => {
-            refuse("the form is not one of this session\n")
+            let why = "the form is not one of this session\n";
+            Err(Box::new((StatusCode::FORBIDDEN, why).into_response()))
         }
         _ => Ok(()),
     }

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// The shortest time between two events of a stream.
 const PACE: Duration = Duration::from_millis(500);
-/// The time after which a stream ends, and the browser asks again: its session may be over.
+/// The time after which a stream ends, and the browser asks again: its session may be over. A stream ends at
+/// once when the role of its reader changes.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// The page that a browser shows.
@@ -38,6 +39,10 @@ pub(super) async fn live(
                     return None;
                 }
                 let snapshot = feed.borrow_and_update().clone();
+                let standing = caller.identity.standing(&snapshot.view);
+                if standing.is_none_or(|(_, role)| role != caller.role) {
+                    return None;
+                }
                 let page = pages::body(&snapshot, &caller, &path)?.into_string();
                 if page != last {
                     last.clone_from(&page);

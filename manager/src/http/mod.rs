@@ -5,25 +5,27 @@
 
 mod actions;
 mod api;
+mod ask;
 mod auth;
 mod format;
+mod gate;
 mod live;
 mod metrics;
 mod pages;
 mod snapshot;
 
-pub use auth::{Gate, Identity, KeyGate, Level};
+pub(crate) use ask::{Ask, Asks};
+pub use gate::{Gate, Identity, KeyGate};
 pub(crate) use snapshot::Publisher;
 pub use snapshot::Snapshot;
 
-use actions::Actions;
 use auth::Sessions;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post, put};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,25 +44,24 @@ struct Shared {
     feed: snapshot::Feed,
     gate: Box<dyn Gate>,
     sessions: Sessions,
-    actions: Actions,
+    asks: Asks,
 }
 
 /// The state of a request's handler.
 type App = Arc<Shared>;
 
-/// Serves on `listener` until `stop` is done. `manager` is the address of the manager itself.
+/// Serves on `listener` until `stop` is done.
 pub(crate) async fn serve(
     listener: TcpListener,
     feed: snapshot::Feed,
     gate: Box<dyn Gate>,
-    actions: (SocketAddr, proto::channel::ClusterKey),
+    asks: Asks,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
-    let (manager, key) = actions;
-    let sessions = Sessions::default();
-    let app = Arc::new(Shared { feed, gate, sessions, actions: Actions::new(manager, key) });
+    let app = Arc::new(Shared { feed, gate, sessions: Sessions::default(), asks });
+    let service = router(app).into_make_service_with_connect_info::<SocketAddr>();
     // The server tries again by itself after errors that may pass.
-    let _ = axum::serve(listener, router(app)).with_graceful_shutdown(stop).await;
+    let _ = axum::serve(listener, service).with_graceful_shutdown(stop).await;
 }
 
 fn router(app: App) -> Router {
@@ -74,7 +75,16 @@ fn router(app: App) -> Router {
         .route("/api/v1/nodes/{name}/log", get(api::node_log))
         .route("/api/v1/jobs", get(api::jobs))
         .route("/api/v1/jobs/{job}", get(api::job))
-        .route("/api/v1/jobs/{job}/cancel", post(actions::cancel_by_program))
+        .route("/api/v1/jobs/{job}/cancel", post(actions::by_program))
+        .route("/api/v1/nodes/{name}/power", post(actions::by_program))
+        .route("/api/v1/datasets", get(actions::by_program))
+        .route("/api/v1/datasets/{name}", delete(actions::by_program))
+        .route("/api/v1/shutdown", post(actions::by_program))
+        .route("/api/v1/support", get(actions::by_program))
+        .route("/api/v1/users", get(actions::by_program))
+        .route("/api/v1/users/{name}", put(actions::by_program).delete(actions::by_program))
+        .route("/api/v1/audit", get(actions::by_program))
+        .route("/api/v1/whoami", get(api::whoami))
         .route("/api/v1/events", get(api::events))
         .route("/api/v1/traffic", get(api::traffic))
         .route("/assets/{name}", get(pages::asset))

@@ -63,7 +63,7 @@ fn live(h: &mut Harness, nodes: &[ConnId], seconds: u64) {
 
 #[test]
 fn an_idle_node_is_drained_and_takes_no_job() {
-    let mut h = Harness::with(Config { started_ms: 1000, ..Config::default() }, Saved::default());
+    let mut h = Harness::with(Config { wall: Duration::from_secs(1), ..Config::default() }, Saved::default());
     let ((a, _), _) = (h.join("a"), h.join("b"));
     h.pass(Duration::from_secs(2));
     let draining = h.ask(&drain("a"));

@@ -1,7 +1,9 @@
 //! The manager: its core event by event, and the daemon as a process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod access;
 mod backup;
+mod capture;
 mod command_line;
 mod core_cancel;
 mod core_credit;
@@ -26,6 +28,8 @@ mod queues;
 mod resume;
 mod roles;
 mod scale;
+mod shell;
 mod strangers;
 mod support;
 mod syncs;
+mod users;

@@ -69,6 +69,14 @@ fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 pub struct ManagerKey([u8; BYTES]);
 
 impl ManagerKey {
+    pub(super) const fn from_bytes(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) const fn bytes(&self) -> &[u8; BYTES] {
+        &self.0
+    }
+
     /// Parses 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Result<Self, NotHex> {
         from_hex(text).map(Self)

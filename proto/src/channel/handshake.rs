@@ -3,7 +3,9 @@
 
 use super::cipher::{Arithmetic, Scalars};
 use super::dh::{Curve25519, KeyPair};
-use super::{ChannelError, LENGTH_BYTES, Opener, Role, RoleKey, RoleKeys, Sealer, TAG_BYTES};
+use super::{
+    ChannelError, LENGTH_BYTES, Opener, Role, RoleKey, RoleKeys, Sealer, TAG_BYTES, UserId, UserKey,
+};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -32,6 +34,18 @@ const MESSAGE: usize = 32 + TAG_BYTES;
 /// The length of the initiator's message in bytes: its role and a Noise message.
 const FIRST: usize = 1 + MESSAGE;
 
+/// The length of an encrypted static key, in bytes.
+const STATIC: usize = 32 + TAG_BYTES;
+
+/// The length of the answer to a user in bytes: an ephemeral key, the manager's static key, and a tag.
+const USER_ANSWER: usize = MESSAGE + STATIC;
+
+/// The length of a user's last message in bytes: the user's static key, and a tag.
+const USER_LAST: usize = STATIC + TAG_BYTES;
+
+/// The byte in place of the role of a client that has a user's key.
+const USER: u8 = 3;
+
 /// One side of a handshake.
 ///
 /// The side that connected starts as [`initiator`](Self::initiator), the other as
@@ -46,11 +60,13 @@ pub struct Handshake {
 /// The message that a side waits for.
 enum Stage {
     /// An initiator waits for the challenge.
-    Challenge { key: RoleKey, pair: KeyPair, arithmetic: Arithmetic },
+    Challenge { key: RoleKey, user: Option<Box<UserKey>>, pair: KeyPair, arithmetic: Arithmetic },
     /// The state of an initiator that has sent its message and waits for the answer.
-    Answer { role: Role, state: Box<HandshakeState> },
+    Answer { role: Role, user: Option<Box<UserKey>>, state: Box<HandshakeState> },
     /// A responder waits for the initiator's message.
     First { keys: RoleKeys, challenge: [u8; CHALLENGE], random: Zeroizing<[u8; 32]> },
+    /// A responder waits for the last message of a user.
+    Last { former: bool, state: Box<HandshakeState> },
 }
 
 impl Stage {
@@ -58,8 +74,10 @@ impl Stage {
     const fn wanted(&self) -> usize {
         match self {
             Self::Challenge { .. } => CHALLENGE,
-            Self::Answer { .. } => MESSAGE,
+            Self::Answer { user: None, .. } => MESSAGE,
+            Self::Answer { user: Some(_), .. } => USER_ANSWER,
             Self::First { .. } => FIRST,
+            Self::Last { .. } => USER_LAST,
         }
     }
 }
@@ -77,7 +95,7 @@ pub enum HandshakeStep {
     /// The peer has the key of the initiator's role. The peer of a responder is also known to be present and
     /// not a recording, because it has answered the challenge.
     Done {
-        /// The bytes to send first; empty for the initiator.
+        /// The bytes to send first; empty for an initiator without a user's key.
         reply: Vec<u8>,
         /// The channel.
         channel: Channel,
@@ -93,6 +111,10 @@ pub struct Channel {
     pub opener: Opener,
     /// The role of the initiator, proved by its key.
     pub role: Role,
+    /// The user, if the initiator has a user's key; known to the responder only.
+    pub user: Option<UserId>,
+    /// True if the initiator's key is that of the former cluster key; known to the responder only.
+    pub former: bool,
 }
 
 impl Handshake {
@@ -112,7 +134,15 @@ impl Handshake {
     #[must_use]
     pub fn initiator_with(key: &RoleKey, random: [u8; 32], arithmetic: Arithmetic) -> Self {
         let pair = KeyPair::new(Zeroizing::new(random));
-        Self::at(Stage::Challenge { key: key.clone(), pair, arithmetic })
+        Self::at(Stage::Challenge { key: key.clone(), user: None, pair, arithmetic })
+    }
+
+    /// Starts a handshake as the side that connected, with a user's key. `random` must be fresh.
+    #[must_use]
+    pub fn user(key: &UserKey, random: [u8; 32]) -> Self {
+        let pair = KeyPair::new(Zeroizing::new(random));
+        let (cluster, user) = (key.cluster().clone(), Some(Box::new(key.clone())));
+        Self::at(Stage::Challenge { key: cluster, user, pair, arithmetic: Arithmetic::default() })
     }
 
     /// Starts a handshake as the side that accepted. Also returns the bytes to send, the challenge. Both
@@ -142,29 +172,39 @@ impl Handshake {
         let mut reply = Vec::new();
         while let Some(message) = self.take(bytes)? {
             self = match self.stage {
-                Stage::Challenge { key, pair, arithmetic } => {
+                Stage::Challenge { key, user, pair, arithmetic } => {
                     let challenge = message.try_into().map_err(|_| ChannelError::NotFerrolite)?;
                     let primitives = Primitives { pair: Some(pair), random: None, arithmetic };
-                    let mut state = state(&key, &challenge, true, primitives);
-                    let first = [&[key.role().byte()], &write(&mut state)[..]].concat();
-                    reply.extend(frame(&first));
-                    Self::at(Stage::Answer { role: key.role(), state })
+                    let own = user.as_ref().map(|user| user.pair());
+                    let mut state = state(&key, own, &challenge, true, primitives);
+                    let kind = if user.is_some() { USER } else { key.role().byte() };
+                    reply.extend(frame(&[&[kind], &write(&mut state)[..]].concat()));
+                    Self::at(Stage::Answer { role: key.role(), user, state })
                 }
-                Stage::Answer { role, mut state } => {
+                Stage::Answer { role, user, mut state } => {
                     state.read_message(&message, &mut []).map_err(|_| ChannelError::WrongKey)?;
-                    return done(*state, role, reply);
+                    if let Some(user) = user {
+                        if state.get_remote_static() != Some(user.manager().bytes()) {
+                            return Err(ChannelError::WrongManager);
+                        }
+                        reply.extend(frame(&write(&mut state)));
+                    }
+                    return done(*state, role, None, false, reply);
                 }
                 Stage::First { keys, challenge, random } => {
-                    let Some((&role, message)) = message.split_first() else {
-                        return Err(ChannelError::NotFerrolite);
-                    };
-                    let role = Role::from_byte(role).ok_or(ChannelError::NotFerrolite)?;
-                    let arithmetic = Arithmetic::default();
-                    let primitives = Primitives { pair: None, random: Some(random), arithmetic };
-                    let mut state = state(keys.of(role), &challenge, false, primitives);
-                    state.read_message(message, &mut []).map_err(|_| ChannelError::WrongKey)?;
+                    let Opened { role, user, former, mut state } =
+                        open(&keys, &challenge, &random, &message)?;
                     reply.extend(frame(&write(&mut state)));
-                    return done(*state, role, reply);
+                    if !user {
+                        return done(*state, role, None, former, reply);
+                    }
+                    Self::at(Stage::Last { former, state })
+                }
+                Stage::Last { former, mut state } => {
+                    state.read_message(&message, &mut []).map_err(|_| ChannelError::WrongKey)?;
+                    let user = state.get_remote_static().and_then(|key| key.try_into().ok()).map(UserId);
+                    let user = user.ok_or(ChannelError::NotFerrolite)?;
+                    return done(*state, Role::Client, Some(user), former, reply);
                 }
             };
         }
@@ -205,29 +245,70 @@ impl fmt::Debug for Handshake {
     }
 }
 
-/// Makes Noise's state at the beginning of a handshake.
+/// A responder's handshake after a first message with a right key.
+struct Opened {
+    role: Role,
+    /// True if the initiator has a user's key.
+    user: bool,
+    /// True if the key is that of the former cluster key.
+    former: bool,
+    state: Box<HandshakeState>,
+}
+
+/// Opens an initiator's first message with the key for its role, of this cluster key or the former one.
+fn open(
+    keys: &RoleKeys,
+    challenge: &[u8; CHALLENGE],
+    random: &Zeroizing<[u8; 32]>,
+    message: &[u8],
+) -> Result<Opened, ChannelError> {
+    let Some((&kind, message)) = message.split_first() else { return Err(ChannelError::NotFerrolite) };
+    let user = kind == USER;
+    let role = if user { Role::Client } else { Role::from_byte(kind).ok_or(ChannelError::NotFerrolite)? };
+    for (age, keys) in keys.generations().enumerate() {
+        let arithmetic = Arithmetic::default();
+        let primitives = Primitives { pair: None, random: Some(random.clone()), arithmetic };
+        let own = user.then(|| keys.identity());
+        let mut state = state(keys.of(role), own, challenge, false, primitives);
+        if state.read_message(message, &mut []).is_ok() {
+            return Ok(Opened { role, user, former: age > 0, state });
+        }
+    }
+    Err(ChannelError::WrongKey)
+}
+
+/// Makes Noise's state at the beginning of a handshake. `own` is this side's static key if the initiator has
+/// a user's key.
 fn state(
     key: &RoleKey,
+    own: Option<&KeyPair>,
     challenge: &[u8; CHALLENGE],
     initiator: bool,
     primitives: Primitives,
 ) -> Box<HandshakeState> {
-    let prologue = [PROLOGUE, &[key.role().byte()], challenge].concat();
-    let builder = Builder::with_resolver(params(), Box::new(primitives))
+    let kind = if own.is_some() { USER } else { key.role().byte() };
+    let prologue = [PROLOGUE, &[kind], challenge].concat();
+    let params =
+        if own.is_some() { params(XX, HandshakePattern::XX) } else { params(NN, HandshakePattern::NN) };
+    let builder = Builder::with_resolver(params, Box::new(primitives))
         .psk(0, key.bytes())
         .and_then(|builder| builder.prologue(&prologue))
+        .and_then(|builder| match own {
+            Some(own) => builder.local_private_key(own.private()),
+            None => Ok(builder),
+        })
         .and_then(|builder| if initiator { builder.build_initiator() } else { builder.build_responder() });
-    // The parameters are constant, the key's type fixes its length, and the resolver has all primitives.
+    // The parameters are constant, the keys' types fix their lengths, and the resolver has all primitives.
     Box::new(builder.expect("constant Noise parameters"))
 }
 
 /// Returns this side's Noise message.
-fn write(state: &mut HandshakeState) -> [u8; MESSAGE] {
-    let mut message = [0; MESSAGE];
+fn write(state: &mut HandshakeState) -> Vec<u8> {
+    let mut message = vec![0; USER_ANSWER];
     // Cannot fail: it is this side's turn, the buffer fits, and there is an ephemeral key or the bytes for
     // one.
     let written = state.write_message(&[], &mut message).expect("handshake message");
-    debug_assert_eq!(written, MESSAGE);
+    message.truncate(written);
     message
 }
 
@@ -236,23 +317,31 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], message].concat()
 }
 
-fn done(state: HandshakeState, role: Role, reply: Vec<u8>) -> Result<HandshakeStep, ChannelError> {
+fn done(
+    state: HandshakeState,
+    role: Role,
+    user: Option<UserId>,
+    former: bool,
+    reply: Vec<u8>,
+) -> Result<HandshakeStep, ChannelError> {
     let transport = state.into_stateless_transport_mode().map_err(|_| ChannelError::NotFerrolite)?;
     let transport = Arc::new(transport);
-    let channel = Channel { sealer: Sealer::new(transport.clone()), opener: Opener::new(transport), role };
-    Ok(HandshakeStep::Done { reply, channel })
+    let (sealer, opener) = (Sealer::new(transport.clone()), Opener::new(transport));
+    Ok(HandshakeStep::Done { reply, channel: Channel { sealer, opener, role, user, former } })
 }
 
-/// Makes `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` without parsing.
-fn params() -> NoiseParams {
-    let handshake = HandshakeChoice {
-        pattern: HandshakePattern::NN,
-        modifiers: HandshakeModifierList { list: vec![HandshakeModifier::Psk(0)] },
-    };
+/// The name of the handshake of a peer with the key of a role alone.
+const NN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// The name of the handshake of a peer with a user's key.
+const XX: &str = "Noise_XXpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// Makes the parameters of that name, with pre-shared key 0, without parsing.
+fn params(name: &str, pattern: HandshakePattern) -> NoiseParams {
+    let modifiers = HandshakeModifierList { list: vec![HandshakeModifier::Psk(0)] };
     NoiseParams::new(
-        "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".into(),
+        name.into(),
         BaseChoice::Noise,
-        handshake,
+        HandshakeChoice { pattern, modifiers },
         DHChoice::Curve25519,
         CipherChoice::ChaChaPoly,
         HashChoice::Blake2s,

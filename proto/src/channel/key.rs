@@ -1,14 +1,19 @@
 //! The cluster key, the role keys derived from it, and the text form of keys in files.
 
-use super::enrolment::Registrar;
+use super::dh::KeyPair;
+use super::enrolment::{ManagerKey, Registrar};
+use super::user::UserKey;
 use alloc::string::String;
+use alloc::sync::Arc;
 use core::fmt;
 use snow::params::HashChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// The size of a key, in bytes.
-const BYTES: usize = 32;
+pub(super) const BYTES: usize = 32;
+/// The label with which the private key is derived by which users know a manager.
+const IDENTITY: &[u8] = b"ferrolite identity: manager";
 /// The label with which the private key of a manager that enrols nodes is derived.
 const REGISTRAR: &[u8] = b"ferrolite enrolment: manager";
 
@@ -94,6 +99,12 @@ pub enum WrongRole {
         /// The role of the key.
         has: Role,
     },
+    /// A key of one role, with which no key of a user can be made.
+    #[error("this is the key of a {has}: a user's key is made with the whole cluster key or a user's key")]
+    NoUsers {
+        /// The role of the key.
+        has: Role,
+    },
 }
 
 impl ClusterKey {
@@ -116,16 +127,8 @@ impl ClusterKey {
             Some((role, digits)) => (Some(role), digits),
             None => (None, text),
         };
-        if digits.len() != 2 * BYTES {
-            return Err(NotAKey);
-        }
         let mut key = Self { bytes: [0; BYTES], only };
-        for (byte, pair) in key.bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            for &digit in pair {
-                let value = char::from(digit).to_digit(16).ok_or(NotAKey)?;
-                *byte = *byte << 4 | u8::try_from(value).map_err(|_| NotAKey)?;
-            }
-        }
+        hex_into(digits, &mut key.bytes)?;
         Ok(key)
     }
 
@@ -138,11 +141,7 @@ impl ClusterKey {
             text.push_str(role.word());
             text.push(':');
         }
-        for byte in self.bytes {
-            for nibble in [byte >> 4, byte & 15] {
-                text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
-            }
-        }
+        push_hex(&mut text, &self.bytes);
         text.push('\n');
         text
     }
@@ -176,7 +175,25 @@ impl ClusterKey {
             return Err(WrongRole::NotWhole { has });
         }
         let [node, client] = Role::ALL.map(|role| RoleKey { role, bytes: derive(&self.bytes, role.label()) });
-        Ok(RoleKeys { node, client })
+        Ok(RoleKeys { node, client, identity: self.identity(), former: None })
+    }
+
+    /// Returns the key pair by which users know a manager that has this whole key.
+    fn identity(&self) -> KeyPair {
+        KeyPair::new(Zeroizing::new(derive(&self.bytes, IDENTITY)))
+    }
+
+    /// Makes the key of a user of this cluster. `random` must come from a cryptographically secure source.
+    ///
+    /// # Errors
+    /// [`WrongRole::NoUsers`] if this is the key of one role, from which the manager's public key cannot be
+    /// computed.
+    pub fn user(&self, random: [u8; BYTES]) -> Result<UserKey, WrongRole> {
+        if let Some(has) = self.only {
+            return Err(WrongRole::NoUsers { has });
+        }
+        let manager = ManagerKey::from_bytes(*self.identity().public());
+        Ok(UserKey::new(Zeroizing::new(random), self.for_role(Role::Client)?, manager))
     }
 
     /// Returns the key pair of a manager that enrols nodes.
@@ -215,6 +232,11 @@ pub struct RoleKey {
 }
 
 impl RoleKey {
+    /// Makes the key of a client.
+    pub(super) const fn of_client(bytes: [u8; BYTES]) -> Self {
+        Self { role: Role::Client, bytes }
+    }
+
     /// Returns the role of the key.
     #[must_use]
     pub const fn role(&self) -> Role {
@@ -233,19 +255,67 @@ impl fmt::Debug for RoleKey {
     }
 }
 
-/// The keys of all roles.
-#[derive(Clone, Debug)]
+/// The keys of all roles, and the key pair by which users know the manager.
+#[derive(Clone)]
 pub struct RoleKeys {
     node: RoleKey,
     client: RoleKey,
+    identity: KeyPair,
+    /// The keys of the former cluster key, which are accepted as well.
+    former: Option<Arc<Self>>,
 }
 
 impl RoleKeys {
+    /// Accepts the keys of a former cluster key as well.
+    #[must_use]
+    pub fn or(mut self, former: Self) -> Self {
+        self.former = Some(Arc::new(former));
+        self
+    }
+
+    /// Returns these keys, and then those of the former cluster key.
+    pub(super) fn generations(&self) -> impl Iterator<Item = &Self> {
+        core::iter::once(self).chain(self.former.as_deref())
+    }
+
+    pub(super) const fn identity(&self) -> &KeyPair {
+        &self.identity
+    }
+
     /// Returns the key of a role.
     pub(super) const fn of(&self, role: Role) -> &RoleKey {
         match role {
             Role::Node => &self.node,
             Role::Client => &self.client,
+        }
+    }
+}
+
+impl fmt::Debug for RoleKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RoleKeys(..)")
+    }
+}
+
+/// Parses 64 hexadecimal digits.
+pub(super) fn hex_into(digits: &[u8], bytes: &mut [u8; BYTES]) -> Result<(), NotAKey> {
+    if digits.len() != 2 * BYTES {
+        return Err(NotAKey);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        for &digit in pair {
+            let value = char::from(digit).to_digit(16).ok_or(NotAKey)?;
+            *byte = *byte << 4 | u8::try_from(value).map_err(|_| NotAKey)?;
+        }
+    }
+    Ok(())
+}
+
+/// Appends 64 hexadecimal digits.
+pub(super) fn push_hex(text: &mut String, bytes: &[u8; BYTES]) {
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(u32::from(nibble), 16).unwrap_or('0'));
         }
     }
 }

@@ -12,6 +12,11 @@
 //! | initiator | its role (1: node, 2: client), and the first Noise message, 48 bytes |
 //! | responder | the second Noise message, 48 bytes, or an empty frame: another key |
 //!
+//! A user with a key of its own ([`UserKey`]) sends 3 in place of the role, and the pattern is `XXpsk0` under
+//! the key of a client: the second message, 96 bytes, also has the manager's static key, which must be the
+//! one that the user's key names, and a third one, 64 bytes, has the user's. Both are encrypted. So the
+//! manager knows the user, and nobody else can be the manager for a user.
+//!
 //! Role and challenge are part of Noise's prologue. A recorded first message therefore has a wrong tag in
 //! another handshake, which the responder detects before any computation on the curve.
 //!
@@ -28,12 +33,14 @@ mod generator;
 mod handshake;
 mod key;
 mod transport;
+mod user;
 
 pub use cipher::Arithmetic;
 pub use generator::Generator;
 pub use handshake::{Channel, Handshake, HandshakeStep};
 pub use key::{ClusterKey, NotAKey, Role, RoleKey, RoleKeys, WrongRole};
 pub use transport::{Opener, Sealer, sealed_len};
+pub use user::{UserId, UserKey};
 
 /// The payload of a full frame, in bytes.
 pub const FRAME_PAYLOAD: usize = 16 * 1024;
@@ -59,6 +66,9 @@ pub enum ChannelError {
     /// The peer does not send a Ferrolite control connection.
     #[error("the peer does not speak Ferrolite's control protocol")]
     NotFerrolite,
+    /// The manager has another key than the one that this user's key names.
+    #[error("the manager has another identity than the one in the user's key")]
+    WrongManager,
     /// A frame was changed in transit, or belongs to another connection.
     #[error("a message was damaged on the way")]
     Damaged,

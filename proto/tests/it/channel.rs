@@ -5,7 +5,7 @@ use proto::channel::{
     MAX_MESSAGE, Opener, Role, RoleKey, WrongRole, sealed_len,
 };
 
-const KEY: ClusterKey = ClusterKey::from_bytes([7; 32]);
+pub(crate) const KEY: ClusterKey = ClusterKey::from_bytes([7; 32]);
 
 fn role_key(role: Role) -> RoleKey {
     KEY.for_role(role).unwrap()
@@ -15,7 +15,7 @@ fn initiator() -> Handshake {
     Handshake::initiator(&role_key(Role::Node), [1; 32])
 }
 
-fn responder() -> (Handshake, Vec<u8>) {
+pub(crate) fn responder() -> (Handshake, Vec<u8>) {
     Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]])
 }
 
@@ -39,7 +39,7 @@ fn step(mut side: Handshake, bytes: &[u8], step: usize) -> Result<HandshakeStep,
 }
 
 /// Feeds bytes after which the handshake must wait, and returns it and its reply.
-fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
+pub(crate) fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
     match step(side, bytes, pieces) {
         Ok(HandshakeStep::Continue { reply, next }) => (next, reply),
         other => panic!("{other:?}"),
@@ -47,7 +47,7 @@ fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
 }
 
 /// Feeds the last bytes of a handshake, and returns its result.
-fn end(side: Handshake, bytes: &[u8], pieces: usize) -> Result<(Vec<u8>, Channel), ChannelError> {
+pub(crate) fn end(side: Handshake, bytes: &[u8], pieces: usize) -> Result<(Vec<u8>, Channel), ChannelError> {
     match step(side, bytes, pieces)? {
         HandshakeStep::Done { reply, channel } => Ok((reply, channel)),
         HandshakeStep::Continue { .. } => panic!("the handshake wants more"),
@@ -169,7 +169,11 @@ fn a_role_that_is_not_that_of_the_key_is_refused() {
     first[2] = 1;
     assert_eq!(end(responder, &first, 99).unwrap_err(), ChannelError::WrongKey);
     let (responder, _) = Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]]);
+    // The key of a role is not enough for a user's handshake.
     first[2] = 3;
+    assert_eq!(end(responder, &first, 99).unwrap_err(), ChannelError::WrongKey);
+    let (responder, _) = Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]]);
+    first[2] = 4;
     assert_eq!(end(responder, &first, 99).unwrap_err(), ChannelError::NotFerrolite);
 }
 

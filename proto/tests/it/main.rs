@@ -4,4 +4,5 @@
 mod channel;
 mod enrolment;
 mod messages;
+mod user_channel;
 mod version9;

@@ -17,7 +17,7 @@ pub use builds::{cases as builds, programs};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, screens, semantics};
-use job::{disturbed, graph, log, misuse, priorities, standing, word_count};
+use job::{disturbed, graph, log, misuse, on_the_wire, priorities, standing, word_count};
 use linux::{ibverbs, node, peer};
 use runner::Case;
 
@@ -47,6 +47,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         cx3::cases(),
         graph::cases(),
         log::cases(),
+        on_the_wire::cases(),
         word_count::cases(),
     ];
     groups.into_iter().flatten().collect()

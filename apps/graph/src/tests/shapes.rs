@@ -2,6 +2,8 @@
 
 use super::nodes::Given;
 use crate::{Generator, Model};
+use std::collections::BTreeMap;
+use std::string::String;
 use std::vec::Vec;
 
 fn given(edges: Vec<(u64, u64, u32)>) -> Given {
@@ -27,7 +29,25 @@ pub(super) fn star(leaves: u64) -> Given {
     given((0..leaves).map(|leaf| (leaf + 1_000_000, 7, 2)).collect())
 }
 
-/// Returns graphs of all kinds: none, loops, duplicates, vertices without edges, extreme identifiers and
+/// The dependencies between the crates of this repository's lock file, which are numbered in their order there.
+fn dependencies() -> Given {
+    let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock")).unwrap();
+    let crates: Vec<_> = lock.split("[[package]]").skip(1).collect();
+    let named = |of: &str| {
+        of.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"').map(String::from))
+    };
+    let numbers: BTreeMap<String, u64> = crates.iter().filter_map(|of| named(of)).zip(0..).collect();
+    let mut edges = Vec::new();
+    for of in &crates {
+        let from = numbers[&named(of).unwrap()];
+        let needed = of.lines().filter_map(|line| line.strip_prefix(" \"")?.split(['"', ' ']).next());
+        edges.extend(needed.map(|needed| (from, numbers[needed], needed.len() as u32)));
+    }
+    assert!(edges.len() > 300, "the lock file has {} dependencies", edges.len());
+    given(edges)
+}
+
+/// Returns graphs of all kinds: real data, none, loops, duplicates, vertices without edges, extreme identifiers and
 /// weights.
 pub(super) fn all() -> Vec<(&'static str, Given)> {
     let max = u64::MAX;
@@ -48,6 +68,7 @@ pub(super) fn all() -> Vec<(&'static str, Given)> {
         ("complete", given(complete)),
         ("several components", several),
         ("uniform", generated(Model::Uniform, 8, 4)),
+        ("dependencies of crates", dependencies()),
         ("R-MAT", generated(Model::Rmat, 9, 6)),
     ]
 }

@@ -115,6 +115,38 @@ fn graphs_without_edges() {
     assert_eq!(all.run("bfs", &["vertices=dir/g.v", "source=7"], files), b"7\t0\n");
 }
 
+/// A comment of a megabyte, edges of many thousand bytes, and a last line without an end.
+#[test]
+fn lines_may_be_long() {
+    let (blanks, note) = (" ".repeat(1 << 16), "x".repeat(1 << 20));
+    let text = format!("# {note}\n1{blanks}2{blanks}\n{blanks}2 3\r\n\n3 4");
+    let mut all = Everywhere::new();
+    for text in [&text, &format!("{text}\n")] {
+        assert_eq!(all.run("bfs", &["source=1"], &[("g", text.as_bytes())]), b"1\t0\n2\t1\n3\t2\n4\t3\n");
+    }
+}
+
+/// The report of each node has its share of the graph, about as much as that of the others although all edges
+/// lead to one vertex, and each node writes to others.
+#[test]
+fn the_report_has_equal_shares_of_a_star() {
+    let text: String = (0..20_000).map(|leaf| format!("{} 7\n", leaf + 100)).collect();
+    for nodes in 2..=4u8 {
+        let mut cluster = Cluster::new(3, nodes, 1, apps);
+        let (_, reports) = cluster.run("pagerank", &["iterations=3"], &[("g", text.as_bytes())]).unwrap();
+        let of = |list: &[(String, u64)], name: &str| list.iter().find(|(of, _)| of == name).unwrap().1;
+        for name in ["vertices", "edges"] {
+            let shares: Vec<u64> = reports.iter().map(|report| of(&report.counts, name)).collect();
+            assert_eq!(shares.iter().sum::<u64>(), 20_000 + u64::from(name == "vertices"));
+            assert!(
+                shares.iter().min().unwrap() * 5 >= shares.iter().max().unwrap() * 4,
+                "{name}: {shares:?}"
+            );
+        }
+        assert!(reports.iter().all(|report| of(&report.used, "messages") > 0), "{reports:?}");
+    }
+}
+
 #[test]
 fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
     for nodes in [1, 3] {
@@ -134,6 +166,13 @@ fn wrong_input_is_refused_with_its_place_and_leaves_nothing() {
             ("sssp", &["source=1", "weights=true"], "1 2 3\n1 2\n", "g: byte 9: the line has no weight"),
             ("bfs", &["source=9"], "1 2\n", "source=9: the graph has no such vertex"),
             ("cc", &["vertices=v"], "1 2\n", "vertices=v: the job has no such input"),
+            ("cc", &[], "1 2\n2 \u{0}\n", "g: byte 6: \"\\x00\" is not a target"),
+            (
+                "sssp",
+                &["source=1", "weights=true"],
+                "1 2 4294967296\n",
+                "g: byte 4: the weight \"4294967296\" is",
+            ),
             ("pagerank", &["twenty"], "1 2\n", "pagerank: unknown argument \"twenty\""),
             // The first of several wrong lines counts.
             ("cc", &[], "1 2\n3\n5\n6\n7\n8\n9\n10\n", "g: byte 5: the line has no target"),

@@ -1,6 +1,7 @@
 //! `ferrolite node drain`, `undrain` and `reboot`.
 
 use super::super::args::{ManagerArgs, seconds};
+use super::super::shell;
 use anyhow::{Result, bail};
 use clap::Args;
 use manager::client::{Client, Drain};
@@ -16,6 +17,7 @@ pub(in super::super) struct DrainArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
     /// The reason, which jobs that wait for the node show.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -36,6 +38,7 @@ pub(in super::super) struct RebootArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
     /// The longest time to wait until the node has joined again, in seconds.
     #[arg(long, value_name = "S", default_value_t = 300, value_parser = seconds)]
@@ -47,6 +50,7 @@ pub(in super::super) struct UndrainArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
 }
 
@@ -96,7 +100,8 @@ fn wait_until(
 pub(super) fn reboot(args: &RebootArgs) -> Result<()> {
     let RebootArgs { manager, node, timeout } = args;
     let mut client = manager.connect()?;
-    let before = client.node(node)?.member.map(|member| member.incarnation);
+    let known = client.node_list()?.into_iter().find(|known| known.name == *node);
+    let before = known.and_then(|node| node.member).map(|member| member.incarnation);
     client.power(node, PowerAction::Reset)?;
     println!("{} has left, and its machine is reset", printable(node));
     let is_new = |view: &NodeView| {

@@ -4,6 +4,7 @@ mod drain;
 mod shown;
 
 use super::args::{ManagerArgs, count, seconds};
+use super::shell;
 use super::shown::{List, ListArgs};
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
@@ -78,6 +79,7 @@ pub(super) struct ShowArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
     #[command(flatten)]
     list: ListArgs,
@@ -105,6 +107,7 @@ pub(super) struct PowerArgs {
     #[arg(value_enum)]
     action: ActionWord,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
 }
 
@@ -113,6 +116,7 @@ pub(super) struct BootArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
     node: String,
     /// The image: a file of `cargo xtask image --format elf`.
     file: PathBuf,

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A job that is done, and whose client may not know it.
 #[derive(Debug)]
 pub(super) struct Finished {
-    record: Arc<JobRecord>,
+    pub(super) record: Arc<JobRecord>,
     /// The client that was told; `None` after a restart of the manager.
     pub(super) client: Option<ConnId>,
     pub(super) since: Instant,

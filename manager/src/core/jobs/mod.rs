@@ -189,6 +189,19 @@ impl Job {
 }
 
 impl Core {
+    /// Returns the submission of a job that waits, runs, or is done, by its present number or its first.
+    pub(super) fn job_spec(&self, id: JobId) -> Option<&Spec> {
+        let running = self.jobs.running.iter().find(|(found, job)| **found == id || job.first == id);
+        let is_former = |(first, last): (JobId, JobId)| first == id || last == id;
+        let waiting = || self.jobs.waiting.iter().find(|submission| submission.former.is_some_and(is_former));
+        let finished =
+            || self.jobs.finished.iter().find(|(found, done)| **found == id || done.record.first == id);
+        running
+            .map(|(_, job)| &job.spec)
+            .or_else(|| waiting().map(|submission| &submission.spec))
+            .or_else(|| finished().map(|(_, done)| &done.record.spec))
+    }
+
     pub(super) fn job_accepted(&mut self, node: NodeId, id: JobId) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };

@@ -81,7 +81,7 @@ pub(super) fn one(context: &Context<'_>, job: u64) -> Option<Markup> {
         h1 { "Job " (job) " · " (line.app) }
         section id="state" data-live="" aria-label="State" {
             p { (state(&job_state(line))) " for " (format::duration(took(context, line))) " on " (line.parts.len()) " nodes" }
-            @if present && context.caller.may_act() && let Some(form) = &context.caller.form {
+            @if present && context.caller.may_cancel(line.job, &line.owner) && let Some(form) = &context.caller.form {
                 form method="post" action={ "/jobs/" (job) "/cancel" } {
                     input type="hidden" name="form" value=(form);
                     button.danger type="submit" { "Cancel job " (job) }

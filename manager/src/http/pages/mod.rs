@@ -107,7 +107,7 @@ fn frame(title: &str, path: &str, caller: Option<&Caller>, body: &Markup) -> Mar
                         }
                         div.who {
                             span.live id="live" role="status" { "static" }
-                            span { (caller.identity.name) }
+                            span { (caller.name) ", " (caller.role) }
                             @if let Some(form) = &caller.form {
                                 form method="post" action="/logout" {
                                     input type="hidden" name="form" value=(form);

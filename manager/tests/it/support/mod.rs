@@ -93,6 +93,13 @@ impl Harness {
                 Record::Image(image) => saved.images.push(image),
                 Record::ImageGone(sha256) => saved.images.retain(|known| known.info.sha256 != sha256),
                 Record::Rollout(status) => saved.rollout = Some(*status),
+                Record::User(user) => {
+                    saved.users.retain(|known| known.name != user.name);
+                    saved.users.push(user);
+                }
+                Record::UserGone(name) => saved.users.retain(|known| known.name != name),
+                Record::Audit(entry) => saved.audit.push(entry),
+                Record::AuditGone(number) => saved.audit.retain(|entry| entry.number != number),
             }
         }
         saved

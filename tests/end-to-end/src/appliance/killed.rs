@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The number of times that the manager is killed in the long test.
@@ -31,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     };
     vec![
         case("job-outlasts-a-killed-manager", a_few_times),
+        case("key-rotation-loses-no-node", rotated),
         case("jobs-outlast-fifty-kills-of-the-manager", many_times).full_if(true),
     ]
 }
@@ -92,6 +93,53 @@ fn a_few_times(log: &Path) -> Result<()> {
     compare(&expected, &output, log)?;
     unchanged(&before, &cluster, log)?;
     end(&cluster, 2, log)
+}
+
+/// Replaces the cluster key during a job. The nodes, which have the former key, and the client must go on as
+/// they were, a node with the new key must join, and the former key must end with its retirement.
+fn rotated(log: &Path) -> Result<()> {
+    let mut cluster = Cluster::start(2, "", None, log)?;
+    cluster.joined(log)?;
+    let before = incarnations(&cluster, "before", log)?;
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("out");
+    let key = cluster.manager.key().to_owned();
+    let former = dir.path().join("former.key");
+    std::fs::copy(&key, &former)?;
+    let mut job = Submission::start(&cluster, &input, &output, log)?;
+    change_key(&cluster, "rotate", log)?;
+    ensure!(std::fs::read(&key)? != std::fs::read(&former)?, "the key is the former one");
+    cluster.manager.kill_and_restart()?;
+    for _ in 0..2 {
+        let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
+        resumed.context("the manager does not say that a node resumes")?;
+    }
+    ensure!(job.ends(LIMIT)?, "the job does not end");
+    compare(&expected, &output, log)?;
+    // With the new key, and with the former one.
+    unchanged(&before, &cluster, log)?;
+    tool::run_ok(&mut list_with(&former, &cluster), log, LIMIT)?;
+    end(&cluster, 2, log)?;
+    change_key(&cluster, "retire", log)?;
+    cluster.manager.kill_and_restart()?;
+    let refused = tool::run(&mut list_with(&former, &cluster), log, LIMIT)?;
+    ensure!(refused.status.code() == Some(4), "the former key is accepted: {}", refused.output.trim());
+    Ok(())
+}
+
+/// Returns a command that lists the nodes with a key.
+fn list_with(key: &Path, cluster: &Cluster) -> Command {
+    let mut list = Command::new(cluster.manager.client("nodes").get_program());
+    list.args(["nodes", "--manager", cluster.manager.address(), "--key-file"]).arg(key);
+    list
+}
+
+/// Rotates or retires the cluster key.
+fn change_key(cluster: &Cluster, verb: &str, log: &Path) -> Result<()> {
+    let mut change = Command::new(cluster.manager.client("key").get_program());
+    tool::run_ok(change.args(["key", verb, "--key-file"]).arg(cluster.manager.key()), log, LIMIT)?;
+    Ok(())
 }
 
 /// Kills the manager fifty times, at moments that a seed decides, while four appliances count the words of

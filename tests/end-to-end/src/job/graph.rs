@@ -29,11 +29,12 @@ pub(crate) fn cases() -> Vec<Case> {
     let case = |name: &str, check: fn(&Path) -> Result<Outcome>| Case::new(format!("graph::{name}"), check);
     vec![
         case("same-bytes", |log| same_bytes(&[(3, 2, "softroce")], &JOBS[..1], log)),
-        case("wrong-line", wrong_line),
+        case("wrong-input", wrong_input),
         case("too-large", too_large),
         case("same-bytes-everywhere", |log| {
-            let clusters = [(2, 1, "softroce"), (4, 2, "softroce"), (3, 1, "cx3"), (2, 2, "cx3")];
-            same_bytes(&clusters, &JOBS, log)
+            let softroce = [(1, 2), (2, 1), (3, 1), (4, 2)].map(|(nodes, cpus)| (nodes, cpus, "softroce"));
+            let cards = [(1, 1), (2, 2), (3, 1), (4, 1)].map(|(nodes, cpus)| (nodes, cpus, "cx3"));
+            same_bytes(&[softroce, cards].concat(), &JOBS, log)
         })
         .full_if(true),
         case("compact-dataset", compact_dataset).full_if(true),
@@ -112,15 +113,34 @@ fn compact_dataset(log: &Path) -> Result<Outcome> {
 }
 
 /// Runs jobs with wrong input, which leave no output.
-fn wrong_line(log: &Path) -> Result<Outcome> {
+fn wrong_input(log: &Path) -> Result<Outcome> {
     let dir = tempfile::tempdir()?;
     let edges = dir.path().join("edges");
-    std::fs::write(&edges, "1 2\n2 3\n3 many\n")?;
-    let edges = edges.to_string_lossy();
-    let args = ["--nodes", "2", "--app", "cc", "--input", &edges];
-    refused(&args, "edges: byte 10: \"many\" is not a target", log)?;
-    let args = ["--nodes", "1", "--app", "bfs", "--arg", "root=1", "--input", &edges];
-    refused(&args, "unknown argument \"root=1\"", log)?;
+    let path = edges.to_string_lossy();
+    // The compact form: its name, no flags, three edges, a checksum, and a part of their 24 bytes.
+    let cut = &[&b"FLG1\0\0\0\0\x03"[..], &[0; 41]].concat()[..];
+    let wrong: [(&str, &[&str], &[u8], &str); 8] = [
+        ("cc", &[], b"1 2\n2 3\n3 many\n", "edges: byte 10: \"many\" is not a target"),
+        ("cc", &[], b"1 2\n2 3\n3", "edges: byte 9: the line has no target"),
+        ("cc", &[], cut, "edges: byte 50: the file has 50 bytes, and its 3 edges need 56"),
+        (
+            "pagerank",
+            &[],
+            b"1 2\n18446744073709551616 1\n",
+            "edges: byte 4: the source \"18446744073709551616\" is greater",
+        ),
+        ("sssp", &["source=1", "weights=true"], b"1 2 3\n2 1\n", "edges: byte 9: the line has no weight"),
+        ("bfs", &["source=9"], b"1 2\n", "source=9: the graph has no such vertex"),
+        ("pagerank", &["iterations=many"], b"1 2\n", "iterations=many: "),
+        ("bfs", &["root=1"], b"1 2\n", "unknown argument \"root=1\"; usage: source=ID"),
+    ];
+    for (app, args, text, says) in wrong {
+        std::fs::write(&edges, text)?;
+        let given = args.iter().flat_map(|arg| ["--arg", arg]);
+        let args: Vec<&str> =
+            ["--nodes", "2", "--app", app, "--input", &path].into_iter().chain(given).collect();
+        refused(&args, says, log).with_context(|| format!("{app} {args:?}"))?;
+    }
     Ok(Outcome::Passed)
 }
 

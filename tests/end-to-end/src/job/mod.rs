@@ -6,6 +6,7 @@ pub(crate) mod graph;
 pub(crate) mod inputs;
 pub(crate) mod log;
 pub(crate) mod misuse;
+pub(crate) mod on_the_wire;
 pub(crate) mod priorities;
 pub(crate) mod standing;
 pub(crate) mod word_count;

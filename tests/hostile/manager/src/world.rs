@@ -494,6 +494,10 @@ impl World {
             | ToClient::ImageRemoved
             | ToClient::Rollout(_)
             | ToClient::NodeLeft
+            | ToClient::You { .. }
+            | ToClient::Users(_)
+            | ToClient::UserChanged
+            | ToClient::Audit { .. }
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
         }
@@ -563,5 +567,12 @@ fn keep(disk: &mut Saved, record: &Record) {
         Record::Image(image) => disk.images.push(image.clone()),
         Record::ImageGone(sha256) => disk.images.retain(|known| known.info.sha256 != *sha256),
         Record::Rollout(status) => disk.rollout = Some((**status).clone()),
+        Record::User(user) => {
+            disk.users.retain(|known| known.name != user.name);
+            disk.users.push(user.clone());
+        }
+        Record::UserGone(name) => disk.users.retain(|known| known.name != *name),
+        Record::Audit(entry) => disk.audit.push(entry.clone()),
+        Record::AuditGone(number) => disk.audit.retain(|entry| entry.number != *number),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Algorithm;
 use super::graph::Graph;
-use super::obedient::pinned;
+use super::machine::Machine;
 use super::results;
 use crate::bench::program;
 use anyhow::{Context, Result, ensure};
@@ -19,6 +19,7 @@ const TRIALS: &str = "3";
 /// The programs, and the graph in their own form.
 pub(super) struct Gap {
     dir: PathBuf,
+    machine: Machine,
     cpus: Vec<u32>,
     plain: PathBuf,
     weighted: PathBuf,
@@ -31,18 +32,28 @@ pub(super) struct Gap {
 
 impl Gap {
     /// Converts the graph.
-    pub(super) fn new(dir: &Path, graph: &Graph, cpus: &[u32]) -> Result<Self> {
+    pub(super) fn new(dir: &Path, graph: &Graph, machine: Machine, cpus: &[u32]) -> Result<Self> {
         let dir = std::fs::canonicalize(dir).with_context(|| format!("there is no {}", dir.display()))?;
         let (plain, weighted) = (graph.plain().with_extension("sg"), graph.weighted().with_extension("wsg"));
         let convert = |from: PathBuf, to: &Path, weights: &[&str]| {
-            let mut converter = pinned(&dir.join("converter"), cpus);
+            let mut converter = Machine::Native.command(&dir.join("converter"), cpus);
             // Without -s the edges would lead in one direction only.
             program::run(converter.arg("-s").args(weights).arg("-f").arg(from).arg("-b").arg(to))
         };
         convert(graph.plain(), &plain, &[])?;
         convert(graph.weighted(), &weighted, &["-w"])?;
         let Graph { edges, vertices, source, .. } = *graph;
-        Ok(Self { dir, cpus: cpus.to_vec(), plain, weighted, edges, vertices, source, said: String::new() })
+        Ok(Self {
+            dir,
+            machine,
+            cpus: cpus.to_vec(),
+            plain,
+            weighted,
+            edges,
+            vertices,
+            source,
+            said: String::new(),
+        })
     }
 
     fn command(&self, algorithm: Algorithm) -> Command {
@@ -51,7 +62,7 @@ impl Gap {
             Algorithm::Sssp => ("sssp", &self.weighted),
             _ => (algorithm.name(), &self.plain),
         };
-        let mut command = pinned(&self.dir.join(name), &self.cpus);
+        let mut command = self.machine.command(&self.dir.join(name), &self.cpus);
         // -a prints what there is to compare.
         command.env("OMP_NUM_THREADS", "1").arg("-f").arg(file).args(["-n", TRIALS, "-a"]);
         match algorithm {

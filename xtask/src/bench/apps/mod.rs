@@ -5,6 +5,7 @@
 
 mod gap;
 mod graph;
+mod machine;
 mod obedient;
 mod results;
 
@@ -21,6 +22,7 @@ use clap::{Args, ValueEnum};
 use gap::Gap;
 use graph::Graph;
 use lab::{interrupt, tool, ui};
+use machine::Machine;
 use obedient::Obedient;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,7 @@ pub(super) struct Options {
     /// Directory with programs of the GAP benchmark suite: converter, pr_spmv, bfs, cc, sssp, tc
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Binary logarithm of the number of vertices of the graph; repeatable [default: 16 and 18]
+    /// Binary logarithm of the number of vertices of the graph; repeatable [default: 16, 18 and 20]
     #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<u32>::new().range(4..=24))]
     scale: Vec<u32>,
     /// Measures only this algorithm; repeatable [default: all]
@@ -43,6 +45,9 @@ pub(super) struct Options {
     /// A small graph, few runs, and no networkit: only shows that everything works
     #[arg(long)]
     quick: bool,
+    /// Measures native code only, not PageRank under TCG, QEMU's translator
+    #[arg(long)]
+    native_only: bool,
     /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -89,6 +94,10 @@ impl Algorithm {
     }
 }
 
+/// The largest scale at which triangles are counted unless `--only` asks for them: no target needs the minutes.
+const TRIANGLES: u32 = 18;
+/// The most runs of each side under TCG, which is several times slower.
+const RUNS_UNDER_TCG: u32 = 3;
 /// The greatest accepted share of one node's time that two nodes take for PageRank.
 const TWO_NODES: f64 = 0.65;
 
@@ -138,6 +147,7 @@ type Times = Vec<Option<f64>>;
 /// The figures of one algorithm on one graph: ours beside a peer's.
 #[derive(Debug, Serialize)]
 struct Row {
+    machine: Machine,
     scale: u32,
     algorithm: Algorithm,
     peer: &'static str,
@@ -190,10 +200,13 @@ pub(super) fn bench(options: &Options) -> Result<()> {
     }
     let cpus = obedient::processors()?;
     let runs = options.runs.unwrap_or(if options.quick { 2 } else { 9 });
-    let algorithms = if options.only.is_empty() { Algorithm::value_variants() } else { &options.only };
+    let under_tcg = match options.native_only {
+        true => None,
+        false => gaps.attempt("PageRank under TCG", machine::prepare)?,
+    };
     let scales = match (&options.scale[..], options.quick) {
         ([], true) => vec![10],
-        ([], false) => vec![16, 18],
+        ([], false) => vec![16, 18, 20],
         (given, _) => given.to_vec(),
     };
     let dir = tempfile::tempdir().context("cannot make a directory for the graphs")?;
@@ -203,12 +216,20 @@ pub(super) fn bench(options: &Options) -> Result<()> {
             Graph::write(&programs.native, dir.path(), scale)
         })?;
         println!("{graph}");
-        let place = Place { graph: &graph, dir: dir.path(), cpus: &cpus, runs, algorithms };
+        let algorithms = options.algorithms(scale);
+        let (machine, dir) = (Machine::Native, dir.path());
+        let place = Place { machine, graph: &graph, dir, cpus: &cpus, runs, algorithms: &algorithms };
         rows.extend(place.compare(&programs)?);
         match cpus.len() {
             _ if !algorithms.contains(&Algorithm::PageRank) => {}
             1 => _ = gaps.attempt::<()>("two nodes", || bail!("there is one processor"))?,
             _ => rows.push(place.two_nodes(&programs)?),
+        }
+        if under_tcg.is_some() && algorithms.contains(&Algorithm::PageRank) {
+            let (machine, runs) = (Machine::Tcg, runs.min(RUNS_UNDER_TCG));
+            rows.extend(
+                Place { machine, runs, algorithms: &[Algorithm::PageRank], ..place }.compare(&programs)?,
+            );
         }
         graphs.push(graph);
     }
@@ -229,8 +250,20 @@ struct Programs {
     gap: Option<PathBuf>,
 }
 
-/// One graph, and the processors on which it is measured.
+impl Options {
+    /// Returns the algorithms that are measured on a graph.
+    fn algorithms(&self, scale: u32) -> Vec<Algorithm> {
+        if !self.only.is_empty() {
+            return self.only.clone();
+        }
+        let all = Algorithm::value_variants().iter().copied();
+        all.filter(|algorithm| *algorithm != Algorithm::Tc || scale <= TRIANGLES).collect()
+    }
+}
+
+/// One graph, and the machine and its processors on which it is measured.
 struct Place<'a> {
+    machine: Machine,
     graph: &'a Graph,
     dir: &'a Path,
     cpus: &'a [u32],
@@ -242,7 +275,7 @@ impl Place<'_> {
     fn ours(&self, programs: &Programs, nodes: usize) -> Result<Obedient> {
         let cpus = self.cpus.get(..nodes).unwrap_or(self.cpus);
         let (nodes, source) = (nodes.to_string(), self.graph.source.to_string());
-        let mut command = obedient::pinned(&programs.native, cpus);
+        let mut command = self.machine.command(&programs.native, cpus);
         command.arg("--serve").arg(self.graph.weighted());
         command.args(["--nodes", &nodes, "--source", &source]);
         Obedient::start("ours", command, self.graph)
@@ -253,7 +286,10 @@ impl Place<'_> {
         let mut peers = Vec::new();
         for (name, program) in [("crate graph", &programs.krate), ("networkit", &programs.networkit)] {
             let Some(program) = program else { continue };
-            let mut command = obedient::pinned(program, one);
+            if (self.machine, name) == (Machine::Tcg, "networkit") {
+                continue;
+            }
+            let mut command = self.machine.command(program, one);
             if name == "networkit" {
                 command.arg(obedient::script());
             }
@@ -261,7 +297,7 @@ impl Place<'_> {
             peers.push(Peer::Obedient(Obedient::start(name, command, self.graph)?));
         }
         if let Some(dir) = &programs.gap {
-            peers.push(Peer::Gap(Gap::new(dir, self.graph, one)?));
+            peers.push(Peer::Gap(Gap::new(dir, self.graph, self.machine, one)?));
         }
         Ok(peers)
     }
@@ -278,7 +314,7 @@ impl Place<'_> {
                 println!("{name}: no side to compare with");
                 continue;
             }
-            ui::step(&format!("{name}: results"), || {
+            ui::step(&format!("{name}{}: results", self.machine.remark()), || {
                 ours.run(algorithm)?;
                 let file = self.dir.join("ours");
                 ours.result(&file)?;
@@ -288,7 +324,7 @@ impl Place<'_> {
                 })
             })?;
             let (mut own, mut theirs) = (Vec::new(), vec![Vec::new(); peers.len()]);
-            ui::step(&format!("{name}: {} runs in turn", self.runs), || {
+            ui::step(&format!("{name}{}: {} runs in turn", self.machine.remark(), self.runs), || {
                 for _ in 0..self.runs {
                     own.push(Some(1e3 * ours.run(algorithm)?));
                     for (peer, times) in peers.iter_mut().zip(&mut theirs) {
@@ -316,7 +352,7 @@ impl Place<'_> {
         let least = least(own).zip(least(theirs)).map(|(own, theirs)| own / theirs);
         let steps = (algorithm == Algorithm::PageRank).then_some(40 * self.graph.edges);
         let edge_ns = steps.zip(line.ours).map(|(steps, ms)| ms * 1e6 / steps as f64);
-        Row { scale: self.graph.scale, algorithm, peer, line, least, edge_ns }
+        Row { machine: self.machine, scale: self.graph.scale, algorithm, peer, line, least, edge_ns }
     }
 
     /// Compares two nodes with one, by PageRank.
@@ -352,7 +388,8 @@ impl Row {
             "one node" => Bound::AtMost(TWO_NODES),
             peer => self.algorithm.bound(peer)?,
         };
-        let name = format!("scale {}: {}, of {}'s time", self.scale, self.line.what, self.peer);
+        let (what, remark) = (self.line.what, self.machine.remark());
+        let name = format!("scale {}: {what}{remark}, of {}'s time", self.scale, self.peer);
         Some(Target::new(name, self.line.ratio, "", bound))
     }
 }
@@ -365,9 +402,11 @@ fn table(rows: &[Row], runs: u32) -> Table {
          of all sides: from the call of the algorithm on a loaded graph to its values, memory for these included; \
          PageRank: 20 iterations. Ours: a job on a node in this process with LITE, one thread for each node, ranks in 64-bit \
          fixed point with the rank of dangling vertices; crate graph: f32 without it, new ranks used at once, and edges \
-         relabelled before triangles are counted; GAP: the last trial time of three, f32 without dangling vertices; networkit: f64"
+         relabelled before triangles are counted; GAP: the last trial time of three, f32 without dangling vertices; networkit: f64. \
+         Under TCG: all sides by qemu-x86_64, user mode"
     );
     let heads = [
+        "machine",
         "scale",
         "algorithm",
         "beside",
@@ -384,7 +423,8 @@ fn table(rows: &[Row], runs: u32) -> Table {
         let [what, ours, theirs, unit, ratio, spread] = row.line.cells();
         let [least, edge] = [row.least, row.edge_ns].map(super::table::maybe);
         let (scale, peer) = (row.scale.to_string(), row.peer.to_owned());
-        table.row([scale, what, peer, ours, theirs, unit, ratio, spread, least, edge]);
+        let machine = row.machine.name().to_owned();
+        table.row([machine, scale, what, peer, ours, theirs, unit, ratio, spread, least, edge]);
     }
     table
 }

@@ -69,14 +69,6 @@ impl Drop for Obedient {
     }
 }
 
-/// Returns a command that runs a program on some processors.
-pub(super) fn pinned(program: &Path, cpus: &[u32]) -> Command {
-    let list: Vec<_> = cpus.iter().map(u32::to_string).collect();
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", &list.join(",")]).arg(program).current_dir(paths::root());
-    command
-}
-
 /// Returns the processors on which this process may run.
 pub(super) fn processors() -> Result<Vec<u32>> {
     let status = std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;

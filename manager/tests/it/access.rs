@@ -1,0 +1,249 @@
+//! The matrix of roles and commands, on the command line and over HTTP, against the tables of the documents.
+//! The commands come from the program's own tree.
+
+use crate::capture::Tap;
+use crate::daemon::{Daemon, Directory};
+use crate::http::{Answer, ask};
+use crate::users::{add, run, status};
+use proto::UserRole;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+const COMMANDS: &str = include_str!("../../../docs/reference/manager.md");
+const HTTP: &str = include_str!("../../../docs/reference/http.md");
+
+/// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
+const EXAMPLES: [(&str, &str); 29] = [
+    ("job submit", "--app nothing --output OUT"),
+    ("job ls", ""),
+    ("job cancel", "77"),
+    ("node ls", ""),
+    ("node show", "nobody"),
+    ("node drain", "nobody"),
+    ("node undrain", "nobody"),
+    ("node reboot", "nobody"),
+    ("node power", "off nobody"),
+    ("node boot", "nobody FILE"),
+    ("image add", "FILE"),
+    ("image ls", ""),
+    ("image rm", "00"),
+    ("rollout start", "00"),
+    ("rollout status", ""),
+    ("rollout stop", ""),
+    ("rollout undo", ""),
+    ("data ls", ""),
+    ("data rm", "nothing"),
+    ("cluster shutdown", ""),
+    ("cluster support", "OUT"),
+    ("cluster backup", "OUT"),
+    ("cluster audit ls", ""),
+    ("cluster audit verify", ""),
+    ("user add", "same --role viewer --output OUT"),
+    ("user ls", ""),
+    ("user rm", "nobody"),
+    ("user role", "nobody viewer"),
+    ("user whoami", ""),
+];
+
+/// The request over HTTP that does what a command does: the method and path of the documents, and an example.
+/// `None` if there is none.
+type Over = Option<(&'static str, &'static str)>;
+
+const OVER_HTTP: [(&str, Over); 29] = [
+    // A job streams, and ends with its connection.
+    ("job submit", None),
+    ("job ls", Some(("/api/v1/jobs", "/api/v1/jobs"))),
+    ("job cancel", Some(("POST /api/v1/jobs/JOB/cancel", "/api/v1/jobs/77/cancel"))),
+    ("node ls", Some(("/api/v1/nodes", "/api/v1/nodes"))),
+    (
+        "node power",
+        Some(("POST /api/v1/nodes/NAME/power?action=off", "/api/v1/nodes/nobody/power?action=off")),
+    ),
+    // An image is longer than a request may be.
+    ("node boot", None),
+    // The state of nodes, images and rollouts are those of the command line alone.
+    ("node show", None),
+    ("node drain", None),
+    ("node undrain", None),
+    ("node reboot", None),
+    ("image add", None),
+    ("image ls", None),
+    ("image rm", None),
+    ("rollout start", None),
+    ("rollout status", None),
+    ("rollout stop", None),
+    ("rollout undo", None),
+    ("data ls", Some(("/api/v1/datasets", "/api/v1/datasets"))),
+    ("data rm", Some(("DELETE /api/v1/datasets/NAME", "/api/v1/datasets/nothing"))),
+    ("cluster shutdown", Some(("POST /api/v1/shutdown", "/api/v1/shutdown"))),
+    ("cluster support", Some(("/api/v1/support", "/api/v1/support"))),
+    // The answer has the secrets of the cluster.
+    ("cluster backup", None),
+    ("cluster audit ls", Some(("/api/v1/audit?after=N", "/api/v1/audit?after=0"))),
+    ("cluster audit verify", Some(("/api/v1/audit?after=N", "/api/v1/audit"))),
+    // The key of a user is made where the user is.
+    ("user add", None),
+    ("user ls", Some(("/api/v1/users", "/api/v1/users"))),
+    ("user rm", Some(("DELETE /api/v1/users/NAME", "/api/v1/users/nobody"))),
+    ("user role", Some(("PUT /api/v1/users/NAME?role=ROLE", "/api/v1/users/nobody?role=viewer"))),
+    ("user whoami", Some(("/api/v1/whoami", "/api/v1/whoami"))),
+];
+
+/// A manager with a user of each role.
+struct World {
+    daemon: Daemon,
+    http: SocketAddr,
+    keys: Vec<(UserRole, PathBuf)>,
+    tap: Tap,
+    directory: Directory,
+}
+
+impl World {
+    fn new(test: &str) -> Self {
+        let directory = Directory::new(test);
+        let port = directory.join("http");
+        let port = port.to_str().unwrap();
+        let mut daemon = Daemon::start(&directory, &["--http", "127.0.0.1:0", "--http-port-file", port]);
+        // All commands go through a relay that keeps the bytes.
+        let tap = Tap::new(&daemon.address);
+        daemon.address.clone_from(&tap.address);
+        let http = std::fs::read_to_string(port).unwrap().trim().parse().unwrap();
+        let root = add(&daemon, &directory, &daemon.key_file, "root", "admin");
+        let key = |role: UserRole| add(&daemon, &directory, &root, &format!("a-{role}"), role.word());
+        let keys = UserRole::ALL.map(|role| (role, key(role))).into();
+        Self { daemon, http, keys, tap, directory }
+    }
+
+    /// Returns each command with the least role that the program prints, if it asks a manager.
+    fn commands(&self) -> Vec<(String, Option<UserRole>)> {
+        let listed = String::from_utf8(run(&self.daemon, &self.keys[0].1, "commands").stdout).unwrap();
+        let role = |word: &str| UserRole::ALL.into_iter().find(|role| role.word() == word);
+        let command = |line: &str| {
+            let (path, least) = line.split_once('\t').unwrap();
+            assert!(least == "-" || role(least).is_some(), "{line}");
+            (path.to_owned(), role(least))
+        };
+        let commands: Vec<_> = listed.lines().map(command).collect();
+        assert!(commands.len() > 20, "{commands:?}");
+        commands
+    }
+
+    /// Sends a request with the key of a file.
+    fn ask(&self, key: &Path, method: &str, path: &str) -> Answer {
+        let key = std::fs::read_to_string(key).unwrap();
+        ask(self.http, method, path, &format!("Authorization: Bearer {}\r\n", key.trim()), "")
+    }
+
+    /// Asks until the answer has a status: the manager publishes its users twice in a second.
+    fn wait(&self, status: u16, ask: &dyn Fn() -> Answer) {
+        let start = std::time::Instant::now();
+        loop {
+            // Each failure counts against the limit of failures, which is another status.
+            let answer = ask();
+            if answer.status == status {
+                return;
+            }
+            assert!(start.elapsed() < std::time::Duration::from_secs(60), "{}", answer.status);
+            std::thread::sleep(std::time::Duration::from_millis(400));
+        }
+    }
+}
+
+/// Returns the role that the example of a command needs. The job of the examples is nobody's.
+fn needed(path: &str, least: UserRole) -> UserRole {
+    if path == "job cancel" { UserRole::Operator } else { least }
+}
+
+#[test]
+fn each_command_is_allowed_to_the_roles_of_the_documents() {
+    let world = World::new("matrix");
+    let file = world.directory.file("file", b"x");
+    let mut checked = 0;
+    for (path, least) in world.commands() {
+        let row = least.map_or("none: asks no manager", UserRole::word);
+        let row = format!("| `{path}` | {row} |");
+        assert!(path == "man" || path == "commands" || COMMANDS.contains(&row), "lacks {row}");
+        let Some(least) = least else { continue };
+        let example = EXAMPLES.iter().find(|(known, _)| *known == path);
+        let (_, arguments) = example.unwrap_or_else(|| panic!("the command {path} has no example here"));
+        for (role, key) in &world.keys {
+            let out = world.directory.join(&format!("out-{role}"));
+            let arguments =
+                arguments.replace("OUT", out.to_str().unwrap()).replace("FILE", file.to_str().unwrap());
+            let ended = run(&world.daemon, key, format!("{path} {arguments}").trim());
+            let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert_eq!(status(&ended) == 4, *role < needed(&path, least), "{role}: {path}: {said}");
+            assert!(status(&ended) != 2 && status(&ended) != 3, "{role}: {path}: {said}");
+            let _ = std::fs::remove_file(&out);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, EXAMPLES.len() * UserRole::ALL.len(), "an example of a command that is none");
+    let keys = world.keys.iter().map(|(_, key)| key.as_path());
+    world.tap.assert_no_secret(&keys.chain([world.daemon.key_file.as_path()]).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_request_over_http_is_allowed_to_the_roles_of_the_documents() {
+    let world = World::new("http-matrix");
+    for (_, key) in &world.keys {
+        world.wait(200, &|| world.ask(key, "GET", "/api/v1/whoami"));
+    }
+    let mut checked = 0;
+    for (path, least) in world.commands() {
+        let Some(least) = least else { continue };
+        let over = OVER_HTTP.iter().find(|(known, _)| *known == path);
+        let (_, over) = over.unwrap_or_else(|| panic!("the command {path} is not in the table here"));
+        checked += 1;
+        let Some((documented, example)) = over else { continue };
+        let is_row = |line: &&str| {
+            line.split('|').nth(1).is_some_and(|paths| paths.contains(&format!("`{documented}`")))
+        };
+        let row = HTTP.lines().find(is_row).unwrap_or_else(|| panic!("the documents lack {documented}"));
+        assert!(row.ends_with(&format!("| {least} |")), "{least}: {row}");
+        let method = documented.split_once(' ').map_or("GET", |(method, _)| method);
+        for (role, key) in &world.keys {
+            let answer = world.ask(key, method, example);
+            let allowed = *role >= needed(&path, least);
+            assert_eq!(answer.status == 403, !allowed, "{role}: {example}: {}", answer.body);
+            assert!(matches!(answer.status, 200 | 403 | 404 | 409), "{role}: {example}: {}", answer.status);
+            if answer.status == 403 {
+                assert!(
+                    answer.body.contains(&format!("has the role {role}, and this needs")),
+                    "{}",
+                    answer.body
+                );
+            }
+        }
+        assert_eq!(ask(world.http, method, example, "", "").status, 401, "{example} without a key");
+    }
+    assert_eq!(checked, OVER_HTTP.len(), "a row of a command that is none");
+}
+
+#[test]
+fn a_page_and_a_token_follow_the_role_of_the_user() {
+    let world = World::new("http-roles");
+    let root = world.keys.last().unwrap().1.clone();
+    let bob = add(&world.daemon, &world.directory, &root, "bob", "viewer");
+    let whoami = || world.ask(&bob, "GET", "/api/v1/whoami");
+    world.wait(200, &whoami);
+    assert!(whoami().body.contains("viewer"));
+    // The cluster's keys are not enough once there are users.
+    assert_eq!(world.ask(&world.daemon.key_file, "GET", "/api/v1/nodes").status, 401);
+    // The first part of a user's file is not enough without the cluster's key for clients.
+    let text = std::fs::read_to_string(&bob).unwrap();
+    let parts: Vec<&str> = text.trim().split(':').collect();
+    let other = [parts[0], parts[1], &"05".repeat(32), parts[3]].join(":");
+    let forged = world.directory.file("forged", other.as_bytes());
+    assert_eq!(world.ask(&forged, "GET", "/api/v1/nodes").status, 401);
+    assert_eq!(world.ask(&bob, "GET", "/api/v1/users").status, 403);
+    assert!(run(&world.daemon, &root, "user role bob admin").status.success());
+    world.wait(200, &|| world.ask(&bob, "GET", "/api/v1/users"));
+    // A change over HTTP is in the audit log with its user.
+    assert_eq!(world.ask(&bob, "PUT", "/api/v1/users/bob?role=operator").status, 200);
+    let listed = String::from_utf8(run(&world.daemon, &root, "cluster audit ls").stdout).unwrap();
+    let last = listed.lines().last().unwrap();
+    assert!(last.contains("bob at 127.0.0.1 by HTTP") && last.contains("user role bob operator"), "{last}");
+    assert!(run(&world.daemon, &root, "user rm bob").status.success());
+    world.wait(401, &whoami);
+}
