@@ -13,6 +13,7 @@ mod node;
 mod old;
 mod progress;
 mod pxe;
+mod queue;
 mod report;
 mod rollout;
 mod shown;

@@ -1,8 +1,7 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
-use super::jobs::Submission;
 use super::service::Drain;
-use super::{Action, ConnId, Core, Spec, Wanted};
+use super::{Action, ConnId, Core, Spec, Ticket, Wanted};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
@@ -70,14 +69,17 @@ impl Core {
                 let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
                 let limit = limit_ms.map(Duration::from_millis);
                 let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
-                self.submit(Submission {
-                    conn: Some(conn),
-                    spec,
-                    since: self.now,
-                    former: None,
-                    nodes: Vec::new(),
-                });
+                self.submit(conn, spec, Ticket::default());
             }
+            FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms } => {
+                let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
+                let limit = limit_ms.map(Duration::from_millis);
+                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
+                self.submit(conn, spec, Ticket { terms, ..Ticket::default() });
+            }
+            FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
+            FromClient::JobShow { job } => self.show_job(conn, job),
+            FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),
             FromClient::Input { job, bytes } => self.job_input(conn, job, &bytes),
             FromClient::Attach { job, output } => self.attach(conn, job, output),
             FromClient::OutputTaken { bytes } => self.output_taken(conn, bytes),
@@ -161,6 +163,7 @@ impl Core {
     /// Drops the wait and the jobs of a client whose connection has ended.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
+        self.history.forget(conn);
         self.cancel_jobs_of(conn, reason);
         self.forget_order_of(conn);
         self.images.forget(conn);
@@ -187,7 +190,8 @@ impl Core {
     /// Fails all pending requests and jobs of clients.
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
-        self.fail_all_jobs(reason);
+        self.stopping = true;
+        self.fail_attached_jobs(reason);
         self.fail_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();
@@ -198,8 +202,9 @@ impl Core {
         }
     }
 
-    /// Answers the clients that waited for members to join or to leave.
+    /// Answers the clients that waited for members to join or to leave, and starts jobs on new members.
     pub(super) fn members_changed(&mut self) {
+        self.schedule();
         let here = self.members.0.len();
         for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {
             // The nodes are told first.

@@ -8,6 +8,7 @@ mod commit;
 mod cut;
 mod datasets;
 mod entries;
+mod history;
 mod identity;
 mod images;
 mod jobs;
@@ -32,7 +33,8 @@ pub use entries::{Change, Entries};
 pub use images::KeptImage;
 pub use names::Directory;
 pub use records::{
-    DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
+    DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
+    Ticket, Wanted,
 };
 pub use service::{Withdrawn, WithdrawnRecord};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
@@ -43,6 +45,7 @@ pub use wire::Message;
 use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
+use history::History;
 use identity::Identities;
 use images::Images;
 use jobs::Jobs;
@@ -93,6 +96,12 @@ pub struct Config {
     pub job_window: u64,
     /// The time at which the core starts, in milliseconds since the beginning of 1970 (UTC).
     pub started_ms: u64,
+    /// The maximum number of jobs that wait in the queue.
+    pub queue: usize,
+    /// The time for which the history keeps a job that has ended.
+    pub history: Duration,
+    /// The maximum number of jobs in the history. The oldest is forgotten first.
+    pub history_jobs: usize,
 }
 
 impl Default for Config {
@@ -107,6 +116,9 @@ impl Default for Config {
             input_window: 4 << 20,
             job_window: 256 << 20,
             started_ms: 0,
+            queue: 1000,
+            history: Duration::from_secs(7 * 24 * 3600),
+            history_jobs: 10_000,
         }
     }
 }
@@ -235,6 +247,7 @@ pub struct Core {
     names: Directory,
     jobs: Jobs,
     datasets: Datasets,
+    history: History,
     clients: Clients,
     orders: Orders,
     told: Told,
@@ -245,6 +258,8 @@ pub struct Core {
     rollout: Rollout,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
+    /// True once the manager is about to stop: no job starts any more.
+    stopping: bool,
     actions: Vec<Action>,
 }
 
@@ -269,6 +284,7 @@ impl Core {
             names: Directory::default(),
             jobs: Jobs::default(),
             datasets: Datasets::default(),
+            history: History::default(),
             clients: Clients::default(),
             orders: Orders::default(),
             told: Told::default(),
@@ -278,6 +294,7 @@ impl Core {
             images: Images::default(),
             rollout: Rollout::default(),
             leaving: None,
+            stopping: false,
             actions: Vec::new(),
         };
         if saved.secret.is_none() {
@@ -327,8 +344,9 @@ impl Core {
         let orders = self.next_order_deadline();
         let (members, drains) = (self.members.next_expiry(), self.service.next_deadline());
         let rollout = self.rollout.next_deadline();
-        let next =
-            [hello, leaving, members, clients, jobs, orders, drains, rollout].into_iter().flatten().min();
+        let waits = self.history.next_deadline();
+        let all = [hello, leaving, members, clients, jobs, orders, drains, rollout, waits];
+        let next = all.into_iter().flatten().min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -440,6 +458,10 @@ impl Core {
             self.remove_member(node, "lease expired");
         }
         self.expire_jobs();
+        self.expire_waits();
+        if self.history.is_due(self.now) {
+            self.expire_history();
+        }
         self.expire_clients();
         self.expire_orders();
         self.expire_drains();
@@ -448,6 +470,12 @@ impl Core {
 
     fn millis_since(&self, since: Instant) -> u64 {
         u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns a time as Unix time, in milliseconds.
+    fn unix_ms(&self, at: Instant) -> u64 {
+        let since = u64::try_from((at - Instant::ZERO).as_millis()).unwrap_or(u64::MAX);
+        self.config.started_ms.saturating_add(since)
     }
 
     fn set_role(&mut self, conn: ConnId, role: Role) {

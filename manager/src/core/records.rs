@@ -3,7 +3,9 @@
 
 use super::images::KeptImage;
 use super::service::WithdrawnRecord;
-use proto::{Incarnation, InputFile, JobId, JobReport, Join, NodeId, RolloutStatus, VouchingSecret};
+use proto::{
+    Incarnation, InputFile, JobEnd, JobId, JobReport, Join, NodeId, RolloutStatus, Terms, VouchingSecret,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,8 @@ pub struct Saved {
     pub images: Vec<KeptImage>,
     /// The last rollout.
     pub rollout: Option<RolloutStatus>,
+    /// The jobs that have ended.
+    pub history: Vec<EndedRecord>,
 }
 
 impl Default for Saved {
@@ -60,6 +64,7 @@ impl Default for Saved {
             withdrawn: Vec::new(),
             images: Vec::new(),
             rollout: None,
+            history: Vec::new(),
         }
     }
 }
@@ -143,6 +148,10 @@ pub enum Record {
     ImageGone([u8; 32]),
     /// The progress of the last rollout.
     Rollout(Box<RolloutStatus>),
+    /// A job has ended.
+    Ended(Arc<EndedRecord>),
+    /// The history has forgotten the job.
+    EndedGone(JobId),
 }
 
 /// A member.
@@ -237,6 +246,46 @@ pub enum Stage {
         /// The time from the first byte of input to the last, in microseconds.
         stream_us: u64,
     },
+    /// The job waits in the queue and has not begun.
+    Queued,
+}
+
+/// The terms of a job, and what the queue knows of it. Times are milliseconds of Unix time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The terms on which the job was submitted.
+    pub terms: Terms,
+    /// The client that has submitted the job, for people.
+    pub by: String,
+    /// The time of the submission.
+    pub submitted_ms: u64,
+    /// The time of the last start; zero before the first.
+    pub started_ms: u64,
+    /// The number of times that the job went back to the queue because a node had died.
+    pub requeues: u8,
+}
+
+/// A job that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedRecord {
+    /// The number that the job had first.
+    pub job: JobId,
+    /// The application.
+    pub app: String,
+    /// The number of nodes that were wanted, 0 for all.
+    pub wanted: u16,
+    /// The time limit, in milliseconds.
+    pub limit_ms: Option<u64>,
+    /// The terms, and the times of the submission and of the start.
+    pub ticket: Ticket,
+    /// The names of the nodes by rank; empty if the job has not started.
+    pub nodes: Vec<String>,
+    /// The reports, each with the name of its node.
+    pub reports: Vec<(String, KeptReport)>,
+    /// The end.
+    pub end: JobEnd,
+    /// The time of the end.
+    pub ended_ms: u64,
 }
 
 /// A job.
@@ -252,6 +301,17 @@ pub struct JobRecord {
     pub nodes: Vec<(NodeId, Incarnation)>,
     /// The progress of the job.
     pub stage: Stage,
+    /// The terms. A record of an earlier version has none, and ends here.
+    pub ticket: Ticket,
+}
+
+impl JobRecord {
+    /// Decodes a record of this version or of an earlier one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let earlier = || proto::decode(&[bytes, &proto::encode(&Ticket::default())].concat());
+        proto::decode(bytes).or_else(|_| earlier()).ok()
+    }
 }
 
 /// A dataset.

@@ -160,7 +160,7 @@ impl Core {
 
     /// Returns the circumstances of a change that happens now.
     pub(super) fn withdrawal(&self, who: String, reason: &str) -> Withdrawal {
-        let since_ms = self.config.started_ms.saturating_add(self.millis_since(Instant::ZERO));
+        let since_ms = self.unix_ms(self.now);
         Withdrawal { reason: printable(reason), who, since_ms }
     }
 
@@ -233,7 +233,7 @@ impl Core {
         }
         self.log(format!("{} puts {shown} back into service", self.who(conn)));
         self.tell_standing(conn, name);
-        self.start_waiting();
+        self.schedule();
     }
 
     /// Returns the reason for which the state of a node cannot be changed.

@@ -496,6 +496,10 @@ impl World {
             | ToClient::NodeLeft
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
+            ToClient::Queued { .. }
+            | ToClient::Submitted { .. }
+            | ToClient::JobList { .. }
+            | ToClient::JobShown(_) => {}
         }
     }
 }
@@ -563,5 +567,10 @@ fn keep(disk: &mut Saved, record: &Record) {
         Record::Image(image) => disk.images.push(image.clone()),
         Record::ImageGone(sha256) => disk.images.retain(|known| known.info.sha256 != *sha256),
         Record::Rollout(status) => disk.rollout = Some((**status).clone()),
+        Record::Ended(ended) => {
+            disk.history.retain(|known| known.job != ended.job);
+            disk.history.push((**ended).clone());
+        }
+        Record::EndedGone(job) => disk.history.retain(|known| known.job != *job),
     }
 }
