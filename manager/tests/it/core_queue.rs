@@ -109,9 +109,11 @@ fn a_job_waits_for_a_drained_node_with_its_reason() {
     h.ask(&drain);
     let [wide, narrow] = [0; 2].map(|_| h.client());
     h.say(wide, &plain(2));
-    h.say(narrow, &queued(1, Some(1000), Terms::default()));
     let why = "2 nodes wanted, but 1 are idle: node 1 (a) is drained by test: new fan";
     assert_eq!(reason(&mut h, 1), why);
+    h.say(narrow, &queued(1, Some(1000), Terms::default()));
+    let busy = "2 nodes wanted, but 0 are idle: job 2 runs, node 1 (a) is drained by test: new fan";
+    assert_eq!(reason(&mut h, 1), busy);
     assert_eq!(starts(&mut h, b)[0].job, JobId(2), "nothing is kept for a job that cannot start");
     assert_eq!(starts(&mut h, a), []);
     done(&mut h, b, JobId(2));
