@@ -184,7 +184,7 @@ pub fn make_for_user(path: &Path, key: &UserKey) -> Result<(), KeyError> {
 }
 
 /// Makes the whole file or none, and never replaces another.
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();

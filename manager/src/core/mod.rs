@@ -291,6 +291,11 @@ impl Core {
         core
     }
 
+    /// Changes the rules of the cluster that may change while it runs.
+    pub fn reconfigure(&mut self, trust_hosts: bool, recover: bool) {
+        (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
+    }
+
     /// Handles an event and returns the resulting actions, in order. `now` never decreases.
     #[must_use]
     pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Action> {

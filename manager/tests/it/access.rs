@@ -3,7 +3,7 @@
 
 use crate::capture::Tap;
 use crate::daemon::{Daemon, Directory};
-use crate::http::{Answer, ask};
+use crate::http::{Answer, ask_securely};
 use crate::users::{add, run, status};
 use proto::UserRole;
 use std::net::SocketAddr;
@@ -72,6 +72,8 @@ struct World {
     http: SocketAddr,
     keys: Vec<(UserRole, PathBuf)>,
     tap: Tap,
+    /// The relay for HTTPS.
+    web: Tap,
     directory: Directory,
 }
 
@@ -80,15 +82,18 @@ impl World {
         let directory = Directory::new(test);
         let port = directory.join("http");
         let port = port.to_str().unwrap();
-        let mut daemon = Daemon::start(&directory, &["--http", "127.0.0.1:0", "--http-port-file", port]);
-        // All commands go through a relay that keeps the bytes.
+        let tls = directory.join("tls");
+        let serve = ["--http", "127.0.0.1:0", "--http-port-file", port, "--http-tls", tls.to_str().unwrap()];
+        let mut daemon = Daemon::start(&directory, &serve);
+        // All commands and requests go through a relay that keeps the bytes.
         let tap = Tap::new(&daemon.address);
         daemon.address.clone_from(&tap.address);
-        let http = std::fs::read_to_string(port).unwrap().trim().parse().unwrap();
+        let web = Tap::new(std::fs::read_to_string(port).unwrap().trim());
+        let http = web.address.parse().unwrap();
         let root = add(&daemon, &directory, &daemon.key_file, "root", "admin");
         let key = |role: UserRole| add(&daemon, &directory, &root, &format!("a-{role}"), role.word());
         let keys = UserRole::ALL.map(|role| (role, key(role))).into();
-        Self { daemon, http, keys, tap, directory }
+        Self { daemon, http, keys, tap, web, directory }
     }
 
     /// Returns each command with the least role that the program prints, if it asks a manager.
@@ -108,7 +113,17 @@ impl World {
     /// Sends a request with the key of a file.
     fn ask(&self, key: &Path, method: &str, path: &str) -> Answer {
         let key = std::fs::read_to_string(key).unwrap();
-        ask(self.http, method, path, &format!("Authorization: Bearer {}\r\n", key.trim()), "")
+        self.send(method, path, &format!("Authorization: Bearer {}\r\n", key.trim()))
+    }
+
+    /// Sends a request with a header.
+    fn send(&self, method: &str, path: &str, header: &str) -> Answer {
+        ask_securely(self.http, &self.directory.join("tls/cert.pem"), method, path, header)
+    }
+
+    /// Returns the files whose secrets must not be in a capture.
+    fn secret_files(&self) -> Vec<&Path> {
+        self.keys.iter().map(|(_, key)| key.as_path()).chain([self.daemon.key_file.as_path()]).collect()
     }
 
     /// Asks until the answer has a status: the manager publishes its users twice in a second.
@@ -156,8 +171,7 @@ fn each_command_is_allowed_to_the_roles_of_the_documents() {
         }
     }
     assert_eq!(checked, EXAMPLES.len() * UserRole::ALL.len(), "an example of a command that is none");
-    let keys = world.keys.iter().map(|(_, key)| key.as_path());
-    world.tap.assert_no_secret(&keys.chain([world.daemon.key_file.as_path()]).collect::<Vec<_>>());
+    world.tap.assert_no_secret(&world.secret_files());
 }
 
 #[test]
@@ -192,9 +206,10 @@ fn each_request_over_http_is_allowed_to_the_roles_of_the_documents() {
                 );
             }
         }
-        assert_eq!(ask(world.http, method, example, "", "").status, 401, "{example} without a key");
+        assert_eq!(world.send(method, example, "").status, 401, "{example} without a key");
     }
     assert_eq!(checked, OVER_HTTP.len(), "a row of a command that is none");
+    world.web.assert_no_secret(&world.secret_files());
 }
 
 #[test]

@@ -86,7 +86,9 @@ impl Daemon {
         let log = Box::new(BufReader::new(child.stderr.take().unwrap()));
         let mut daemon = Self { child, log, address: String::new(), key_file: state.join("cluster.key") };
         let line = daemon.wait_log("listening on ");
-        daemon.address = line.trim().rsplit(' ').next().unwrap().into();
+        // The line may be one of JSON.
+        let line = line.trim().split("\",").next().unwrap();
+        daemon.address = line.rsplit(' ').next().unwrap().into();
         daemon
     }
 

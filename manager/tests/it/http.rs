@@ -6,8 +6,13 @@ use manager::client::Connection;
 use manager::daemon::{Daemon, Http, Options};
 use proto::channel::{ClusterKey, Role};
 use proto::*;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest wait for a copy of the core's state.
@@ -32,8 +37,39 @@ pub(crate) struct Answer {
 
 /// Sends a request over HTTP to `http`.
 pub(crate) fn ask(http: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
-    let mut stream = TcpStream::connect(http).unwrap();
+    ask_over(connect(http), http, method, path, headers, body)
+}
+
+/// Sends a request over HTTPS to `http`, whose certificate must be the one in a file.
+pub(crate) fn ask_securely(
+    http: SocketAddr,
+    certificate: &Path,
+    method: &str,
+    path: &str,
+    headers: &str,
+) -> Answer {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let session = ClientConnection::new(Arc::new(config), name).unwrap();
+    ask_over(StreamOwned::new(session, connect(http)), http, method, path, headers, "")
+}
+
+fn connect(http: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(http).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+fn ask_over(
+    mut stream: impl Read + Write,
+    http: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Answer {
     let len = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\nContent-Length: {len}\r\n{headers}\r\n{body}"
@@ -56,7 +92,7 @@ impl Service {
             key: key.clone(),
             state: directory.0.clone(),
             config: manager::core::Config { lease: LIMIT, ..Default::default() },
-            http: Some(Http { listen: "127.0.0.1:0".parse().unwrap(), viewers }),
+            http: Some(Http { listen: "127.0.0.1:0".parse().unwrap(), viewers, tls: None }),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let daemon = runtime.block_on(Daemon::bind(options)).unwrap();
@@ -173,6 +209,32 @@ fn reading_needs_a_login_and_changing_needs_more() {
         service.post("/login", "", "key=wrong");
     }
     assert_eq!(service.post("/login", "", "key=wrong").status, 429);
+}
+
+#[test]
+fn files_that_are_no_certificate_are_named() {
+    let directory = Directory::new("http-no-tls");
+    let start = || {
+        let mut command = std::process::Command::new(crate::daemon::BINARY);
+        command.args(["manager", "run", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--http-tls"]);
+        command.arg(directory.join("tls")).arg("--state").arg(directory.join("state"));
+        crate::daemon::error_line(&command.output().unwrap())
+    };
+    let key = directory.join("state/cluster.key");
+    let made = std::process::Command::new(crate::daemon::BINARY)
+        .args(["key", "make", "--key-file"])
+        .arg(key)
+        .output();
+    assert!(made.unwrap().status.success());
+    std::fs::create_dir(directory.join("tls")).unwrap();
+    directory.file("tls/cert.pem", b"nothing");
+    assert!(start().contains("tls/key.pem: No such file"), "{}", start());
+    directory.file("tls/key.pem", b"nothing");
+    let said = start();
+    assert!(
+        said.contains("tls/cert.pem and ") && said.contains("have no certificate with its key"),
+        "{said}"
+    );
 }
 
 #[test]

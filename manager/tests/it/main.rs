@@ -5,6 +5,7 @@ mod access;
 mod backup;
 mod capture;
 mod command_line;
+mod configuration;
 mod core_cancel;
 mod core_credit;
 mod core_datasets;
