@@ -1,6 +1,6 @@
 //! Changes of a region in use, at its owner: rights, names, master, the request for a move.
 
-use super::owner::Changing;
+use super::exclusion::Changing;
 use super::relocate::Mover;
 use super::request::Plan;
 use super::rights::Grantee;

@@ -6,6 +6,7 @@ mod change;
 mod copy;
 mod errands;
 mod estate;
+mod exclusion;
 mod fence;
 mod handle;
 mod handle_shared;

@@ -12,10 +12,11 @@
 //! one window is therefore in the old or in the new memory as a whole, whichever node dies. If the owner
 //! itself dies, the region ends.
 
+use super::exclusion::Changing;
 use super::layout::{GRAIN, Layout};
 use super::mapped::Mapping;
 use super::memory::Share as MemoryShare;
-use super::owner::{Changing, RegionOwner};
+use super::owner::RegionOwner;
 use super::pages::MOST_PIECES;
 use super::request::Request;
 use crate::base::qos::Share;

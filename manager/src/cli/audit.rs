@@ -2,7 +2,7 @@
 
 use super::args::ManagerArgs;
 use super::report;
-use super::shown::{List, ListArgs};
+use super::shown::{List, LsArgs};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand};
 use manager::core::json::audit_json;
@@ -24,14 +24,6 @@ impl Verb {
             Self::Verify(args) => verify(&args),
         }
     }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LsArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    #[command(flatten)]
-    list: ListArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! `ferrolite data`: lists and frees datasets.
 
 use super::args::ManagerArgs;
-use super::shown::{List, ListArgs};
+use super::shown::{List, LsArgs};
 use super::{names, report, shell};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -23,14 +23,6 @@ impl Verb {
             Self::Rm(args) => Ok(args.manager.connect()?.drop_dataset(&args.name)?),
         }
     }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LsArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    #[command(flatten)]
-    list: ListArgs,
 }
 
 #[derive(Debug, Args)]

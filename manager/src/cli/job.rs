@@ -3,7 +3,7 @@
 use super::args::{ManagerArgs, count, job_id, write_whole};
 use super::exit::JobFailed;
 use super::progress::Progress;
-use super::shown::{List, ListArgs};
+use super::shown::{List, LsArgs};
 use super::{names, report, shell, signals};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -33,14 +33,6 @@ impl Verb {
             Self::Cancel(args) => Ok(args.manager.connect()?.cancel(args.job)?),
         }
     }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LsArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    #[command(flatten)]
-    list: ListArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! The output of a command that lists: a table or JSON, once or again and again.
 
-use super::args::{interval, write_whole};
+use super::args::{ManagerArgs, interval, write_whole};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use manager::client::ClientError;
@@ -37,6 +37,15 @@ pub(super) struct ListArgs {
         value_parser = interval
     )]
     watch: Option<u64>,
+}
+
+/// The arguments of a command that lists what the manager knows.
+#[derive(Debug, Args)]
+pub(super) struct LsArgs {
+    #[command(flatten)]
+    pub(super) manager: ManagerArgs,
+    #[command(flatten)]
+    pub(super) list: ListArgs,
 }
 
 /// A list in both forms.

@@ -2,7 +2,7 @@
 
 use super::args::ManagerArgs;
 use super::report;
-use super::shown::{List, ListArgs};
+use super::shown::{List, LsArgs};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use manager::core::json::users_json;
@@ -74,14 +74,6 @@ pub(super) struct AddArgs {
     /// The new file with the user's key, for `--key-file`.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LsArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    #[command(flatten)]
-    list: ListArgs,
 }
 
 #[derive(Debug, Args)]

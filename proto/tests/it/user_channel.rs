@@ -113,7 +113,7 @@ fn without_the_key_for_clients_or_with_another_manager_there_is_no_channel() {
     let (manager, challenge) = responder();
     let (_, first) = go_on(Handshake::user(&other, [1; 32]), &challenge, 99);
     assert_eq!(end(manager, &first, 99).unwrap_err(), ChannelError::WrongKey);
-    // The same key for clients, and the public key of another manager.
+    // This key file has the right key for clients, and pins the public key of another manager.
     let (text, pinned) = (key().to_text(), other.to_text());
     let (ours, theirs) = (text.rsplit_once(':').unwrap().0, pinned.rsplit_once(':').unwrap().1);
     let mixed = UserKey::from_text(format!("{ours}:{theirs}").as_bytes()).unwrap();

@@ -71,6 +71,16 @@ impl Submission {
     }
 }
 
+/// Kills the manager of two nodes, starts it again, and waits until both nodes have resumed.
+fn killed_and_resumed(cluster: &mut Cluster) -> Result<()> {
+    cluster.manager.kill_and_restart()?;
+    for _ in 0..2 {
+        let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
+        resumed.context("the manager does not say that a node resumes")?;
+    }
+    Ok(())
+}
+
 /// Kills the manager several times during a job, and starts it again. The nodes must go on as the members
 /// that they were, and the job must have its result.
 fn a_few_times(log: &Path) -> Result<()> {
@@ -83,11 +93,7 @@ fn a_few_times(log: &Path) -> Result<()> {
     let mut job = Submission::start(&cluster, &input, &output, log)?;
     for pause in [0, 1000, 200] {
         std::thread::sleep(Duration::from_millis(pause));
-        cluster.manager.kill_and_restart()?;
-        for _ in 0..2 {
-            let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
-            resumed.context("the manager does not say that a node resumes")?;
-        }
+        killed_and_resumed(&mut cluster)?;
     }
     ensure!(job.ends(LIMIT)?, "the job does not end");
     compare(&expected, &output, log)?;
@@ -110,11 +116,7 @@ fn rotated(log: &Path) -> Result<()> {
     let mut job = Submission::start(&cluster, &input, &output, log)?;
     change_key(&cluster, "rotate", log)?;
     ensure!(std::fs::read(&key)? != std::fs::read(&former)?, "the key is the former one");
-    cluster.manager.kill_and_restart()?;
-    for _ in 0..2 {
-        let resumed = cluster.manager.wait_for_line(" resumes from ", LIMIT);
-        resumed.context("the manager does not say that a node resumes")?;
-    }
+    killed_and_resumed(&mut cluster)?;
     ensure!(job.ends(LIMIT)?, "the job does not end");
     compare(&expected, &output, log)?;
     // With the new key, and with the former one.
