@@ -1,5 +1,5 @@
-//! What waits for what at the owner of a region: changes for one another, and a handover for requests about
-//! the region's names.
+//! The order of concurrent requests at the owner of a region: changes wait for one another, and a handover
+//! waits for the requests about the region's names.
 
 use super::owner::RegionTable;
 use crate::Error;
