@@ -4,6 +4,7 @@ use crate::{AppManifest, Incarnation, MemberKey, NodeId, Reason, ResumeSecret, c
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu};
 
@@ -154,6 +155,16 @@ pub struct Resume {
     pub secret: ResumeSecret,
     /// The largest epoch of a manager that the node has seen.
     pub epoch: u64,
+}
+
+impl Resume {
+    /// Returns the time that a node waits for the answer before it asks on another connection: half of the
+    /// lease. A manager that has started again expects its members within one lease, and the machine of the
+    /// former one may have failed with the question.
+    #[must_use]
+    pub fn answer_within(lease: Duration) -> Duration {
+        lease / 2
+    }
 }
 
 /// The manager's answer to a [`Resume`] that it grants. Before it the manager sends [`Left`] for each

@@ -28,8 +28,6 @@ const IN: usize = 4;
 const SOCKET: usize = 128 << 10;
 /// The pause between two attempts to connect again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The time that the manager may take to grant a resumption.
-const ANSWER: Duration = Duration::from_secs(10);
 /// The number of heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
 
@@ -227,7 +225,7 @@ impl Link {
         // The direction to the manager of a connection on which the membership is not resumed yet.
         let mut asking: Option<Sending> = None;
         loop {
-            let limit = asking.is_some().then_some(ANSWER);
+            let limit = asking.is_some().then(|| Resume::answer_within(self.lease));
             let error = match receiving.receive_encoded(limit) {
                 Ok(message) => {
                     // Long messages are not decoded twice.

@@ -6,6 +6,7 @@ use core::future::poll_fn;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use platform::Instant;
+use proto::Resume;
 use proto::channel::{ClusterKey, Sealer};
 
 use super::join::Attempt;
@@ -15,8 +16,6 @@ use crate::{exec, net, time};
 
 /// The pause between two attempts to connect again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest time in which a manager answers a node that wants to resume.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// The means of a node to connect to a manager again.
 pub(super) struct Means {
@@ -94,7 +93,7 @@ impl ManagerLink {
             exec::sleep(PAUSE).await;
         }
         let answered = poll_fn(|cx| self.poll_answered(cx));
-        if net::with_deadline(time::now() + ANSWER, answered).await.is_none() {
+        if net::with_deadline(time::now() + Resume::answer_within(self.lease), answered).await.is_none() {
             self.has_broken(&"the manager does not answer");
         }
     }

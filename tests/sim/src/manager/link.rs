@@ -52,8 +52,6 @@ impl Socket {
 
 /// The pause before another attempt to resume.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The time for which a node waits for the answer to its wish to resume.
-const ANSWER: Duration = Duration::from_secs(5);
 
 /// The connection of a node, or the lack of one.
 enum Line {
@@ -151,7 +149,7 @@ impl Device for Heart {
                 }
                 true
             }
-            Line::Asking(socket, said) if *said + ANSWER <= now => {
+            Line::Asking(socket, said) if *said + Resume::answer_within(self.0.lease) <= now => {
                 socket.close();
                 state.fall(now);
                 true
@@ -168,7 +166,7 @@ impl Device for Heart {
         Some(match &state.line {
             Line::Up(_) => state.due,
             Line::Down(at) => *at,
-            Line::Asking(_, said) => *said + ANSWER,
+            Line::Asking(_, said) => *said + Resume::answer_within(self.0.lease),
         })
     }
 }

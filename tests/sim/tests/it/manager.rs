@@ -172,6 +172,22 @@ fn a_connection_that_breaks_ends_nothing() {
 }
 
 #[test]
+fn a_question_that_is_lost_with_the_managers_machine_is_asked_again_in_time() {
+    let mut c = Cluster::new(options(1));
+    let before = life(&c.lite(3));
+    c.manager.sever(NodeId(3));
+    // The node asks to resume once it hears of the end. The question and the manager's machine are lost.
+    let is_silent = |c: &Cluster| c.manager.log().iter().any(|line| line.ends_with("connection lost"));
+    while !is_silent(&c) {
+        c.world.run_for(Duration::from_micros(500));
+    }
+    c.manager.crash(Crash::Machine, c.world.now() + LEASE / 10);
+    c.world.run_for(3 * LEASE);
+    assert_eq!(life(&c.lite(3)), before);
+    assert!(c.lite(3).is_member() && !c.lite(3).is_suspended(), "{:?}", c.manager.log());
+}
+
+#[test]
 fn a_node_that_is_not_heard_dies_and_hears_of_it() {
     let mut c = Cluster::new(options(1));
     c.manager.hold(NodeId(2), Direction::ToManager, true);
