@@ -51,9 +51,15 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
         | FromClient::Jobs
+        | FromClient::JobList { .. }
+        | FromClient::JobShow { .. }
+        | FromClient::JobWait { .. }
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
+        // A job of a higher priority than the usual one starts before those of other users.
+        FromClient::SubmitOn { terms, .. } if terms.priority > 0 => Rule::Least(UserRole::Operator),
         // Input and acknowledgements concern the job that this connection has submitted or attached.
         FromClient::Submit { .. }
+        | FromClient::SubmitOn { .. }
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }
         | FromClient::DropDataset { .. } => Rule::Least(UserRole::User),
@@ -94,6 +100,9 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::Images
         | FromClient::Rollout
         | FromClient::Jobs
+        | FromClient::JobList { .. }
+        | FromClient::JobShow { .. }
+        | FromClient::JobWait { .. }
         | FromClient::Datasets
         | FromClient::Input { .. }
         | FromClient::OutputTaken { .. }
@@ -102,7 +111,9 @@ pub fn change(request: &FromClient) -> Option<String> {
         | FromClient::Users
         | FromClient::Support
         | FromClient::Audit { .. } => return None,
-        FromClient::Submit { app, args, .. } => format!("job submit {app} {}", args.join(" ")),
+        FromClient::Submit { app, args, .. } | FromClient::SubmitOn { app, args, .. } => {
+            format!("job submit {app} {}", args.join(" "))
+        }
         FromClient::Cancel { job } => format!("job cancel {}", job.0),
         FromClient::DropDataset { name } => format!("data rm {name}"),
         FromClient::Shutdown => "cluster shutdown".into(),

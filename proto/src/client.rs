@@ -1,9 +1,9 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile, JobId,
-    JobReport, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan, RolloutStatus, UserRole,
-    UserStatus,
+    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile,
+    JobDetails, JobId, JobInfo, JobReport, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan,
+    RolloutStatus, Terms, UserRole, UserStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -186,6 +186,50 @@ pub enum FromClient {
     Audit {
         /// The page begins after the entry of this number; 0 for the first page.
         after: u64,
+    },
+    /// Does the same as [`Submit`](Self::Submit), on terms. A job that waits is told to be
+    /// [queued](ToClient::Queued) first, and whenever the reason changes. A job without a client is
+    /// acknowledged by [`ToClient::Submitted`], and its connection has no more to do with it.
+    SubmitOn {
+        /// The application.
+        app: String,
+        /// The arguments of the application.
+        args: Vec<String>,
+        /// The number of nodes, 0 for all.
+        nodes: u16,
+        /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
+        on: Vec<String>,
+        /// The input files.
+        inputs: Vec<InputFile>,
+        /// The names of the datasets that the job reads behind the files.
+        datasets: Vec<String>,
+        /// The name of the dataset that the output becomes. `None`: the output is sent to the client.
+        keep: Option<String>,
+        /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
+        /// fails. `None`: no limit.
+        limit_ms: Option<u64>,
+        /// The terms.
+        terms: Terms,
+    },
+    /// Lists jobs by number, one page of them. The answer is [`ToClient::JobList`].
+    JobList {
+        /// The page begins after this job; `JobId(0)` for the first page.
+        after: JobId,
+        /// True to list the jobs that have ended as well.
+        ended: bool,
+    },
+    /// Asks for all that is known of a job. The answer is [`ToClient::JobShown`], or `Failed`.
+    JobShow {
+        /// The job.
+        job: JobId,
+    },
+    /// Waits until a job has ended. The answer is [`ToClient::JobShown`], or `Failed` if there is no such job
+    /// or the timeout has passed. A connection may have one such wait at a time.
+    JobWait {
+        /// The job.
+        job: JobId,
+        /// The timeout, in milliseconds.
+        timeout_ms: u64,
     },
 }
 
@@ -409,6 +453,27 @@ pub enum ToClient {
         /// True if later entries follow on another page.
         more: bool,
     },
+    /// The job waits in the queue.
+    Queued {
+        /// The number of the job.
+        job: JobId,
+        /// The reason why it does not start.
+        reason: Reason,
+    },
+    /// The job without a client is recorded.
+    Submitted {
+        /// The number of the job.
+        job: JobId,
+    },
+    /// A page of the list of jobs, by number.
+    JobList {
+        /// The jobs.
+        jobs: Vec<JobInfo>,
+        /// True if more jobs follow on another page.
+        more: bool,
+    },
+    /// A job.
+    JobShown(JobDetails),
 }
 
 /// The kind of a refusal.

@@ -20,6 +20,7 @@ mod job;
 mod machine;
 mod member;
 mod node;
+mod queue;
 mod rollout;
 mod standing;
 mod telemetry;
@@ -35,6 +36,7 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
+pub use queue::{JobDetails, JobEnd, JobInfo, JobState, Terms};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
 pub use standing::{Listing, NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};

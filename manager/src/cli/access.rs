@@ -4,7 +4,7 @@
 use clap::Command;
 use manager::access::rule;
 use proto::channel::UserId;
-use proto::{BootImage, FromClient, JobId, PowerAction, RolloutPlan, UserRole, UserStatus};
+use proto::{BootImage, FromClient, JobId, PowerAction, RolloutPlan, Terms, UserRole, UserStatus};
 
 const NO_IMAGE: BootImage = BootImage { len: 0, sha256: [0; 32] };
 
@@ -34,7 +34,7 @@ pub(super) fn least(path: &str) -> Option<Need> {
         | "pxe serve" | "cluster restore" => {
             return Some(Need::Nothing);
         }
-        "job submit" => FromClient::Submit {
+        "job submit" => FromClient::SubmitOn {
             app: name(),
             args: Vec::new(),
             nodes: 0,
@@ -43,8 +43,11 @@ pub(super) fn least(path: &str) -> Option<Need> {
             datasets: Vec::new(),
             keep: None,
             limit_ms: None,
+            terms: Terms::default(),
         },
-        "job ls" => FromClient::Jobs,
+        "job ls" => FromClient::JobList { after: JobId(0), ended: false },
+        "job show" => FromClient::JobShow { job: JobId(0) },
+        "job wait" => FromClient::JobWait { job: JobId(0), timeout_ms: 0 },
         "job cancel" => FromClient::Cancel { job: JobId(0) },
         "node ls" | "node show" => FromClient::NodeList { after: name() },
         "node drain" => FromClient::Drain { node: name(), reason: name(), deadline_ms: None, force: false },

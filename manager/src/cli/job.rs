@@ -1,26 +1,33 @@
 //! `ferrolite job`: runs, lists and ends jobs.
 
-use super::args::{ManagerArgs, count, job_id, write_whole};
+use super::args::{ManagerArgs, count, job_id, seconds, write_whole};
 use super::exit::JobFailed;
 use super::progress::Progress;
-use super::shown::{List, LsArgs};
-use super::{names, report, shell, signals};
-use anyhow::Result;
+use super::shown::{List, ListArgs};
+use super::{names, queue, report, shell, signals};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use manager::client::{ClientError, Inputs, Job, Output, Update};
+use manager::core::json::{job_details_json, jobs_json};
 use platform::TimeLimit;
-use proto::{Dataset, JobId};
+use proto::{Dataset, JobEnd, JobId, JobState, Terms};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Runs a job: streams the input files to the nodes and writes the output file.
+    /// Runs a job: streams the input files to the nodes and writes the output file. The job waits in the queue
+    /// until its nodes are idle.
     #[command(visible_alias = "run")]
     Submit(Box<SubmitArgs>),
-    /// Lists the jobs that run, and those that are ending.
+    /// Lists the jobs that wait, each with the reason, those that run, and those that are ending.
     #[command(visible_alias = "list")]
     Ls(LsArgs),
+    /// Shows all that is known of a job, also after its end: times, nodes, the reason of a failure, reports.
+    Show(ShowArgs),
+    /// Waits until a job has ended, and shows all that is known of it. Fails if the job has not succeeded.
+    Wait(WaitArgs),
     /// Ends a job. Its submission fails with that reason. Its nodes are idle once they have ended their part.
     Cancel(CancelArgs),
 }
@@ -30,9 +37,45 @@ impl Verb {
         match self {
             Self::Submit(args) => submit(*args),
             Self::Ls(args) => ls(&args),
+            Self::Show(args) => show(&args),
+            Self::Wait(args) => wait(&args),
             Self::Cancel(args) => Ok(args.manager.connect()?.cancel(args.job)?),
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LsArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Lists the jobs that have ended as well, as far as the history has them.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls --all`).
+    #[arg(value_parser = job_id, add = shell::jobs())]
+    job: JobId,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WaitArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The number of the job (see `job ls`).
+    #[arg(value_parser = job_id, add = shell::jobs())]
+    job: JobId,
+    /// The longest time to wait, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 86_400, value_parser = seconds)]
+    timeout: u64,
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +115,12 @@ pub(super) struct SubmitArgs {
     /// 2h; then it fails [default: no limit].
     #[arg(long, value_name = "LIMIT")]
     time: Option<TimeLimit>,
+    #[command(flatten)]
+    terms: TermsArgs,
+    /// Prints the number of the job once the manager has recorded it, and returns. The job has no client then:
+    /// it reads only datasets, and keeps its output as one.
+    #[arg(long, requires = "keep", conflicts_with_all = ["no_wait", "json"])]
+    detach: bool,
     /// A file to which the summary is also written, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -80,12 +129,56 @@ pub(super) struct SubmitArgs {
     args: Vec<String>,
 }
 
+/// The terms of a submission.
+#[derive(Debug, Args)]
+struct TermsArgs {
+    /// Fails at once if the job cannot start, and does not wait in the queue.
+    #[arg(long)]
+    no_wait: bool,
+    /// The priority in the queue, from -1000 to 1000. Jobs of a larger one start first.
+    #[arg(long, value_name = "P", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i16).range(-1000..=1000))]
+    priority: i16,
+    /// The name of a node that does not take part. It can be given several times.
+    #[arg(long, value_name = "NAME", add = shell::nodes())]
+    exclude: Vec<String>,
+    /// The number of a job that must be done before this one starts. If it fails, so does this one.
+    #[arg(long, value_name = "JOB", value_parser = job_id, conflicts_with = "no_wait", add = shell::jobs())]
+    after: Option<JobId>,
+    /// Puts the job back into the queue if one of its nodes dies, at most five times. Otherwise it fails.
+    #[arg(long)]
+    requeue: bool,
+}
+
+impl TermsArgs {
+    fn terms(self) -> Terms {
+        let Self { no_wait, priority, exclude, after, requeue } = self;
+        Terms { wait: !no_wait, priority, exclude, after, requeue, detach: false }
+    }
+}
+
 fn ls(args: &LsArgs) -> Result<()> {
     args.list.show(|| {
         let mut client = args.manager.connect()?;
-        let jobs = client.jobs()?;
-        let names = names(&mut client)?;
-        Ok(List { table: report::jobs_table(&jobs, &names), json: report::jobs_json(&jobs, &names) })
+        let jobs = client.job_list(args.all)?;
+        Ok(List { table: queue::table(&jobs, queue::unix_ms()), json: jobs_json(&jobs) })
+    })
+}
+
+fn wait(args: &WaitArgs) -> Result<()> {
+    let details = args.manager.connect()?.job_wait(args.job, Duration::from_secs(args.timeout))?;
+    print!("{}", queue::details(&details, queue::unix_ms()));
+    match details.info.state {
+        JobState::Ended(JobEnd::Done { .. }) => Ok(()),
+        state => Err(JobFailed(format!("job {}: {}", args.job.0, state.reason())).into()),
+    }
+}
+
+fn show(args: &ShowArgs) -> Result<()> {
+    args.list.show(|| {
+        let details = args.manager.connect()?.job_show(args.job)?;
+        let table = queue::details(&details, queue::unix_ms());
+        Ok(List { table, json: job_details_json(&details) })
     })
 }
 
@@ -103,6 +196,9 @@ fn divided(inputs: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<String>) {
 
 fn submit(args: SubmitArgs) -> Result<()> {
     let (files, datasets) = divided(args.input);
+    if args.detach && !files.is_empty() {
+        bail!("a job without a client reads only datasets (lite:NAME): submit it without --detach");
+    }
     let inputs = Inputs::open(&files)?;
     let mut output = args.output.as_deref().map_or_else(|| Ok(Output::none()), Output::create)?;
     if args.output.is_some() {
@@ -119,7 +215,12 @@ fn submit(args: SubmitArgs) -> Result<()> {
         limit: args.time.map(TimeLimit::get),
         datasets,
         keep: args.keep,
+        terms: args.terms.terms(),
     };
+    if args.detach {
+        println!("{}", client.submit_detached(&job)?.0);
+        return Ok(());
+    }
     let accepted = AtomicBool::new(false);
     let done = client.submit(&job, inputs, &mut output, &|update| {
         if matches!(update, Update::Accepted { .. }) {

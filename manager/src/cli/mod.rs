@@ -16,6 +16,7 @@ mod node;
 mod old;
 mod progress;
 mod pxe;
+mod queue;
 mod report;
 mod rollout;
 mod shell;

@@ -45,6 +45,7 @@ impl Progress {
 
     fn show_on_bar(bar: &ProgressBar, update: Update<'_>) {
         match update {
+            Update::Queued { job, reason } => bar.set_message(format!("job {} waits: {reason}", job.0)),
             Update::Accepted { job, nodes } => {
                 bar.set_message(format!("job {}, {} nodes", job.0, nodes.len()));
             }
@@ -59,6 +60,7 @@ impl Progress {
     fn print(&self, update: Update<'_>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         match update {
+            Update::Queued { job, reason } => eprintln!("job {} waits: {reason}", job.0),
             Update::Accepted { job, nodes } => eprintln!("job {} runs on {} nodes", job.0, nodes.len()),
             Update::Input { sent, total } => {
                 let quarter = u64::try_from(u128::from(sent) * 4 / u128::from(total.max(1))).unwrap_or(4);

@@ -3,7 +3,7 @@
 use manager::client::{Job, Outcome};
 use manager::core::json::{Names, labels};
 use manager::utc;
-use proto::{AuditEntry, DatasetStatus, JobPhase, JobStatus, UserStatus, printable};
+use proto::{AuditEntry, DatasetStatus, UserStatus, printable};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -27,58 +27,6 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
 /// Returns bytes as hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the word for a job's phase.
-fn phase(phase: JobPhase) -> &'static str {
-    match phase {
-        JobPhase::Starting => "starting",
-        JobPhase::Loading => "loading",
-        JobPhase::Running => "running",
-        JobPhase::Ending => "ending",
-    }
-}
-
-/// Returns the names of a job's nodes, or the numbers of those that have left since.
-fn names_of(job: &JobStatus, names: &Names) -> Vec<String> {
-    labels(&job.nodes, names)
-}
-
-/// Returns the table of jobs, one per line. For a job that is ending it lists the nodes that have not ended
-/// their part.
-pub(super) fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
-    let heads = ["job", "application", "phase", "for", "age", "nodes"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(jobs.iter().map(|job| {
-        let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
-        vec![
-            job.job.0.to_string(),
-            printable(&job.app),
-            phase(job.phase).into(),
-            seconds(job.phase_ms),
-            seconds(job.age_ms),
-            names_of(job, names).join(" "),
-        ]
-    }));
-    columns(&rows)
-}
-
-/// Returns the jobs as JSON.
-pub(super) fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
-    let jobs: Vec<Value> = jobs
-        .iter()
-        .map(|job| {
-            json!({
-                "job": job.job.0,
-                "app": job.app,
-                "phase": phase(job.phase),
-                "phase_s": job.phase_ms as f64 / 1000.0,
-                "age_s": job.age_ms as f64 / 1000.0,
-                "nodes": names_of(job, names),
-            })
-        })
-        .collect();
-    json!({ "jobs": jobs })
 }
 
 /// Returns the table of datasets, one per line.
@@ -280,25 +228,6 @@ mod tests {
                     1     a       3      4096        3145728\n\
                     12    b [31m  40     4096        41943040\n";
         assert_eq!(summary(&job, &outcome, &names), want);
-    }
-
-    #[test]
-    fn job_lines() {
-        let (_, _, names) = outcome();
-        let job = |job, phase, nodes: &[u16]| JobStatus {
-            job: JobId(job),
-            app: "wc".into(),
-            nodes: nodes.iter().copied().map(NodeId).collect(),
-            phase,
-            age_ms: 61_000,
-            phase_ms: 1500,
-        };
-        let jobs = [job(7, JobPhase::Running, &[1, 12]), job(8, JobPhase::Ending, &[3])];
-        let want = "job  application  phase    for    age     nodes\n\
-                    7    wc           running  1.5 s  61.0 s  a b [31m\n\
-                    8    wc           ending   1.5 s  61.0 s  node 3\n";
-        assert_eq!(jobs_table(&jobs, &names), want);
-        assert_eq!(jobs_json(&jobs, &names)["jobs"][1]["phase"], "ending");
     }
 
     #[test]

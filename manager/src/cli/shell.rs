@@ -80,7 +80,9 @@ pub(super) fn nodes() -> ArgValueCandidates {
 
 /// Returns candidates for the number of a job.
 pub(super) fn jobs() -> ArgValueCandidates {
-    candidates(|client| Some(client.jobs().ok()?.into_iter().map(|job| job.job.0.to_string()).collect()))
+    candidates(|client| {
+        Some(client.job_list(true).ok()?.into_iter().map(|job| job.job.0.to_string()).collect())
+    })
 }
 
 /// Returns candidates for the name of a dataset.

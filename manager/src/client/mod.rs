@@ -17,8 +17,8 @@ use crate::backup::Backup;
 use crate::key::Credential;
 use proto::channel::{ChannelError, Role, WrongRole};
 use proto::{
-    DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
-    Reason, Refusal, ToClient, printable, version_after,
+    DatasetStatus, FromClient, Hello, JobDetails, JobId, JobInfo, Malformed, NodeId, NodeStatus,
+    PROTOCOL_VERSION, Reason, Refusal, ToClient, printable, version_after,
 };
 use std::io;
 use std::path::PathBuf;
@@ -162,10 +162,46 @@ impl Client {
         }
     }
 
-    /// Returns the jobs that run, including those that are ending.
-    pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
-        match self.ask(&FromClient::Jobs, REPLY_TIMEOUT)? {
-            ToClient::Jobs(jobs) => Ok(jobs),
+    /// Returns the jobs by number: those that wait, run or end, and if `ended` is true the history as well.
+    pub fn job_list(&mut self, ended: bool) -> Result<Vec<JobInfo>, ClientError> {
+        let (mut all, mut after) = (Vec::new(), JobId(0));
+        loop {
+            let ToClient::JobList { jobs, more } =
+                self.ask(&FromClient::JobList { after, ended }, REPLY_TIMEOUT)?
+            else {
+                return Err(ClientError::Unexpected);
+            };
+            all.extend(jobs);
+            match all.last().filter(|_| more) {
+                Some(last) => after = last.job,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Returns all that the manager knows of a job.
+    pub fn job_show(&mut self, job: JobId) -> Result<JobDetails, ClientError> {
+        match self.ask(&FromClient::JobShow { job }, REPLY_TIMEOUT)? {
+            ToClient::JobShown(details) => Ok(details),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Waits until a job has ended, and returns all that the manager knows of it.
+    pub fn job_wait(&mut self, job: JobId, timeout: Duration) -> Result<JobDetails, ClientError> {
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let timeout = timeout.saturating_add(REPLY_TIMEOUT);
+        match self.ask(&FromClient::JobWait { job, timeout_ms }, timeout)? {
+            ToClient::JobShown(details) => Ok(details),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Submits a job without a client, and returns its number once the manager has recorded it.
+    pub fn submit_detached(&mut self, job: &Job) -> Result<JobId, ClientError> {
+        let terms = proto::Terms { wait: true, detach: true, ..job.terms.clone() };
+        match self.ask(&job.submission(Vec::new(), terms), REPLY_TIMEOUT)? {
+            ToClient::Submitted { job } => Ok(job),
             _ => Err(ClientError::Unexpected),
         }
     }

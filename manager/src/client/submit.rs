@@ -2,7 +2,7 @@
 
 use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
 use crate::key::Credential;
-use proto::{FromClient, JobId, JobReport, NodeId, ToClient, printable};
+use proto::{FromClient, JobId, JobReport, NodeId, Terms, ToClient, printable};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
@@ -37,11 +37,37 @@ pub struct Job {
     pub datasets: Vec<String>,
     /// The name of the dataset that the output becomes. `None`: the output is sent.
     pub keep: Option<String>,
+    /// The terms.
+    pub terms: Terms,
+}
+
+impl Job {
+    /// Returns the submission of the job with these inputs.
+    pub(super) fn submission(&self, inputs: Vec<proto::InputFile>, terms: Terms) -> FromClient {
+        FromClient::SubmitOn {
+            app: self.app.clone(),
+            args: self.args.clone(),
+            nodes: self.nodes,
+            on: self.on.clone(),
+            inputs,
+            datasets: self.datasets.clone(),
+            keep: self.keep.clone(),
+            limit_ms: self.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            terms,
+        }
+    }
 }
 
 /// A report on the progress of a job.
 #[derive(Clone, Copy, Debug)]
 pub enum Update<'a> {
+    /// The job waits in the queue.
+    Queued {
+        /// The number of the job.
+        job: JobId,
+        /// The reason why it does not start.
+        reason: &'a str,
+    },
     /// The nodes have accepted the job.
     Accepted {
         /// The number of the job.
@@ -129,25 +155,17 @@ impl Client {
     ) -> Result<Outcome, ClientError> {
         let Self { connection, address, key } = self;
         let (start, total) = (Instant::now(), inputs.total());
-        let mut first = FromClient::Submit {
-            app: job.app.clone(),
-            args: job.args.clone(),
-            nodes: job.nodes,
-            on: job.on.clone(),
-            inputs: inputs.describe(),
-            datasets: job.datasets.clone(),
-            keep: job.keep.clone(),
-            limit_ms: job.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
-        };
-        let mut session = Session { inputs, output, watch, begun: None, reports: BTreeMap::new() };
+        let mut first = job.submission(inputs.describe(), job.terms.clone());
+        let mut session =
+            Session { inputs, output, watch, begun: None, queued: None, reports: BTreeMap::new() };
         let mut connection = connection;
         let (run_us, stream_us) = loop {
             match session.go_on(connection, &first) {
-                Err(ClientError::Lost(_)) if session.begun.is_some() => {}
+                Err(ClientError::Lost(_)) if session.job().is_some() => {}
                 ended => break ended?,
             }
             connection = reconnect(&address, &key)?;
-            let job = session.begun.as_ref().map_or(JobId(0), |(job, _)| *job);
+            let job = session.job().unwrap_or(JobId(0));
             session.reports.clear();
             first = FromClient::Attach { job, output: session.output.written() };
         };
@@ -189,6 +207,8 @@ struct Session<'a> {
     watch: &'a (dyn Fn(Update<'_>) + Sync),
     /// The number of the job, and its nodes by rank, once they have accepted it.
     begun: Option<Begun>,
+    /// The number of the job, once it waits in the queue.
+    queued: Option<JobId>,
     reports: BTreeMap<NodeId, JobReport>,
 }
 
@@ -204,12 +224,17 @@ enum Order {
 }
 
 impl Session<'_> {
+    /// Returns the number of the job, once it is known.
+    fn job(&self) -> Option<JobId> {
+        self.begun.as_ref().map(|(job, _)| *job).or(self.queued)
+    }
+
     /// Sends `first` and goes on with the job until it is done. Returns the times of the manager's report.
     fn go_on(&mut self, connection: Connection, first: &FromClient) -> Result<(u64, u64), ClientError> {
         let Connection { mut sending, mut receiving } = connection;
         sending.send(first)?;
         let (orders, queue) = mpsc::channel();
-        let Self { inputs, output, watch, begun, reports } = self;
+        let Self { inputs, output, watch, begun, queued, reports } = self;
         let (inputs, watch) = (&*inputs, *watch);
         std::thread::scope(|scope| {
             let sender = scope.spawn(move || {
@@ -219,7 +244,7 @@ impl Session<'_> {
                 }
                 sent
             });
-            let received = receive_results(&mut receiving, output, (begun, reports), &orders, watch);
+            let received = receive_results(&mut receiving, output, (begun, queued, reports), &orders, watch);
             receiving.hang_up();
             drop(orders);
             let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
@@ -237,14 +262,15 @@ impl Session<'_> {
 fn receive_results(
     receiving: &mut Receiving,
     output: &mut Output,
-    (begun, reports): (&mut Option<Begun>, &mut BTreeMap<NodeId, JobReport>),
+    (begun, queued, reports): (&mut Option<Begun>, &mut Option<JobId>, &mut BTreeMap<NodeId, JobReport>),
     orders: &Sender<Order>,
     watch: &(dyn Fn(Update<'_>) + Sync),
 ) -> Result<(u64, u64), ClientError> {
     // A thread that has ended has hung up, which the next call to receive reports.
     let order = |order| drop(orders.send(order));
     loop {
-        let timeout = begun.is_none().then_some(ACCEPT);
+        // A job may wait in the queue for as long as it takes.
+        let timeout = (begun.is_none() && queued.is_none()).then_some(ACCEPT);
         match receiving.receive(timeout)? {
             ToClient::Accepted { job, nodes } => {
                 output.restart()?;
@@ -255,6 +281,10 @@ fn receive_results(
             }
             ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
             ToClient::Refused { kind, reason } => return Err(ClientError::refused(kind, &reason)),
+            ToClient::Queued { job, reason } => {
+                *queued = Some(job);
+                watch(Update::Queued { job, reason: &printable(&reason) });
+            }
             _ if begun.is_none() => return Err(ClientError::Unexpected),
             ToClient::Progress { node, phase, done, total } => {
                 watch(Update::Node { node, phase: &printable(&phase), done, total });

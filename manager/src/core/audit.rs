@@ -45,7 +45,9 @@ impl Core {
             ToClient::Hello | ToClient::ImageTaken { .. } | ToClient::Progress { .. } => return,
             ToClient::Failed { reason } => format!("failed: {reason}"),
             ToClient::Refused { reason, .. } => format!("refused: {reason}"),
-            ToClient::Accepted { job, .. } => format!("job {}", job.0),
+            ToClient::Accepted { job, .. } | ToClient::Queued { job, .. } | ToClient::Submitted { job } => {
+                format!("job {}", job.0)
+            }
             _ => "done".into(),
         };
         self.audit_unanswered(conn, &result);

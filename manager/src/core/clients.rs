@@ -1,10 +1,9 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
-use super::jobs::Submission;
 use super::service::Drain;
 use super::{Action, ConnId, Core, Spec, Wanted};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
+use proto::{FromClient, NodeId, Reason, Refusal, Terms, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -67,22 +66,29 @@ impl Core {
         if let Some(reason) = self.objection_to(conn, &message) {
             return self.refuse_client(conn, Refusal::Denied, reason);
         }
+        self.obey(conn, message);
+    }
+
+    /// Does what a client may ask for.
+    fn obey(&mut self, conn: ConnId, message: FromClient) {
         match message {
             FromClient::Nodes { after } => self.tell_nodes(conn, after),
             FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
             FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms } => {
+                let terms = Terms::default();
+                let with =
+                    FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms };
+                self.obey(conn, with);
+            }
+            FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms } => {
                 let wanted = if on.is_empty() { Wanted::Any(nodes) } else { Wanted::Named(on) };
                 let limit = limit_ms.map(Duration::from_millis);
-                let owner = self.asker(conn).map_or_else(|_| String::new(), |(name, _)| name.into());
-                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit, owner };
-                self.submit(Submission {
-                    conn: Some(conn),
-                    spec,
-                    since: self.now,
-                    former: None,
-                    nodes: Vec::new(),
-                });
+                let spec = Spec { app, args, wanted, inputs, datasets, keep, limit };
+                self.submit(conn, spec, terms);
             }
+            FromClient::JobList { after, ended } => self.tell_jobs(conn, after, ended),
+            FromClient::JobShow { job } => self.show_job(conn, job),
+            FromClient::JobWait { job, timeout_ms } => self.wait_job(conn, job, timeout_ms),
             FromClient::Input { job, bytes } => self.job_input(conn, job, &bytes),
             FromClient::Attach { job, output } => self.attach(conn, job, output),
             FromClient::OutputTaken { bytes } => self.output_taken(conn, bytes),
@@ -175,6 +181,7 @@ impl Core {
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
         self.clients.forget(conn);
         self.audit_unanswered(conn, "not answered");
+        self.history.forget(conn);
         self.cancel_jobs_of(conn, reason);
         self.forget_order_of(conn);
         self.images.forget(conn);
@@ -201,7 +208,8 @@ impl Core {
     /// Fails all pending requests and jobs of clients.
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
-        self.fail_all_jobs(reason);
+        self.stopping = true;
+        self.fail_attached_jobs(reason);
         self.fail_orders(reason);
         let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();
@@ -212,8 +220,9 @@ impl Core {
         }
     }
 
-    /// Answers the clients that waited for members to join or to leave.
+    /// Answers the clients that waited for members to join or to leave, and starts jobs on new members.
     pub(super) fn members_changed(&mut self) {
+        self.schedule();
         let here = self.members.0.len();
         for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {
             // The nodes are told first.

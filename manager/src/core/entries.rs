@@ -1,9 +1,9 @@
 //! The state as entries: keys with values, which every store can keep. A new kind of record has one line in
 //! [`Record::changes`] and one in [`Saved::of`].
 
-use super::{KeptImage, Record, Saved};
+use super::{JobRecord, KeptImage, Record, Saved};
 use crate::access::digits;
-use proto::{ImageInfo, Incarnation, NodeId, encode};
+use proto::{ImageInfo, Incarnation, JobId, NodeId, encode};
 use serde::de::DeserializeOwned;
 use serde_bytes::{ByteBuf, Bytes};
 use std::collections::BTreeMap;
@@ -44,6 +44,10 @@ fn departure(incarnation: Incarnation) -> String {
     format!("departure/{:020}", incarnation.0)
 }
 
+fn ended_key(job: JobId) -> String {
+    format!("ended/{:020}", job.0)
+}
+
 fn image_key(sha256: &[u8; 32]) -> String {
     format!("image/{}", digits(sha256))
 }
@@ -75,6 +79,8 @@ impl Record {
             Self::JobGone(job) => unset(format!("job/{:020}", job.0)),
             Self::Dataset(dataset) => set(format!("dataset/{}", dataset.name), encode(dataset)),
             Self::DatasetGone(name) => unset(format!("dataset/{name}")),
+            Self::Ended(ended) => set(ended_key(ended.job), encode(&**ended)),
+            Self::EndedGone(job) => unset(ended_key(*job)),
             Self::Withdrawn(node) => set(format!("withdrawn/{}", node.name), encode(node)),
             Self::InService(name) => unset(format!("withdrawn/{name}")),
             Self::Image(KeptImage { info, bytes }) => {
@@ -114,8 +120,9 @@ impl Saved {
             ("member", _) => self.members.push(decode(value)?),
             ("departure", _) => self.departures.push((decode(value)?, Incarnation(rest.parse().ok()?))),
             ("name", _) => self.names.push(decode(value)?),
-            ("job", _) => self.jobs.push(decode(value)?),
+            ("job", _) => self.jobs.push(JobRecord::decode(value)?),
             ("dataset", _) => self.datasets.push(decode(value)?),
+            ("ended", _) => self.history.push(decode(value)?),
             ("withdrawn", _) => self.withdrawn.push(decode(value)?),
             ("image", _) => {
                 let (info, bytes) = decode::<(ImageInfo, ByteBuf)>(value)?;

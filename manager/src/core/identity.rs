@@ -96,6 +96,11 @@ impl Identities {
         Some(node)
     }
 
+    /// Returns true if an id is kept for some name whose node is no member.
+    pub(super) fn any_absent(&self, lives: impl Fn(&NodeId) -> bool) -> bool {
+        self.nodes.values().any(|node| !lives(node))
+    }
+
     /// Returns a new incarnation, if one is reserved.
     pub(super) fn incarnation(&mut self, save: &mut Vec<Record>) -> Option<Incarnation> {
         self.incarnations.take(Record::NextIncarnation, save).map(Incarnation)

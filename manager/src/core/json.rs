@@ -3,7 +3,10 @@
 use super::view::{NodeView, View};
 use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use platform::Instant;
-use proto::{AuditEntry, DatasetStatus, JobPhase, NodeId, ToClient, UserStatus, printable};
+use proto::{
+    AuditEntry, DatasetStatus, JobDetails, JobInfo, JobPhase, JobReport, NodeId, ToClient, UserStatus,
+    printable,
+};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -91,6 +94,50 @@ pub fn audit_json(entries: &[AuditEntry]) -> Value {
     json!({ "audit": entries.iter().map(object).collect::<Vec<_>>() })
 }
 
+/// Returns a job of the queue or of the history as an object.
+#[must_use]
+pub fn job_info_json(job: &JobInfo) -> Value {
+    json!({
+        "job": job.job.0,
+        "app": job.app,
+        "by": job.by,
+        "state": job.state.word(),
+        "reason": job.state.reason(),
+        "nodes": job.nodes,
+        "wanted": job.wanted,
+        "priority": job.priority,
+        "submitted_ms": job.submitted_ms,
+        "started_ms": job.started_ms,
+        "ended_ms": job.ended_ms,
+        "limit_ms": job.limit_ms,
+        "requeues": job.requeues,
+        "detached": job.detached,
+    })
+}
+
+/// Returns jobs of the queue or of the history as JSON.
+#[must_use]
+pub fn jobs_json(jobs: &[JobInfo]) -> Value {
+    json!({ "jobs": jobs.iter().map(job_info_json).collect::<Vec<_>>() })
+}
+
+/// Returns names with numbers as an object.
+fn pairs(pairs: &[(String, u64)]) -> Map<String, Value> {
+    pairs.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
+}
+
+/// Returns all that is known of a job as JSON.
+#[must_use]
+pub fn job_details_json(details: &JobDetails) -> Value {
+    let report = |(node, report): &(String, JobReport)| {
+        let JobReport { counts, times_us, used, .. } = report;
+        json!({ "name": node, "counts": pairs(counts), "times_us": pairs(times_us), "used": pairs(used) })
+    };
+    let mut all = job_info_json(&details.info);
+    all["reports"] = details.reports.iter().map(report).collect();
+    all
+}
+
 /// Returns a phase of a job as one word.
 #[must_use]
 pub fn phase_word(phase: JobPhase) -> String {
@@ -117,9 +164,6 @@ pub fn job_json(line: &Timeline, time: &dyn Fn(Instant) -> f64) -> Value {
                 "to": time(phase.to), "done": phase.done, "total": phase.total,
             })
         });
-        let pairs = |pairs: &[(String, u64)]| -> Map<String, Value> {
-            pairs.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
-        };
         json!({
             "name": part.name,
             "phases": phases.collect::<Vec<_>>(),

@@ -488,7 +488,7 @@ impl Core {
         self.fail_restarts_on(node, &format!("{label}: {reason}"));
         if let Some(job) = live.job {
             self.part_is_over(node, job);
-            self.fail_job(job, format!("{label}: {reason}"));
+            self.job_lost_node(job, &format!("{label}: {reason}"));
         }
         self.drop_datasets_of(node, &label);
         self.ordered_is_gone(node, &live, &reason, reason == LEFT);

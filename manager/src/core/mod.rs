@@ -9,6 +9,7 @@ mod commit;
 mod cut;
 mod datasets;
 mod entries;
+mod history;
 mod identity;
 mod images;
 mod jobs;
@@ -34,7 +35,8 @@ pub use entries::{Change, Entries};
 pub use images::KeptImage;
 pub use names::Directory;
 pub use records::{
-    DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
+    DatasetRecord, EndedRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage,
+    Ticket, Wanted,
 };
 pub use service::{Withdrawn, WithdrawnRecord};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
@@ -46,6 +48,7 @@ use audit::Audit;
 use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
+use history::History;
 use identity::Identities;
 use images::Images;
 use jobs::Jobs;
@@ -100,6 +103,14 @@ pub struct Config {
     pub wall: Duration,
     /// True if the cluster's key for clients is that of an administrator also when there are users.
     pub recover: bool,
+    /// The maximum number of jobs that wait in the queue.
+    pub queue: usize,
+    /// The time for which the history keeps a job that has ended.
+    pub history: Duration,
+    /// The maximum number of jobs in the history. The oldest is forgotten first.
+    pub history_jobs: usize,
+    /// The maximum memory of the history, in bytes. The oldest job is forgotten first.
+    pub history_bytes: usize,
 }
 
 impl Default for Config {
@@ -115,6 +126,10 @@ impl Default for Config {
             job_window: 256 << 20,
             wall: Duration::ZERO,
             recover: false,
+            queue: 1000,
+            history: Duration::from_secs(7 * 24 * 3600),
+            history_jobs: 10_000,
+            history_bytes: 32 << 20,
         }
     }
 }
@@ -252,6 +267,7 @@ pub struct Core {
     names: Directory,
     jobs: Jobs,
     datasets: Datasets,
+    history: History,
     clients: Clients,
     users: Users,
     audit: Audit,
@@ -264,6 +280,8 @@ pub struct Core {
     rollout: Rollout,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
+    /// True once the manager is about to stop: no job starts any more.
+    stopping: bool,
     actions: Vec<Action>,
 }
 
@@ -288,6 +306,7 @@ impl Core {
             names: Directory::default(),
             jobs: Jobs::default(),
             datasets: Datasets::default(),
+            history: History::default(),
             clients: Clients::default(),
             users: Users::restore(saved.users.clone()),
             audit: Audit::restore(saved.audit.clone()),
@@ -299,6 +318,7 @@ impl Core {
             images: Images::default(),
             rollout: Rollout::default(),
             leaving: None,
+            stopping: false,
             actions: Vec::new(),
         };
         if saved.secret.is_none() {
@@ -354,8 +374,9 @@ impl Core {
         let orders = self.next_order_deadline();
         let (members, drains) = (self.members.next_expiry(), self.service.next_deadline());
         let rollout = self.rollout.next_deadline();
-        let next =
-            [hello, leaving, members, clients, jobs, orders, drains, rollout].into_iter().flatten().min();
+        let waits = self.history.next_deadline();
+        let all = [hello, leaving, members, clients, jobs, orders, drains, rollout, waits];
+        let next = all.into_iter().flatten().min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -470,6 +491,10 @@ impl Core {
             self.remove_member(node, "lease expired");
         }
         self.expire_jobs();
+        self.expire_waits();
+        if self.history.is_due(self.now) {
+            self.expire_history();
+        }
         self.expire_clients();
         self.expire_orders();
         self.expire_drains();

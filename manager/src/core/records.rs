@@ -4,8 +4,8 @@
 use super::images::KeptImage;
 use super::service::WithdrawnRecord;
 use proto::{
-    AuditEntry, Incarnation, InputFile, JobId, JobReport, Join, NodeId, RolloutStatus, UserStatus,
-    VouchingSecret,
+    AuditEntry, Incarnation, InputFile, JobEnd, JobId, JobReport, Join, NodeId, RolloutStatus, Terms,
+    UserStatus, VouchingSecret,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub struct Saved {
     pub users: Vec<UserStatus>,
     /// The audit log, by number.
     pub audit: Vec<AuditEntry>,
+    /// The jobs that have ended.
+    pub history: Vec<EndedRecord>,
 }
 
 impl Default for Saved {
@@ -69,6 +71,7 @@ impl Default for Saved {
             rollout: None,
             users: Vec::new(),
             audit: Vec::new(),
+            history: Vec::new(),
         }
     }
 }
@@ -160,6 +163,10 @@ pub enum Record {
     Audit(AuditEntry),
     /// The oldest entry of the audit log, of this number, is forgotten.
     AuditGone(u64),
+    /// A job has ended.
+    Ended(Arc<EndedRecord>),
+    /// The history has forgotten the job.
+    EndedGone(JobId),
 }
 
 /// A member.
@@ -218,19 +225,22 @@ pub struct Spec {
     pub keep: Option<String>,
     /// The time limit of the job.
     pub limit: Option<Duration>,
-    /// The user who has submitted it; empty for a peer with the cluster's key for clients alone.
-    pub owner: String,
 }
 
-/// The report of a node, encoded: as long as it waits, it takes a fifth of the memory.
+/// The report of a node, encoded: as long as it waits, it takes a fifth of the memory. Copies share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptReport(Box<[u8]>);
+pub struct KeptReport(Arc<[u8]>);
 
 impl KeptReport {
     /// Encodes a report.
     #[must_use]
     pub fn new(report: &JobReport) -> Self {
         Self(proto::encode(report).into())
+    }
+
+    /// Returns the length of the encoded report, in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Returns the report; `None` if a store had other bytes than a manager has written.
@@ -256,6 +266,48 @@ pub enum Stage {
         /// The time from the first byte of input to the last, in microseconds.
         stream_us: u64,
     },
+    /// The job waits in the queue and has not begun.
+    Queued,
+}
+
+/// The terms of a job, and what the queue knows of it. Times are milliseconds of Unix time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The terms on which the job was submitted.
+    pub terms: Terms,
+    /// The user who has submitted it; empty for a peer with the cluster's key for clients alone.
+    pub owner: String,
+    /// The client that has submitted the job, for people.
+    pub by: String,
+    /// The time of the submission.
+    pub submitted_ms: u64,
+    /// The time of the last start; zero before the first.
+    pub started_ms: u64,
+    /// The number of times that the job went back to the queue because a node had died.
+    pub requeues: u8,
+}
+
+/// A job that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedRecord {
+    /// The number that the job had first.
+    pub job: JobId,
+    /// The application.
+    pub app: String,
+    /// The number of nodes that were wanted, 0 for all.
+    pub wanted: u16,
+    /// The time limit, in milliseconds.
+    pub limit_ms: Option<u64>,
+    /// The terms, and the times of the submission and of the start.
+    pub ticket: Ticket,
+    /// The names of the nodes by rank; empty if the job has not started.
+    pub nodes: Vec<String>,
+    /// The reports, each with the name of its node; none if they are longer than a history keeps.
+    pub reports: Vec<(String, KeptReport)>,
+    /// The end.
+    pub end: JobEnd,
+    /// The time of the end.
+    pub ended_ms: u64,
 }
 
 /// A job.
@@ -271,6 +323,17 @@ pub struct JobRecord {
     pub nodes: Vec<(NodeId, Incarnation)>,
     /// The progress of the job.
     pub stage: Stage,
+    /// The terms. A record of an earlier version has none, and ends here.
+    pub ticket: Ticket,
+}
+
+impl JobRecord {
+    /// Decodes a record of this version or of an earlier one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let earlier = || proto::decode(&[bytes, &proto::encode(&Ticket::default())].concat());
+        proto::decode(bytes).or_else(|_| earlier()).ok()
+    }
 }
 
 /// A dataset.

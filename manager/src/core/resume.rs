@@ -9,8 +9,19 @@ use std::collections::BTreeSet;
 impl Core {
     /// Takes over the state of a former process. Its members have one lease to resume.
     pub(super) fn restore(&mut self, saved: Saved) {
-        let Saved { members, departures, names, jobs, datasets, withdrawn, images, rollout, epoch, .. } =
-            saved;
+        let Saved {
+            members,
+            departures,
+            names,
+            jobs,
+            datasets,
+            history,
+            withdrawn,
+            images,
+            rollout,
+            epoch,
+            ..
+        } = saved;
         let (now, lease) = (self.now, self.config.lease);
         for record in members {
             self.members.0.insert(record.node, Live::restored(record, now, lease));
@@ -34,6 +45,7 @@ impl Core {
         self.images.restore(images);
         self.rollout.restore(rollout);
         self.restore_datasets(datasets);
+        self.restore_history(history);
         self.restore_jobs(jobs);
         let count = self.members.0.len();
         if epoch > 0 {

@@ -232,7 +232,7 @@ impl Core {
         }
         self.log(format!("{} puts {shown} back into service", self.who(conn)));
         self.tell_standing(conn, name);
-        self.start_waiting();
+        self.schedule();
     }
 
     /// Returns the reason for which the state of a node cannot be changed.

@@ -3,7 +3,7 @@
 use super::{ConnId, Core, Record};
 use crate::access;
 use proto::channel::UserId;
-use proto::{FromClient, JobId, Reason, Refusal, ToClient, UserRole, UserStatus, printable};
+use proto::{FromClient, Reason, Refusal, ToClient, UserRole, UserStatus, printable};
 use std::collections::BTreeMap;
 
 /// The greatest number of users.
@@ -72,11 +72,6 @@ impl Core {
         };
         let needed = access::rule(request).needed(|job| self.owner(job) == Some(name));
         access::objection(name, role, needed)
-    }
-
-    /// Returns the user whose job this is; empty for a peer with the cluster's key for clients alone.
-    pub(super) fn owner(&self, job: JobId) -> Option<&str> {
-        self.job_spec(job).map(|spec| spec.owner.as_str())
     }
 
     pub(super) fn tell_asker(&mut self, conn: ConnId) {

@@ -4,13 +4,16 @@ use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
 use platform::Instant;
-use proto::{JobId, JobStatus, NodeStatus, Reason, RnicOffer, UserStatus};
+use proto::{JobId, JobInfo, JobStatus, NodeStatus, Reason, RnicOffer, UserStatus};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The number of events that are kept.
 const EVENTS: usize = 1000;
+
+/// The number of jobs of the queue that people see.
+const QUEUE: usize = 50;
 
 /// Something that the manager has logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +80,10 @@ pub struct View {
     pub departed: Vec<Arc<Departed>>,
     /// The present jobs, by number.
     pub jobs: Vec<JobStatus>,
+    /// The first jobs of the queue, in the order of their turns, each with its owner.
+    pub queue: Vec<(JobInfo, String)>,
+    /// The number of all jobs of the queue.
+    pub queued: usize,
     /// The jobs that this process of the manager has seen, by number.
     pub timelines: Vec<Arc<Timeline>>,
     /// The last events, the oldest first.
@@ -107,6 +114,8 @@ impl Core {
             nodes: nodes.collect(),
             departed: self.told.departed.iter().cloned().collect(),
             jobs: self.job_statuses(),
+            queue: self.queue_head(QUEUE),
+            queued: self.jobs.queued(),
             timelines: self.timelines.all(),
             events: self.events.kept.clone(),
             events_total: self.events.next,

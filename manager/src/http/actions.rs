@@ -4,7 +4,7 @@
 use super::App;
 use super::ask::Refused;
 use super::auth::{Caller, Proof, is_own};
-use crate::core::json::{audit_json, datasets_json, users_json};
+use crate::core::json::{audit_json, datasets_json, job_details_json, jobs_json, users_json};
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -80,10 +80,13 @@ fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, Strin
     let request = match (method.as_str(), &parts[..]) {
         ("GET", ["datasets"]) => FromClient::Datasets,
         ("DELETE", ["datasets", name]) => FromClient::DropDataset { name: (*name).into() },
-        ("POST", ["jobs", job, "cancel"]) => {
-            let job = job.parse().map_err(|_| format!("{} is not a number of a job", printable(job)))?;
-            FromClient::Cancel { job: JobId(job) }
+        ("GET", ["queue"]) => {
+            let after =
+                value("after").map_or(Ok(0), str::parse).map_err(|_| "want ?after=NUMBER of a job")?;
+            FromClient::JobList { after: JobId(after), ended: value("ended") == Some("true") }
         }
+        ("GET", ["jobs", job, "details"]) => FromClient::JobShow { job: number(job)? },
+        ("POST", ["jobs", job, "cancel"]) => FromClient::Cancel { job: number(job)? },
         ("POST", ["nodes", node, "power"]) => {
             let action = match value("action") {
                 Some("off") => PowerAction::Off,
@@ -110,6 +113,10 @@ fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, Strin
     Ok(request)
 }
 
+fn number(job: &str) -> Result<JobId, String> {
+    job.parse().map(JobId).map_err(|_| format!("{} is not a number of a job", printable(job)))
+}
+
 /// Returns an answer as JSON.
 fn answer(answers: Vec<ToClient>) -> Response {
     let done = || json!({ "done": true });
@@ -124,6 +131,11 @@ fn answer(answers: Vec<ToClient>) -> Response {
                 value = audit_json(&entries);
                 value["more"] = more.into();
             }
+            ToClient::JobList { jobs, more } => {
+                value = jobs_json(&jobs);
+                value["more"] = more.into();
+            }
+            ToClient::JobShown(details) => value = job_details_json(&details),
             ToClient::Cancelled { job } => value = json!({ "job": job.0, "cancelled": true }),
             _ => {}
         }

@@ -156,8 +156,14 @@ impl Cluster {
             let of = if line.ended.is_some() { &mut ended } else { &mut phases };
             *of.entry(job_state(line)).or_insert(0u64) += 1;
         }
+        phases.insert("queued".to_owned(), view.queued as u64);
         Family { encoder, name: "ferrolite_jobs", help: "Present jobs by phase" }
             .gauges(None, phases.iter().map(|(phase, count)| ("phase", phase.as_str(), *count as f64)))?;
+        let now = self.0.unix_ms();
+        let waits = view.queue.iter().map(|(job, _)| now.saturating_sub(job.submitted_ms)).max();
+        let help = "The time since the submission of the oldest of the first 50 jobs of the queue";
+        Family { encoder, name: "ferrolite_queue_wait", help }
+            .gauges(Some(&Unit::Seconds), one(waits.unwrap_or_default() as f64 / 1e3))?;
         Family { encoder, name: "ferrolite_events", help: "Lines that the manager has logged" }.counters([(
             "",
             "",

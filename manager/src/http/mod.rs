@@ -75,6 +75,8 @@ fn router(app: App) -> Router {
         .route("/api/v1/nodes/{name}/log", get(api::node_log))
         .route("/api/v1/jobs", get(api::jobs))
         .route("/api/v1/jobs/{job}", get(api::job))
+        .route("/api/v1/queue", get(actions::by_program))
+        .route("/api/v1/jobs/{job}/details", get(actions::by_program))
         .route("/api/v1/jobs/{job}/cancel", post(actions::by_program))
         .route("/api/v1/nodes/{name}/power", post(actions::by_program))
         .route("/api/v1/datasets", get(actions::by_program))

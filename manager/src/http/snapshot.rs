@@ -37,6 +37,14 @@ impl Snapshot {
 /// The last copy, for requests.
 pub(crate) type Feed = watch::Receiver<Arc<Snapshot>>;
 
+impl Snapshot {
+    /// Returns the present time, in milliseconds since the beginning of 1970 (UTC).
+    pub(super) fn unix_ms(&self) -> u64 {
+        let since = self.time(self.view.at).duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// The side of the core's task.
 #[derive(Debug)]
 pub(crate) struct Publisher {

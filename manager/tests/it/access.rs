@@ -13,9 +13,11 @@ const COMMANDS: &str = include_str!("../../../docs/reference/manager.md");
 const HTTP: &str = include_str!("../../../docs/reference/http.md");
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
-const EXAMPLES: [(&str, &str); 29] = [
+const EXAMPLES: [(&str, &str); 31] = [
     ("job submit", "--app nothing --output OUT"),
     ("job ls", ""),
+    ("job show", "77"),
+    ("job wait", "77"),
     ("job cancel", "77"),
     ("node ls", ""),
     ("node show", "nobody"),
@@ -49,10 +51,13 @@ const EXAMPLES: [(&str, &str); 29] = [
 /// `None` if there is none.
 type Over = Option<(&'static str, &'static str)>;
 
-const OVER_HTTP: [(&str, Over); 29] = [
+const OVER_HTTP: [(&str, Over); 31] = [
     // A job streams, and ends with its connection.
     ("job submit", None),
-    ("job ls", Some(("/api/v1/jobs", "/api/v1/jobs"))),
+    ("job ls", Some(("/api/v1/queue?after=JOB", "/api/v1/queue"))),
+    ("job show", Some(("/api/v1/jobs/JOB/details", "/api/v1/jobs/77/details"))),
+    // A request is shorter than a wait.
+    ("job wait", None),
     ("job cancel", Some(("POST /api/v1/jobs/JOB/cancel", "/api/v1/jobs/77/cancel"))),
     ("node ls", Some(("/api/v1/nodes", "/api/v1/nodes"))),
     (

@@ -68,7 +68,10 @@ fn a_job_is_cancelled_by_its_number() {
     nodes.iter().for_each(|&node| over(&mut h, node, job));
     let operator = h.client();
     h.say(operator, &FromClient::Cancel { job });
-    assert_eq!(h.failure(operator), "there is no job 1");
+    assert_eq!(h.failure(operator), "job 1 has ended: cancelled");
+    let operator = h.client();
+    h.say(operator, &FromClient::Cancel { job: JobId(9) });
+    assert_eq!(h.failure(operator), "there is no job 9");
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_job_that_waits_for_nodes_in_vain_gets_the_true_reason() {
     h.say(refused, &submit(2, &[]));
     assert_eq!(
         h.failure(refused),
-        "2 nodes wanted, but 0 are idle: job 1 is ending on node 2 (b), job 2 runs"
+        "2 nodes wanted, but 0 are idle: job 1 is ending on node 2 (b), job 3 runs"
     );
     h.pass(Duration::from_secs(11));
     assert!(h.log.iter().any(|line| line == "job 1: has not ended for 30 s on node 2 (b)"), "{:?}", h.log);

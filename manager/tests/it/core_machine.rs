@@ -21,7 +21,7 @@ fn a_node_leaves_before_its_machine_is_turned_off() {
     assert_eq!(h.client_heard(client), []);
     let worker = h.client();
     h.say(worker, &submit(0, &[]));
-    assert_eq!(h.failure(worker), "all nodes with lines are about to leave");
+    assert_eq!(h.failure(worker), "no node with lines takes a job: node 1 (a) is about to leave");
     h.say(a, &ToManager::Leave);
     assert_eq!(h.client_heard(client), [ToClient::NodeLeft]);
 }

@@ -306,7 +306,7 @@ fn a_rollout_waits_for_jobs_and_takes_no_other() {
     cluster.start(1, 1);
     (0..10).for_each(|_| cluster.second());
     assert_eq!(cluster.status().nodes[0].2, NodeStep::Draining);
-    let want = "2 nodes wanted, but only 1 with lines take jobs: node 1 (n0) is upgraded by a rollout: image";
+    let want = "2 nodes wanted, but 0 are idle: job 1 runs, node 1 (n0) is upgraded by a rollout: image";
     let refusal = cluster.h.refusal(&submit(2, &[]));
     assert!(refusal.starts_with(want), "{refusal}");
     let refusal = cluster.h.refusal(&FromClient::Undrain { node: "n0".into() });

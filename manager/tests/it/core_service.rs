@@ -74,8 +74,8 @@ fn an_idle_node_is_drained_and_takes_no_job() {
     let NodeStanding::Drained(why) = h.node_list().remove(0).standing else { panic!("it is not drained") };
     assert_eq!(why, Withdrawal { reason: "new fan".into(), who: "test".into(), since_ms: 3000 });
     assert_eq!(states(&mut h), [("a".into(), "drained"), ("b".into(), "ready")]);
-    assert_eq!(h.refusal(&on("a")), "node 1 (a) is drained by test: new fan");
-    let want = "2 nodes wanted, but only 1 with lines take jobs: node 1 (a) is drained by test: new fan";
+    assert_eq!(h.refusal(&on("a")), "1 nodes wanted, but 0 are idle: node 1 (a) is drained by test: new fan");
+    let want = "2 nodes wanted, but 1 are idle: node 1 (a) is drained by test: new fan";
     assert_eq!(h.refusal(&submit(2, &[])), want);
     let worker = h.client();
     h.say(worker, &submit(0, &[]));

@@ -108,14 +108,14 @@ fn jobs_are_listed_cancelled_and_limited() {
         "{table}"
     );
     let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
-    assert_eq!((&json["jobs"][0]["nodes"][0], &json["jobs"][0]["phase"]), (&"a".into(), &"running".into()));
+    assert_eq!((&json["jobs"][0]["nodes"][0], &json["jobs"][0]["state"]), (&"a".into(), &"running".into()));
 
     let cancel = |job: &str| daemon.command("cancel").arg(job).output().unwrap();
     assert!(error_line(&cancel("999")).contains("there is no job 999"));
     let job_number = job.0.to_string();
     assert!(cancel(&job_number).status.success());
     assert!(reason(first).contains("cancelled by 127.0.0.1:"));
-    assert_eq!(daemon.client().jobs().unwrap()[0].phase, JobPhase::Ending);
+    assert_eq!(daemon.client().job_list(false).unwrap()[0].state.word(), "ending");
     assert!(error_line(&cancel(&job_number)).contains("has ended, but not yet on node 1 (a)"));
 
     // The next job waits for the node, and then has its whole time limit.

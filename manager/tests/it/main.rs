@@ -12,6 +12,7 @@ mod core_jobs;
 mod core_limits;
 mod core_machine;
 mod core_members;
+mod core_queue;
 mod core_rollout;
 mod core_service;
 mod core_telemetry;

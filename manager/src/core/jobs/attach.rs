@@ -1,13 +1,14 @@
 //! Clients that come back to their job, jobs that are done and whose clients may not know it, and the jobs
 //! that a manager finds when it starts.
 
-use super::super::records::{JobRecord, KeptReport, Record, Stage};
+use super::super::records::{EndedRecord, JobRecord, KeptReport, Record, Stage};
 use super::super::{ConnId, Core};
 use super::output::OutputFlow;
-use super::{Job, Part, Phase, Submission};
+use super::{Job, Part, Phase, Submission, queue};
+use crate::core::history::bounded;
 use crate::core::rate::Rate;
 use platform::Instant;
-use proto::{JobId, NodeId, ToClient};
+use proto::{JobEnd, JobId, NodeId, ToClient};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +42,7 @@ impl Core {
         self.save(gone);
         for record in last.into_values() {
             match record.stage {
-                Stage::Loading => self.restore_loading(record),
+                Stage::Loading | Stage::Queued => self.restore_waiting(record),
                 Stage::Running => self.restore_running(record),
                 Stage::Done { .. } => {
                     let id = record.job;
@@ -59,31 +60,36 @@ impl Core {
         let lost: Vec<(JobId, NodeId)> =
             self.jobs.running.iter().filter_map(|(&id, job)| Some((id, lost(job)?.0))).collect();
         for (id, node) in lost {
-            self.fail_job(id, format!("{node} has died"));
+            self.job_lost_node(id, &format!("{node} has died"));
         }
     }
 
-    fn restore_loading(&mut self, record: JobRecord) {
-        let JobRecord { job, first, spec, nodes, .. } = record;
-        let former = Some((first, job));
+    fn restore_waiting(&mut self, record: JobRecord) {
+        let JobRecord { job, first, spec, nodes, stage, ticket } = record;
+        let last = (stage == Stage::Loading).then_some(job);
         let nodes = nodes.into_iter().map(|(node, _)| node).collect();
-        self.jobs.waiting.push(Submission { conn: None, spec, since: self.now, former, nodes });
+        let (since, number) = (self.now, first);
+        let waiting = Submission { conn: None, spec, ticket, since, number, last, nodes, told: None };
+        self.jobs.waiting.push(waiting);
     }
 
     fn restore_running(&mut self, record: JobRecord) {
         let now = self.now;
-        let JobRecord { job: id, first, spec, nodes, .. } = record;
+        let JobRecord { job: id, first, spec, nodes, ticket, .. } = record;
         let mut parts = Vec::new();
         for member in nodes {
+            let mut name = member.0.to_string();
             if let Some(live) = self.members.get_mut(member.0) {
                 live.job = Some(id);
+                name.clone_from(&live.member.name);
             }
-            parts.push(Part { accepted: true, ..Part::new(member, now) });
+            parts.push(Part { accepted: true, ..Part::new(member, name, now) });
         }
         let job = Job {
             client: None,
             first,
             spec,
+            ticket,
             parts,
             cutter: None,
             phase: Phase::Running,
@@ -104,18 +110,20 @@ impl Core {
         if self.jobs.clients.contains_key(&conn) {
             return self.fail_client(conn, "this connection already has a job".into());
         }
-        let of = |submission: &Submission| {
-            submission.former.is_some_and(|(first, last)| first == id || last == id)
-        };
-        if let Some(at) = self.jobs.waiting.iter().position(of) {
-            let mut submission = self.jobs.waiting.remove(at);
-            if let Some(other) =
-                submission.conn.replace(conn).filter(|other| self.connections.contains_key(other))
-            {
+        let waits = |submission: &&Submission| submission.is(id) && submission.ticket.terms.detach;
+        let runs =
+            |(number, job): &(&JobId, &Job)| (**number == id || job.first == id) && job.ticket.terms.detach;
+        if self.jobs.waiting.iter().find(waits).is_some() || self.jobs.running.iter().find(runs).is_some() {
+            return self.fail_client(conn, format!("job {} has no client", id.0));
+        }
+        if let Some(mut submission) = self.take_waiting(id) {
+            let former = submission.conn.replace(conn).filter(|other| self.connections.contains_key(other));
+            if let Some(other) = former {
                 self.fail_client(other, "another connection has taken over the job".into());
             }
-            submission.since = self.now;
-            return self.start_or_wait(submission);
+            (submission.since, submission.told) = (self.now, None);
+            self.jobs.waiting.push(submission);
+            return self.schedule();
         }
         let is = |(found, first): (&JobId, JobId)| *found == id || first == id;
         let finished = self.jobs.finished.iter().find(|(found, done)| is((found, done.record.first)));
@@ -162,24 +170,37 @@ impl Core {
         let nodes = job.parts.iter().map(|part| (part.node, part.incarnation)).collect();
         let over: Vec<NodeId> = job.parts.iter().map(|part| part.node).collect();
         let reports: Vec<(NodeId, KeptReport)> =
-            job.parts.into_iter().filter_map(|part| Some((part.node, part.report?))).collect();
+            job.parts.iter().filter_map(|part| Some((part.node, part.report.clone()?))).collect();
         if let Some(name) = &job.spec.keep {
             let kept = reports.iter().filter_map(|(node, report)| Some((*node, report.report()?.kept)));
             let kept = kept.collect();
             self.keep_dataset(name.clone(), id, job.spec.app.clone(), kept);
         }
+        self.record_job_end(&job, JobEnd::Done { run_us, stream_us });
         let stage = Stage::Done { reports, run_us, stream_us };
-        let record = Arc::new(JobRecord { job: id, first: job.first, spec: job.spec, nodes, stage });
+        let (first, ticket) = (job.first, job.ticket);
+        let record = Arc::new(JobRecord { job: id, first, spec: job.spec, nodes, stage, ticket });
         self.save(vec![Record::Job(record.clone())]);
         for node in over {
             self.forget_part(node, id);
+        }
+        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
+        if record.ticket.terms.detach {
+            return self.job_gone(id);
         }
         let finished = Finished { record, client: job.client, since: self.now };
         if let Some(client) = job.client {
             self.commit_to_client(client, ToClient::Done { run_us, stream_us });
         }
         self.jobs.finished.insert(id, finished);
-        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
+    }
+
+    /// Records the end of a job that has started.
+    pub(super) fn record_job_end(&mut self, job: &Job, end: JobEnd) {
+        let ended = queue::ended(job.first, &job.spec, job.ticket.clone(), end, self.unix_ms());
+        let reports = job.parts.iter().filter_map(|part| Some((part.name.clone(), part.report.clone()?)));
+        let nodes = job.parts.iter().map(|part| part.name.clone()).collect();
+        self.record_end(EndedRecord { nodes, reports: bounded(reports), ..ended });
     }
 
     /// Tells a client that has come back that its job is done.

@@ -2,15 +2,17 @@
 
 use super::super::records::KeptReport;
 use super::super::{Action, ConnId, Core};
-use super::{Job, Phase};
+use super::{Feed, Job, Phase, queue::Submission};
 use platform::Instant;
-use proto::{JobId, JobReport, NodeId, Reason, Refusal, ToClient, ToNode, printable};
+use proto::{JobEnd, JobId, JobReport, NodeId, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A job that was cancelled or has failed, and whose nodes have not all ended their part.
 #[derive(Debug)]
 pub(super) struct Ending {
+    /// The number that the job had first.
+    pub(super) first: JobId,
     pub(super) app: String,
     /// The nodes that have not reported yet that nothing of the job is left.
     pub(super) nodes: BTreeSet<NodeId>,
@@ -23,8 +25,14 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    pub(super) const fn new(app: String, nodes: BTreeSet<NodeId>, began: Instant, since: Instant) -> Self {
-        Self { app, nodes, began, since, told: false }
+    /// Returns the end of a job, whose first number and application are given.
+    pub(super) fn new(
+        (first, app): (JobId, String),
+        nodes: BTreeSet<NodeId>,
+        began: Instant,
+        since: Instant,
+    ) -> Self {
+        Self { first, app, nodes, began, since, told: false }
     }
 
     /// Returns the time at which the operator is told, if the nodes do nothing.
@@ -64,6 +72,7 @@ impl Core {
         }
         if let Some(job) = self.release(id) {
             self.finish_job(id, job);
+            self.schedule();
         }
     }
 
@@ -97,20 +106,37 @@ impl Core {
         if last {
             self.jobs.ending.remove(&id);
             self.log(format!("job {}: its nodes have ended their parts", id.0));
-            self.start_waiting();
+            self.schedule();
         }
     }
 
-    /// Ends a job, and tells its nodes and its client.
+    /// Fails a job, and tells its nodes and its client.
     pub(in super::super) fn fail_job(&mut self, id: JobId, reason: Reason) {
-        let Some(client) = self.cancel(id, &reason) else { return };
+        self.end_job(id, JobEnd::Failed { reason });
+    }
+
+    /// Ends a job that is not done, and tells its nodes and its client.
+    pub(super) fn end_job(&mut self, id: JobId, end: JobEnd) {
+        let reason = end.reason();
+        let Some(client) = self.cancel(id, end) else { return };
         if let Some(client) = client {
             self.tell_client(client, ToClient::Failed { reason });
             self.close(client);
         }
+        self.schedule();
     }
 
-    /// Fails the jobs of all clients, including those that wait for nodes.
+    /// Fails the jobs that run for a client. The others, and the queue, go on with the next manager.
+    pub(in super::super) fn fail_attached_jobs(&mut self, reason: &str) {
+        let attached = |job: &Job| !job.ticket.terms.detach;
+        let ids = self.jobs.running.iter().filter(|(_, job)| attached(job)).map(|(&id, _)| id);
+        let ids: Vec<JobId> = ids.collect();
+        for id in ids {
+            self.fail_job(id, reason.into());
+        }
+    }
+
+    /// Fails all jobs, including those that wait.
     pub(in super::super) fn fail_all_jobs(&mut self, reason: &str) {
         for submission in std::mem::take(&mut self.jobs.waiting) {
             self.fail_submission(&submission, reason.into());
@@ -121,22 +147,33 @@ impl Core {
         }
     }
 
-    /// Ends a job at the request of a client.
+    /// Ends a job at the request of a client, which names it by one of its numbers.
     pub(in super::super) fn cancel_for(&mut self, conn: ConnId, id: JobId) {
-        if self.jobs.running.contains_key(&id) {
-            let reason = format!("cancelled by {}", self.peer(conn));
-            self.fail_job(id, reason);
-            if self.connections.contains_key(&conn) {
-                self.tell_client(conn, ToClient::Cancelled { job: id });
-            }
-            return;
+        let by = self.peer(conn);
+        let running = self.jobs.running.iter().find(|(number, job)| **number == id || job.first == id);
+        let running = running.map(|(&number, _)| number);
+        if let Some(number) = running {
+            self.end_job(number, JobEnd::Cancelled { by });
+        } else if let Some(submission) = self.take_waiting(id) {
+            self.end_submission(&submission, JobEnd::Cancelled { by });
+            self.schedule();
+        } else {
+            let ending = self.jobs.ending.iter().find(|(number, job)| **number == id || job.first == id);
+            let reason = match (ending, self.history.get(id)) {
+                (Some((_, ending)), _) => {
+                    let nodes = self.members.labels(ending.nodes.iter().copied());
+                    format!("job {} has ended, but not yet on {nodes}", id.0)
+                }
+                (None, Some(ended)) => format!("job {} has ended: {}", id.0, ended.end.word()),
+                (None, None) => {
+                    let reason = format!("there is no job {}", id.0);
+                    return self.refuse_client(conn, Refusal::NotFound, reason);
+                }
+            };
+            return self.fail_client(conn, reason);
         }
-        match self.jobs.ending.get(&id) {
-            Some(ending) => {
-                let nodes = self.members.labels(ending.nodes.iter().copied());
-                self.fail_client(conn, format!("job {} has ended, but not yet on {nodes}", id.0));
-            }
-            None => self.refuse_client(conn, Refusal::NotFound, format!("there is no job {}", id.0)),
+        if self.connections.contains_key(&conn) {
+            self.commit_to_client(conn, ToClient::Cancelled { job: id });
         }
     }
 
@@ -146,21 +183,25 @@ impl Core {
             .into_iter()
             .partition(|submission| submission.conn == Some(conn));
         self.jobs.waiting = stay;
-        let gone: Vec<super::Submission> = gone;
-        for (_, last) in gone.into_iter().filter_map(|submission| submission.former) {
-            self.job_gone(last);
+        let gone: Vec<Submission> = gone;
+        for mut submission in gone {
+            submission.conn = None;
+            self.fail_submission(&submission, reason.into());
         }
         self.forget_finished_of(conn);
         if let Some(&id) = self.jobs.clients.get(&conn) {
-            let _ = self.cancel(id, reason);
+            let _ = self.cancel(id, JobEnd::Failed { reason: reason.into() });
         }
+        self.schedule();
     }
 
     /// Ends a job that does not start again, and returns its client.
-    fn cancel(&mut self, id: JobId, reason: &str) -> Option<Option<ConnId>> {
-        let job = self.end_parts(id, reason)?;
-        self.job_gone(id);
+    fn cancel(&mut self, id: JobId, end: JobEnd) -> Option<Option<ConnId>> {
+        let reason = end.reason();
+        let job = self.end_parts(id, &reason)?;
         self.log(format!("job {}: failed: {reason}", id.0));
+        self.record_job_end(&job, end);
+        self.job_gone(id);
         Some(job.client)
     }
 
@@ -187,7 +228,7 @@ impl Core {
             self.free_kept(id, &all);
         }
         if !nodes.is_empty() {
-            let ending = Ending::new(job.spec.app.clone(), nodes, job.began, self.now);
+            let ending = Ending::new((job.first, job.spec.app.clone()), nodes, job.began, self.now);
             self.jobs.ending.insert(id, ending);
         }
         Some(job)
@@ -195,7 +236,9 @@ impl Core {
 
     /// Removes a job from the list and frees its nodes.
     fn release(&mut self, id: JobId) -> Option<Job> {
-        let job = self.jobs.running.remove(&id)?;
+        let mut job = self.jobs.running.remove(&id)?;
+        // The input that has not been sent is of no use any more, and may be long.
+        job.parts.iter_mut().for_each(|part| part.feed = Feed::new(self.now));
         if let Some(client) = job.client {
             self.jobs.clients.remove(&client);
         }

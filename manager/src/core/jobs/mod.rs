@@ -1,24 +1,27 @@
 //! Jobs: their phases and deadlines.
 
 mod attach;
-mod choose;
+mod eligible;
 mod end;
 mod input;
+mod list;
 mod output;
+mod policy;
+mod queue;
 mod restart;
-
-pub(super) use choose::Submission;
+mod start;
 
 use super::cut::Cutter;
 use super::rate::Rate;
-use super::records::{JobRecord, KeptReport, Spec, Stage};
+use super::records::{JobRecord, KeptReport, Spec, Stage, Ticket};
 use super::{Config, ConnId, Core, Message};
 use attach::Finished;
 use end::Ending;
 use input::Feed;
 use output::OutputFlow;
 use platform::Instant;
-use proto::{Incarnation, JobId, JobPhase, JobStatus, NodeId, ToClient, ToNode};
+use proto::{Incarnation, JobEnd, JobId, NodeId, ToClient, ToNode};
+use queue::Submission;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +34,10 @@ pub(super) struct Jobs {
     clients: BTreeMap<ConnId, JobId>,
     /// The jobs that were cancelled or have failed, and whose nodes have not all ended their part.
     ending: BTreeMap<JobId, Ending>,
-    /// The submissions that wait until such nodes are idle, in the order of their arrival.
+    /// The queue, in the order of the jobs' turns.
     waiting: Vec<Submission>,
+    /// The time of the last decision about the queue.
+    planned: Instant,
     /// The jobs that are done, and whose clients may not know it.
     finished: BTreeMap<JobId, Finished>,
 }
@@ -41,10 +46,8 @@ impl Jobs {
     pub(super) fn next_deadline(&self, config: &Config) -> Option<Instant> {
         let running = self.running.values().filter_map(|job| job.due(config.reply_timeout)).map(|(at, _)| at);
         let ending = self.ending.values().filter_map(|ending| ending.due(config.reply_timeout));
-        let waiting = self.waiting.iter().map(|submission| {
-            let client = submission.conn.is_none();
-            submission.since + if client { config.reply_timeout } else { config.ending }
-        });
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter_map(|submission| submission.due(config.reply_timeout, config.ending));
         let finished = self.finished.values().map(|finished| finished.since + config.reply_timeout);
         running.chain(ending).chain(waiting).chain(finished).min()
     }
@@ -58,6 +61,11 @@ impl Jobs {
         self.ending.values_mut().for_each(|ending| later(&mut ending.since));
         self.waiting.iter_mut().for_each(|submission| later(&mut submission.since));
         self.finished.values_mut().for_each(|finished| later(&mut finished.since));
+    }
+
+    /// Returns the number of jobs in the queue.
+    pub(super) fn queued(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Returns the job that reads a dataset.
@@ -90,6 +98,7 @@ struct Job {
     /// The number that the job had first. It differs if the job has started again.
     first: JobId,
     spec: Spec,
+    ticket: Ticket,
     /// The nodes, by rank.
     parts: Vec<Part>,
     /// The cutter of the input; `None` if a former process of the manager has cut it.
@@ -115,6 +124,8 @@ struct Job {
 struct Part {
     node: NodeId,
     incarnation: Incarnation,
+    /// The name of the node.
+    name: String,
     accepted: bool,
     /// The node has reported that nothing of its part is left.
     over: bool,
@@ -126,9 +137,10 @@ struct Part {
 }
 
 impl Part {
-    fn new((node, incarnation): (NodeId, Incarnation), now: Instant) -> Self {
+    fn new((node, incarnation): (NodeId, Incarnation), name: String, now: Instant) -> Self {
         let progress = Rate::new(32, Duration::from_secs(2));
-        Self { node, incarnation, accepted: false, over: false, feed: Feed::new(now), report: None, progress }
+        let (accepted, over, feed, report) = (false, false, Feed::new(now), None);
+        Self { node, incarnation, name, accepted, over, feed, report, progress }
     }
 }
 
@@ -181,7 +193,9 @@ impl Job {
         let waiting = match self.phase {
             Phase::Starting => Some((self.waiting + timeout, Overdue::Nodes)),
             Phase::Loading => self.load_due(timeout),
-            Phase::Running if self.client.is_none() => Some((self.waiting + timeout, Overdue::NoClient)),
+            Phase::Running if self.client.is_none() && !self.ticket.terms.detach => {
+                Some((self.waiting + timeout, Overdue::NoClient))
+            }
             Phase::Running => None,
         };
         limit.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -189,17 +203,19 @@ impl Job {
 }
 
 impl Core {
-    /// Returns the submission of a job that waits, runs, or is done, by its present number or its first.
-    pub(super) fn job_spec(&self, id: JobId) -> Option<&Spec> {
-        let running = self.jobs.running.iter().find(|(found, job)| **found == id || job.first == id);
-        let is_former = |(first, last): (JobId, JobId)| first == id || last == id;
-        let waiting = || self.jobs.waiting.iter().find(|submission| submission.former.is_some_and(is_former));
-        let finished =
-            || self.jobs.finished.iter().find(|(found, done)| **found == id || done.record.first == id);
-        running
-            .map(|(_, job)| &job.spec)
-            .or_else(|| waiting().map(|submission| &submission.spec))
-            .or_else(|| finished().map(|(_, done)| &done.record.spec))
+    /// Returns the user who has submitted a job, which has one of its numbers, or has ended.
+    pub(super) fn owner(&self, id: JobId) -> Option<&str> {
+        let is = |number: JobId, first: JobId| number == id || first == id;
+        let jobs = &self.jobs;
+        let running = jobs.running.iter().find(|(number, job)| is(**number, job.first));
+        let waiting = || jobs.waiting.iter().find(|submission| submission.is(id));
+        let finished = || jobs.finished.iter().find(|(number, done)| is(**number, done.record.first));
+        let ticket = running
+            .map(|(_, job)| &job.ticket)
+            .or_else(|| waiting().map(|submission| &submission.ticket))
+            .or_else(|| finished().map(|(_, done)| &done.record.ticket))
+            .or_else(|| self.history.get(id).map(|ended| &ended.ticket));
+        ticket.map(|ticket| ticket.owner.as_str())
     }
 
     pub(super) fn job_accepted(&mut self, node: NodeId, id: JobId) {
@@ -231,35 +247,9 @@ impl Core {
     fn save_job(&mut self, id: JobId, stage: Stage) {
         let Some(job) = self.jobs.running.get(&id) else { return };
         let nodes = job.parts.iter().map(|part| (part.node, part.incarnation)).collect();
-        let record = JobRecord { job: id, first: job.first, spec: job.spec.clone(), nodes, stage };
+        let (spec, ticket) = (job.spec.clone(), job.ticket.clone());
+        let record = JobRecord { job: id, first: job.first, spec, nodes, stage, ticket };
         self.save(vec![super::Record::Job(Arc::new(record))]);
-    }
-
-    /// Returns the jobs for people, including those that are ending.
-    pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
-        let running = self.jobs.running.iter().map(|(&job, running)| JobStatus {
-            job,
-            app: running.spec.app.clone(),
-            nodes: running.nodes(),
-            phase: match running.phase {
-                Phase::Starting => JobPhase::Starting,
-                Phase::Loading => JobPhase::Loading,
-                Phase::Running => JobPhase::Running,
-            },
-            age_ms: self.millis_since(running.began),
-            phase_ms: self.millis_since(running.phase_began),
-        });
-        let ending = self.jobs.ending.iter().map(|(&job, ending)| JobStatus {
-            job,
-            app: ending.app.clone(),
-            nodes: ending.nodes.iter().copied().collect(),
-            phase: JobPhase::Ending,
-            age_ms: self.millis_since(ending.began),
-            phase_ms: self.millis_since(ending.since),
-        });
-        let mut all: Vec<JobStatus> = running.chain(ending).collect();
-        all.sort_by_key(|status| status.job);
-        all
     }
 
     pub(super) fn expire_jobs(&mut self) {
@@ -281,13 +271,15 @@ impl Core {
                     format!("{} accepted no input for {} s", self.members.labels(slow), timeout.as_secs())
                 }
                 Overdue::Limit(limit) => {
-                    format!("the job has taken longer than its limit of {} s", limit.as_secs_f64())
+                    let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+                    self.end_job(id, JobEnd::TimedOut { limit_ms });
+                    continue;
                 }
             };
             self.fail_job(id, reason);
         }
         self.expire_ending();
         self.expire_finished();
-        self.start_waiting();
+        self.expire_queue();
     }
 }

@@ -3,7 +3,8 @@
 
 use super::super::records::{Record, Stage};
 use super::super::{ConnId, Core};
-use super::{Ending, Phase, Submission};
+use super::queue::MAX_REQUEUES;
+use super::{Ending, Job, Phase, Submission};
 use proto::{JobId, JobStanding, NodeId, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,17 +22,34 @@ impl Core {
         self.save_job(id, Stage::Loading);
         let Some(job) = self.end_parts(id, why) else { return };
         self.log(format!("job {}: starts again: {why}", id.0));
-        let former = Some((job.first, id));
         let (conn, nodes) = (job.client, job.nodes());
-        self.jobs.waiting.push(Submission { conn, spec: job.spec, since: self.now, former, nodes });
-        self.start_waiting();
+        let (number, last, since) = (job.first, Some(id), self.now);
+        let Job { spec, ticket, .. } = job;
+        let waiting = Submission { conn, spec, ticket, since, number, last, nodes, told: None };
+        self.jobs.waiting.push(waiting);
+        self.schedule();
     }
 
-    /// Fails the jobs that are about to start again and had begun on a node that has died.
+    /// Handles the death of a node that takes part in a job: the job goes back to the queue if it is to, or
+    /// fails.
+    pub(in super::super) fn job_lost_node(&mut self, id: JobId, reason: &str) {
+        let Some(job) = self.jobs.running.get_mut(&id) else { return };
+        if !job.ticket.terms.requeue {
+            return self.fail_job(id, reason.into());
+        }
+        if job.ticket.requeues >= MAX_REQUEUES {
+            let reason = format!("{reason}; it has gone back to the queue {MAX_REQUEUES} times");
+            return self.fail_job(id, reason);
+        }
+        job.ticket.requeues += 1;
+        self.restart_job(id, reason);
+    }
+
+    /// Handles the death of a node for the jobs that are about to start again and had begun on it.
     pub(in super::super) fn fail_restarts_on(&mut self, node: NodeId, reason: &str) {
         let (failed, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.jobs.waiting)
             .into_iter()
-            .partition(|submission| submission.nodes.contains(&node));
+            .partition(|submission| submission.nodes.contains(&node) && !submission.ticket.terms.requeue);
         self.jobs.waiting = stay;
         for submission in failed {
             self.fail_submission(&submission, reason.into());
@@ -42,7 +60,7 @@ impl Core {
     /// had before.
     pub(super) fn starts_again(&self, conn: ConnId, of: JobId) -> bool {
         let waits = self.jobs.waiting.iter().any(|submission| {
-            submission.conn == Some(conn) && submission.former.is_some_and(|(_, last)| last >= of)
+            submission.conn == Some(conn) && submission.last.is_some_and(|last| last >= of)
         });
         let later = |(id, job): (JobId, &super::Job)| id > of && job.first <= of;
         let id = self.jobs.clients.get(&conn);
@@ -87,7 +105,7 @@ impl Core {
                 self.free_kept(id, &[node]);
             }
         }
-        self.start_waiting();
+        self.schedule();
     }
 
     fn standing_told(&mut self, node: NodeId, id: JobId, standing: JobStanding) {
@@ -115,7 +133,7 @@ impl Core {
         live.job = Some(id);
         let Some(conn) = live.conn else { return };
         let ending =
-            self.jobs.ending.entry(id).or_insert_with(|| Ending::new(app, BTreeSet::new(), now, now));
+            self.jobs.ending.entry(id).or_insert_with(|| Ending::new((id, app), BTreeSet::new(), now, now));
         ending.nodes.insert(node);
         self.tell_node(conn, ToNode::JobCancel { job: id, reason: "the job has ended".into() });
     }

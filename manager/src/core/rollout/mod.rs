@@ -290,7 +290,7 @@ impl Core {
             NodeStep::Waiting | NodeStep::Done | NodeStep::Returned(_) => {
                 self.rollout.notes.remove(name);
                 self.restore_to_service(name);
-                self.start_waiting();
+                self.schedule();
             }
             NodeStep::Lost(reason) => {
                 self.rollout.notes.remove(name);

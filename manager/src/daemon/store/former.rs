@@ -70,7 +70,7 @@ fn saved(read: &ReadTransaction) -> Result<Saved, redb::Error> {
         saved.names.extend(decode::<NameRecord>(entry?.1.value()));
     }
     for entry in read.open_table(JOBS)?.iter()? {
-        saved.jobs.extend(decode::<JobRecord>(entry?.1.value()));
+        saved.jobs.extend(JobRecord::decode(entry?.1.value()));
     }
     for entry in read.open_table(DATASETS)?.iter()? {
         saved.datasets.extend(decode::<DatasetRecord>(entry?.1.value()));

@@ -7,14 +7,60 @@ use crate::core::{PartLine, Timeline};
 use crate::http::format;
 use maud::{Markup, html};
 use platform::Instant;
+use proto::{JobId, JobInfo};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) fn all(context: &Context<'_>) -> Markup {
     html! {
         h1 { "Jobs" }
+        (queue(context))
         (table(context, usize::MAX))
     }
+}
+
+/// Returns the queue: each job that waits, with the reason.
+fn queue(context: &Context<'_>) -> Markup {
+    let view = &context.snapshot.view;
+    html! {
+        section id="queue" data-live="" aria-labelledby="queue-title" {
+            h2 id="queue-title" { "Queue" }
+            @if view.queue.is_empty() { p.empty { "No job waits." } }
+            @else {
+                div.scroll tabindex="0" role="region" aria-label="Queue" {
+                    table {
+                        thead { tr {
+                            th.number scope="col" { "Job" } th scope="col" { "Application" } th scope="col" { "By" }
+                            th.number scope="col" { "Priority" } th.number scope="col" { "Nodes" }
+                            th.number scope="col" { "Waits for" } th scope="col" { "Reason" }
+                        } }
+                        tbody {
+                            @for (job, _) in &view.queue {
+                                tr {
+                                    td.number { a href={ "/jobs/" (job.job.0) } { (job.job.0) } }
+                                    td { (job.app) }
+                                    td { (job.by) }
+                                    td.number { (job.priority) }
+                                    td.number { (wanted(job)) }
+                                    td.number { (format::duration(waited(context, job))) }
+                                    td { (job.state.reason()) }
+                                }
+                            }
+                        }
+                    }
+                }
+                @if view.queued > view.queue.len() { p.sub { (view.queued - view.queue.len()) " more" } }
+            }
+        }
+    }
+}
+
+fn wanted(job: &JobInfo) -> String {
+    if job.wanted == 0 { "all".into() } else { job.wanted.to_string() }
+}
+
+fn waited(context: &Context<'_>, job: &JobInfo) -> Duration {
+    Duration::from_millis(context.snapshot.unix_ms().saturating_sub(job.submitted_ms))
 }
 
 /// Returns the last `most` jobs, the newest first.
@@ -75,18 +121,17 @@ fn course(context: &Context<'_>, line: &Timeline) -> Vec<Bar> {
 
 /// Returns the page of a job.
 pub(super) fn one(context: &Context<'_>, job: u64) -> Option<Markup> {
-    let line = context.snapshot.view.timelines.iter().find(|line| line.job.0 == job)?;
+    let view = &context.snapshot.view;
+    if let Some((job, owner)) = view.queue.iter().find(|(waiting, _)| waiting.job.0 == job) {
+        return Some(waiting(context, job, owner));
+    }
+    let line = view.timelines.iter().find(|line| line.job.0 == job)?;
     let present = line.ended.is_none();
     Some(html! {
         h1 { "Job " (job) " · " (line.app) }
         section id="state" data-live="" aria-label="State" {
             p { (state(&job_state(line))) " for " (format::duration(took(context, line))) " on " (line.parts.len()) " nodes" }
-            @if present && context.caller.may_cancel(line.job, &line.owner) && let Some(form) = &context.caller.form {
-                form method="post" action={ "/jobs/" (job) "/cancel" } {
-                    input type="hidden" name="form" value=(form);
-                    button.danger type="submit" { "Cancel job " (job) }
-                }
-            }
+            @if present { (cancel(context, line.job, &line.owner)) }
         }
         section id="course" data-live="" aria-labelledby="course-title" {
             h2 id="course-title" { "Phases" }
@@ -96,6 +141,30 @@ pub(super) fn one(context: &Context<'_>, job: u64) -> Option<Markup> {
         (parts(line))
         (counts(line))
     })
+}
+
+/// Returns the page of a job that waits.
+fn waiting(context: &Context<'_>, job: &JobInfo, owner: &str) -> Markup {
+    html! {
+        h1 { "Job " (job.job.0) " · " (job.app) }
+        section id="state" data-live="" aria-label="State" {
+            p { (state(job.state.word())) " for " (format::duration(waited(context, job))) ": " (job.state.reason()) }
+            p.sub { "Nodes wanted: " (wanted(job)) ". Priority " (job.priority) ". Submitted by " (job.by) "." }
+            (cancel(context, job.job, owner))
+        }
+    }
+}
+
+/// Returns the form that ends a job, for those who may.
+fn cancel(context: &Context<'_>, job: JobId, owner: &str) -> Markup {
+    html! {
+        @if context.caller.may_cancel(job, owner) && let Some(form) = &context.caller.form {
+            form method="post" action={ "/jobs/" (job.0) "/cancel" } {
+                input type="hidden" name="form" value=(form);
+                button.danger type="submit" { "Cancel job " (job.0) }
+            }
+        }
+    }
 }
 
 fn legend(names: impl Iterator<Item = (usize, String)>) -> Markup {

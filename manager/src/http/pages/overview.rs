@@ -37,7 +37,7 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
             div.card {
                 h2 { "Jobs" }
                 p.big { (view.jobs.len()) small { " present" } }
-                p.sub { (view.timelines.iter().filter(|line| line.is_complete()).count()) " done" }
+                p.sub { (view.queued) " wait, " (view.timelines.iter().filter(|line| line.is_complete()).count()) " done" }
             }
             div.card {
                 h2 { "Operations" }

@@ -44,9 +44,10 @@ struct Submission {
 }
 
 impl Submission {
-    /// Submits a word count, and waits until the nodes have accepted it.
+    /// Submits a word count, and waits until it runs, or waits in the queue.
     fn start(cluster: &Cluster, input: &Path, output: &Path, log: &Path) -> Result<Self> {
-        let said = log.with_extension("submit.log");
+        let name = output.file_name().and_then(|name| name.to_str()).context("the name of the output")?;
+        let said = log.with_extension(format!("submit-{name}.log"));
         let file = File::create(&said)?;
         let mut submit = count_words(cluster, input, output);
         submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
@@ -145,29 +146,40 @@ fn change_key(cluster: &Cluster, verb: &str, log: &Path) -> Result<()> {
 }
 
 /// Kills the manager fifty times, at moments that a seed decides, while four appliances count the words of
-/// 200 MB again and again.
+/// 200 MB again and again, and the next count waits in the queue.
 fn many_times(log: &Path) -> Result<()> {
     let mut cluster = Cluster::with_memory(4, MEMORY_MIB, log)?;
     cluster.joined(log)?;
     let before = incarnations(&cluster, "before", log)?;
     let Prepared { input, expected } = Input::HugeText.prepared(log)?;
     let dir = tempfile::tempdir()?;
-    let output = dir.path().join("out");
-    let (mut pauses, mut kills, mut jobs) = (Pauses(0x9e37_79b9_7f4a_7c15), 0, 0);
-    while kills < KILLS {
-        let mut job = Submission::start(&cluster, &input, &output, log)?;
+    let output = |job: u32| dir.path().join(format!("out-{job}"));
+    let (mut pauses, mut kills, mut jobs, mut waited) = (Pauses(0x9e37_79b9_7f4a_7c15), 0, 0, 0);
+    let mut job = Submission::start(&cluster, &input, &output(jobs), log)?;
+    loop {
+        let goes_on = kills < KILLS;
+        let next =
+            goes_on.then(|| Submission::start(&cluster, &input, &output(jobs + 1), log)).transpose()?;
+        if let Some(next) = &next {
+            waited += u32::from(std::fs::read_to_string(&next.said)?.contains(" waits: "));
+        }
         while kills < KILLS && !job.ends(pauses.next())? {
             cluster.manager.kill_and_restart()?;
             kills += 1;
         }
         ensure!(job.ends(LIMIT)?, "job {jobs} does not end within {} s", LIMIT.as_secs());
-        compare(&expected, &output, log)?;
+        compare(&expected, &output(jobs), log)?;
         unchanged(&before, &cluster, log)?;
-        std::fs::remove_file(&output)?;
+        std::fs::remove_file(output(jobs))?;
         jobs += 1;
+        match next {
+            Some(next) => job = next,
+            None => break,
+        }
     }
     let mut log_file = File::options().create(true).append(true).open(log)?;
-    writeln!(log_file, "{kills} kills in {jobs} jobs")?;
+    writeln!(log_file, "{kills} kills in {jobs} jobs, of which {waited} have waited in the queue")?;
+    ensure!(waited > 0, "no job has waited in the queue");
     end(&cluster, 4, log)
 }
 

@@ -500,6 +500,10 @@ impl World {
             | ToClient::Audit { .. }
             | ToClient::Support { .. }
             | ToClient::Backup { .. } => {}
+            ToClient::Queued { .. }
+            | ToClient::Submitted { .. }
+            | ToClient::JobList { .. }
+            | ToClient::JobShown(_) => {}
         }
     }
 }
@@ -574,5 +578,10 @@ fn keep(disk: &mut Saved, record: &Record) {
         Record::UserGone(name) => disk.users.retain(|known| known.name != *name),
         Record::Audit(entry) => disk.audit.push(entry.clone()),
         Record::AuditGone(number) => disk.audit.retain(|entry| entry.number != *number),
+        Record::Ended(ended) => {
+            disk.history.retain(|known| known.job != ended.job);
+            disk.history.push((**ended).clone());
+        }
+        Record::EndedGone(job) => disk.history.retain(|known| known.job != *job),
     }
 }

@@ -2,7 +2,7 @@
 //! again.
 
 use manager::core::{ConnId, Message, Record, Saved};
-use proto::{Attempt, Hello, Incarnation, NodeId, ToManager, ToNode};
+use proto::{Attempt, Hello, Incarnation, JobId, JobStanding, JobStart, NodeId, ToClient, ToManager, ToNode};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A member's request, with its number.
@@ -34,6 +34,14 @@ pub(super) struct Ledger {
     vouchers: BTreeSet<((NodeId, Incarnation), NodeId, u64)>,
     /// The incarnations whose end some member was told.
     dead: BTreeSet<(NodeId, Incarnation)>,
+    /// The incarnations whose end some process has wanted to save.
+    left: BTreeSet<(NodeId, Incarnation)>,
+    /// The numbers under which jobs were started, by all processes.
+    started: BTreeSet<u64>,
+    /// The jobs that were acknowledged as queued.
+    acknowledged: BTreeSet<JobId>,
+    /// The part of each member: the tag of the job, and the number under which it was started.
+    parts: BTreeMap<(NodeId, Incarnation), (String, JobId)>,
     violation: Option<String>,
 }
 
@@ -76,6 +84,13 @@ impl Ledger {
                 self.violated(format!("the store says {next}: {least} was saved, and {last} was given"));
             }
         }
+        for job in &self.acknowledged {
+            let is = |known: &JobId| known == job;
+            if !found.jobs.iter().any(|record| is(&record.first)) && !found.history.iter().any(|r| is(&r.job))
+            {
+                self.violation.get_or_insert(format!("{job:?} was acknowledged, and the store has lost it"));
+            }
+        }
         self.least = counters;
         (self.names, self.submitted, self.saved) = (nodes, found.reservation().to_vec(), 0);
         self.jobs.clear();
@@ -84,6 +99,9 @@ impl Ledger {
     }
 
     pub(super) fn submits(&mut self, record: &Record) {
+        if let Record::Left(node, incarnation) = record {
+            self.left.insert((*node, *incarnation));
+        }
         self.submitted.push(record.clone());
     }
 
@@ -108,13 +126,46 @@ impl Ledger {
             if let Ok(Hello::Node(join)) = proto::decode(bytes) {
                 self.joining.insert(conn, join.keep_id.then_some(join.name));
             }
-        } else if let Ok(ToManager::NameBind { request, .. }) = proto::decode(bytes) {
+        } else if let Ok(message) = proto::decode::<ToManager>(bytes) {
+            self.part_ends(conn, &message);
+            let ToManager::NameBind { request, .. } = message else { return };
             self.binding.insert((conn, request));
             if let Some(&member) = self.members.get(&conn) {
                 let again = self.asked.contains_key(&(member, request));
                 self.asked.insert((member, request), again);
             }
         }
+    }
+
+    /// Notes the end of a member's part of a job.
+    fn part_ends(&mut self, conn: ConnId, message: &ToManager) {
+        let Some(member) = self.members.get(&conn) else { return };
+        let Some((_, job)) = self.parts.get(member) else { return };
+        let over = match message {
+            ToManager::JobDone { job: of, .. }
+            | ToManager::JobFailed { job: of, .. }
+            | ToManager::JobOver { job: of } => of == job,
+            ToManager::Jobs { jobs, .. } => !jobs.iter().any(|(of, standing)| {
+                of == job && matches!(standing, JobStanding::Loading | JobStanding::Running)
+            }),
+            _ => false,
+        };
+        if over {
+            self.parts.remove(member);
+        }
+    }
+
+    /// Checks the start of a part: no live member has a part of the same job under another number.
+    fn part_begins(&mut self, conn: ConnId, start: &JobStart) {
+        let (Some(tag), Some(&member)) = (start.args.first(), self.members.get(&conn)) else { return };
+        let twice = self
+            .parts
+            .iter()
+            .find(|(other, (of, number))| of == tag && *number != start.job && !self.left.contains(other));
+        if let Some((other, (_, number))) = twice {
+            self.violated(format!("{:?} starts while {other:?} runs the job as {number:?}", start.job));
+        }
+        self.parts.insert(member, (tag.clone(), start.job));
     }
 
     /// Checks an answer of the manager.
@@ -141,8 +192,16 @@ impl Ledger {
                     self.bound(conn, *request, u64::from_le_bytes(*number));
                 }
             }
-            Message::ToNode(ToNode::JobStart(start)) if self.jobs.insert(start.job.0) => {
-                self.given(1, start.job.0);
+            Message::ToNode(ToNode::JobStart(start)) => {
+                let job = start.job.0;
+                self.last[1] = self.last[1].max(job);
+                if self.jobs.insert(job) && !self.started.insert(job) {
+                    self.violated(format!("the number {job} was started by two processes"));
+                }
+                self.part_begins(conn, start);
+            }
+            Message::ToClient(ToClient::Queued { job, .. } | ToClient::Submitted { job }) => {
+                self.acknowledged.insert(*job);
             }
             Message::ToNode(ToNode::Voucher { to, stamp, .. }) => {
                 if let Some(requester) = self.members.get(&conn) {

@@ -12,7 +12,7 @@ use super::random::Random;
 use super::subject::Subject;
 use crate::{Cluster, Socket};
 use platform::Instant;
-use proto::{FromClient, Hello, JobId, JobStatus, NodeId, PROTOCOL_VERSION, Refusal, ToClient};
+use proto::{FromClient, Hello, JobId, JobInfo, NodeId, PROTOCOL_VERSION, Refusal, ToClient};
 use std::task::Poll;
 use std::time::Duration;
 use submission::Submission;
@@ -21,6 +21,11 @@ use submission::Submission;
 const IMPATIENT: u64 = 400;
 /// The time in which all waits of clients end, once all faults have ended.
 const LIMIT: Duration = Duration::from_secs(200);
+/// The time after which clients leave whose jobs wait in the queue, once all faults have ended: the nodes that
+/// they want may be gone for ever.
+const RESIGNED: Duration = Duration::from_secs(90);
+/// The request for the jobs that have not ended.
+const LIST: FromClient = FromClient::JobList { after: JobId(0), ended: false };
 /// The interval at which a client checks its requests.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -57,7 +62,7 @@ pub(super) struct Clients {
     /// The number of times that a client went on with its job at another manager.
     returns: u64,
     /// The manager's last list of jobs.
-    jobs: Vec<JobStatus>,
+    jobs: Vec<JobInfo>,
 }
 
 impl Clients {
@@ -158,7 +163,7 @@ impl Clients {
         let cancelled = self.seen.last().copied().filter(|_| self.random.one_in(2));
         let wish = match (self.random.below(6), cancelled) {
             (0, _) => FromClient::Nodes { after: NodeId(0) },
-            (1, None) => FromClient::Jobs,
+            (1, None) => LIST,
             (1, Some(job)) => FromClient::Cancel { job },
             _ => Submission::wish(&mut self.random),
         };
@@ -197,7 +202,7 @@ impl Clients {
                 false
             }
             (State::Submits(submission), message) => {
-                if let ToClient::Accepted { job, .. } = &message {
+                if let ToClient::Accepted { job, .. } | ToClient::Queued { job, .. } = &message {
                     self.seen.push(*job);
                 }
                 match submission.hears(socket, message) {
@@ -207,7 +212,7 @@ impl Clients {
                 }
                 submission.has_ended() && self.random.one_in(2)
             }
-            (State::Asks, ToClient::Jobs(jobs)) => {
+            (State::Asks, ToClient::JobList { jobs, .. }) => {
                 self.jobs = jobs;
                 true
             }
@@ -241,9 +246,18 @@ impl Clients {
             State::Greets(_) | State::Asks => true,
             State::Away(_) => false,
         };
+        let resigned = cluster.world.now() + RESIGNED;
         while self.clients.iter().any(waits) && cluster.world.now() < limit {
             cluster.world.run_for(LOOK);
             self.act(cluster, check);
+            let now = cluster.world.now();
+            for client in self.clients.iter_mut().filter(|_| now >= resigned) {
+                let waits = matches!(&client.state, State::Submits(submission) if submission.waits());
+                if let Some(socket) = client.socket.take_if(|_| waits) {
+                    socket.close();
+                    client.state = State::Away(now);
+                }
+            }
         }
         if let Some(waiting) = self.clients.iter().filter(|client| waits(client)).count().checked_sub(1) {
             check.violated("each wait of a client ends", format!("{} clients wait", waiting + 1));
@@ -260,7 +274,7 @@ impl Clients {
     fn left(&mut self, cluster: &mut Cluster, check: &Check) -> Option<String> {
         let Some(socket) = cluster.manager.connect() else { return Some("the manager is down".into()) };
         socket.send(&proto::encode(&Hello::Client { version: PROTOCOL_VERSION }));
-        self.clients = vec![Client { socket: Some(socket), state: State::Greets(FromClient::Jobs) }];
+        self.clients = vec![Client { socket: Some(socket), state: State::Greets(LIST) }];
         self.jobs.clear();
         for _ in 0..10 {
             cluster.world.run_for(LOOK);

@@ -3,7 +3,7 @@
 use super::super::random::Random;
 use super::node::{APP, BYTES, output};
 use crate::Socket;
-use proto::{FromClient, InputFile, JobId, NodeId, ToClient};
+use proto::{FromClient, InputFile, JobId, NodeId, Terms, ToClient};
 use std::collections::BTreeMap;
 
 /// The number of bytes of input in one message.
@@ -15,6 +15,8 @@ pub(super) struct Submission {
     /// The length of its input, in bytes.
     total: u64,
     accepted: Option<(JobId, Vec<NodeId>)>,
+    /// The number of the job, once it is known to wait in the queue.
+    queued: Option<JobId>,
     /// The number of bytes that each node reports.
     reports: BTreeMap<NodeId, u64>,
     output: Vec<u8>,
@@ -27,36 +29,45 @@ impl Submission {
         let files = random.below(3);
         let file = |n| InputFile { name: format!("file-{n}"), len: random.below(150_000) };
         let inputs = (0..files).map(file).collect();
-        FromClient::Submit {
-            app: APP.into(),
-            args: Vec::new(),
-            nodes: random.below(4) as u16,
-            on: Vec::new(),
-            inputs,
-            datasets: vec![],
-            keep: None,
-            limit_ms: random.one_in(3).then_some(1000),
+        // The argument tells this job from all others.
+        let args = vec![format!("{:x}", random.below(u64::MAX))];
+        let (app, nodes, on) = (APP.into(), random.below(4) as u16, Vec::new());
+        let limit_ms = random.one_in(3).then_some(1000);
+        let (datasets, keep) = (vec![], None);
+        if random.one_in(2) {
+            return FromClient::Submit { app, args, nodes, on, inputs, datasets, keep, limit_ms };
         }
+        let priority = random.below(3) as i16;
+        let terms = Terms { wait: true, priority, requeue: random.one_in(2), ..Terms::default() };
+        FromClient::SubmitOn { app, args, nodes, on, inputs, datasets, keep, limit_ms, terms }
     }
 
     /// Returns the job that `wish` submits, if it is a submission.
     pub(super) fn of(wish: &FromClient) -> Option<Self> {
-        let FromClient::Submit { inputs, .. } = wish else { return None };
+        let (FromClient::Submit { inputs, .. } | FromClient::SubmitOn { inputs, .. }) = wish else {
+            return None;
+        };
         let total = inputs.iter().map(|file| file.len).sum();
-        Some(Self { total, accepted: None, reports: BTreeMap::new(), output: Vec::new(), ended: false })
+        let (reports, output) = (BTreeMap::new(), Vec::new());
+        Some(Self { total, accepted: None, queued: None, reports, output, ended: false })
     }
 
-    /// Returns the job and the number of bytes of its output that the client has, once the job is accepted.
+    /// Returns true while the job waits for its first start.
+    pub(super) fn waits(&self) -> bool {
+        self.accepted.is_none() && self.queued.is_some()
+    }
+
+    /// Returns the job and the number of bytes of its output that the client has, once the job is known.
     /// The manager has died, and the next one sends the reports of the job again.
     pub(super) fn attach(&mut self) -> Option<FromClient> {
-        let (job, _) = self.accepted.as_ref()?;
+        let job = self.job()?;
         self.reports.clear();
-        Some(FromClient::Attach { job: *job, output: self.output.len() as u64 })
+        Some(FromClient::Attach { job, output: self.output.len() as u64 })
     }
 
-    /// Returns the number of the job, once it is accepted.
+    /// Returns the number of the job, once it is known.
     pub(super) fn job(&self) -> Option<JobId> {
-        self.accepted.as_ref().map(|(job, _)| *job)
+        self.accepted.as_ref().map(|(job, _)| *job).or(self.queued)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -106,6 +117,9 @@ impl Submission {
                 return self.is_whole().map(|()| Some(true));
             }
             ToClient::Progress { .. } => {}
+            ToClient::Queued { job, .. } if self.queued.is_none_or(|known| known == job) => {
+                self.queued = Some(job);
+            }
             other => return Err(format!("{other:?} for {self:?}")),
         }
         Ok(None)
