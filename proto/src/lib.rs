@@ -36,7 +36,7 @@ pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
-pub use standing::{Listing, NodeStanding, NodeView, RunningImage, Withdrawal};
+pub use standing::{NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
 pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};
