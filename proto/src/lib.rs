@@ -38,7 +38,7 @@ pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 pub use queue::{JobDetails, JobEnd, JobInfo, JobState, Terms};
 pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
-pub use standing::{Listing, NodeStanding, NodeView, RunningImage, Withdrawal};
+pub use standing::{NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
 pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};

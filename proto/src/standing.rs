@@ -30,7 +30,7 @@ pub enum NodeStanding {
     Silent,
     /// The manager has started since the node joined, and the node has not resumed yet.
     Awaited,
-    /// The inventory lists the node, and it has not joined.
+    /// The node has not joined.
     Missing,
     /// The node takes no job, and is drained once its present job has ended and its memory of regions has
     /// moved to other nodes.
@@ -123,21 +123,7 @@ pub struct RunningImage {
     pub version: String,
 }
 
-/// The relation between a node and the inventory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Listing {
-    /// The inventory lists the node, and nothing is wrong with it.
-    Listed,
-    /// The inventory lists the node with another image than it runs.
-    WrongImage {
-        /// The digest of the listed image's kernel.
-        wanted: [u8; 32],
-    },
-    /// The node is not in the inventory.
-    Unknown,
-}
-
-/// A node as the command line shows it: a member, or one that the inventory or an operator has named.
+/// A node as the command line shows it: a member, or one that is out of service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
     /// The node's name.
@@ -150,6 +136,4 @@ pub struct NodeView {
     pub job: Option<JobId>,
     /// The image that the node runs, if it has told it.
     pub image: Option<RunningImage>,
-    /// The relation to the inventory; `None` if the manager has none.
-    pub listing: Option<Listing>,
 }

@@ -38,6 +38,15 @@ const ENDED_AT_ONCE: usize = 256;
 /// The most mappings of a region that is handed over.
 const MOST_HOLDERS: u32 = 1 << 20;
 
+/// A region that its owner hands over.
+struct Handover {
+    gate: Arc<Gate>,
+    /// The tables for the new owner.
+    estate: Estate,
+    /// The mappings at the beginning.
+    mappings: BTreeSet<(MemberId, u64)>,
+}
+
 impl RegionTable {
     /// Returns some pieces of a region that is handed over.
     pub(super) fn estate_pieces(&self, region: u64, from: u32) -> Result<Response, Error> {
@@ -101,9 +110,8 @@ impl RegionTable {
         self.changed.wake_all();
     }
 
-    /// Lets no node map a region of this node, none of whose memory is here. Returns the region's gate, the
-    /// tables for the new owner, and the mappings.
-    fn begin_handover(&self, region: u64) -> Result<(Arc<Gate>, Estate, BTreeSet<(MemberId, u64)>), Error> {
+    /// Lets no node map a region of this node, none of whose memory is here.
+    fn begin_handover(&self, region: u64) -> Result<Handover, Error> {
         let mut table = self.table.lock();
         let r = table.live(region).ok_or(Error::Freed)?;
         let there = |share: &Share| match share {
@@ -129,7 +137,7 @@ impl RegionTable {
             holders: r.holders.len() as u32,
             memory,
         };
-        Ok((r.gate.clone(), estate, r.holders.clone()))
+        Ok(Handover { gate: r.gate.clone(), estate, mappings: r.holders.clone() })
     }
 }
 
@@ -148,7 +156,7 @@ impl Mover {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         self.await_loans(region).await;
         self.regions.changed.until(|| self.regions.end_naming(region).then_some(())).await;
-        let (gate, estate, mappings) = self.regions.begin_handover(region)?;
+        let Handover { gate, estate, mappings } = self.regions.begin_handover(region)?;
         // Nothing that this node does for others uses the region any more.
         gate.pause();
         gate.drained().await;

@@ -332,7 +332,6 @@ impl Core {
             member: live.map(|live| self.status(live)),
             job: live.and_then(|live| live.job),
             image: live.and_then(|live| live.image.clone()),
-            listing: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Lists the nodes of the cluster: members, and those that are out of service or in the inventory.
+    /// Lists the nodes of the cluster: members, and those that are out of service.
     #[command(visible_alias = "list")]
     Ls(LsArgs),
     /// Shows one node.

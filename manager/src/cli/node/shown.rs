@@ -1,7 +1,7 @@
 //! Nodes as tables for people and as JSON for programs.
 
 use super::super::report::{columns, hex};
-use proto::{Listing, NodeStanding, NodeStatus, NodeView, printable};
+use proto::{NodeStanding, NodeStatus, NodeView, printable};
 use serde_json::{Value, json};
 
 /// Returns the table of nodes, one per line.
@@ -16,7 +16,6 @@ pub(super) fn table(nodes: &[NodeView]) -> String {
         "boot",
         "heartbeat",
         "image",
-        "inventory",
         "rnic",
         "applications",
         "reason",
@@ -35,7 +34,6 @@ pub(super) fn table(nodes: &[NodeView]) -> String {
             of(member.and_then(boot_ms).map(|ms| format!("{ms:.1} ms"))),
             of(member.map(|member| format!("{} ms ago", member.heartbeat_age_ms))),
             of(node.image.as_ref().map(|image| hex(&image.kernel[..6]))),
-            listing(node).into(),
             of(member.map(|member| printable(&member.rnic))),
             of(member.map(apps)),
             reason(&node.standing),
@@ -76,7 +74,6 @@ pub(super) fn page(node: &NodeView) -> String {
     if let Some(image) = &node.image {
         say("image", format!("{} {}", hex(&image.kernel), printable(&image.version)));
     }
-    say("inventory", listing(node).into());
     if let Some(member) = &node.member {
         say("id", member.node.0.to_string());
         say("incarnation", member.incarnation.0.to_string());
@@ -101,17 +98,6 @@ fn reason(standing: &NodeStanding) -> String {
     text.map(|text| format!("{}{left}{held}", printable(&text))).unwrap_or_default()
 }
 
-/// Returns the words for the relation between a node and the inventory.
-fn listing(node: &NodeView) -> &'static str {
-    match &node.listing {
-        None => "-",
-        Some(Listing::Unknown) => "unknown",
-        Some(Listing::WrongImage { .. }) => "wrong image",
-        Some(Listing::Listed) if node.member.is_none() => "missing",
-        Some(Listing::Listed) => "listed",
-    }
-}
-
 /// Returns a node as JSON.
 pub(super) fn node_json(node: &NodeView) -> Value {
     let why = node.standing.withdrawal();
@@ -131,7 +117,6 @@ pub(super) fn node_json(node: &NodeView) -> Value {
         "job": node.job.map(|job| job.0),
         "image": node.image.as_ref().map(|image| hex(&image.kernel)),
         "version": node.image.as_ref().map(|image| &image.version),
-        "inventory": node.listing.is_some().then(|| listing(node)),
         "node": member.map(|member| member.node.0),
         "incarnation": member.map(|member| member.incarnation.0),
         "boot_id": member.map(|member| format!("{:016x}", member.boot_id)),
@@ -159,11 +144,10 @@ mod tests {
             member: None,
             job: None,
             image: None,
-            listing: Some(Listing::Listed),
         };
         let lines = table(std::slice::from_ref(&node));
         let words: Vec<_> = lines.lines().nth(1).unwrap().split_whitespace().collect();
-        let want = "- n0 draining - - - - - - missing - - drained by ann: new fan (61 s left); no memory";
+        let want = "- n0 draining - - - - - - - - drained by ann: new fan (61 s left); no memory";
         assert_eq!(words.join(" "), want);
         let json = node_json(&node);
         assert_eq!((&json["who"], &json["deadline_left_ms"]), (&json!("ann"), &json!(61_500)));
