@@ -17,8 +17,8 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Runs a job: streams the input files to the nodes and writes the output file. The job waits in the queue
-    /// until its nodes are idle.
+    /// Runs a job: streams the input files to the nodes and writes the output file. The job waits in the
+    /// queue until its nodes are idle.
     #[command(visible_alias = "run")]
     Submit(Box<SubmitArgs>),
     /// Lists the jobs that wait, each with the reason, those that run, and those that are ending.
@@ -117,8 +117,8 @@ pub(super) struct SubmitArgs {
     time: Option<TimeLimit>,
     #[command(flatten)]
     terms: TermsArgs,
-    /// Prints the number of the job once the manager has recorded it, and returns. The job has no client then:
-    /// it reads only datasets, and keeps its output as one.
+    /// Prints the number of the job once the manager has recorded it, and returns. The job has no client
+    /// then: it reads only datasets, and keeps its output as one.
     #[arg(long, requires = "keep", conflicts_with_all = ["no_wait", "json"])]
     detach: bool,
     /// A file to which the summary is also written, as a JSON object.

@@ -76,7 +76,10 @@ mod tests {
             app: "wc".into(),
             by: "ann".into(),
             state,
-            nodes: if started_ms == None { vec![] } else { vec!["a".into(), "b\u{1b}[31m".into()] },
+            nodes: match started_ms {
+                None => vec![],
+                Some(_) => vec!["a".into(), "b\u{1b}[31m".into()],
+            },
             wanted: 2,
             priority: 0,
             submitted_ms: 1000,

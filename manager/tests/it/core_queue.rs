@@ -1,7 +1,7 @@
 //! The queue: order, backfill, reasons, and restarts of the manager.
 
 use crate::support::{Harness, submit};
-use manager::core::{Config, ConnId, Event, Saved};
+use manager::core::{Config, ConnId, Event, JobRecord, Saved, Spec, Stage, Ticket, Wanted};
 use proto::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -264,6 +264,111 @@ fn the_queue_is_bounded() {
     let client = h.client();
     h.say(client, &plain(1));
     assert_eq!(h.failure(client), "the queue is full: 2 jobs wait");
+}
+
+/// Connects a user as a client.
+fn client_of(h: &mut Harness, user: &UserStatus) -> ConnId {
+    let conn = h.open();
+    h.event(Event::Identified { conn, user: user.key });
+    h.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
+    assert_eq!(h.client_heard(conn), [ToClient::Hello]);
+    conn
+}
+
+#[test]
+fn a_job_belongs_to_the_user_who_submits_it() {
+    let roles = [UserRole::Viewer, UserRole::User, UserRole::User, UserRole::Operator, UserRole::Admin];
+    let user = |(number, role): (u8, UserRole)| UserStatus {
+        name: format!("u{number}"),
+        role,
+        key: proto::channel::UserId([number; 32]),
+    };
+    let users: Vec<UserStatus> = (0..).zip(roles).map(user).collect();
+    let mut h = Harness::with(config(), Saved { users: users.clone(), ..Saved::default() });
+    h.join("a");
+    let [viewer, ann, bob, operator] = [0, 1, 2, 3].map(|number| users[number].clone());
+    let refused = |h: &mut Harness, user: &UserStatus, request: &FromClient, needed: &str| {
+        let conn = client_of(h, user);
+        h.say(conn, request);
+        let role = user.role;
+        assert_eq!(h.failure(conn), format!("{} has the role {role}, and this needs {needed}", user.name));
+    };
+    let urgent = queued(1, None, Terms { priority: 1, ..Terms::default() });
+    refused(&mut h, &viewer, &plain(1), "user");
+    refused(&mut h, &ann, &urgent, "operator");
+    let [first, second] = ["d", "e"].map(|keep| {
+        let conn = client_of(&mut h, &ann);
+        h.say(conn, &detached(keep));
+        let Some(ToClient::Submitted { job }) = h.client_heard(conn).pop() else { panic!("not submitted") };
+        job
+    });
+    let important = client_of(&mut h, &operator);
+    h.say(important, &urgent);
+    assert!(matches!(h.client_heard(important)[..], [ToClient::Queued { .. }]));
+    // A viewer sees all jobs, whose owners are named.
+    let conn = client_of(&mut h, &viewer);
+    h.say(conn, &FromClient::JobList { after: JobId(0), ended: false });
+    let Some(ToClient::JobList { jobs, .. }) = h.client_heard(conn).pop() else { panic!("no list") };
+    let by: Vec<&str> = jobs.iter().map(|job| job.by.as_str()).collect();
+    assert_eq!(by, ["u1 at test", "u1 at test", "u3 at test"]);
+    refused(&mut h, &bob, &FromClient::Cancel { job: first }, "operator");
+    refused(&mut h, &bob, &FromClient::Attach { job: second, output: 0 }, "operator");
+    refused(&mut h, &viewer, &FromClient::Cancel { job: second }, "operator");
+    // A restarted manager knows the owners.
+    let saved = Saved { users: users.clone(), ..h.restart() };
+    let mut h = Harness::with(config(), saved);
+    refused(&mut h, &bob, &FromClient::Cancel { job: second }, "operator");
+    let conn = client_of(&mut h, &ann);
+    h.say(conn, &FromClient::Cancel { job: second });
+    assert_eq!(h.client_heard(conn), [ToClient::Cancelled { job: second }]);
+    let conn = client_of(&mut h, &operator);
+    h.say(conn, &FromClient::Cancel { job: first });
+    assert_eq!(h.client_heard(conn), [ToClient::Cancelled { job: first }]);
+    // A job that has ended still has its owner.
+    refused(&mut h, &bob, &FromClient::Cancel { job: first }, "operator");
+    let conn = client_of(&mut h, &ann);
+    h.say(conn, &FromClient::Cancel { job: first });
+    assert_eq!(h.failure(conn), format!("job {} has ended: cancelled", first.0));
+}
+
+#[test]
+fn a_job_that_the_former_release_has_recorded_is_read() {
+    let wanted = Wanted::Named(vec!["a".into()]);
+    let spec = Spec {
+        app: "lines".into(),
+        args: vec![],
+        wanted,
+        inputs: vec![],
+        datasets: vec![],
+        keep: None,
+        limit: None,
+    };
+    let nodes = vec![(NodeId(1), Incarnation(2))];
+    let former = encode(&(JobId(7), JobId(5), &spec, &nodes, Stage::Running));
+    let (job, first, stage, ticket) = (JobId(7), JobId(5), Stage::Running, Ticket::default());
+    let record = JobRecord { job, first, spec, nodes, stage, ticket };
+    assert_eq!(JobRecord::decode(&former), Some(record.clone()));
+    assert_eq!(JobRecord::decode(&encode(&record)), Some(record));
+}
+
+#[test]
+fn the_history_is_bounded_in_bytes() {
+    let history_bytes = 4000;
+    let mut h = Harness::with(Config { history_bytes, ..config() }, Saved::default());
+    let (node, _) = h.join("a");
+    for job in 1..=9 {
+        let client = h.client();
+        h.say(client, &plain(1));
+        assert_eq!(starts(&mut h, node)[0].job, JobId(job));
+        let counts = vec![("a count with a long name".into(), job); 20];
+        h.say(
+            node,
+            &ToManager::JobDone { job: JobId(job), report: JobReport { counts, ..JobReport::default() } },
+        );
+    }
+    let kept: Vec<u64> = list(&mut h, true).iter().map(|info| info.job.0).collect();
+    assert_eq!(kept, [7, 8, 9], "the oldest are forgotten first");
+    assert_eq!(h.restart().history.len(), 3);
 }
 
 /// A generator of random numbers (splitmix64).

@@ -204,6 +204,51 @@ fn names_are_text_and_the_log_of_a_dead_node_stays() {
 }
 
 #[test]
+fn the_queue_is_shown_with_its_reasons() {
+    let service = Service::start("http-queue");
+    let _node = service.node("a", 1, &[]);
+    let submit = || {
+        let mut client = Connection::open(&service.manager, &service.key, Role::Client).unwrap();
+        client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
+        let FromClient::Submit { app, args, on, inputs, datasets, keep, limit_ms, .. } =
+            crate::support::submit(1, &[])
+        else {
+            unreachable!()
+        };
+        let terms = Terms { wait: true, ..Terms::default() };
+        let wish = FromClient::SubmitOn { app, args, nodes: 1, on, inputs, datasets, keep, limit_ms, terms };
+        client.sending.send(&wish).unwrap();
+        client
+    };
+    let viewer = service.login(PASSWORD);
+    // The node never accepts the first job, and the second waits for it.
+    let _first = submit();
+    service.wait("/jobs", &viewer, |page| page.contains("/jobs/1\""));
+    let mut second = submit();
+    assert!(matches!(second.receiving.receive(Some(LIMIT)), Ok(ToClient::Hello)));
+    let reason = "1 nodes wanted, but 0 are idle: job 1 runs";
+    service.wait("/jobs", &viewer, |page| page.contains(reason));
+    let page = service.get("/jobs/2", &viewer).body;
+    assert!(page.contains(reason) && !page.contains("/jobs/2/cancel"), "{page}");
+    let operator = service.login(&service.secret());
+    assert!(service.get("/jobs/2", &operator).body.contains("/jobs/2/cancel"));
+    let metrics = service.get("/metrics", "").body;
+    assert!(metrics.contains("ferrolite_jobs{phase=\"queued\"} 1"), "{metrics}");
+    assert!(metrics.contains("ferrolite_queue_wait_seconds"), "{metrics}");
+    let bearer = format!("Authorization: Bearer {PASSWORD}\r\n");
+    let json =
+        |path: &str| -> serde_json::Value { serde_json::from_str(&service.get(path, &bearer).body).unwrap() };
+    let queue = json("/api/v1/queue");
+    assert_eq!((&queue["jobs"][1]["reason"], &queue["more"]), (&reason.into(), &false.into()));
+    assert_eq!(json("/api/v1/queue?after=1")["jobs"][0]["job"], 2);
+    assert_eq!(json("/api/v1/jobs/2/details")["state"], "queued");
+    drop(second);
+    service.wait("/jobs", &viewer, |page| page.contains("No job waits."));
+    assert_eq!(json("/api/v1/jobs/2/details")["state"], "failed");
+    assert_eq!(json("/api/v1/queue?ended=true")["jobs"][1]["job"], 2);
+}
+
+#[test]
 fn a_hundred_nodes_are_at_most_three_thousand_series() {
     let service = Service::start("http-series");
     // All counters of LITE and of the software RNIC, and some of a card, which no node has together.

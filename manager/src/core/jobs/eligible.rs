@@ -20,7 +20,7 @@ pub(super) struct Fit {
     pub(super) wanted: usize,
     /// All nodes on which it may run, in the order of preference.
     pub(super) nodes: Vec<NodeId>,
-    /// Those that take a new job.
+    /// The nodes among them that take a new job.
     pub(super) able: Vec<NodeId>,
     /// The rule of the application's build on these nodes.
     pub(super) cut: CutRule,

@@ -31,8 +31,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Returns the time at which the job ends that starts at `from`. No job takes less than a moment: it never
-    /// starts on a node that is busy.
+    /// Returns the time at which the job ends that starts at `from`. No job takes less than [`SOON`], so
+    /// none starts on a node that is busy.
     fn until(&self, from: Instant) -> Option<Instant> {
         self.time.map(|time| from + time.max(SOON))
     }

@@ -405,7 +405,8 @@ impl Core {
         Some(self.jobs.waiting.remove(at))
     }
 
-    /// Returns the first `most` jobs of the queue with the reasons why they wait, in the order of their turns.
+    /// Returns the first `most` jobs of the queue with the reasons why they wait, in the order of their
+    /// turns.
     pub(super) fn queued(&self, most: usize) -> Vec<(&Submission, Reason)> {
         let plan = self.plan();
         let waiting = self.jobs.waiting.iter().take(most);

@@ -21,8 +21,8 @@ use submission::Submission;
 const IMPATIENT: u64 = 400;
 /// The time in which all waits of clients end, once all faults have ended.
 const LIMIT: Duration = Duration::from_secs(200);
-/// The time after which clients leave whose jobs wait in the queue, once all faults have ended: the nodes that
-/// they want may be gone for ever.
+/// The time after which clients leave whose jobs wait in the queue, once all faults have ended: the nodes
+/// that they want may be gone for ever.
 const RESIGNED: Duration = Duration::from_secs(90);
 /// The request for the jobs that have not ended.
 const LIST: FromClient = FromClient::JobList { after: JobId(0), ended: false };
