@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
-use platform::{Instant, Platform};
+use platform::{ControlLink, Instant, Platform};
 use proto::Welcome;
 use verbs::{Completion, Rnic, Status, WorkKind, WrId};
 
@@ -81,11 +81,11 @@ impl Node {
     pub(crate) fn new(
         platform: Arc<dyn Platform>,
         rnic: Arc<dyn Rnic>,
-        (welcome, lease_until): (&Welcome, Instant),
+        (welcome, link): (&Welcome, &dyn ControlLink),
         config: Config,
     ) -> Result<Self, Error> {
         let config = config.checked();
-        let local = Arc::new(Local::new(platform, (welcome, lease_until), config.clone()));
+        let local = Arc::new(Local::new(platform, (welcome, link), config.clone()));
         let peers = Arc::new(Peers::new(local.clone()));
         let transport = Arc::new(Transport::new(peers, rnic, &config)?);
         let conns = Arc::new(Connections::new(transport.clone(), welcome));

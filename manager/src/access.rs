@@ -49,6 +49,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         FromClient::WhoAmI
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
+        | FromClient::NodeList { .. }
         | FromClient::Jobs
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
         // Input and acknowledgements concern the job that this connection has submitted or attached.
@@ -61,6 +62,15 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Power { .. }
         | FromClient::Boot { .. }
         | FromClient::ImagePiece { .. }
+        | FromClient::Drain { .. }
+        | FromClient::Undrain { .. }
+        | FromClient::ImageAdd { .. }
+        | FromClient::Images
+        | FromClient::ImageRemove { .. }
+        | FromClient::RolloutStart(_)
+        | FromClient::Rollout
+        | FromClient::RolloutStop
+        | FromClient::RolloutUndo
         | FromClient::Support => Rule::Least(UserRole::Operator),
         FromClient::Users
         | FromClient::AddUser(_)
@@ -80,6 +90,9 @@ pub fn change(request: &FromClient) -> Option<String> {
         FromClient::WhoAmI
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
+        | FromClient::NodeList { .. }
+        | FromClient::Images
+        | FromClient::Rollout
         | FromClient::Jobs
         | FromClient::Datasets
         | FromClient::Input { .. }
@@ -96,11 +109,25 @@ pub fn change(request: &FromClient) -> Option<String> {
         FromClient::Backup => "cluster backup".into(),
         FromClient::Power { node, action } => format!("node power {action:?} {node}").to_lowercase(),
         FromClient::Boot { node, .. } => format!("node boot {node}"),
+        FromClient::Drain { node, reason, .. } => format!("node drain {node} {reason}"),
+        FromClient::Undrain { node } => format!("node undrain {node}"),
+        FromClient::ImageAdd { image, .. } => format!("image add {}", digits(&image.sha256)),
+        FromClient::ImageRemove { image } => format!("image rm {}", digits(image)),
+        FromClient::RolloutStart(plan) => {
+            format!("rollout start {} {}", digits(&plan.image), plan.nodes.join(" "))
+        }
+        FromClient::RolloutStop => "rollout stop".into(),
+        FromClient::RolloutUndo => "rollout undo".into(),
         FromClient::AddUser(user) => format!("user add {} {}", user.name, user.role),
         FromClient::RemoveUser { name } => format!("user rm {name}"),
         FromClient::SetUserRole { name, role } => format!("user role {name} {role}"),
     };
     Some(shortened(printable(text.trim_end())))
+}
+
+/// Returns the digits of a SHA-256.
+pub(crate) fn digits(sha256: &[u8; 32]) -> String {
+    sha256.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Cuts a text for the audit log.

@@ -10,6 +10,7 @@ pub mod client;
 pub mod core;
 pub mod daemon;
 pub mod http;
+mod kernel;
 pub mod key;
 mod log;
 mod planted;

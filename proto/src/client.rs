@@ -1,8 +1,9 @@
 //! Messages between a client (command line, dashboard) and the manager.
 
 use crate::{
-    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, Incarnation, InputFile, JobId, JobReport,
-    NodeId, PowerAction, Reason, UserRole, UserStatus,
+    AppManifest, AuditEntry, BootImage, BootReport, DatasetStatus, ImageInfo, Incarnation, InputFile, JobId,
+    JobReport, NodeId, NodeStanding, NodeView, PowerAction, Reason, RolloutPlan, RolloutStatus, UserRole,
+    UserStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -112,6 +113,55 @@ pub enum FromClient {
     Support,
     /// Reads the manager's state. The answers are [`ToClient::Backup`], or `Failed`.
     Backup,
+    /// Lists all nodes with their states, one page of them. The answer is [`ToClient::NodeList`].
+    NodeList {
+        /// The page begins after this name; empty for the first page.
+        after: String,
+    },
+    /// Takes a node out of service: it takes no more jobs, and its present one may end. The answer is
+    /// [`ToClient::NodeChanged`] or `Failed`.
+    Drain {
+        /// The name of the node.
+        node: String,
+        /// The reason, at most [`MAX_REASON`](crate::Withdrawal::MAX_REASON) bytes.
+        reason: Reason,
+        /// The time after which the node's job is cancelled, in milliseconds; `None`: the job may take as
+        /// long as it does.
+        deadline_ms: Option<u64>,
+        /// True if the node may be the last one that takes jobs.
+        force: bool,
+    },
+    /// Puts a node back into service. The answer is [`ToClient::NodeChanged`] or `Failed`.
+    Undrain {
+        /// The name of the node.
+        node: String,
+    },
+    /// Keeps an image. The answer is [`ToClient::ImageTaken`] or `Failed`. The client then sends the image in
+    /// [pieces](Self::ImagePiece). The last answer is [`ToClient::ImageAdded`] or `Failed`.
+    ImageAdd {
+        /// The image.
+        image: BootImage,
+        /// The version, at most [`MAX_TEXT`](ImageInfo::MAX_TEXT) bytes.
+        version: String,
+        /// The commit, at most [`MAX_TEXT`](ImageInfo::MAX_TEXT) bytes.
+        commit: String,
+    },
+    /// Lists the images. The answer is [`ToClient::Images`].
+    Images,
+    /// Removes an image. The answer is [`ToClient::ImageRemoved`], or `Failed` if a rollout needs it.
+    ImageRemove {
+        /// The SHA-256 of the image.
+        image: [u8; 32],
+    },
+    /// Starts a rollout. The answer is [`ToClient::Rollout`] or `Failed`.
+    RolloutStart(RolloutPlan),
+    /// Asks for the last rollout. The answer is [`ToClient::Rollout`].
+    Rollout,
+    /// Lets no more nodes begin the rollout. The answer is [`ToClient::Rollout`] or `Failed`.
+    RolloutStop,
+    /// Starts a rollout of the former image on the nodes that the last one has changed. The answer is
+    /// [`ToClient::Rollout`] or `Failed`.
+    RolloutUndo,
     /// Asks for the name and the role of the asker. The answer is [`ToClient::You`].
     WhoAmI,
     /// Lists the users. The answer is [`ToClient::Users`].
@@ -321,6 +371,26 @@ pub enum ToClient {
         /// True if others follow.
         more: bool,
     },
+    /// A page of the list of all nodes, in the order of their names.
+    NodeList {
+        /// The nodes of the page.
+        nodes: Vec<NodeView>,
+        /// True if nodes with larger names follow on another page.
+        more: bool,
+    },
+    /// The node is in another state.
+    NodeChanged {
+        /// The state.
+        standing: NodeStanding,
+    },
+    /// The image is kept.
+    ImageAdded(ImageInfo),
+    /// The images, by their SHA-256.
+    Images(Vec<ImageInfo>),
+    /// The image is gone.
+    ImageRemoved,
+    /// The last rollout, if there was one.
+    Rollout(Option<RolloutStatus>),
     /// The asker, as the manager knows it.
     You {
         /// The name of the user; empty for a peer with the cluster's key for clients alone.

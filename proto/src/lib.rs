@@ -20,6 +20,8 @@ mod job;
 mod machine;
 mod member;
 mod node;
+mod rollout;
+mod standing;
 mod telemetry;
 mod text;
 mod user;
@@ -33,6 +35,8 @@ pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStanding, JobStart}
 pub use machine::{BootImage, PowerAction};
 pub use member::{BootReport, Join, Member, Resume, Resumed, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
+pub use rollout::{ImageInfo, NodeStep, RolloutPlan, RolloutState, RolloutStatus};
+pub use standing::{NodeStanding, NodeView, RunningImage, Withdrawal};
 pub use telemetry::{LogLine, Severity, Telemetry};
 pub use text::{check_text, is_printable, printable};
 pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};
@@ -42,8 +46,25 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages. Nodes, clients and the manager must have the same version.
-pub const PROTOCOL_VERSION: u16 = 9;
+/// The version of these messages. The manager serves nodes and clients of all versions from
+/// [`OLDEST_VERSION`] on, and sends none a message that its version does not have.
+///
+/// Messages of a released version never change: new ones are new variants at the end of an enumeration.
+pub const PROTOCOL_VERSION: u16 = 10;
+
+/// The oldest version that a manager of this version serves: that of the former release, 0.1.0.
+pub const OLDEST_VERSION: u16 = 9;
+
+/// The beginning of the reason with which a manager refuses a version that it does not speak.
+pub const OTHER_VERSION: &str = "protocol version ";
+
+/// Returns the version to try after a manager has refused `version`, if the reason for that is the version:
+/// a manager of the former release refuses the messages of this one.
+#[must_use]
+pub fn version_after(version: u16, refusal: &str) -> Option<u16> {
+    let lower = version.checked_sub(1).filter(|lower| *lower >= OLDEST_VERSION);
+    lower.filter(|_| refusal.starts_with(OTHER_VERSION))
+}
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

@@ -1,8 +1,8 @@
 //! Messages between a node and the manager, after the join.
 
 use crate::{
-    BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, PowerAction, Reason,
-    Resumed, Telemetry, VoucherKey, Welcome,
+    BootImage, Incarnation, JobId, JobReport, JobStanding, JobStart, Member, NodeId, OLDEST_VERSION,
+    PowerAction, Reason, Resumed, RunningImage, Telemetry, VoucherKey, Welcome,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -224,17 +224,17 @@ pub enum ToManager {
         /// The jobs whose output the node keeps.
         kept: Vec<JobId>,
     },
-    /// The counters that have changed, about once in a second.
+    /// The counters that have changed, about once in a second (version 10).
     Telemetry(Telemetry),
-    /// Lines of the node's log.
+    /// Lines of the node's log (version 10).
     Log {
         /// The lines, each a [`LogLine`](crate::LogLine) and a line feed, in the order of their times; at
         /// most [`MAX_LOG`](Telemetry::MAX_LOG) bytes.
         #[serde(with = "serde_bytes")]
         lines: Vec<u8>,
     },
-    /// Passes a name of this node to another member, with another value. The answer is [`ToNode::Name`]
-    /// as for a bind. A second request has no effect.
+    /// Passes a name of this node to another member, with another value (version 10). The answer is
+    /// [`ToNode::Name`] as for a bind. A second request has no effect.
     NameGive {
         /// A number chosen by the node and returned in the answer.
         request: u32,
@@ -248,14 +248,39 @@ pub enum ToManager {
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// The end of [`ToNode::Vacate`]: no memory of a region is on the node any more.
+    /// The end of [`ToNode::Vacate`]: no memory of a region is on the node any more (version 10).
     Vacated {
         /// The reason why some is, if the node could not move it.
+        result: Result<(), Reason>,
+    },
+    /// The answer to [`ToNode::AskImage`] (version 10).
+    Image(RunningImage),
+    /// The answer to [`ToNode::Check`] (version 10).
+    Checked {
+        /// The number of the request.
+        request: u32,
+        /// A reason for users if memory of a peer could not be written and read.
         result: Result<(), Reason>,
     },
 }
 
 impl ToManager {
+    /// Returns the first version of the protocol that has this message.
+    #[must_use]
+    pub const fn since(&self) -> u16 {
+        match self {
+            Self::NameGive { .. } => Self::GIVES_NAMES,
+            Self::Telemetry(_)
+            | Self::Log { .. }
+            | Self::Vacated { .. }
+            | Self::Image(_)
+            | Self::Checked { .. } => 10,
+            _ => OLDEST_VERSION,
+        }
+    }
+
+    /// The first version of the protocol in which names change hands.
+    pub const GIVES_NAMES: u16 = 10;
     /// The maximum length of a report on hardware, in bytes.
     pub const MAX_REPORT: usize = 48 << 10;
     /// The maximum number of bytes of output that may be unacknowledged.
@@ -421,14 +446,32 @@ pub enum ToNode {
         job: JobId,
     },
     /// The node moves all memory of regions to other nodes, because it is about to leave; or it accepts
-    /// regions again. The answer is [`ToManager::Vacated`].
+    /// regions again (version 10). The answer is [`ToManager::Vacated`]. An order to begin that comes before
+    /// the answer to the last one has no answer of its own.
     Vacate {
         /// False: the node accepts regions again. There is no answer.
         begin: bool,
     },
+    /// Asks a machine which image it runs (version 10). The answer is [`ToManager::Image`].
+    AskImage,
+    /// Makes the node write and read memory of all its peers (version 10). The answer is
+    /// [`ToManager::Checked`].
+    Check {
+        /// The number of the request.
+        request: u32,
+    },
 }
 
 impl ToNode {
+    /// Returns the first version of the protocol that has this message.
+    #[must_use]
+    pub const fn since(&self) -> u16 {
+        match self {
+            Self::Vacate { .. } | Self::AskImage | Self::Check { .. } => 10,
+            _ => OLDEST_VERSION,
+        }
+    }
+
     /// The maximum length of an encoded [`HeartbeatAck`](Self::HeartbeatAck), in bytes. Few other messages
     /// are that short.
     pub const LONGEST_ACK: usize = 21;
@@ -450,8 +493,9 @@ impl ToNode {
     #[must_use]
     pub fn is_for_lite(encoded: &[u8]) -> bool {
         // The encoding starts with the index of the variant: 7 is `JobStart`, 12 is `Shutdown`, 16 is
-        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to `JobForget`.
-        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24))
+        // `DropDataset`, 17 to 20 are from `Power` to `ImageDrop`, 22 to 24 from `AskJobs` to
+        // `JobForget`, 26 and 27 are `AskImage` and `Check`.
+        !matches!(encoded.first(), Some(7..=12 | 16..=20 | 22..=24 | 26..=27))
     }
 
     /// Returns true if an encoded message is [`Refused`](Self::Refused) or [`Resumed`](Self::Resumed). Reads

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use lite::Lite;
-use proto::{BootImage, ToManager, ToNode};
+use proto::{BootImage, RunningImage, ToManager, ToNode};
 use sha2::{Digest as _, Sha256};
 
 /// The machine of a node, which can boot another image in place.
@@ -14,6 +14,9 @@ pub trait Machine: Send + Sync {
     /// # Errors
     /// A reason for users: the image is no kernel, or there is no memory for it.
     fn load(&self, image: &[u8]) -> Result<(), String>;
+
+    /// Returns the image that the machine runs.
+    fn image(&self) -> RunningImage;
 }
 
 /// The state of the image.
@@ -31,6 +34,14 @@ impl<'a> Loader<'a> {
     /// Returns true if the node is a machine of its own.
     pub(crate) const fn has_machine(&self) -> bool {
         self.machine.is_some()
+    }
+
+    /// Tells the manager which image the machine runs.
+    pub(crate) async fn tell_image(&self, lite: &Lite) {
+        let Some(machine) = self.machine else { return };
+        if let Err(error) = lite.send_control(&ToManager::Image(machine.image())).await {
+            log::warn!("cannot tell the manager which image runs: {error}");
+        }
     }
 
     /// Handles a message about the image, and answers it. Returns true once the machine can boot it.
@@ -140,6 +151,10 @@ mod tests {
             }
             self.0.lock().unwrap().push(image.to_vec());
             Ok(())
+        }
+
+        fn image(&self) -> RunningImage {
+            RunningImage { kernel: [1; 32], version: "1".into() }
         }
     }
 

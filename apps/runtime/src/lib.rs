@@ -16,6 +16,7 @@ extern crate alloc;
 extern crate std;
 
 mod args;
+mod check;
 mod collective;
 mod context;
 mod dataset;

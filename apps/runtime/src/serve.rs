@@ -1,5 +1,6 @@
 //! The task that handles the manager's job messages.
 
+use crate::check;
 use crate::dataset::{self, Kept};
 use crate::image::{Loader, Machine};
 use crate::input::{Input, Intake};
@@ -60,6 +61,7 @@ async fn serve_machine(lite: Lite, apps: Vec<Box<dyn App>>, machine: Option<&dyn
                     break End::Boot;
                 }
             }
+            Some(ToNode::AskImage) => loader.tell_image(&server.lite).await,
             Some(message) => {
                 // The manager may be another process, which has no counters of this node.
                 if message == ToNode::AskJobs {
@@ -159,6 +161,11 @@ impl Server {
             ToNode::AskJobs => self.tell_jobs().await,
             ToNode::JobOutputFrom { job, offset } => self.repeat_output(job, offset),
             ToNode::JobForget { job } => drop(self.ends.lock().remove(&job)),
+            ToNode::Check { request } => {
+                let lite = self.lite.clone();
+                let task = async move { check::answer(&lite, request).await };
+                self.lite.platform().spawn("check", Box::pin(task));
+            }
             other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }

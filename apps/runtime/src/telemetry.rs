@@ -77,6 +77,9 @@ impl Reporter {
     }
 
     async fn run(mut self, signals: Arc<Signals>) {
+        if !self.lite.manager_knows(ToManager::Telemetry(Telemetry::default()).since()) {
+            return;
+        }
         let mut lines = vec![0; LOG];
         loop {
             self.lite.sleep(PERIOD).await;

@@ -27,6 +27,10 @@ pub trait ControlLink: Send + Sync {
     /// returned; before the first one, from the transmission of the request to join.
     fn lease_until(&self) -> Instant;
 
+    /// Returns the version of the protocol that this node and the manager have agreed on at the join. The
+    /// manager understands no message of a later one.
+    fn version(&self) -> u16;
+
     /// Notes that LITE has ended the membership and has passed its last message to
     /// [`poll_send`](Self::poll_send). The link sends what is queued, and must not resume the membership on
     /// another connection: if the last message is lost, the manager learns of the end when the lease ends.

@@ -9,7 +9,7 @@ use manager::client::{ClientError, Connection, Receiving, Sending};
 use parking_lot::{Condvar, Mutex};
 use platform::{ControlLink, Instant, LinkDown};
 use proto::channel::{ClusterKey, Role};
-use proto::{Hello, PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
+use proto::{Hello, Resume, ToManager, ToNode, Welcome};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ const BEATS_KEPT: usize = 64;
 pub(crate) struct Link {
     clock: Clock,
     lease: Duration,
+    /// The version of the protocol that the manager has accepted.
+    version: u16,
     manager: Manager,
     outgoing: Mutex<Outgoing>,
     /// Notified when there is a message to send, or at the end.
@@ -104,7 +106,7 @@ impl Link {
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
-        (asked, welcome): (Instant, &Welcome),
+        (asked, welcome, version): (Instant, &Welcome, u16),
         manager: Manager,
     ) -> Result<Arc<Self>, ClientError> {
         let lease = Duration::from_millis(welcome.lease_ms.into());
@@ -116,7 +118,7 @@ impl Link {
         let secret = welcome.secret.clone();
         let outgoing = Outgoing {
             fresh: None,
-            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            resume: Resume { version, node, incarnation, secret, epoch },
             queue: VecDeque::new(),
             senders: Vec::new(),
             closing: false,
@@ -125,6 +127,7 @@ impl Link {
         let link = Arc::new(Self {
             clock,
             lease,
+            version,
             manager,
             outgoing: Mutex::new(outgoing),
             to_send: Condvar::new(),
@@ -327,10 +330,10 @@ impl Link {
         self.leaving.store(true, Ordering::SeqCst);
     }
 
-    /// Queues a message, without a wait.
+    /// Queues a message, without a wait, unless the manager is of a former release and does not know it.
     pub(crate) fn say(&self, message: &ToManager) {
         let mut outgoing = self.outgoing.lock();
-        if !outgoing.closing {
+        if !outgoing.closing && message.since() <= self.version {
             outgoing.queue.push_back(proto::encode(message));
         }
         drop(outgoing);
@@ -423,6 +426,10 @@ impl ControlLink for Link {
 
     fn lease_until(&self) -> Instant {
         self.incoming.lock().lease_until
+    }
+
+    fn version(&self) -> u16 {
+        self.version
     }
 
     fn end(&self) {

@@ -12,6 +12,7 @@ use manager::client::{ClientError, Connection};
 use proto::channel::{ChannelError, ClusterKey, Role};
 use proto::{
     AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, Telemetry, ToManager, ToNode, Welcome,
+    version_after,
 };
 use runtime::{App, End};
 use std::io;
@@ -85,9 +86,9 @@ impl Node {
         let deadline = Instant::now() + join_within;
         let alarm = Alarm::new()?;
         let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
-        let (connection, welcome, asked) = connect(&manager, &key, offer, deadline, clock)?;
+        let (connection, welcome, asked, version) = connect(&manager, &key, offer, deadline, clock)?;
         let manager = Manager { address: manager, key, silence: config.silence };
-        let link = Link::start(clock, connection, (asked, &welcome), manager)?;
+        let link = Link::start(clock, connection, (asked, &welcome, version), manager)?;
         log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
         let Nic { rnic, memory, assign, events, .. } = nic;
@@ -200,14 +201,15 @@ fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     }
 }
 
-/// Connects to the manager, which may still be starting, and sends the node's offer.
+/// Connects to the manager, which may still be starting, and sends the node's offer. Returns the version of
+/// the protocol that the manager has accepted last.
 fn connect(
     manager: &str,
     key: &ClusterKey,
-    offer: Join,
+    mut offer: Join,
     deadline: Instant,
     clock: Clock,
-) -> Result<(Connection, Welcome, platform::Instant), JoinError> {
+) -> Result<(Connection, Welcome, platform::Instant, u16), JoinError> {
     let mut connection = loop {
         match Connection::open(manager, key, Role::Node) {
             Err(ClientError::Unreachable { source, .. })
@@ -222,11 +224,18 @@ fn connect(
         }
     };
     let asked = clock.now();
-    connection.sending.send(&Hello::Node(offer))?;
+    let version = offer.version;
+    connection.sending.send(&Hello::Node(offer.clone()))?;
     let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
     match connection.receiving.receive(Some(left))? {
-        ToNode::Welcome(welcome) => Ok((connection, welcome, asked)),
-        ToNode::Refused { reason } => Err(JoinError::Refused(reason)),
+        ToNode::Welcome(welcome) => Ok((connection, welcome, asked, version)),
+        ToNode::Refused { reason } => match version_after(version, &reason) {
+            Some(lower) => {
+                offer.version = lower;
+                connect(manager, key, offer, deadline, clock)
+            }
+            None => Err(JoinError::Refused(reason)),
+        },
         _ => Err(ClientError::Unexpected.into()),
     }
 }

@@ -4,11 +4,14 @@
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bootconfig::{Source, archive};
+use proto::RunningImage;
+use proto::channel::enrolment::KernelDigest;
 use zeroize::Zeroizing;
 
 use super::control_link;
 use crate::boot::{self, BootInfo, Framebuffer};
 use crate::config;
+use crate::mm;
 use crate::sync::IrqMutex;
 use crate::warm::{Next, Passed};
 
@@ -25,6 +28,11 @@ impl runtime::Machine for Loader {
         let next = Next::load(image, &passed(boot), boot)?;
         *self.0.lock() = Some(next);
         Ok(())
+    }
+
+    fn image(&self) -> RunningImage {
+        let kernel = KernelDigest::of(mm::constant_parts()).to_bytes();
+        RunningImage { kernel, version: env!("CARGO_PKG_VERSION").to_string() }
     }
 }
 

@@ -3,7 +3,9 @@
 use super::lock::Mutex;
 use super::names::Bindings;
 use super::wait::Waiters;
+use crate::Error;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use proto::{NameError, NodeId, ToManager, ToNode};
@@ -57,6 +59,8 @@ pub(crate) struct Control {
     pub(crate) inbox: Mutex<Inbox>,
     pub(crate) inbox_change: Waiters,
     ended: AtomicBool,
+    /// The version of the protocol between this node and the manager.
+    version: u16,
 }
 
 /// Encoded messages of the manager that are not for LITE and that wait to be taken. The receiver never waits
@@ -92,8 +96,9 @@ impl Inbox {
 }
 
 impl Control {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(version: u16) -> Self {
         Self {
+            version,
             out: Mutex::default(),
             out_change: Waiters::default(),
             names: Mutex::default(),
@@ -109,8 +114,20 @@ impl Control {
         }
     }
 
-    /// Queues a message to the manager.
+    /// Fails if the manager is of a former release, which does not know the messages of version `since`.
+    pub(crate) fn check_known(&self, since: u16) -> Result<(), Error> {
+        if since > self.version {
+            let version = self.version;
+            return Err(Error::Refused(format!("the manager speaks version {version} of the protocol")));
+        }
+        Ok(())
+    }
+
+    /// Queues a message to the manager. A manager of a former release is not sent what it does not know.
     pub(crate) fn post(&self, message: &ToManager) {
+        if self.check_known(message.since()).is_err() {
+            return;
+        }
         self.out.lock().push_back(proto::encode(message));
         self.out_change.wake_all();
     }

@@ -16,7 +16,7 @@ use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use platform::{Instant, Platform};
+use platform::{ControlLink, Instant, Platform};
 use proto::{Incarnation, NodeId, Welcome};
 
 /// The lowest layer of a node. The other layers extend it: each one dereferences to the layer below.
@@ -39,10 +39,10 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Makes the state of a node that joined with `welcome`, and whose lease ends at `lease_until`.
+    /// Makes the state of a node that joined with `welcome` over `link`.
     pub(crate) fn new(
         platform: Arc<dyn Platform>,
-        (welcome, lease_until): (&Welcome, Instant),
+        (welcome, link): (&Welcome, &dyn ControlLink),
         config: Config,
     ) -> Self {
         let lease = platform.now() + Duration::from_millis(u64::from(welcome.lease_ms));
@@ -52,14 +52,14 @@ impl Local {
         Self {
             me: welcome.node,
             incarnation: welcome.incarnation,
-            lease: Lease::new(lease_until.min(lease), config.silence, standing.clone()),
+            lease: Lease::new(link.lease_until().min(lease), config.silence, standing.clone()),
             resumption: Waiters::default(),
             timers: Timers::new(platform.clone(), standing.clone()),
             counters: CoreCounters::new(platform.clone(), config.shards(&*platform)),
             qos,
             trace: Trace::new(standing.clone()),
             standing,
-            control: Control::new(),
+            control: Control::new(link.version()),
             config,
             platform,
         }

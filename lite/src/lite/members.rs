@@ -98,9 +98,19 @@ impl Lite {
         ControlMessages { node: self.node.membership.clone() }
     }
 
+    /// Returns true if the manager knows the messages of a version of the protocol.
+    #[must_use]
+    pub fn manager_knows(&self, version: u16) -> bool {
+        self.node.control.check_known(version).is_ok()
+    }
+
     /// Sends a message to the manager; waits while many messages are queued.
+    ///
+    /// # Errors
+    /// `Refused` if the manager is of a former release, which does not know the message.
     pub async fn send_control(&self, message: &ToManager) -> Result<(), Error> {
         let control = &self.node.control;
+        control.check_known(message.since())?;
         let room = || {
             if control.has_ended() {
                 return Some(Err(Error::LinkDown));

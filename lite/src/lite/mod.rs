@@ -41,7 +41,7 @@ impl Lite {
         config: Config,
     ) -> Result<Self, Error> {
         let timeout = config.deadline;
-        let node = Arc::new(Node::new(platform, rnic, (&welcome, link.lease_until()), config)?);
+        let node = Arc::new(Node::new(platform, rnic, (&welcome, &*link), config)?);
         for member in welcome.members {
             node.on_joined(member);
         }

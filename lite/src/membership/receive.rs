@@ -5,12 +5,8 @@ use crate::region::Mover;
 use crate::transport::connect::vouching::Voucher;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::time::Duration;
 use platform::ControlLink;
 use proto::{Resumed, ToManager, ToNode};
-
-/// The time in which a node must have moved its memory of regions elsewhere.
-const LONGEST_VACATION: Duration = Duration::from_secs(3600);
 
 impl Membership {
     /// Starts the two tasks of the control connection.
@@ -40,9 +36,11 @@ impl Membership {
     /// Vacates this node in a task of its own, and tells the manager the result.
     fn vacate_for_manager(self: &Arc<Self>) {
         let node = self.clone();
+        if !Mover::of(&node).begin_order() {
+            return;
+        }
         let task = async move {
-            let deadline = node.platform.now() + LONGEST_VACATION;
-            let result = Mover::of(&node).vacate(deadline).await.map_err(|error| alloc::format!("{error}"));
+            let result = Mover::of(&node).obey_orders().await.map_err(|error| alloc::format!("{error}"));
             node.control.post(&ToManager::Vacated { result });
         };
         self.platform.spawn("lite-vacate", Box::pin(task));

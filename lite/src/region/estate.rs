@@ -20,6 +20,7 @@ use super::request::{Estate, Holder, LastWord, PAGE_HOLDERS, PAGE_PIECES, Reques
 use crate::Error;
 use crate::base::member::MemberId;
 use crate::base::names::{Bearer, Named};
+use crate::base::wait::Gate;
 use crate::sometimes::sometimes;
 use crate::transport::transfer::RECONNECT_PAUSE;
 use alloc::collections::BTreeSet;
@@ -36,6 +37,15 @@ const LOANS: Duration = Duration::from_secs(1);
 const ENDED_AT_ONCE: usize = 256;
 /// The most mappings of a region that is handed over.
 const MOST_HOLDERS: u32 = 1 << 20;
+
+/// A region that its owner hands over.
+struct Handover {
+    gate: Arc<Gate>,
+    /// The tables for the new owner.
+    estate: Estate,
+    /// The mappings at the beginning.
+    mappings: BTreeSet<(MemberId, u64)>,
+}
 
 impl RegionTable {
     /// Returns some pieces of a region that is handed over.
@@ -99,6 +109,36 @@ impl RegionTable {
         drop(table);
         self.changed.wake_all();
     }
+
+    /// Lets no node map a region of this node, none of whose memory is here.
+    fn begin_handover(&self, region: u64) -> Result<Handover, Error> {
+        let mut table = self.table.lock();
+        let r = table.live(region).ok_or(Error::Freed)?;
+        let there = |share: &Share| match share {
+            Share::There { at, holding } => Some((*at, *holding)),
+            Share::Here { .. } => None,
+        };
+        let memory: Option<Vec<_>> = r.memory.iter().map(there).collect();
+        let Some(memory) = memory else {
+            return Err(Error::Refused("memory of the region is on its owner".into()));
+        };
+        // No mapping is added from now on. Those that end meanwhile are told last.
+        r.moving = true;
+        let mut shape = r.shape();
+        shape.first.truncate(1);
+        let estate = Estate {
+            key: r.key,
+            secret: r.secret.clone(),
+            rights: r.rights.clone(),
+            master: r.master,
+            outlives: r.outlives,
+            names: r.names.clone(),
+            shape,
+            holders: r.holders.len() as u32,
+            memory,
+        };
+        Ok(Handover { gate: r.gate.clone(), estate, mappings: r.holders.clone() })
+    }
 }
 
 /// The side of the former owner.
@@ -116,36 +156,10 @@ impl Mover {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         self.await_loans(region).await;
         self.regions.changed.until(|| self.regions.end_naming(region).then_some(())).await;
-        let (gate, mut estate, mappings) = {
-            let mut table = self.regions.table.lock();
-            let r = table.live(region).ok_or(Error::Freed)?;
-            let there = |share: &Share| match share {
-                Share::There { at, holding } => Some((*at, *holding)),
-                Share::Here { .. } => None,
-            };
-            let memory: Option<Vec<_>> = r.memory.iter().map(there).collect();
-            let Some(memory) = memory else {
-                return Err(Error::Refused("memory of the region is on its owner".into()));
-            };
-            // No mapping is added from now on. Those that end meanwhile are told last.
-            r.moving = true;
-            let estate = Estate {
-                key: r.key,
-                secret: r.secret.clone(),
-                rights: r.rights.clone(),
-                master: r.master,
-                outlives: r.outlives,
-                names: r.names.clone(),
-                shape: r.shape(),
-                holders: r.holders.len() as u32,
-                memory,
-            };
-            (r.gate.clone(), estate, r.holders.clone())
-        };
+        let Handover { gate, estate, mappings } = self.regions.begin_handover(region)?;
         // Nothing that this node does for others uses the region any more.
         gate.pause();
         gate.drained().await;
-        estate.shape.first.truncate(1);
         let adopted = self.ask_to_adopt(region, to, estate.clone(), deadline).await;
         let number = match adopted {
             Ok(number) => number,

@@ -106,13 +106,6 @@ impl MappingTable {
         gone
     }
 
-    /// Returns the mappings with the right to administer their regions.
-    pub(super) fn administered(&self) -> Vec<Arc<Mapping>> {
-        let table = self.table.lock();
-        let may = |mapping: &&Arc<Mapping>| mapping.rights().contains(Permissions::ADMIN);
-        table.live.values().filter(may).cloned().collect()
-    }
-
     /// Returns the live mappings of regions of `owner` with the numbers `ids`.
     fn find(&self, owner: MemberId, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();

@@ -160,6 +160,16 @@ pub(crate) struct RegionMemory {
     pub(crate) holdings: Holdings,
     /// True while the node takes no memory for regions, because it is about to leave.
     vacating: AtomicBool,
+    pub(super) orders: Mutex<Orders>,
+}
+
+/// The manager's orders to vacate this node.
+#[derive(Default)]
+pub(super) struct Orders {
+    /// The number of orders to begin.
+    pub(super) begun: u64,
+    /// True while a task carries them out.
+    pub(super) obeyed: bool,
 }
 
 impl Deref for RegionMemory {
@@ -185,7 +195,12 @@ impl Drop for Taken<'_> {
 
 impl RegionMemory {
     pub(crate) fn new(rpc: Arc<Rpc>) -> Self {
-        Self { rpc, holdings: Holdings::default(), vacating: AtomicBool::new(false) }
+        Self {
+            rpc,
+            holdings: Holdings::default(),
+            vacating: AtomicBool::new(false),
+            orders: Mutex::default(),
+        }
     }
 
     /// Begins or ends to refuse memory of this node for regions.
@@ -194,10 +209,14 @@ impl RegionMemory {
         self.report_memory();
     }
 
+    /// Returns true while memory of this node for regions is refused.
+    pub(super) fn is_vacating(&self) -> bool {
+        self.vacating.load(Ordering::SeqCst)
+    }
+
     /// Fails with `NoMemory` while the node takes no memory for regions.
     pub(super) fn check_vacating(&self, asked: u64) -> Result<(), Error> {
-        let vacating = self.vacating.load(Ordering::SeqCst);
-        if vacating { Err(Error::NoMemory { asked, free: 0 }) } else { Ok(()) }
+        if self.is_vacating() { Err(Error::NoMemory { asked, free: 0 }) } else { Ok(()) }
     }
 
     /// Holds memory for `by` from now on, which was held for `former`.
@@ -412,7 +431,7 @@ impl RegionMemory {
     /// Reports the free memory to the manager, if it has changed much since the last report.
     pub(crate) fn report_memory(&self) {
         let stats = self.platform.memory().stats();
-        let free = if self.vacating.load(Ordering::SeqCst) { 0 } else { stats.free };
+        let free = if self.is_vacating() { 0 } else { stats.free };
         self.control.report_free(free, stats.total / 64);
     }
 }

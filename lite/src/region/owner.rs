@@ -438,6 +438,13 @@ impl RegionTable {
         Ok(Response::Done)
     }
 
+    /// Lets all regions outlive their master `by`, at its wish.
+    pub(super) fn outlive_all(&self, node: &Peers, by: MemberId) -> Result<Response, Error> {
+        let mut table = node.lock_for(&self.table, by)?;
+        table.regions.values_mut().filter(|r| r.master == by).for_each(|r| r.outlives = true);
+        Ok(Response::Done)
+    }
+
     /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was and that do
     /// not outlive it.
     pub(crate) fn forget(&self, member: MemberId) -> Vec<u64> {

@@ -90,6 +90,8 @@ pub(crate) enum Request {
     Settle { region: u64, word: LastWord },
     /// The region stays when the requester leaves, if that is its master.
     Outlive { mapping: u64 },
+    /// All regions of the receiver whose master is the requester stay when the requester leaves.
+    OutliveAll,
 }
 
 /// A last message of a region's former owner to the new one.

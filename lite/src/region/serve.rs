@@ -104,6 +104,7 @@ impl RegionOwner {
                 n.rehome_here(by, &mappings, owner).await.map(|()| Response::Done)
             }),
             Request::Outlive { mapping } => answer(call, &self.regions.outlive(self, by, mapping)),
+            Request::OutliveAll => answer(call, &self.regions.outlive_all(self, by)),
             Request::Settle { region, word } => {
                 answer::<Response>(call, &Ok(Mover::of(self).serve_settle(by, region, &word)));
             }

@@ -13,36 +13,69 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::Instant;
+use proto::ToManager;
 
 /// The time that the manager may take to tell the free memory of the members.
 const LOOK: Duration = Duration::from_secs(5);
 /// The pause between two looks for regions that are left.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The time in which an order of the manager must be carried out.
+const LONGEST_ORDER: Duration = Duration::from_secs(3600);
 
 impl Mover {
     /// Moves all memory of regions off this node, and hands the regions over that it owns. No new region is
     /// accepted here meanwhile and, after success, later.
     pub(crate) async fn vacate(&self, deadline: Instant) -> Result<(), Error> {
+        // A manager of a former release does not know how names change hands.
+        self.control.check_known(ToManager::GIVES_NAMES)?;
         self.set_vacating(true);
-        // A region that is on its way goes on after the deadline.
-        let result = self.timers.before(deadline, self.vacate_all(deadline)).await;
-        let result = result.unwrap_or(Err(Error::Deadline));
+        let result = self.vacate_before(deadline).await;
         if result.is_err() {
             self.set_vacating(false);
         }
         result
     }
 
-    /// Accepts regions again after [`vacate`](Self::vacate).
+    /// Begins to obey an order of the manager to vacate this node. Returns false if a task does so already,
+    /// and obeys this order as well.
+    pub(crate) fn begin_order(&self) -> bool {
+        let mut orders = self.orders.lock();
+        orders.begun += 1;
+        self.set_vacating(true);
+        !core::mem::replace(&mut orders.obeyed, true)
+    }
+
+    /// Obeys all orders of the manager, and returns the result of the last one. Until the manager takes its
+    /// order back, no new region is accepted here, also after an error.
+    pub(crate) async fn obey_orders(&self) -> Result<(), Error> {
+        loop {
+            let begun = self.orders.lock().begun;
+            let result = self.vacate_before(self.platform.now() + LONGEST_ORDER).await;
+            let mut orders = self.orders.lock();
+            if orders.begun == begun {
+                orders.obeyed = false;
+                return result;
+            }
+        }
+    }
+
+    async fn vacate_before(&self, deadline: Instant) -> Result<(), Error> {
+        // A region that is on its way goes on after the deadline.
+        let result = self.timers.before(deadline, self.vacate_all(deadline)).await;
+        result.unwrap_or(Err(Error::Deadline))
+    }
+
+    /// Accepts regions again after [`vacate`](Self::vacate), and takes an order of the manager back.
     pub(crate) fn accept_regions(&self) {
         self.set_vacating(false);
     }
 
     async fn vacate_all(&self, deadline: Instant) -> Result<(), Error> {
-        for mapping in self.mappings.administered() {
-            let ask = Request::Outlive { mapping: mapping.id };
-            match self.ask_owner(&mapping, &ask, deadline).await {
-                Ok(_) | Err(Error::NodeDown(_) | Error::Freed) => {}
+        // This node need not map a region to be its master.
+        self.regions.outlive_all(self, self.own_id())?;
+        for peer in self.live_peers() {
+            match self.request_until(peer, &Request::OutliveAll, deadline).await {
+                Ok(_) | Err(Error::NodeDown(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -70,6 +103,9 @@ impl Mover {
             }
             if self.platform.now() >= deadline {
                 return Err(Error::Deadline);
+            }
+            if !self.is_vacating() {
+                return Err(Error::Refused("regions are accepted again".into()));
             }
             self.timers.until(self.platform.now() + PAUSE).await;
         }

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use platform::{ControlLink, Instant, LinkDown};
 use proto::{
-    Attempt, Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode,
-    VouchingSecret, Welcome,
+    Attempt, Departures, Incarnation, Member, NameError, NodeId, PROTOCOL_VERSION, RnicOffer, ToManager,
+    ToNode, VouchingSecret, Welcome,
 };
 use spin::Mutex;
 use verbs::{QpNum, Rnic};
@@ -322,6 +322,10 @@ impl ControlLink for Link {
 
     fn lease_until(&self) -> Instant {
         self.inbox.lock().lease_until.unwrap_or(Instant::MAX)
+    }
+
+    fn version(&self) -> u16 {
+        PROTOCOL_VERSION
     }
 }
 

@@ -193,3 +193,81 @@ fn a_region_outlives_its_master_if_that_wants_it() {
         assert_eq!(lent.read(0, &mut got).await, Err(Error::Freed));
     });
 }
+
+/// The rate of each RNIC, in bytes per second.
+const RATE: u64 = 1_000_000_000;
+const GIB: u64 = 1 << 30;
+
+/// Writes, reads and adds in a region until `stop` is set. Returns the number of rounds, and the longest time
+/// of an operation.
+async fn time_operations(
+    lite: Lite,
+    lmr: Lmr,
+    i: u64,
+    stop: Arc<AtomicU64>,
+) -> Result<(u64, Duration), Error> {
+    let (mut rounds, mut longest) = (0, Duration::ZERO);
+    let mut data = vec![0; 4096];
+    while stop.load(Ordering::SeqCst) == 0 {
+        rounds += 1;
+        data.fill((rounds * i) as u8);
+        // All parts of the region have their turn.
+        let at = (rounds * 12_345_678_912 + i * (GIB / 4)) % (GIB / 4 - 8192) / 8 * 8 + i * (GIB / 4);
+        let mut got = vec![0; data.len()];
+        let begun = lite.platform().now();
+        lmr.write(at, &data).await?;
+        let written = lite.platform().now();
+        lmr.read(at, &mut got).await?;
+        let read = lite.platform().now();
+        lmr.fetch_add(0, 1).await?;
+        let added = lite.platform().now();
+        assert!(got == data, "round {rounds} of node {i}");
+        longest = longest.max(written - begun).max(read - written).max(added - read);
+        lite.sleep(Duration::from_micros(200)).await;
+    }
+    Ok((rounds, longest))
+}
+
+#[test]
+fn the_owner_of_a_gibibyte_in_use_is_vacated_and_no_operation_waits_for_long() {
+    let mut c = Cluster::paced(1, 3, GIB + (192 << 20), &Config::default(), Some(RATE));
+    connect(&mut c, 3);
+    let (b, third) = (c.lite(2), c.lite(3));
+    c.world.run(LIMIT, async move {
+        b.alloc(NodeId(2), GIB, ALL).await.unwrap().publish("large").await.unwrap();
+        // The region must go to one of the others whole.
+        drop(third.map("large", ALL).await.unwrap());
+    });
+    let stop = Arc::new(AtomicU64::new(0));
+    let results = Arc::new(std::sync::Mutex::new(Vec::new()));
+    for i in [1, 3u64] {
+        let (lite, stop, results) = (c.lite(i as usize), stop.clone(), results.clone());
+        let task = async move {
+            let lmr = lite.map("large", ALL).await.unwrap();
+            let result = time_operations(lite, lmr, i, stop).await;
+            results.lock().unwrap().push(result);
+        };
+        c.nodes[i as usize - 1].1.platform().spawn("times", Box::pin(task));
+    }
+    c.world.run_for(Duration::from_millis(50));
+    let begun = c.world.now();
+    c.hub.send(NodeId(2), &proto::ToNode::Vacate { begin: true });
+    let b = c.lite(2);
+    let end = begun + LIMIT;
+    assert!(c.world.run_until(end, || b.describe_regions().is_empty()), "{:?}", b.describe_regions());
+    let took = c.world.now() - begun;
+    c.world.run_for(Duration::from_millis(50));
+    c.world.run(LIMIT, async move { b.with_deadline(Duration::from_secs(5)).leave().await.unwrap() });
+    c.world.run_for(Duration::from_millis(50));
+    stop.store(1, Ordering::SeqCst);
+    let end = c.world.now() + LIMIT;
+    assert!(c.world.run_until(end, || results.lock().unwrap().len() == 2));
+    let results: Vec<(u64, Duration)> =
+        results.lock().unwrap().iter().map(|result| result.clone().expect("no operation fails")).collect();
+    println!("moved in {took:?} of virtual time; rounds and longest operations {results:?}");
+    assert!(took > Duration::from_secs(1), "no RNIC is that fast: {took:?}");
+    for (rounds, longest) in results {
+        assert!(rounds > 1000, "{rounds} rounds in {took:?}");
+        assert!(longest < Duration::from_secs(1), "an operation has waited for {longest:?}");
+    }
+}

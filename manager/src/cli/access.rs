@@ -4,7 +4,9 @@
 use clap::Command;
 use manager::access::rule;
 use proto::channel::UserId;
-use proto::{BootImage, FromClient, JobId, NodeId, PowerAction, UserRole, UserStatus};
+use proto::{BootImage, FromClient, JobId, PowerAction, RolloutPlan, UserRole, UserStatus};
+
+const NO_IMAGE: BootImage = BootImage { len: 0, sha256: [0; 32] };
 
 /// The need of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +46,25 @@ pub(super) fn least(path: &str) -> Option<Need> {
         },
         "job ls" => FromClient::Jobs,
         "job cancel" => FromClient::Cancel { job: JobId(0) },
-        "node ls" => FromClient::Nodes { after: NodeId(0) },
+        "node ls" | "node show" => FromClient::NodeList { after: name() },
+        "node drain" => FromClient::Drain { node: name(), reason: name(), deadline_ms: None, force: false },
+        "node undrain" => FromClient::Undrain { node: name() },
+        "node reboot" => FromClient::Power { node: name(), action: PowerAction::Reset },
         "node power" => FromClient::Power { node: name(), action: PowerAction::Off },
-        "node boot" => FromClient::Boot { node: name(), image: BootImage { len: 0, sha256: [0; 32] } },
+        "node boot" => FromClient::Boot { node: name(), image: NO_IMAGE },
+        "image add" => FromClient::ImageAdd { image: NO_IMAGE, version: name(), commit: name() },
+        "image ls" => FromClient::Images,
+        "image rm" => FromClient::ImageRemove { image: NO_IMAGE.sha256 },
+        "rollout start" => FromClient::RolloutStart(RolloutPlan {
+            image: NO_IMAGE.sha256,
+            nodes: Vec::new(),
+            canary: 0,
+            max_unavailable: 0,
+            within_ms: 0,
+        }),
+        "rollout status" => FromClient::Rollout,
+        "rollout stop" => FromClient::RolloutStop,
+        "rollout undo" => FromClient::RolloutUndo,
         "data ls" => FromClient::Datasets,
         "data rm" => FromClient::DropDataset { name: name() },
         "cluster shutdown" => FromClient::Shutdown,

@@ -101,7 +101,6 @@ fn daemon(args: RunArgs) -> Result<()> {
     let config = Config {
         lease: Duration::from_millis(args.lease_ms),
         trust_hosts: args.trust_hosts,
-        wall: std::time::UNIX_EPOCH.elapsed().unwrap_or_default(),
         recover: args.recover,
         ..Config::default()
     };

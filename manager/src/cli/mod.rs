@@ -9,6 +9,7 @@ mod context;
 mod daemon;
 mod data;
 mod exit;
+mod image;
 mod job;
 mod key;
 mod node;
@@ -16,6 +17,7 @@ mod old;
 mod progress;
 mod pxe;
 mod report;
+mod rollout;
 mod shell;
 mod shown;
 mod signals;
@@ -48,6 +50,12 @@ enum Noun {
     /// Nodes: lists them, and changes their power and images.
     #[command(subcommand)]
     Node(node::Verb),
+    /// Images that the manager keeps.
+    #[command(subcommand)]
+    Image(image::Verb),
+    /// Rollouts of images.
+    #[command(subcommand)]
+    Rollout(rollout::Verb),
     /// Datasets: outputs of jobs that were kept on the nodes.
     #[command(subcommand, visible_alias = "dataset")]
     Data(data::Verb),
@@ -89,6 +97,8 @@ impl Cli {
         match self.noun {
             Noun::Job(verb) => verb.run(),
             Noun::Node(verb) => verb.run(),
+            Noun::Image(verb) => verb.run(),
+            Noun::Rollout(verb) => verb.run(),
             Noun::Data(verb) => verb.run(),
             Noun::Cluster(verb) => verb.run(),
             Noun::Key(verb) => verb.run(),

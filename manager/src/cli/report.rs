@@ -3,13 +3,13 @@
 use manager::client::{Job, Outcome};
 use manager::core::json::{Names, labels};
 use manager::utc;
-use proto::{AuditEntry, DatasetStatus, JobPhase, JobStatus, NodeStatus, UserStatus, printable};
+use proto::{AuditEntry, DatasetStatus, JobPhase, JobStatus, UserStatus, printable};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// Returns text in columns, with two spaces between them. The caller formats numbers.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
@@ -24,53 +24,9 @@ fn columns(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns the table of nodes, one per line.
-pub(super) fn table(nodes: &[NodeStatus]) -> String {
-    let heads = ["id", "name", "state", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(nodes.iter().map(|node| {
-        vec![
-            node.node.0.to_string(),
-            printable(&node.name),
-            node.state.word().into(),
-            node.cpus.to_string(),
-            format!("{} MB", node.memory >> 20),
-            boot_ms(node).map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
-            format!("{} ms ago", node.heartbeat_age_ms),
-            printable(&node.rnic),
-            printable(&node.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>().join(" ")),
-        ]
-    }));
-    columns(&rows)
-}
-
-/// Returns the milliseconds until the end of the last stage of the boot.
-fn boot_ms(node: &NodeStatus) -> Option<f64> {
-    node.boot.stages.last().map(|(_, us)| f64::from(*us) / 1000.0)
-}
-
-/// Returns the nodes as JSON.
-pub(super) fn nodes_json(nodes: &[NodeStatus]) -> Value {
-    let nodes: Vec<Value> = nodes
-        .iter()
-        .map(|node| {
-            json!({
-                "node": node.node.0,
-                "name": node.name,
-                "cpus": node.cpus,
-                "memory_bytes": node.memory,
-                "rnic": node.rnic,
-                "apps": node.apps.iter().map(|app| &app.name).collect::<Vec<_>>(),
-                "boot_ms": boot_ms(node),
-                "boot_stages_us": node.boot.stages,
-                "heartbeat_age_ms": node.heartbeat_age_ms,
-                "state": node.state.word(),
-                "incarnation": node.incarnation.0,
-                "boot_id": format!("{:016x}", node.boot_id),
-            })
-        })
-        .collect();
-    json!({ "nodes": nodes })
+/// Returns bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the word for a job's phase.

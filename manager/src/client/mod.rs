@@ -3,11 +3,14 @@
 mod connection;
 mod files;
 mod machine;
+mod node;
+mod rollout;
 mod submit;
 mod users;
 
 pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
+pub use node::Drain;
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;
@@ -15,7 +18,7 @@ use crate::key::Credential;
 use proto::channel::{ChannelError, Role, WrongRole};
 use proto::{
     DatasetStatus, FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION,
-    Reason, Refusal, ToClient, printable,
+    Reason, Refusal, ToClient, printable, version_after,
 };
 use std::io;
 use std::path::PathBuf;
@@ -116,15 +119,21 @@ pub struct Client {
 impl Client {
     /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
     pub fn connect(address: &str, key: impl Into<Credential>) -> Result<Self, ClientError> {
-        let key = key.into();
+        Self::connect_by(PROTOCOL_VERSION, address, key.into())
+    }
+
+    fn connect_by(version: u16, address: &str, key: Credential) -> Result<Self, ClientError> {
         let mut connection = match &key {
             Credential::Cluster(key) => Connection::open(address, key, Role::Client)?,
             Credential::User(key) => Connection::open_as(address, key)?,
         };
-        connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
+        connection.sending.send(&Hello::Client { version })?;
         match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
             ToClient::Hello => Ok(Self { connection, address: address.into(), key }),
-            ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
+            ToClient::Failed { reason } => match version_after(version, &reason) {
+                Some(lower) => Self::connect_by(lower, address, key),
+                None => Err(ClientError::Failed(printable(&reason))),
+            },
             ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
             _ => Err(ClientError::Unexpected),
         }

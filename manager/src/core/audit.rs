@@ -56,10 +56,9 @@ impl Core {
         let Some((who, what)) = self.audit.pending.remove(&conn) else { return };
         let last = self.audit.entries.back();
         let before = last.map_or(AuditHash::default(), |last| last.hash);
-        let time = self.config.wall + (self.now - platform::Instant::ZERO);
         let mut entry = AuditEntry {
             number: last.map_or(0, |last| last.number) + 1,
-            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            time_ms: self.unix_ms(),
             who,
             what,
             result: shortened(proto::printable(result)),

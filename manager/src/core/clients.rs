@@ -1,6 +1,7 @@
 //! Clients: requests to list nodes and to wait for them, and the shutdown of the cluster.
 
 use super::jobs::Submission;
+use super::service::Drain;
 use super::{Action, ConnId, Core, Spec, Wanted};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
@@ -9,6 +10,9 @@ use std::time::Duration;
 
 /// The longest time for which a client may let the manager wait for nodes.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
+
+/// The first protocol version that has [`ToClient::Refused`].
+const KINDS_OF_REFUSALS: u16 = 10;
 
 /// Clients that wait for nodes.
 #[derive(Debug, Default)]
@@ -98,7 +102,23 @@ impl Core {
                 self.actions.push(Action::Backup { conn });
             }
             FromClient::Support => self.tell_support(conn),
+            FromClient::ImagePiece { bytes } if self.images.arrives_from(conn) => {
+                self.kept_piece(conn, &bytes);
+            }
             FromClient::ImagePiece { bytes } => self.image_piece(conn, bytes),
+            FromClient::NodeList { after } => self.tell_node_list(conn, &after),
+            FromClient::Drain { node, reason, deadline_ms, force } => {
+                let deadline = deadline_ms.map(Duration::from_millis);
+                self.drain(conn, Drain { node, reason, deadline, force });
+            }
+            FromClient::Undrain { node } => self.undrain(conn, &node),
+            request @ (FromClient::ImageAdd { .. }
+            | FromClient::Images
+            | FromClient::ImageRemove { .. }
+            | FromClient::RolloutStart(_)
+            | FromClient::Rollout
+            | FromClient::RolloutStop
+            | FromClient::RolloutUndo) => self.image_request(conn, request),
             FromClient::WhoAmI => self.tell_asker(conn),
             FromClient::Users => self.tell_users(conn),
             FromClient::AddUser(user) => self.add_user(conn, user),
@@ -129,7 +149,13 @@ impl Core {
 
     /// Refuses a client's request for a reason that programs tell from others, and ends the connection.
     pub(super) fn refuse_client(&mut self, conn: ConnId, kind: Refusal, reason: Reason) {
-        self.end_client(conn, &reason.clone(), ToClient::Refused { kind, reason });
+        // The release before had one kind of refusal.
+        let answer = if self.version(conn) < KINDS_OF_REFUSALS {
+            ToClient::Failed { reason: reason.clone() }
+        } else {
+            ToClient::Refused { kind, reason: reason.clone() }
+        };
+        self.end_client(conn, &reason, answer);
     }
 
     fn end_client(&mut self, conn: ConnId, reason: &str, answer: ToClient) {
@@ -151,6 +177,7 @@ impl Core {
         self.audit_unanswered(conn, "not answered");
         self.cancel_jobs_of(conn, reason);
         self.forget_order_of(conn);
+        self.images.forget(conn);
         if let Some(leaving) = &mut self.leaving
             && leaving.conn == conn
         {

@@ -55,6 +55,9 @@ impl Core {
 
     /// Tells a node once all records that were requested so far are saved.
     pub(super) fn commit_to_node(&mut self, conn: ConnId, message: ToNode) {
+        if !self.knows(conn, &message) {
+            return;
+        }
         self.commit(conn, Message::ToNode(message));
     }
 

@@ -1,9 +1,11 @@
 //! The state as entries: keys with values, which every store can keep. A new kind of record has one line in
 //! [`Record::changes`] and one in [`Saved::of`].
 
-use super::{Record, Saved};
-use proto::{Incarnation, NodeId, encode};
+use super::{KeptImage, Record, Saved};
+use crate::access::digits;
+use proto::{ImageInfo, Incarnation, NodeId, encode};
 use serde::de::DeserializeOwned;
+use serde_bytes::{ByteBuf, Bytes};
 use std::collections::BTreeMap;
 
 /// All entries of a store. A key is the name of a table, a slash, and the key in that table, which is padded
@@ -24,6 +26,7 @@ const NEXT_JOB: &str = "counter/next-job";
 const EPOCH: &str = "counter/epoch";
 const CLOCK: &str = "counter/clock";
 const VOUCHING: &str = "secret/vouching";
+const ROLLOUT: &str = "rollout/last";
 
 fn set(key: impl Into<String>, value: Vec<u8>) -> Vec<Change> {
     vec![Change { key: key.into(), value: Some(value) }]
@@ -39,6 +42,10 @@ fn member(node: NodeId) -> String {
 
 fn departure(incarnation: Incarnation) -> String {
     format!("departure/{:020}", incarnation.0)
+}
+
+fn image_key(sha256: &[u8; 32]) -> String {
+    format!("image/{}", digits(sha256))
 }
 
 fn audit(number: u64) -> String {
@@ -68,6 +75,13 @@ impl Record {
             Self::JobGone(job) => unset(format!("job/{:020}", job.0)),
             Self::Dataset(dataset) => set(format!("dataset/{}", dataset.name), encode(dataset)),
             Self::DatasetGone(name) => unset(format!("dataset/{name}")),
+            Self::Withdrawn(node) => set(format!("withdrawn/{}", node.name), encode(node)),
+            Self::InService(name) => unset(format!("withdrawn/{name}")),
+            Self::Image(KeptImage { info, bytes }) => {
+                set(image_key(&info.sha256), encode(&(info, Bytes::new(bytes))))
+            }
+            Self::ImageGone(sha256) => unset(image_key(sha256)),
+            Self::Rollout(status) => set(ROLLOUT, encode(&**status)),
             Self::User(user) => set(format!("user/{}", user.name), encode(user)),
             Self::UserGone(name) => unset(format!("user/{name}")),
             Self::Audit(entry) => set(audit(entry.number), encode(entry)),
@@ -102,6 +116,12 @@ impl Saved {
             ("name", _) => self.names.push(decode(value)?),
             ("job", _) => self.jobs.push(decode(value)?),
             ("dataset", _) => self.datasets.push(decode(value)?),
+            ("withdrawn", _) => self.withdrawn.push(decode(value)?),
+            ("image", _) => {
+                let (info, bytes) = decode::<(ImageInfo, ByteBuf)>(value)?;
+                self.images.push(KeptImage { info, bytes: bytes.into_vec().into() });
+            }
+            (_, ROLLOUT) => self.rollout = Some(decode(value)?),
             ("user", _) => self.users.push(decode(value)?),
             ("audit", _) => self.audit.push(decode(value)?),
             _ => return None,

@@ -2,11 +2,13 @@
 //! leaves the cluster before its machine obeys. An image is forwarded in pieces, as fast as the node takes
 //! them.
 
+use super::images::KeptImage;
 use super::members::Live;
 use super::{ConnId, Core};
 use platform::Instant;
 use proto::{BootImage, NodeId, PowerAction, Reason, Refusal, ToClient, ToNode, printable};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The orders that are not carried out yet, by node.
 #[derive(Debug, Default)]
@@ -14,11 +16,31 @@ pub(super) struct Orders(BTreeMap<NodeId, Order>);
 
 #[derive(Debug)]
 struct Order {
-    /// The client.
-    conn: ConnId,
+    /// The client, for people, if the machine is turned off.
+    turned_off_by: Option<String>,
+    /// The party that has given the order.
+    by: By,
     /// The time of the last progress.
     since: Instant,
     stage: Stage,
+}
+
+/// The party that gives an order.
+#[derive(Debug)]
+enum By {
+    /// A client, which sends an image in pieces.
+    Client(ConnId),
+    /// A rollout, with its image.
+    Rollout(Arc<[u8]>),
+}
+
+impl By {
+    const fn client(&self) -> Option<ConnId> {
+        match self {
+            Self::Client(conn) => Some(*conn),
+            Self::Rollout(_) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -37,7 +59,7 @@ impl Orders {
 
     /// Returns the node to whose machine a client has given an order.
     fn of(&self, conn: ConnId) -> Option<NodeId> {
-        self.0.iter().find(|(_, order)| order.conn == conn).map(|(&node, _)| node)
+        self.0.iter().find(|(_, order)| order.by.client() == Some(conn)).map(|(&node, _)| node)
     }
 
     /// Moves the times of the last progress by `later`.
@@ -95,7 +117,8 @@ impl Core {
             }
         };
         self.log(format!("{} {what} {}", self.peer(conn), self.members.label(node)));
-        self.orders.0.insert(node, Order { conn, since: self.now, stage });
+        let turned_off_by = matches!(message, ToNode::Power(PowerAction::Off)).then(|| self.who(conn));
+        self.orders.0.insert(node, Order { turned_off_by, by: By::Client(conn), since: self.now, stage });
         self.tell_ordered(node, message);
         true
     }
@@ -165,8 +188,10 @@ impl Core {
         }
         *taken = bytes;
         order.since = now;
-        let conn = order.conn;
-        self.tell_client(conn, ToClient::ImageTaken { bytes });
+        match order.by.client() {
+            Some(conn) => self.tell_client(conn, ToClient::ImageTaken { bytes }),
+            None => self.send_kept(node),
+        }
     }
 
     /// Notes that a node has checked its image, and leaves to boot it.
@@ -183,7 +208,7 @@ impl Core {
     pub(super) fn image_refused(&mut self, node: NodeId, reason: &str) {
         if let Some(order) = self.orders.0.remove(&node) {
             let label = self.members.label(node);
-            self.fail_client(order.conn, printable(&format!("{label}: {reason}")));
+            self.order_has_failed(&order, node, printable(&format!("{label}: {reason}")));
         }
     }
 
@@ -196,12 +221,19 @@ impl Core {
     }
 
     /// Ends the order of a node that is no member any more.
-    pub(super) fn ordered_is_gone(&mut self, node: NodeId, label: &str, reason: &str, has_left: bool) {
+    pub(super) fn ordered_is_gone(&mut self, node: NodeId, gone: &Live, reason: &str, has_left: bool) {
+        let label = gone.label();
         match self.orders.0.remove(&node) {
-            Some(Order { conn, stage: Stage::Leaving, .. }) if has_left => {
-                self.tell_client(conn, ToClient::NodeLeft);
+            Some(Order { by, stage: Stage::Leaving, turned_off_by, .. }) if has_left => {
+                if let Some(who) = turned_off_by {
+                    self.has_been_turned_off(&gone.member.name, who);
+                }
+                if let By::Client(conn) = by {
+                    self.commit_to_client(conn, ToClient::NodeLeft);
+                }
             }
-            Some(Order { conn, .. }) => self.fail_client(conn, format!("{label}: {reason}")),
+            Some(Order { by: By::Client(conn), .. }) => self.fail_client(conn, format!("{label}: {reason}")),
+            Some(_) => self.rollout_is_refused(&gone.member.name, &format!("{label}: {reason}")),
             None => {}
         }
     }
@@ -217,16 +249,62 @@ impl Core {
     /// Ends the orders whose deadline is over.
     pub(super) fn expire_orders(&mut self) {
         let late = self.orders.0.iter().filter(|(_, order)| self.order_deadline(order) <= self.now);
-        let late: Vec<(NodeId, ConnId)> = late.map(|(&node, order)| (node, order.conn)).collect();
-        for (node, conn) in late {
-            let label = self.members.label(node);
-            self.refuse_client(conn, Refusal::TimedOut, format!("{label} did not obey in time"));
+        let late: Vec<NodeId> = late.map(|(&node, _)| node).collect();
+        for node in late {
+            let reason = format!("{} did not obey in time", self.members.label(node));
+            match self.orders.0.get(&node).and_then(|order| order.by.client()) {
+                Some(conn) => self.refuse_client(conn, Refusal::TimedOut, reason),
+                None => {
+                    if let Some(order) = self.orders.0.remove(&node) {
+                        self.tell_ordered(node, ToNode::ImageDrop);
+                        self.order_has_failed(&order, node, reason);
+                    }
+                }
+            }
         }
+    }
+
+    fn order_has_failed(&mut self, order: &Order, node: NodeId, reason: Reason) {
+        match order.by.client() {
+            Some(conn) => self.fail_client(conn, reason),
+            None => {
+                let name = self.members.get(node).map(|live| live.member.name.clone()).unwrap_or_default();
+                self.rollout_is_refused(&name, &reason);
+            }
+        }
+    }
+
+    /// Tells a node to boot an image that the manager keeps.
+    pub(super) fn order_kept(&mut self, node: NodeId, image: &KeptImage) {
+        let BootImage { len, sha256 } = BootImage { len: image.info.len, sha256: image.info.sha256 };
+        let stage = Stage::Image { len, sent: 0, taken: 0 };
+        let by = By::Rollout(image.bytes.clone());
+        self.log(format!("a rollout boots an image on {}", self.members.label(node)));
+        self.orders.0.insert(node, Order { turned_off_by: None, by, since: self.now, stage });
+        self.tell_ordered(node, ToNode::Image(BootImage { len, sha256 }));
+        self.send_kept(node);
+    }
+
+    /// Sends a node the next pieces of an image that the manager keeps.
+    fn send_kept(&mut self, node: NodeId) {
+        let mut pieces = Vec::new();
+        if let Some(Order { by: By::Rollout(bytes), stage: Stage::Image { len, sent, taken }, .. }) =
+            self.orders.0.get_mut(&node)
+        {
+            let most = (*len).min(*taken + BootImage::WINDOW);
+            while *sent < most {
+                let piece = (most - *sent).min(BootImage::PIECE as u64);
+                let range = *sent as usize..(*sent + piece) as usize;
+                pieces.push(bytes.get(range).unwrap_or_default().to_vec());
+                *sent += piece;
+            }
+        }
+        pieces.into_iter().for_each(|bytes| self.tell_ordered(node, ToNode::ImagePiece { bytes }));
     }
 
     /// Fails all orders.
     pub(super) fn fail_orders(&mut self, reason: &str) {
-        let clients: Vec<ConnId> = self.orders.0.values().map(|order| order.conn).collect();
+        let clients: Vec<ConnId> = self.orders.0.values().filter_map(|order| order.by.client()).collect();
         clients.into_iter().for_each(|conn| self.fail_client(conn, reason.into()));
     }
 }

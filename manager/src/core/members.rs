@@ -5,8 +5,8 @@ use super::{ConnId, Core, MemberRecord, Message, Record, Role};
 use crate::planted::{Bug, planted};
 use platform::Instant;
 use proto::{
-    Incarnation, JobId, Join, Member, NameError, NodeId, NodeState, NodeStatus, Reason, RnicOffer, ToManager,
-    ToNode, Welcome, printable,
+    Incarnation, JobId, Join, Member, NameError, NodeId, NodeState, NodeStatus, Reason, RnicOffer,
+    RunningImage, ToManager, ToNode, Welcome, check_text, printable,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -60,6 +60,8 @@ pub(super) struct Live {
     pub(super) relays: Rate,
     /// The queue pair at which it receives datagrams, if its RNIC has them.
     pub(super) datagrams: Option<QpNum>,
+    /// The image that the node runs, once it has told it.
+    pub(super) image: Option<RunningImage>,
     /// True once the node has told the end of its machine's former boot.
     former_end_told: bool,
     /// True once the node has told about its machine's hardware.
@@ -87,6 +89,7 @@ impl Live {
             job: None,
             relays: Rate::new(RELAYS, Duration::from_secs(1)),
             datagrams: None,
+            image: None,
             former_end_told: false,
             hardware_told: false,
             hardware: String::new(),
@@ -118,6 +121,11 @@ impl Members {
 
     pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Live> {
         self.0.get_mut(&node)
+    }
+
+    /// Returns the member of this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Live> {
+        self.0.values().find(|live| live.member.name == name)
     }
 
     /// Returns the node's number and name, for people, whether it lives or not.
@@ -306,15 +314,20 @@ impl Core {
         };
         let rest: Vec<Member> = others.collect();
         self.tell_members(&ToNode::Joined(member.clone()));
+        let (name, version) = (join.name.clone(), join.version);
         let live = Live::joined(Some(conn), member, join, self.now, self.config.lease);
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
         self.set_role(conn, Role::Node(node));
+        self.set_version(conn, version);
+        self.has_been_turned_on(&name);
         self.commit_to_node(conn, ToNode::Welcome(welcome));
         for member in rest {
             self.commit_to_node(conn, ToNode::Joined(member));
         }
+        self.ask_image(node);
+        self.vacate_if_withdrawn(node);
         self.log(format!("{label} joined from {peer} as {gid}, {driver} with {links}"));
         self.members_changed();
     }
@@ -367,7 +380,6 @@ impl Core {
                 let settled = self.departures.seen(node, of, incarnation);
                 self.tell_settled(settled);
             }
-            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, &phase, done, total);
@@ -382,20 +394,41 @@ impl Core {
             ToManager::AskVoucher { request, to, incarnation } => {
                 self.vouch(node, to, incarnation, request);
             }
-            ToManager::FormerEnd { reason } => {
-                // Once for each incarnation, so that a node cannot flood the log.
-                if !std::mem::replace(&mut live.former_end_told, true) {
-                    let (label, reason) = (live.label(), printable(&reason));
-                    self.log(format!("{label}: the former boot of its machine ended: {reason}"));
-                }
+            ToManager::Leave => self.remove_member(node, LEFT),
+            ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+            message => self.machine_says(node, message),
+        }
+    }
+
+    /// Handles a node's message about its machine and the service of the node.
+    fn machine_says(&mut self, node: NodeId, message: ToManager) {
+        let Some(live) = self.members.get_mut(node) else { return };
+        match message {
+            // Once for each incarnation, so that a node cannot flood the log.
+            ToManager::FormerEnd { reason } if !std::mem::replace(&mut live.former_end_told, true) => {
+                let (label, reason) = (live.label(), printable(&reason));
+                self.log(format!("{label}: the former boot of its machine ended: {reason}"));
             }
-            ToManager::Telemetry(_) | ToManager::Log { .. } => {}
             ToManager::HardwareReport { lines } => self.log_hardware(node, &lines),
+            ToManager::Image(image) if check_text("the version", &image.version, Join::MAX_TEXT).is_ok() => {
+                live.image = Some(image);
+                self.advance_rollout();
+            }
+            ToManager::Checked { request, result } => self.node_has_checked(node, request, result),
+            ToManager::Vacated { result } => self.vacated(node, result),
             ToManager::ImageTaken { bytes } => self.image_taken(node, bytes),
             ToManager::ImageReady => self.image_ready(node),
             ToManager::ImageRefused { reason } => self.image_refused(node, &reason),
-            ToManager::Leave => self.remove_member(node, LEFT),
-            ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+            _ => {}
+        }
+    }
+
+    /// Asks a machine which image it runs, if its release tells that.
+    pub(super) fn ask_image(&mut self, node: NodeId) {
+        let machine = self.members.get(node).filter(|live| live.member.rnic.physical);
+        let conn = machine.and_then(|live| live.conn);
+        if let Some(conn) = conn.filter(|&conn| self.knows(conn, &ToNode::AskImage)) {
+            self.commit_to_node(conn, ToNode::AskImage);
         }
     }
 
@@ -458,7 +491,8 @@ impl Core {
             self.fail_job(job, format!("{label}: {reason}"));
         }
         self.drop_datasets_of(node, &label);
-        self.ordered_is_gone(node, &label, &reason, reason == LEFT);
+        self.ordered_is_gone(node, &live, &reason, reason == LEFT);
+        self.rollout_node_is_gone(&live, &reason);
         self.members_changed();
     }
 
@@ -500,18 +534,6 @@ impl Core {
         });
         self.save(save);
         bound
-    }
-
-    /// Handles the end of a node's attempt to move its memory of regions elsewhere.
-    fn vacated(&mut self, node: NodeId, result: Result<(), Reason>) {
-        let label = self.members.labels([node].into_iter());
-        match result {
-            Ok(()) => self.log(format!("{label} has no memory of regions any more")),
-            Err(reason) => {
-                let reason = proto::printable(&reason);
-                self.log(format!("{label} cannot move its memory of regions: {reason}"));
-            }
-        }
     }
 
     /// Passes a name of `owner` to another member, and answers.

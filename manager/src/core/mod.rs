@@ -10,6 +10,7 @@ mod cut;
 mod datasets;
 mod entries;
 mod identity;
+mod images;
 mod jobs;
 pub mod json;
 mod machine;
@@ -18,19 +19,24 @@ mod names;
 mod rate;
 mod records;
 mod resume;
+mod rollout;
+mod service;
 mod telemetry;
 mod timeline;
 mod users;
+mod vacate;
 mod view;
 mod vouchers;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
 pub use entries::{Change, Entries};
+pub use images::KeptImage;
 pub use names::Directory;
 pub use records::{
     DatasetRecord, JobRecord, KeptReport, MemberRecord, NameRecord, Record, Saved, Spec, Stage, Wanted,
 };
+pub use service::{Withdrawn, WithdrawnRecord};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
 pub use timeline::{PartLine, PartPhase, Timeline};
 pub use view::{CoreEvent, NodeView, View};
@@ -41,15 +47,18 @@ use clients::{Clients, Leaving};
 use commit::Commit;
 use datasets::Datasets;
 use identity::Identities;
+use images::Images;
 use jobs::Jobs;
 use machine::Orders;
 use members::{Members, named};
 use platform::Instant;
 use proto::channel::UserId;
 use proto::{
-    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, Refusal, ToClient, ToManager, ToNode,
-    VouchingSecret, printable,
+    Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
+    Refusal, ToClient, ToManager, ToNode, VouchingSecret, printable,
 };
+use rollout::Rollout;
+use service::Service;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use telemetry::Told;
@@ -87,7 +96,7 @@ pub struct Config {
     pub input_window: u64,
     /// The limit of the input that waits for all nodes of a job together, in [charges](ToNode::input_charge).
     pub job_window: u64,
-    /// The time since 1970 (UTC) at [`Instant::ZERO`] of this process, for the audit log.
+    /// The time since 1970 (UTC) at [`Instant::ZERO`] of this process.
     pub wall: Duration,
     /// True if the cluster's key for clients is that of an administrator also when there are users.
     pub recover: bool,
@@ -217,6 +226,8 @@ struct Connection {
     role: Role,
     since: Instant,
     peer: String,
+    /// The protocol version of the peer, once it has sent its first message.
+    version: u16,
     /// The key of the user who has connected.
     user: Option<UserId>,
 }
@@ -248,6 +259,9 @@ pub struct Core {
     told: Told,
     timelines: Timelines,
     events: Events,
+    service: Service,
+    images: Images,
+    rollout: Rollout,
     /// Present while the cluster is shut down.
     leaving: Option<Leaving>,
     actions: Vec<Action>,
@@ -281,6 +295,9 @@ impl Core {
             told: Told::default(),
             timelines: Timelines::default(),
             events: Events::default(),
+            service: Service::default(),
+            images: Images::default(),
+            rollout: Rollout::default(),
             leaving: None,
             actions: Vec::new(),
         };
@@ -297,8 +314,13 @@ impl Core {
         self.now = self.now.max(now);
         match event {
             Event::Opened { conn, peer } => {
-                let connection =
-                    Connection { role: Role::New, since: self.now, peer: peer.into(), user: None };
+                let connection = Connection {
+                    role: Role::New,
+                    since: self.now,
+                    peer: peer.into(),
+                    version: PROTOCOL_VERSION,
+                    user: None,
+                };
                 self.connections.insert(conn, connection);
             }
             Event::Identified { conn, user } => {
@@ -314,6 +336,7 @@ impl Core {
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
+        self.end_idle_drains();
         std::mem::take(&mut self.actions)
     }
 
@@ -329,8 +352,10 @@ impl Core {
         let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
         let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
         let orders = self.next_order_deadline();
+        let (members, drains) = (self.members.next_expiry(), self.service.next_deadline());
+        let rollout = self.rollout.next_deadline();
         let next =
-            [hello, leaving, self.members.next_expiry(), clients, jobs, orders].into_iter().flatten().min();
+            [hello, leaving, members, clients, jobs, orders, drains, rollout].into_iter().flatten().min();
         // While any deadline is pending, ticks are frequent enough to show when the manager was deaf.
         next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
     }
@@ -357,6 +382,8 @@ impl Core {
         self.clients.forgive(later);
         self.jobs.forgive(later);
         self.orders.forgive(later);
+        self.service.forgive(late);
+        self.rollout.forgive(late);
         self.leaving.iter_mut().for_each(|leaving| later(&mut leaving.since));
     }
 
@@ -377,9 +404,10 @@ impl Core {
 
     fn hello(&mut self, conn: ConnId, bytes: &[u8]) {
         match (Hello::peek_version(bytes), proto::decode::<Hello>(bytes)) {
-            (Some((kind, version)), _) if version != PROTOCOL_VERSION => {
+            (Some((kind, version)), _) if !(OLDEST_VERSION..=PROTOCOL_VERSION).contains(&version) => {
                 let reason = format!(
-                    "protocol version {version}, but the manager speaks {PROTOCOL_VERSION}: use one build"
+                    "{OTHER_VERSION}{version}, but the manager speaks {OLDEST_VERSION} to {PROTOCOL_VERSION}: \
+                     use one build"
                 );
                 match kind {
                     HelloKind::Node => self.refuse_node(conn, "a node", reason),
@@ -388,7 +416,8 @@ impl Core {
             }
             (_, Ok(Hello::Node(join))) => self.join(conn, join),
             (_, Ok(Hello::Resume(resume))) => self.resume(conn, &resume),
-            (_, Ok(Hello::Client { .. })) => {
+            (_, Ok(Hello::Client { version })) => {
+                self.set_version(conn, version);
                 if let Err(reason) = self.asker(conn) {
                     return self.refuse_client(conn, Refusal::Denied, reason);
                 }
@@ -443,6 +472,8 @@ impl Core {
         self.expire_jobs();
         self.expire_clients();
         self.expire_orders();
+        self.expire_drains();
+        self.advance_rollout();
     }
 
     fn millis_since(&self, since: Instant) -> u64 {
@@ -453,6 +484,23 @@ impl Core {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.role = role;
         }
+    }
+
+    fn set_version(&mut self, conn: ConnId, version: u16) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.version = version;
+        }
+    }
+
+    /// Returns the present time, in milliseconds since the beginning of 1970 (UTC).
+    fn unix_ms(&self) -> u64 {
+        let time = self.config.wall + (self.now - Instant::ZERO);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the protocol version of a peer.
+    fn version(&self, conn: ConnId) -> u16 {
+        self.connections.get(&conn).map_or(OLDEST_VERSION, |connection| connection.version)
     }
 
     /// Returns the user and the address of a peer, for people.
@@ -467,7 +515,15 @@ impl Core {
         self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
     }
 
+    /// Returns true if the node at a connection knows this message: its release may be the former one.
+    fn knows(&self, conn: ConnId, message: &ToNode) -> bool {
+        message.since() <= self.version(conn)
+    }
+
     fn tell_node(&mut self, conn: ConnId, message: ToNode) {
+        if !self.knows(conn, &message) {
+            return;
+        }
         self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
     }
 

@@ -1,7 +1,12 @@
 //! The state that survives a restart of the manager, as records: what a manager stores before it tells
 //! anybody, and what it finds when it starts.
 
-use proto::{AuditEntry, Incarnation, InputFile, JobId, JobReport, Join, NodeId, UserStatus, VouchingSecret};
+use super::images::KeptImage;
+use super::service::WithdrawnRecord;
+use proto::{
+    AuditEntry, Incarnation, InputFile, JobId, JobReport, Join, NodeId, RolloutStatus, UserStatus,
+    VouchingSecret,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +38,12 @@ pub struct Saved {
     pub jobs: Vec<JobRecord>,
     /// The datasets.
     pub datasets: Vec<DatasetRecord>,
+    /// The nodes that are out of service.
+    pub withdrawn: Vec<WithdrawnRecord>,
+    /// The images.
+    pub images: Vec<KeptImage>,
+    /// The last rollout.
+    pub rollout: Option<RolloutStatus>,
     /// The users.
     pub users: Vec<UserStatus>,
     /// The audit log, by number.
@@ -53,6 +64,9 @@ impl Default for Saved {
             names: Vec::new(),
             jobs: Vec::new(),
             datasets: Vec::new(),
+            withdrawn: Vec::new(),
+            images: Vec::new(),
+            rollout: None,
             users: Vec::new(),
             audit: Vec::new(),
         }
@@ -128,6 +142,16 @@ pub enum Record {
     Dataset(DatasetRecord),
     /// The dataset is gone.
     DatasetGone(String),
+    /// A node is out of service.
+    Withdrawn(WithdrawnRecord),
+    /// The node of this name is in service.
+    InService(String),
+    /// An image is kept.
+    Image(KeptImage),
+    /// The image with this SHA-256 is gone.
+    ImageGone([u8; 32]),
+    /// The progress of the last rollout.
+    Rollout(Box<RolloutStatus>),
     /// A user is new, or has another role.
     User(UserStatus),
     /// There is no user of this name any more.

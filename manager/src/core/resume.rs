@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 impl Core {
     /// Takes over the state of a former process. Its members have one lease to resume.
     pub(super) fn restore(&mut self, saved: Saved) {
-        let Saved { members, departures, names, jobs, datasets, epoch, .. } = saved;
+        let Saved { members, departures, names, jobs, datasets, withdrawn, images, rollout, epoch, .. } =
+            saved;
         let (now, lease) = (self.now, self.config.lease);
         for record in members {
             self.members.0.insert(record.node, Live::restored(record, now, lease));
@@ -29,6 +30,9 @@ impl Core {
         self.save(
             settled.into_iter().map(|(node, incarnation)| Record::Settled(node, incarnation)).collect(),
         );
+        self.restore_service(withdrawn);
+        self.images.restore(images);
+        self.rollout.restore(rollout);
         self.restore_datasets(datasets);
         self.restore_jobs(jobs);
         let count = self.members.0.len();
@@ -60,7 +64,7 @@ impl Core {
 
     /// Handles the wish of a member to go on with its membership on this connection.
     pub(super) fn resume(&mut self, conn: ConnId, resume: &Resume) {
-        let Resume { node, incarnation, ref secret, epoch, .. } = *resume;
+        let Resume { version, node, incarnation, ref secret, epoch } = *resume;
         let who = format!("{node} in incarnation {}", incarnation.0);
         if epoch > self.identities.epoch {
             let own = self.identities.epoch;
@@ -92,6 +96,7 @@ impl Core {
             self.close(former);
         }
         self.set_role(conn, Role::Node(node));
+        self.set_version(conn, version);
         let peer = self.peer(conn);
         self.log(format!("{label} resumes from {peer}"));
         let unsettled = self.departures.all();
@@ -116,6 +121,8 @@ impl Core {
         let (epoch, time) = (self.identities.epoch, self.identities.time(self.now));
         self.commit_to_node(conn, ToNode::Resumed(Resumed { epoch, time, unsettled }));
         self.commit_to_node(conn, ToNode::AskJobs);
+        self.ask_image(node);
+        self.vacate_if_withdrawn(node);
         if is_machine && !self.orders.contains(node) {
             // The order for an image of which it has a part has failed.
             self.commit_to_node(conn, ToNode::ImageDrop);

@@ -162,7 +162,8 @@ impl<S: Keep> Daemon<S> {
         };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
-        let core = Core::new(options.config, saved, secret);
+        let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let core = Core::new(Config { wall, ..options.config }, saved, secret);
         Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors(), http })
     }
 

@@ -4,7 +4,7 @@ use super::dhcp::{Client, Question};
 use super::inventory::{Firmware, Inventory, Node};
 use super::tokens::{Refusal, Tokens};
 use super::{ENROL_PORT, HTTP_PORT};
-use handover::Kernel;
+use crate::kernel;
 use proto::channel::enrolment::{KernelDigest, ManagerKey, Request, Token};
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -24,8 +24,6 @@ const FOR_BIOS: &str = "pxelinux.0";
 const FOR_UEFI: &str = "ipxe.efi";
 /// Further files of a tree, if it has them.
 const OTHERS: [&str; 3] = [FOR_BIOS, "ldlinux.c32", FOR_UEFI];
-/// The alignment of the kernel in the image, in bytes.
-const KERNEL_ALIGN: usize = 8;
 
 /// The files of a directory that `cargo xtask image --format pxe` has made.
 struct Tree {
@@ -46,19 +44,12 @@ impl Tree {
                 dir.join(IMAGE).display()
             ));
         }
-        let kernel = digest(&image).ok_or_else(|| format!("{} has no kernel", dir.join(IMAGE).display()))?;
+        let kernel =
+            kernel::digest(&image).ok_or_else(|| format!("{} has no kernel", dir.join(IMAGE).display()))?;
         let mut files = HashMap::from([(IMAGE, Arc::from(image))]);
         files.extend(OTHERS.into_iter().filter_map(|name| Some((name, Arc::from(read(name).ok()?)))));
         Ok(Self { files, kernel })
     }
-}
-
-/// Returns the digest of the kernel in an image.
-fn digest(image: &[u8]) -> Option<KernelDigest> {
-    let places = (0..image.len()).step_by(KERNEL_ALIGN).filter_map(|at| image.get(at..));
-    let kernel = places.filter_map(|file| Kernel::parse(file).ok()).next()?;
-    let constant: Vec<_> = kernel.segments().filter(|segment| !segment.is_writable).collect();
-    Some(KernelDigest::of(constant.iter().map(|segment| segment.bytes)))
 }
 
 /// The boots of the inventory's nodes.

@@ -13,13 +13,24 @@ const COMMANDS: &str = include_str!("../../../docs/reference/manager.md");
 const HTTP: &str = include_str!("../../../docs/reference/http.md");
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
-const EXAMPLES: [(&str, &str); 18] = [
+const EXAMPLES: [(&str, &str); 29] = [
     ("job submit", "--app nothing --output OUT"),
     ("job ls", ""),
     ("job cancel", "77"),
     ("node ls", ""),
+    ("node show", "nobody"),
+    ("node drain", "nobody"),
+    ("node undrain", "nobody"),
+    ("node reboot", "nobody"),
     ("node power", "off nobody"),
     ("node boot", "nobody FILE"),
+    ("image add", "FILE"),
+    ("image ls", ""),
+    ("image rm", "00"),
+    ("rollout start", "00"),
+    ("rollout status", ""),
+    ("rollout stop", ""),
+    ("rollout undo", ""),
     ("data ls", ""),
     ("data rm", "nothing"),
     ("cluster shutdown", ""),
@@ -38,7 +49,7 @@ const EXAMPLES: [(&str, &str); 18] = [
 /// `None` if there is none.
 type Over = Option<(&'static str, &'static str)>;
 
-const OVER_HTTP: [(&str, Over); 18] = [
+const OVER_HTTP: [(&str, Over); 29] = [
     // A job streams, and ends with its connection.
     ("job submit", None),
     ("job ls", Some(("/api/v1/jobs", "/api/v1/jobs"))),
@@ -50,6 +61,18 @@ const OVER_HTTP: [(&str, Over); 18] = [
     ),
     // An image is longer than a request may be.
     ("node boot", None),
+    // The state of nodes, images and rollouts are those of the command line alone.
+    ("node show", None),
+    ("node drain", None),
+    ("node undrain", None),
+    ("node reboot", None),
+    ("image add", None),
+    ("image ls", None),
+    ("image rm", None),
+    ("rollout start", None),
+    ("rollout status", None),
+    ("rollout stop", None),
+    ("rollout undo", None),
     ("data ls", Some(("/api/v1/datasets", "/api/v1/datasets"))),
     ("data rm", Some(("DELETE /api/v1/datasets/NAME", "/api/v1/datasets/nothing"))),
     ("cluster shutdown", Some(("POST /api/v1/shutdown", "/api/v1/shutdown"))),

@@ -94,9 +94,9 @@ fn whole_life() {
         s.event(Event::Opened { conn: member(number), peer: "10.0.0.1:40000" });
         let sums = s.say(member(number), &Hello::Node(wish(number)));
         // The others receive the news. The new member receives the welcome with as many members as fit, then
-        // the rest.
+        // the rest, and the question for its image.
         let others = usize::from(number) - 1;
-        assert_eq!(sums.messages, others + 1 + others.saturating_sub(Welcome::MAX_MEMBERS));
+        assert_eq!(sums.messages, others + 2 + others.saturating_sub(Welcome::MAX_MEMBERS));
     }
     s.event(Event::Opened { conn: ConnId(5000), peer: "10.0.0.1:40000" });
     assert_eq!(s.say(ConnId(5000), &Hello::Node(wish(MEMBERS + 1))).closed, 1, "the cluster is full");

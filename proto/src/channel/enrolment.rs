@@ -104,6 +104,12 @@ impl KernelDigest {
         }
         Self(hash.finalize().into())
     }
+
+    /// Returns the bytes of the digest.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; BYTES] {
+        self.0
+    }
 }
 
 impl fmt::Display for KernelDigest {

@@ -5,3 +5,4 @@ mod channel;
 mod enrolment;
 mod messages;
 mod user_channel;
+mod version9;

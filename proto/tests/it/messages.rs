@@ -58,6 +58,8 @@ fn messages_of_jobs_are_not_for_lite() {
         (ToNode::DropDataset { job }, false),
         (ToNode::Resumed(Resumed { epoch: 1, time: 2, unsettled: vec![] }), true),
         (ToNode::AskJobs, false),
+        (ToNode::AskImage, false),
+        (ToNode::Check { request: 1 }, false),
         (ToNode::JobOutputFrom { job, offset: 7 }, false),
         (ToNode::JobForget { job }, false),
         (ToNode::MemoryFree { request: 1, nodes: vec![] }, true),

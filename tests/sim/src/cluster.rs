@@ -35,6 +35,8 @@ pub struct Options {
     pub control: ControlLinks,
     /// True if nodes ask for the id that their name had before.
     pub keep_ids: bool,
+    /// The versions of the protocol that the machines speak, in turn.
+    pub versions: Vec<u16>,
     /// The applications that nodes offer.
     pub apps: Vec<AppManifest>,
     /// The largest deviation of a node's clock, in millionths.
@@ -60,6 +62,7 @@ impl Default for Options {
             faults,
             control: ControlLinks::INSTANT,
             keep_ids: false,
+            versions: vec![PROTOCOL_VERSION],
             apps: Vec::new(),
             drift: 0,
             config,
@@ -181,7 +184,9 @@ impl Cluster {
         let port = self.wire.port(mac, host.clone(), serial.into());
         let nic = self.options.nics.of(serial.into());
         let plugged = Plugged::new(nic, mac, port, &host, serial.into(), &self.shadows);
-        let join = self.wish(&plugged, mac, name, host.memory().range().1);
+        let versions = &self.options.versions;
+        let version = versions[usize::from(serial - 1) % versions.len()];
+        let join = Join { version, ..self.wish(&plugged, mac, name, host.memory().range().1) };
         let mut newcomer = Newcomer { serial, host, plugged, join, attempt: Attempt::Waiting(Instant::ZERO) };
         self.ask(&mut newcomer);
         self.newcomers.push(newcomer);
@@ -268,7 +273,7 @@ impl Cluster {
             newcomer.attempt = Attempt::Waiting(newcomer.host.true_time() + AGAIN);
             return Err(Box::new(newcomer));
         };
-        let link = Link::new(socket.clone(), &welcome, *said);
+        let link = Link::new(socket.clone(), newcomer.join.version, &welcome, *said);
         self.manager.joined(socket, welcome.node);
         Ok(self.start(newcomer, link, welcome))
     }

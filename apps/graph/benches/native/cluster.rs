@@ -38,6 +38,10 @@ impl ControlLink for Watch {
     fn lease_until(&self) -> Instant {
         self.0.lease_until()
     }
+
+    fn version(&self) -> u16 {
+        self.0.version()
+    }
 }
 
 /// Nodes that have been given one job, which obeys orders.

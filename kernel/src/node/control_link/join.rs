@@ -14,7 +14,7 @@ use platform::{Instant, NetworkError};
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, Sealer, WrongRole,
 };
-use proto::{Hello, Join, Resume, ToNode, Welcome};
+use proto::{Hello, Join, PROTOCOL_VERSION, Resume, ToNode, Welcome, version_after};
 use verbs::MacAddr;
 use zeroize::Zeroizing;
 
@@ -164,19 +164,25 @@ impl Attempt<'_> {
         join: &(dyn Fn() -> Join + Sync),
     ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
         let deadline = time::now() + JOIN_DEADLINE;
-        let mut opened = self.open(turn, deadline, chart::mark).await?;
-        let asked = time::now();
-        opened.say(&Hello::Node(join()), deadline).await?;
-        let welcome = match opened.hear(deadline).await? {
-            ToNode::Welcome(welcome) => welcome,
-            ToNode::Refused { reason } => return Err(JoinError::Refused(reason)),
-            _ => return Err(JoinError::Malformed),
+        let mut version = PROTOCOL_VERSION;
+        let (opened, asked, welcome) = loop {
+            let mut opened = self.open(turn, deadline, chart::mark).await?;
+            let asked = time::now();
+            opened.say(&Hello::Node(Join { version, ..join() }), deadline).await?;
+            match opened.hear(deadline).await? {
+                ToNode::Welcome(welcome) => break (opened, asked, welcome),
+                ToNode::Refused { reason } => match version_after(version, &reason) {
+                    Some(lower) => version = lower,
+                    None => return Err(JoinError::Refused(reason)),
+                },
+                _ => return Err(JoinError::Malformed),
+            }
         };
         chart::mark("join");
         let lease = Duration::from_millis(welcome.lease_ms.into());
         let Opened { incoming, sealer, .. } = opened;
         incoming.stream.outlast(self.silence.map(|silence| silence + lease));
-        Ok((ManagerLink::install(incoming, sealer, asked, &welcome), welcome))
+        Ok((ManagerLink::install(incoming, sealer, asked, (&welcome, version)), welcome))
     }
 
     /// Tells one of the managers, the `turn`-th first, that this node does not start.

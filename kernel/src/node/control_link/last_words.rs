@@ -21,8 +21,8 @@ pub(crate) fn end_membership(reason: &str) -> bool {
     true
 }
 
-/// Sends the last words of a dying node: tells the manager the lines of the log that it does not have, and
-/// `reason`, within 200 ms if possible. Does not allocate.
+/// Sends the last words of a dying node: tells the manager the lines of the log that it does not have, if
+/// its release knows such lines, and `reason`, within 200 ms if possible. Does not allocate.
 pub(super) fn say(reason: &str) {
     let until = time::now() + LAST_WORDS;
     let Some(slot) = LINK.try_lock() else { return };
@@ -42,7 +42,8 @@ pub(super) fn say(reason: &str) {
     }
     let taken = console::take_log_dying(lines);
     let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
-    for (tag, text) in [(link.log_tag, lines.get(..taken).unwrap_or_default()), (link.last_words_tag, text)] {
+    let lines = link.log_tag.map(|tag| (tag, lines.get(..taken).unwrap_or_default()));
+    for (tag, text) in lines.into_iter().chain([(link.last_words_tag, text)]) {
         let plain = encode(tag, text, plain);
         let Ok(len) = sealer.seal_into(plain, sealed) else { return };
         if !write(stream, sealed.get(..len).unwrap_or_default(), until) {

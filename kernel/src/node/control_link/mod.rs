@@ -21,7 +21,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{ChannelError, Opener, Sealer, sealed_len};
-use proto::{PROTOCOL_VERSION, Resume, ToManager, ToNode, Welcome};
+use proto::{Resume, ToManager, ToNode, Welcome};
 
 use crate::net::stack::TcpStream;
 use crate::sync::IrqMutex;
@@ -166,9 +166,12 @@ pub(crate) struct ManagerLink {
     lease: Duration,
     /// The end of the lease according to received acknowledgements, in nanoseconds.
     lease_until: AtomicU64,
-    /// The first bytes of encoded last words, and of encoded lines of the log.
+    /// The version of the protocol that the manager has accepted.
+    version: u16,
+    /// The first byte of encoded last words.
     last_words_tag: u8,
-    log_tag: u8,
+    /// The first byte of encoded lines of the log, if the manager knows them.
+    log_tag: Option<u8>,
 }
 
 /// The connection that the poller serves.
@@ -176,15 +179,16 @@ static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
 impl ManagerLink {
     /// Makes the link of a node as [`new`](Self::new) does. The poller and the last words use it from now on.
-    fn install(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Arc<Self> {
+    fn install(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: (&Welcome, u16)) -> Arc<Self> {
         let link = Arc::new(Self::new(incoming, sealer, asked, welcome));
         *LINK.lock() = Some(link.clone());
         crate::diag::set_last_words(last_words::say);
         link
     }
 
-    /// Makes the link of a node that asked for its membership at `asked`. Its first lease counts from then.
-    fn new(incoming: Incoming, sealer: Sealer, asked: Instant, welcome: &Welcome) -> Self {
+    /// Makes the link of a node that asked for its membership at `asked`, by a version of the protocol. Its
+    /// first lease counts from then.
+    fn new(incoming: Incoming, sealer: Sealer, asked: Instant, (welcome, version): (&Welcome, u16)) -> Self {
         let now = time::now();
         let lease = Duration::from_millis(welcome.lease_ms.into());
         let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
@@ -202,16 +206,18 @@ impl ManagerLink {
             again: None,
             leaving: false,
             heartbeats,
-            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            resume: Resume { version, node, incarnation, secret, epoch },
         };
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
+        let lines = ToManager::Log { lines: Vec::new() };
         Self {
             receiving: spin::Mutex::new(Receiving { incoming: Some(incoming), waker: None }),
             outgoing: IrqMutex::new(outgoing),
             lease,
             lease_until: AtomicU64::new((asked + lease).as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
-            log_tag: tag(proto::encode(&ToManager::Log { lines: Vec::new() })),
+            log_tag: (lines.since() <= version).then(|| tag(proto::encode(&lines))),
+            version,
         }
     }
 
@@ -422,6 +428,10 @@ impl ControlLink for ManagerLink {
 
     fn lease_until(&self) -> Instant {
         Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
+    }
+
+    fn version(&self) -> u16 {
+        self.version
     }
 
     fn end(&self) {

@@ -18,6 +18,7 @@ use crate::transport::connect::vouching::Voucher;
 use crate::transport::connect::wire::Request;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use platform::Instant;
@@ -169,6 +170,13 @@ impl Peers {
     pub(crate) fn incarnation_of(&self, node: NodeId) -> Option<Incarnation> {
         let peers = self.peers.lock();
         peers.get(&node).filter(|p| !matches!(p.link, PeerLink::Gone)).map(|p| p.member.incarnation)
+    }
+
+    /// Returns the present incarnations of all peers that are live members.
+    pub(crate) fn live_peers(&self) -> Vec<MemberId> {
+        let peers = self.peers.lock();
+        let live = peers.iter().filter(|(_, p)| !matches!(p.link, PeerLink::Gone));
+        live.map(|(node, p)| (*node, p.member.incarnation)).collect()
     }
 
     /// Returns the error for operations on a node's incarnation, if it has ended.

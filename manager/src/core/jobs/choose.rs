@@ -207,14 +207,28 @@ impl Core {
         if able.is_empty() {
             return Err(Refusal::Final(format!("all nodes with {app} are about to leave")));
         }
+        let (out, able): (Vec<NodeId>, Vec<NodeId>) =
+            able.into_iter().partition(|&node| self.withdrawn(node).is_some());
+        let out: Vec<Reason> = out.into_iter().filter_map(|node| self.withdrawn(node)).collect();
+        if able.is_empty() {
+            return Err(Refusal::Final(printable(&out.join(", "))));
+        }
+        if let Wanted::Named(names) = &submission.spec.wanted
+            && let Some(reason) =
+                names.iter().find_map(|name| self.withdrawn(self.members.named(name)?.member.node))
+        {
+            return Err(Refusal::Final(printable(&reason)));
+        }
         let (able, wanted) = match &submission.spec.wanted {
             Wanted::Any(0) => (able.clone(), able.len()),
             Wanted::Any(count) => (able, usize::from(*count)),
             Wanted::Named(names) => (self.named(names, app, &able)?, names.len()),
         };
         if able.len() < wanted {
-            let reason = format!("{wanted} nodes wanted, but only {} with {app} have joined", able.len());
-            return Err(Refusal::Final(reason));
+            let out = if out.is_empty() { String::new() } else { format!(": {}", out.join(", ")) };
+            let has = if out.is_empty() { "have joined" } else { "take jobs" };
+            let reason = format!("{wanted} nodes wanted, but only {} with {app} {has}{out}", able.len());
+            return Err(Refusal::Final(printable(&reason)));
         }
         let nodes = self.idle(&able, wanted)?;
         if let Some(&other) = nodes.iter().find(|&&node| cut(node) != Some(first)) {

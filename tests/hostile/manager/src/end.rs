@@ -134,6 +134,10 @@ pub(crate) fn settle(world: &mut World) {
             "{conn:?} never stops waiting"
         );
     }
+    for node in world.withdrawn() {
+        let client = world.client();
+        world.say(client, &FromClient::Undrain { node });
+    }
     world.join(join(24));
     world.join(join(25));
     let (client, done) = (world.client(), world.report.done);

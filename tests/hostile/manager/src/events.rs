@@ -7,7 +7,7 @@ use crate::world::{PIECE, World};
 use manager::core::{ConnId, Event};
 use proto::{
     BootImage, FromClient, Hello, Incarnation, JobId, JobReport, Join, NameError, NodeId, PROTOCOL_VERSION,
-    PowerAction, ToManager, ToNode,
+    PowerAction, RunningImage, ToManager, ToNode,
 };
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ fn connect(input: &mut Input, world: &mut World) {
         }
         0..=4 => {
             let letter = input.below(20) as u8;
-            world.join(join(letter));
+            let version = PROTOCOL_VERSION - u16::from(letter % 4 == 3);
+            world.join(Join { version, ..join(letter) });
         }
         5 => {
             let mut wish = join(input.below(20) as u8);
@@ -120,9 +121,10 @@ fn pick_node(input: &mut Input, world: &World) -> Option<ConnId> {
 fn node_says(input: &mut Input, world: &mut World) {
     let Some(conn) = pick_node(input, world) else { return connect(input, world) };
     let request = 1;
-    match input.below(13) {
+    match input.below(14) {
         0 => beat(world, conn),
         12 => image(input, world, conn),
+        13 => operation(input, world, conn),
         1 => name(input, world, conn),
         2 => {
             let (to, body) = (NodeId(input.below(8) as u16), input.take(9));
@@ -164,14 +166,38 @@ fn image(input: &mut Input, world: &mut World, conn: ConnId) {
     }
 }
 
+/// Sends a node's answer to an order of an operator, which it may not have been given.
+fn operation(input: &mut Input, world: &mut World, conn: ConnId) {
+    let result = if input.byte() < 128 { Ok(()) } else { Err(RUDE.into()) };
+    match input.below(3) {
+        0 => world.say(conn, &ToManager::Vacated { result }),
+        1 => world.say(conn, &ToManager::Checked { request: input.below(4) as u32, result }),
+        _ => {
+            let version = if result.is_ok() { "1" } else { RUDE }.into();
+            let kernel = [input.byte(); 32];
+            world.say(conn, &ToManager::Image(RunningImage { kernel, version }));
+        }
+    }
+}
+
 /// Orders something of the machine of a node, or sends a part of an image.
 fn order(input: &mut Input, world: &mut World, conn: ConnId) {
     let named = world.nodes().nth(input.below(3)).map(|(_, node)| node.name.clone());
     let node = named.unwrap_or_else(|| RUDE.into());
     let len = u64::from(input.byte()) << 10;
-    match input.below(4) {
-        0 => world.say(conn, &FromClient::Power { node, action: PowerAction::Reset }),
-        1 => world.say(conn, &FromClient::Boot { node, image: BootImage { len, sha256: [0; 32] } }),
+    match input.below(8) {
+        0 => {
+            let action = if input.byte() < 128 { PowerAction::Reset } else { PowerAction::Off };
+            world.say(conn, &FromClient::Power { node, action });
+        }
+        1 | 2 => world.say(conn, &FromClient::Boot { node, image: BootImage { len, sha256: [0; 32] } }),
+        3 => {
+            let deadline_ms = (input.byte() < 128).then_some(len / 8);
+            let (reason, force) = (RUDE.into(), input.byte() < 128);
+            world.say(conn, &FromClient::Drain { node, reason, deadline_ms, force });
+        }
+        4 => world.say(conn, &FromClient::Undrain { node }),
+        5 => world.say(conn, &FromClient::NodeList { after: String::new() }),
         _ => {
             let bytes = vec![1; input.below(1 << 16)];
             world.say(conn, &FromClient::ImagePiece { bytes });

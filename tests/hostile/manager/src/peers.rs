@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub id: NodeId,
     pub incarnation: Incarnation,
     pub name: String,
+    /// The version of the protocol that the node speaks.
+    pub version: u16,
     /// The time in which the manager had been able to hear when the node sent its last heartbeat or joined.
     pub beat: Duration,
     /// The other members of which the manager has told this node.

@@ -37,8 +37,8 @@ pub(crate) struct World {
     pub peers: BTreeMap<ConnId, Peer>,
     /// The members without a connection. They do not resume.
     pub silent: BTreeMap<NodeId, Node>,
-    /// The names of the nodes that asked to join, by connection.
-    joining: BTreeMap<ConnId, String>,
+    /// The names and the versions of the nodes that asked to join, by connection.
+    joining: BTreeMap<ConnId, (String, u16)>,
     /// The node that has bound each name.
     pub names: BTreeMap<String, NodeId>,
     /// Incarnations that have ended, with the values of [`hearing`](Self::hearing) at their last heartbeats.
@@ -145,7 +145,7 @@ impl World {
 
     pub(crate) fn join(&mut self, join: Join) {
         let conn = self.open();
-        self.joining.insert(conn, join.name.clone());
+        self.joining.insert(conn, (join.name.clone(), join.version));
         self.say(conn, &Hello::Node(join));
     }
 
@@ -257,6 +257,11 @@ impl World {
         }
     }
 
+    /// Returns the names of the nodes that are out of service.
+    pub(crate) fn withdrawn(&self) -> Vec<String> {
+        self.disk.withdrawn.iter().map(|node| node.name.clone()).collect()
+    }
+
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
         self.peers.iter().filter_map(|(&conn, peer)| match peer {
             Peer::Node(node) => Some((conn, &**node)),
@@ -292,6 +297,8 @@ impl World {
 
     fn node_heard(&mut self, conn: ConnId, message: ToNode) {
         self.heard.push((conn, message.clone()));
+        let version = self.node(conn).map_or(PROTOCOL_VERSION, |node| node.version);
+        assert!(message.since() <= version, "a node of version {version} does not know {message:?}");
         match message {
             ToNode::Welcome(welcome) => self.welcome(conn, &welcome),
             ToNode::Refused { .. } => drop(self.failed.insert(conn)),
@@ -321,7 +328,10 @@ impl World {
             | ToNode::MemoryFree { .. }
             | ToNode::Voucher { .. }
             | ToNode::JobForget { .. }
-            | ToNode::DropDataset { .. } => {}
+            | ToNode::DropDataset { .. }
+            | ToNode::AskImage
+            | ToNode::Vacate { .. }
+            | ToNode::Check { .. } => {}
             job => self.part_heard(conn, job),
         }
     }
@@ -339,10 +349,12 @@ impl World {
         assert!(welcome.incarnation > self.last_incarnation, "a later incarnation has a higher number");
         self.last_incarnation = welcome.incarnation;
         self.report.joins += 1;
+        let (name, version) = self.joining.remove(&conn).expect("it has asked to join");
         let node = Node {
             id: welcome.node,
             incarnation: welcome.incarnation,
-            name: self.joining.remove(&conn).expect("it has asked to join"),
+            name,
+            version,
             beat: self.hearing(),
             others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
             unseen: Vec::new(),
@@ -475,6 +487,12 @@ impl World {
             | ToClient::Datasets(_)
             | ToClient::Dropped { .. }
             | ToClient::ImageTaken { .. }
+            | ToClient::NodeList { .. }
+            | ToClient::NodeChanged { .. }
+            | ToClient::ImageAdded(_)
+            | ToClient::Images(_)
+            | ToClient::ImageRemoved
+            | ToClient::Rollout(_)
             | ToClient::NodeLeft
             | ToClient::You { .. }
             | ToClient::Users(_)
@@ -541,6 +559,14 @@ fn keep(disk: &mut Saved, record: &Record) {
             disk.datasets.push(dataset.clone());
         }
         Record::DatasetGone(name) => disk.datasets.retain(|known| known.name != *name),
+        Record::Withdrawn(node) => {
+            disk.withdrawn.retain(|known| known.name != node.name);
+            disk.withdrawn.push(node.clone());
+        }
+        Record::InService(name) => disk.withdrawn.retain(|known| known.name != *name),
+        Record::Image(image) => disk.images.push(image.clone()),
+        Record::ImageGone(sha256) => disk.images.retain(|known| known.info.sha256 != *sha256),
+        Record::Rollout(status) => disk.rollout = Some((**status).clone()),
         Record::User(user) => {
             disk.users.retain(|known| known.name != user.name);
             disk.users.push(user.clone());

@@ -8,6 +8,7 @@ use super::{LEASE, Scenario};
 use crate::{ControlLinks, Forgery, Late, Options};
 use lite::{Config, Retransmission};
 use netfault::Faults;
+use proto::PROTOCOL_VERSION;
 use std::time::Duration;
 
 /// A kind of fault.
@@ -139,6 +140,7 @@ pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
         faults: Faults::parse(random.pick(&wires)).expect("well formed"),
         control: random.pick(&control),
         keep_ids: random.one_in(2),
+        versions: vec![PROTOCOL_VERSION],
         apps: vec![manifest()],
         drift: random.pick(&[0, 200, 20_000]),
         config: config(random),

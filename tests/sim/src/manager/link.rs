@@ -4,7 +4,7 @@ use super::SimManager;
 use lite::testing::Device;
 use manager::core::ConnId;
 use platform::{ControlLink, Instant, LinkDown};
-use proto::{Hello, PROTOCOL_VERSION, Resume, Resumed, ToManager, ToNode, Welcome};
+use proto::{Hello, Resume, Resumed, ToManager, ToNode, Welcome};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -89,8 +89,8 @@ pub(crate) struct Link {
 pub(crate) struct Heart(pub(crate) Arc<Link>);
 
 impl Link {
-    /// Makes the link of a node that has sent its hello at `said`, by its own clock.
-    pub(crate) fn new(socket: Socket, welcome: &Welcome, said: Instant) -> Arc<Self> {
+    /// Makes the link of a node that has sent its hello of a `version` at `said`, by its own clock.
+    pub(crate) fn new(socket: Socket, version: u16, welcome: &Welcome, said: Instant) -> Arc<Self> {
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
         let Welcome { node, incarnation, epoch, .. } = *welcome;
         let secret = welcome.secret.clone();
@@ -103,7 +103,7 @@ impl Link {
             until: said + lease,
             due: said + lease / 4,
             next: 0,
-            resume: Resume { version: PROTOCOL_VERSION, node, incarnation, secret, epoch },
+            resume: Resume { version, node, incarnation, secret, epoch },
             ended: false,
         };
         Arc::new(Self { manager, lease, state: Mutex::new(state) })
@@ -174,6 +174,8 @@ impl Device for Heart {
 impl ControlLink for Link {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
         let mut state = self.state();
+        let known = proto::decode::<ToManager>(message).is_ok_and(|m| m.since() <= state.resume.version);
+        assert!(known, "a manager of this node's release does not know {message:?}");
         match &state.line {
             // A message to a connection that has ended is lost, as in the buffers of a machine.
             Line::Up(socket) => {
@@ -207,7 +209,10 @@ impl ControlLink for Link {
                 return Poll::Pending;
             }
         };
-        match proto::decode(&message) {
+        let decoded = proto::decode::<ToNode>(&message);
+        let known = decoded.as_ref().is_ok_and(|m| m.since() <= state.resume.version);
+        assert!(known, "this node's release does not know {message:?}");
+        match decoded {
             Ok(ToNode::HeartbeatAck { seq, .. }) => {
                 let at = state.sent.iter().find(|(n, _)| *n == seq).map(|(_, at)| *at);
                 state.sent.retain(|(n, _)| *n > seq);
@@ -232,6 +237,10 @@ impl ControlLink for Link {
 
     fn lease_until(&self) -> Instant {
         self.state().until
+    }
+
+    fn version(&self) -> u16 {
+        self.state().resume.version
     }
 
     fn end(&self) {

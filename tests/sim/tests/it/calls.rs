@@ -13,6 +13,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("ControlMessages::next", "for appliances: jobs come from the manager"),
     ("Lite::control_messages", "for appliances: jobs come from the manager"),
     ("Lite::counters", "statistics"),
+    ("Lite::manager_knows", "for what talks to the manager; sim/tests/it/drain.rs has both versions"),
     ("Lite::next_deadline", "for whoever polls: the executor"),
     ("Lite::next_deadline_of", "for whoever polls: the executor"),
     ("Lite::platform", "the task has it already"),

@@ -4,6 +4,7 @@
 mod calls;
 mod cluster;
 mod death;
+mod drain;
 mod explore;
 mod manager;
 mod regions;

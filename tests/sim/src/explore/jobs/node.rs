@@ -154,6 +154,7 @@ impl Runner {
                     self.taken = self.taken.max(bytes);
                     return Some(ToNode::JobOutputAck { job, bytes });
                 }
+                ToNode::AskImage | ToNode::Check { .. } => {}
                 message => return Some(message),
             }
         }

@@ -1,8 +1,11 @@
-//! `ferrolite node`: lists nodes, and changes their power and images.
+//! `ferrolite node`: lists nodes, and changes their states, power and images.
+
+mod drain;
+mod shown;
 
 use super::args::{ManagerArgs, count, seconds};
+use super::shell;
 use super::shown::{List, ListArgs};
-use super::{report, shell};
 use anyhow::{Result, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use proto::PowerAction;
@@ -11,9 +14,18 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Lists the nodes of the cluster.
+    /// Lists the nodes of the cluster: members, and those that are out of service.
     #[command(visible_alias = "list")]
     Ls(LsArgs),
+    /// Shows one node.
+    Show(ShowArgs),
+    /// Takes a node out of service: it gets no more jobs, its present one may end, and its memory of regions
+    /// moves to other nodes. The state outlives restarts of the manager and of the node.
+    Drain(drain::DrainArgs),
+    /// Puts a node back into service. Forgets a node that was turned off.
+    Undrain(drain::UndrainArgs),
+    /// Resets the machine of a node, which leaves the cluster first. Returns once the node has joined again.
+    Reboot(drain::RebootArgs),
     /// Turns the machine of a node off, or resets it. The node leaves the cluster first. Returns once it has
     /// left.
     Power(PowerArgs),
@@ -27,6 +39,10 @@ impl Verb {
     pub(super) fn run(self) -> Result<()> {
         match self {
             Self::Ls(args) => ls(&args),
+            Self::Show(args) => show(&args),
+            Self::Drain(args) => drain::drain(&args),
+            Self::Undrain(args) => drain::undrain(&args),
+            Self::Reboot(args) => drain::reboot(&args),
             Self::Power(args) => power(&args),
             Self::Boot(args) => boot(&args),
         }
@@ -50,11 +66,29 @@ pub(super) struct LsArgs {
 fn ls(args: &LsArgs) -> Result<()> {
     args.list.show(|| {
         let mut client = args.manager.connect()?;
-        let nodes = match args.wait {
-            Some(count) => client.wait_nodes(count, Duration::from_secs(args.timeout))?,
-            None => client.nodes()?,
-        };
-        Ok(List { table: report::table(&nodes), json: report::nodes_json(&nodes) })
+        if let Some(count) = args.wait {
+            client.wait_nodes(count, Duration::from_secs(args.timeout))?;
+        }
+        let nodes = client.node_list()?;
+        Ok(List { table: shown::table(&nodes), json: shown::json(&nodes) })
+    })
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The name of the node (see `node ls`).
+    #[arg(add = shell::nodes())]
+    node: String,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+fn show(args: &ShowArgs) -> Result<()> {
+    args.list.show(|| {
+        let node = args.manager.connect()?.node(&args.node)?;
+        Ok(List { table: shown::page(&node), json: shown::node_json(&node) })
     })
 }
 
