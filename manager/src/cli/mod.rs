@@ -5,6 +5,7 @@ mod access;
 mod args;
 mod audit;
 mod cluster;
+mod config;
 mod context;
 mod daemon;
 mod data;
@@ -22,6 +23,7 @@ mod rollout;
 mod shell;
 mod shown;
 mod signals;
+mod toml_file;
 mod user;
 
 pub(crate) use exit::{Failure, sentence};
@@ -72,6 +74,9 @@ enum Noun {
     /// The manager's daemon.
     #[command(subcommand)]
     Manager(daemon::Verb),
+    /// Configuration files.
+    #[command(subcommand)]
+    Config(config::Verb),
     /// The boot service for nodes without a disk.
     #[command(subcommand)]
     Pxe(pxe::Verb),
@@ -104,6 +109,7 @@ impl Cli {
             Noun::Cluster(verb) => verb.run(),
             Noun::Key(verb) => verb.run(),
             Noun::Manager(verb) => verb.run(),
+            Noun::Config(verb) => verb.run(),
             Noun::Pxe(verb) => verb.run(),
             Noun::User(verb) => verb.run(),
             Noun::Completions(args) => shell::completions(&args),

@@ -230,6 +230,30 @@ fn a_job_goes_back_to_the_queue_when_its_node_dies() {
 }
 
 #[test]
+fn a_job_starts_again_only_when_its_former_part_has_ended() {
+    let mut h = harness();
+    let [(a, welcome), (b, other)] = ["a", "b"].map(|name| h.join_keeping(name));
+    let client = h.client();
+    h.say(client, &plain(1));
+    assert_eq!(starts(&mut h, a)[0].job, JobId(1));
+    let why = "it starts again once its former part has ended on node 1 (a)";
+    // Input is on its way when the node falls silent. The other node is idle, and does not start the job.
+    h.drop(a);
+    assert_eq!(reason(&mut h, 1), why);
+    assert_eq!(starts(&mut h, b), []);
+    // The restarted manager waits for the node as well.
+    let mut h = Harness::with(config(), h.restart());
+    let again = h.client();
+    h.say(again, &FromClient::Attach { job: JobId(1), output: 0 });
+    let b = h.resumes(&other);
+    assert_eq!(reason(&mut h, 1), why);
+    assert_eq!(starts(&mut h, b), []);
+    let a = h.resumes(&welcome);
+    let begun = [a, b].map(|node| starts(&mut h, node).len());
+    assert_eq!(begun.iter().sum::<usize>(), 1);
+}
+
+#[test]
 fn a_waiting_job_is_cancelled_and_remembered() {
     let mut h = harness();
     let (node, _) = h.join("a");

@@ -8,6 +8,7 @@ mod list;
 mod output;
 mod policy;
 mod queue;
+mod reasons;
 mod restart;
 mod start;
 

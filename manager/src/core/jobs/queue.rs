@@ -5,9 +5,10 @@ use super::super::records::{EndedRecord, JobRecord, Record, Spec, Stage, Ticket,
 use super::super::{ConnId, Core};
 use super::eligible::{Fit, Misfit};
 use super::policy::{self, Use, Verdict, Waiting};
+use super::reasons::After;
 use platform::Instant;
-use proto::{JobEnd, JobId, NodeId, Reason, Terms, ToClient, encode, printable};
-use std::collections::{BTreeMap, BTreeSet};
+use proto::{JobEnd, JobId, NodeId, Reason, Terms, ToClient, encode};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ const MAX_START: usize = 256 << 10;
 const MAX_WAITING: usize = 64 << 20;
 
 /// The number of jobs, from the head of the queue, that may start or keep nodes.
-const DEPTH: usize = 64;
+pub(super) const DEPTH: usize = 64;
 
 /// The maximum number of excluded nodes of a job.
 const MAX_EXCLUDED: usize = 256;
@@ -158,25 +159,6 @@ impl Core {
         }
     }
 
-    /// Returns an error unless the job that must be done before another is done.
-    fn after(&self, job: Option<JobId>) -> Result<(), After> {
-        let Some(job) = job else { return Ok(()) };
-        if self.jobs.waiting.iter().any(|other| other.number == job) {
-            return Err(After::Wait(format!("it runs after job {}, which waits", job.0)));
-        }
-        if self.jobs.running.values().any(|other| other.first == job) {
-            return Err(After::Wait(format!("it runs after job {}, which runs", job.0)));
-        }
-        match self.history.get(job).map(|ended| &ended.end) {
-            Some(JobEnd::Done { .. }) => Ok(()),
-            Some(end) => {
-                let (job, word) = (job.0, end.word());
-                Err(After::Never(format!("it was to run after job {job}, which has ended: {word}")))
-            }
-            None => Err(After::Never(format!("there is no job {}, after which it was to run", job.0))),
-        }
-    }
-
     /// Starts the jobs of the queue whose turn it is, and refuses those that do not wait any longer.
     pub(in super::super) fn schedule(&mut self) {
         if self.jobs.waiting.is_empty() || self.stopping {
@@ -234,71 +216,6 @@ impl Core {
         });
         let verdicts = policy::decide(self.now, &busy.collect(), &queue);
         verdicts.into_iter().filter_map(|(job, verdict)| Some((job, (fits.remove(&job)?, verdict)))).collect()
-    }
-
-    /// Returns the reason, other than nodes, why a job of the queue cannot start.
-    fn obstacle(&self, submission: &Submission) -> Option<Reason> {
-        if submission.is_abandoned() {
-            return Some("its client has not come back".into());
-        }
-        if let Some(reason) = self.store_objection() {
-            return Some(reason);
-        }
-        match self.after(submission.ticket.terms.after) {
-            Ok(()) => None,
-            Err(After::Wait(reason) | After::Never(reason)) => Some(reason),
-        }
-    }
-
-    /// Returns the reason why a job of the queue waits.
-    fn reason(&self, submission: &Submission, decision: Option<&(Fit, Verdict)>) -> Reason {
-        if let Some(reason) = self.obstacle(submission) {
-            return reason;
-        }
-        match decision {
-            Some((fit, Verdict::Turn(of))) => {
-                let idle = self.idle(fit);
-                let of: Vec<String> = of.iter().take(8).map(|job| format!("job {}", job.0)).collect();
-                let (wanted, of) = (fit.wanted, of.join(", "));
-                format!("{wanted} nodes wanted, and {idle} are idle, but kept for {of}")
-            }
-            // The number for a new start is not reserved yet.
-            Some((_, Verdict::Start(_))) => STORE_IS_SLOW.into(),
-            Some((fit, Verdict::Busy)) => self.busy(fit),
-            None => match self.fit(&submission.spec, &submission.ticket.terms) {
-                Ok(fit) if self.idle(&fit) < fit.wanted => self.busy(&fit),
-                Ok(_) => format!("more than {DEPTH} jobs are before it"),
-                Err(misfit) => misfit.reason(),
-            },
-        }
-    }
-
-    /// Returns the number of nodes that would take a job at once.
-    fn idle(&self, fit: &Fit) -> usize {
-        let idle = |node: &&NodeId| self.members.get(**node).is_some_and(|live| live.job.is_none());
-        fit.able.iter().filter(idle).count()
-    }
-
-    /// Returns the reason of a job that has too few idle nodes.
-    fn busy(&self, fit: &Fit) -> Reason {
-        let jobs = fit.nodes.iter().filter_map(|&node| self.members.get(node)?.job);
-        let jobs: BTreeSet<JobId> = jobs.collect();
-        let say = |id: &JobId| match (self.jobs.ending.get(id), self.jobs.running.get(id)) {
-            (Some(ending), _) => {
-                format!(
-                    "job {} is ending on {}",
-                    ending.first.0,
-                    self.members.labels(ending.nodes.iter().copied())
-                )
-            }
-            (None, Some(job)) => format!("job {} runs", job.first.0),
-            (None, None) => format!("job {} runs", id.0),
-        };
-        let holds = self.holds(&fit.nodes);
-        let all = jobs.iter().map(say).chain((!holds.is_empty()).then_some(holds));
-        let all = all.collect::<Vec<_>>().join(", ");
-        let (wanted, idle) = (fit.wanted, self.idle(fit));
-        printable(&format!("{wanted} nodes wanted, but {idle} are idle: {all}"))
     }
 
     /// Returns true if a job needs no node of a job that runs.
@@ -424,12 +341,6 @@ impl Submission {
         }
         (!self.stays()).then(|| self.since + ending)
     }
-}
-
-/// The reason why a job that runs after another does not start.
-enum After {
-    Wait(Reason),
-    Never(Reason),
 }
 
 /// Returns the record of a job's end without its nodes.
