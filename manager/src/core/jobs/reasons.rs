@@ -102,8 +102,8 @@ impl Core {
         printable(&format!("{wanted} nodes wanted, but {idle} are idle: {all}"))
     }
 
-    /// Returns the reason why a job that starts again has to wait for the end of its former parts: no job runs
-    /// twice at once.
+    /// Returns the reason why a job that starts again has to wait for the end of its former parts: no job
+    /// runs twice at once.
     fn former_parts(&self, submission: &Submission) -> Option<Reason> {
         let ending = self.jobs.ending.get(&submission.last?);
         let ending = ending.into_iter().flat_map(|ending| ending.nodes.iter().copied());
