@@ -33,6 +33,7 @@
 mod canary;
 mod echo;
 mod failures;
+pub(crate) mod flaw;
 mod fpu;
 mod heap;
 mod iommu;

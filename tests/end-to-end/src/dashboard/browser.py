@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 
 NAME = "<script>alert(1)</script>"
-PAGES = ["/", "/nodes", "/nodes/node0", "/jobs", "/traffic", "/events"]
+PAGES = ["/", "/nodes", "/nodes/node0", "/jobs", "/rollout", "/traffic", "/events"]
 LEASE = 5
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
