@@ -50,6 +50,8 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
+        | FromClient::Images
+        | FromClient::Rollout
         | FromClient::Jobs
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
         // Input and acknowledgements concern the job that this connection has submitted or attached.
@@ -65,10 +67,8 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Drain { .. }
         | FromClient::Undrain { .. }
         | FromClient::ImageAdd { .. }
-        | FromClient::Images
         | FromClient::ImageRemove { .. }
         | FromClient::RolloutStart(_)
-        | FromClient::Rollout
         | FromClient::RolloutStop
         | FromClient::RolloutUndo
         | FromClient::Support => Rule::Least(UserRole::Operator),
