@@ -1,4 +1,4 @@
-//! The file that holds the cluster key, and random bytes from the operating system.
+//! The file that holds the cluster key, other files with secrets, and random bytes from the operating system.
 
 use proto::channel::{ClusterKey, Role, UserKey, WrongRole};
 use std::ffi::OsStr;
@@ -11,17 +11,35 @@ use zeroize::Zeroizing;
 /// The maximum size of a key file, in bytes.
 const MAX_FILE: u64 = 1024;
 
-/// The reason why there is no key. It is one line for people.
+/// The reason why a file with a secret is not read. It is one line for people.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum SecretError {
     /// The file cannot be read.
-    #[error("cannot read the key file {}: {source}", path.display())]
+    #[error("cannot read the {what} {}: {source}", path.display())]
     Read {
+        /// The kind of file.
+        what: &'static str,
         /// The file.
         path: PathBuf,
         /// The error of the file system.
         source: io::Error,
     },
+    /// Users other than the owner may read the file.
+    #[error("the {what} {0} is open to other users: chmod 600 {0}", path.display())]
+    Open {
+        /// The kind of file.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The reason why there is no key. It is one line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file is not read.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The file cannot be made.
     #[error("cannot make the key file {}: {source}", path.display())]
     Make {
@@ -29,12 +47,6 @@ pub enum KeyError {
         path: PathBuf,
         /// The error of the file system.
         source: io::Error,
-    },
-    /// Users other than the owner may read the file.
-    #[error("the key file {0} is open to other users: chmod 600 {0}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
     },
     /// The content of the file is no key.
     #[error("{} holds no cluster key: want 64 hexadecimal digits", path.display())]
@@ -103,17 +115,23 @@ pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
     ClusterKey::from_hex(&read(path)?).map_err(|_| KeyError::Content { path: path.into() })
 }
 
-/// Reads the text of a key file, to which only its owner may have access.
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
-    let failed = |source| KeyError::Read { path: path.into(), source };
+/// Reads the text of a key file.
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    read_secret("key file", path, MAX_FILE)
+}
+
+/// Reads at most `most` bytes of a file, to which only its owner may have access. Errors name the kind of
+/// file.
+pub fn read_secret(what: &'static str, path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    let failed = |source| SecretError::Read { what, path: path.into(), source };
     let file = File::open(path).map_err(failed)?;
     let is_open = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
     if is_open && !is_credential(path, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref()) {
-        return Err(KeyError::Open { path: path.into() });
+        return Err(SecretError::Open { what, path: path.into() });
     }
     // The vector has its full capacity from the start: one that grows leaves copies of the key in memory.
-    let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
-    file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
+    let mut text = Zeroizing::new(Vec::with_capacity(most as usize + 1));
+    file.take(most).read_to_end(&mut text).map_err(failed)?;
     Ok(text)
 }
 
@@ -127,7 +145,8 @@ fn is_credential(path: &Path, directory: Option<&OsStr>) -> bool {
 /// Reads a key file. If there is none, makes one with a new key. Returns true if it has made one.
 pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
     match load(path) {
-        Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Err(KeyError::Secret(SecretError::Read { source, .. }))
+            if source.kind() == io::ErrorKind::NotFound => {}
         other => return other.map(|key| (key, false)),
     }
     let key = ClusterKey::from_bytes(random()?);
@@ -184,7 +203,7 @@ pub fn make_for_user(path: &Path, key: &UserKey) -> Result<(), KeyError> {
 }
 
 /// Makes the whole file or none, and never replaces another.
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();

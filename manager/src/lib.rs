@@ -17,5 +17,7 @@ mod planted;
 pub mod pxe;
 pub mod utc;
 
+pub use log::{LogFormat, log_line};
+
 #[cfg(all(feature = "testing", debug_assertions))]
 pub use planted::{Bug, plant};

@@ -20,13 +20,35 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The interval of attempts to queue the end when the queue is full.
 const FULL: Duration = Duration::from_millis(5);
 
+/// The form of the lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// The seconds since the start, and the text.
+    #[default]
+    Text,
+    /// An object with the time in milliseconds since 1970, and the text.
+    Json,
+}
+
+/// Returns a line of the log before its daemon has started.
+#[must_use]
+pub fn log_line(format: LogFormat, text: &str) -> String {
+    match format {
+        LogFormat::Text => text.into(),
+        LogFormat::Json => {
+            let ms = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis());
+            serde_json::json!({ "time_ms": u64::try_from(ms).unwrap_or(u64::MAX), "text": text }).to_string()
+        }
+    }
+}
+
 /// The writing end of the log. Clones write to the same log.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    start: Instant,
+    stamp: Stamp,
     lines: SyncSender<Entry>,
     /// The number of lines that were dropped since the last one that was written.
     dropped: Arc<AtomicU64>,
@@ -50,23 +72,24 @@ pub(crate) struct Writer {
 
 impl Log {
     /// Starts the thread that writes to `into`.
-    pub(crate) fn start(into: impl Write + Send + 'static) -> std::io::Result<Writer> {
+    pub(crate) fn start(into: impl Write + Send + 'static, format: LogFormat) -> std::io::Result<Writer> {
         let (lines, entries) = mpsc::sync_channel(WAITING);
         let (alive, ended) = mpsc::channel();
         let dropped = Arc::new(AtomicU64::new(0));
         let start = Instant::now();
+        let stamp = Stamp { start, format };
         let count = dropped.clone();
         thread::Builder::new().name("log".into()).spawn(move || {
-            write_all(into, &entries, start, &count);
+            write_all(into, &entries, stamp, &count);
             drop(alive);
         })?;
         let strangers = Mutex::new(Budget { since: start, left: STRANGERS, suppressed: 0 });
-        Ok(Writer { log: Self(Arc::new(Shared { start, lines, dropped, strangers })), ended })
+        Ok(Writer { log: Self(Arc::new(Shared { stamp, lines, dropped, strangers })), ended })
     }
 
-    /// Logs one line, with the seconds since the start before it. Never waits.
+    /// Logs one line, with its time. Never waits.
     pub(crate) fn line(&self, line: &str) {
-        let entry = Entry::Line(stamped(self.0.start, line));
+        let entry = Entry::Line(self.0.stamp.on(line));
         if self.0.lines.try_send(entry).is_err() {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -151,11 +174,11 @@ impl Budget {
 }
 
 /// Writes until the end. A line that cannot be written is lost, because there is no one to tell.
-fn write_all(mut into: impl Write, entries: &Receiver<Entry>, start: Instant, dropped: &AtomicU64) {
+fn write_all(mut into: impl Write, entries: &Receiver<Entry>, stamp: Stamp, dropped: &AtomicU64) {
     let count_dropped = |into: &mut dyn Write| {
         let missing = dropped.swap(0, Ordering::Relaxed);
         if missing > 0 {
-            let _ = writeln!(into, "{}", stamped(start, &format!("and {missing} more lines were dropped")));
+            let _ = writeln!(into, "{}", stamp.on(&format!("and {missing} more lines were dropped")));
         }
     };
     while let Ok(Entry::Line(line)) = entries.recv() {
@@ -165,8 +188,21 @@ fn write_all(mut into: impl Write, entries: &Receiver<Entry>, start: Instant, dr
     count_dropped(&mut into);
 }
 
-fn stamped(start: Instant, line: &str) -> String {
-    format!("[{:10.3}] {line}", start.elapsed().as_secs_f64())
+/// The times of lines.
+#[derive(Clone, Copy, Debug)]
+struct Stamp {
+    start: Instant,
+    format: LogFormat,
+}
+
+impl Stamp {
+    /// Returns a line with its time.
+    fn on(self, line: &str) -> String {
+        match self.format {
+            LogFormat::Text => format!("[{:10.3}] {line}", self.start.elapsed().as_secs_f64()),
+            LogFormat::Json => log_line(self.format, line),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +237,7 @@ mod tests {
     #[test]
     fn a_reader_that_stalls_costs_lines_and_no_time() {
         let ((go, wait), (lines, written)) = (channel(), channel());
-        let writer = Log::start(Stalled { go: wait, text: Vec::new(), lines }).unwrap();
+        let writer = Log::start(Stalled { go: wait, text: Vec::new(), lines }, LogFormat::Text).unwrap();
         let log = writer.log();
         let all = 3 * WAITING as u64;
         for number in 0..all {

@@ -31,7 +31,7 @@ pub(super) fn least(path: &str) -> Option<Need> {
     let name = String::new;
     let request = match path {
         "completions" | "man" | "commands" | "key make" | "key rotate" | "key retire" | "manager run"
-        | "pxe serve" | "cluster restore" => {
+        | "pxe serve" | "cluster restore" | "config check" => {
             return Some(Need::Nothing);
         }
         "job submit" => FromClient::Submit {

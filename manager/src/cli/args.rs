@@ -18,6 +18,10 @@ pub(super) struct KeyArgs {
 }
 
 impl KeyArgs {
+    pub(super) const fn is_named(&self) -> bool {
+        self.key_file.is_some()
+    }
+
     pub(super) fn path(&self, state: Option<&Path>) -> Result<PathBuf> {
         match (&self.key_file, state) {
             (Some(file), _) => Ok(file.clone()),

@@ -1,6 +1,7 @@
 //! The file of contexts, `~/.config/ferrolite/config.toml`, and the variables `FERROLITE_*`: the manager and
 //! the key that a command uses if it is not told otherwise.
 
+use super::toml_file::{self, Source};
 use anyhow::{Context as _, Result, anyhow};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -50,12 +51,14 @@ pub(super) fn chosen(name: Option<&str>) -> Result<Context> {
     of_text(&text, &file.unwrap_or_default(), name.as_deref())
 }
 
+/// Checks a file of contexts.
+pub(super) fn check(path: &Path) -> Result<()> {
+    let text = toml_file::read(path)?;
+    of_text(&text, path, None).map(drop)
+}
+
 fn of_text(text: &str, path: &Path, name: Option<&str>) -> Result<Context> {
-    let contexts: Contexts = toml::from_str(text).map_err(|error| {
-        let line =
-            1 + error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
-        anyhow!("{}:{line}: {}", path.display(), error.message().lines().next().unwrap_or_default())
-    })?;
+    let contexts: Contexts = Source { path, text }.parse()?;
     let Some(name) = name.map(str::to_owned).or(contexts.context) else { return Ok(Context::default()) };
     let Some(mut context) = contexts.contexts.get(&name).cloned() else {
         let near = nearest(&name, contexts.contexts.keys().map(String::as_str));
@@ -70,8 +73,13 @@ fn of_text(text: &str, path: &Path, name: Option<&str>) -> Result<Context> {
 
 /// Returns the name that is most like `name`, if any is like it.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // The measure and the limit by which clap suggests subcommands.
-    let like = names.map(|known| (strsim::jaro(name, known), known)).filter(|(like, _)| *like > 0.7);
+    // The measure and the limit by which clap suggests subcommands; it does not find two letters of a short
+    // name that are exchanged.
+    let likeness = |known: &str| match strsim::osa_distance(name, known) {
+        1 if name.len() > 2 => 1.0,
+        _ => strsim::jaro(name, known),
+    };
+    let like = names.map(|known| (likeness(known), known)).filter(|(like, _)| *like > 0.7);
     like.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
 
@@ -100,6 +108,6 @@ mod tests {
         let wrong = context(FILE, Some("hone")).unwrap_err();
         assert_eq!(wrong, "/c/config.toml has no context hone; is it home?");
         let wrong = context("[contexts.a]\nmanagr = 'x'\n", None).unwrap_err();
-        assert!(wrong.starts_with("/c/config.toml:2: unknown field `managr`"), "{wrong}");
+        assert_eq!(wrong, "/c/config.toml:2: unknown key managr; is it manager?");
     }
 }

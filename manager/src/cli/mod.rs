@@ -5,6 +5,7 @@ mod access;
 mod args;
 mod audit;
 mod cluster;
+mod config;
 mod context;
 mod daemon;
 mod data;
@@ -21,6 +22,7 @@ mod rollout;
 mod shell;
 mod shown;
 mod signals;
+mod toml_file;
 mod user;
 
 pub(crate) use exit::{Failure, sentence};
@@ -71,6 +73,9 @@ enum Noun {
     /// The manager's daemon.
     #[command(subcommand)]
     Manager(daemon::Verb),
+    /// Configuration files.
+    #[command(subcommand)]
+    Config(config::Verb),
     /// The boot service for nodes without a disk.
     #[command(subcommand)]
     Pxe(pxe::Verb),
@@ -103,6 +108,7 @@ impl Cli {
             Noun::Cluster(verb) => verb.run(),
             Noun::Key(verb) => verb.run(),
             Noun::Manager(verb) => verb.run(),
+            Noun::Config(verb) => verb.run(),
             Noun::Pxe(verb) => verb.run(),
             Noun::User(verb) => verb.run(),
             Noun::Completions(args) => shell::completions(&args),

@@ -44,7 +44,7 @@ fn serve(args: ServeArgs) -> Result<()> {
     let ServeArgs { cluster, interface, address, .. } = args;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let stop = signals::stopped()?;
+        let stop = signals::stopped(true)?;
         let service = Service::bind(pxe::Options { cluster, interface, address, key }).await?;
         eprintln!("boots nodes by PXE on {address}");
         signals::tell_systemd_ready()?;

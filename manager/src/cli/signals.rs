@@ -4,14 +4,14 @@ use anyhow::Context;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Returns a future that is done at the first SIGINT or SIGTERM after the call, and at the first SIGHUP
-/// unless the process was started with SIGHUP ignored, as by `nohup`.
-pub(super) fn stopped() -> io::Result<impl Future<Output = ()>> {
+/// Returns a future that is done at the first SIGINT or SIGTERM after the call, and with `at_hangup` at the
+/// first SIGHUP unless the process was started with SIGHUP ignored, as by `nohup`.
+pub(super) fn stopped(at_hangup: bool) -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+    let mut hangup = if at_hangup && !hangup_is_ignored() { Some(hangups()?) } else { None };
     Ok(async move {
         let hung_up = async {
             match &mut hangup {
@@ -25,6 +25,11 @@ pub(super) fn stopped() -> io::Result<impl Future<Output = ()>> {
             () = hung_up => {}
         }
     })
+}
+
+/// Returns a stream of the SIGHUPs after the call.
+pub(super) fn hangups() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
 }
 
 /// Tells systemd that this service is ready. Does nothing unless a unit of systemd waits for that.
@@ -49,7 +54,7 @@ pub(super) fn remove_when_stopped(file: &Path) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = {
         let _inside = runtime.enter();
-        stopped()?
+        stopped(true)?
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         runtime.block_on(stopped);

@@ -2,7 +2,7 @@
 //! and the entry before, so that a changed or missing entry shows.
 
 use super::{ConnId, Core, Record};
-use crate::access::{change, shortened};
+use crate::access::{change, rule, shortened};
 use proto::{AuditEntry, AuditHash, FromClient, ToClient};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -65,7 +65,8 @@ impl Core {
             hash: before,
         };
         entry.hash = entry.expected_hash(before);
-        self.log(format!("audit {}: {}: {}: {}", entry.number, entry.who, entry.what, entry.result));
+        let line = format!("audit {}: {}: {}: {}", entry.number, entry.who, entry.what, entry.result);
+        self.log_for(rule(&FromClient::Audit { after: 0 }).least(), line);
         let mut records = vec![Record::Audit(entry.clone())];
         self.audit.entries.push_back(entry);
         if self.audit.entries.len() > KEPT

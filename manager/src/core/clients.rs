@@ -4,7 +4,7 @@ use super::jobs::Submission;
 use super::service::Drain;
 use super::{Action, ConnId, Core, Spec, Wanted};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, printable};
+use proto::{FromClient, NodeId, Reason, Refusal, ToClient, ToNode, UserRole, printable};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -160,7 +160,8 @@ impl Core {
 
     fn end_client(&mut self, conn: ConnId, reason: &str, answer: ToClient) {
         let peer = self.peer(conn);
-        self.log(format!("{peer}: {reason}"));
+        // The line names a user, and whatever that user has asked for.
+        self.log_for(UserRole::Operator, format!("{peer}: {reason}"));
         self.audit_answer(conn, &answer);
         self.client_forgotten(conn, "its client broke the protocol");
         self.tell_client(conn, answer);

@@ -5,7 +5,8 @@ use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use crate::access::digits;
 use platform::Instant;
 use proto::{
-    AuditEntry, DatasetStatus, JobPhase, NodeId, NodeStep, RolloutStatus, ToClient, UserStatus, printable,
+    AuditEntry, DatasetStatus, JobPhase, NodeId, NodeStep, RolloutStatus, ToClient, UserRole, UserStatus,
+    printable,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -186,6 +187,7 @@ impl Core {
     /// Sends a client everything that helps to find a fault. It holds no key.
     pub(super) fn tell_support(&mut self, conn: super::ConnId) {
         let view = self.view();
+        let role = self.asker(conn).map_or(UserRole::Viewer, |(_, role)| role);
         let nodes = view.nodes.iter().map(|node| {
             let mut object = node_json(&view, node);
             object["log"] = lines_json(&node.told.lines).into();
@@ -210,7 +212,7 @@ impl Core {
             "nodes": nodes.collect::<Vec<_>>(),
             "departed": view.departed.iter().map(|node| departed_json(node)).collect::<Vec<_>>(),
             "jobs": view.timelines.iter().map(|line| job_json(line, &seconds)).collect::<Vec<_>>(),
-            "events": view.events.iter()
+            "events": view.events.of(role)
                 .map(|event| json!([seconds(event.at), event.text]))
                 .collect::<Vec<_>>(),
         });

@@ -39,7 +39,7 @@ pub use records::{
 pub use service::{Withdrawn, WithdrawnRecord};
 pub use telemetry::{Departed, NodeLine, NodeTelemetry, Sample};
 pub use timeline::{PartLine, PartPhase, Timeline};
-pub use view::{CoreEvent, NodeView, View};
+pub use view::{CoreEvent, EventList, NodeView, View};
 pub use wire::Message;
 
 use audit::Audit;
@@ -55,7 +55,7 @@ use platform::Instant;
 use proto::channel::UserId;
 use proto::{
     Departures, FromClient, Hello, HelloKind, OLDEST_VERSION, OTHER_VERSION, PROTOCOL_VERSION, Reason,
-    Refusal, ToClient, ToManager, ToNode, VouchingSecret, printable,
+    Refusal, ToClient, ToManager, ToNode, UserRole, VouchingSecret, printable,
 };
 use rollout::Rollout;
 use service::Service;
@@ -308,6 +308,11 @@ impl Core {
         core
     }
 
+    /// Changes the rules of the cluster that may change while it runs.
+    pub fn reconfigure(&mut self, trust_hosts: bool, recover: bool) {
+        (self.config.trust_hosts, self.config.recover) = (trust_hosts, recover);
+    }
+
     /// Handles an event and returns the resulting actions, in order. `now` never decreases.
     #[must_use]
     pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Action> {
@@ -548,7 +553,12 @@ impl Core {
     }
 
     fn log(&mut self, line: String) {
-        self.events.add(self.now, &line);
+        self.log_for(UserRole::Viewer, line);
+    }
+
+    /// Logs a line that only a role and higher ones read among the events.
+    fn log_for(&mut self, least: UserRole, line: String) {
+        self.events.add(self.now, &line, least);
         self.actions.push(Action::Log(line));
     }
 

@@ -4,7 +4,9 @@ use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
 use platform::Instant;
-use proto::{JobId, JobStatus, NodeStanding, NodeStatus, Reason, RnicOffer, RolloutStatus, UserStatus};
+use proto::{
+    JobId, JobStatus, NodeStanding, NodeStatus, Reason, RnicOffer, RolloutStatus, UserRole, UserStatus,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +23,35 @@ pub struct CoreEvent {
     pub at: Instant,
     /// The text, printable.
     pub text: String,
+    /// The least role that may read the event.
+    pub least: UserRole,
+}
+
+/// The last events, the oldest first. A reader gets those of its role only.
+#[derive(Clone, Debug, Default)]
+pub struct EventList(Arc<VecDeque<Arc<CoreEvent>>>);
+
+impl EventList {
+    /// Returns the events that a role may read.
+    pub fn of(&self, role: UserRole) -> impl DoubleEndedIterator<Item = &CoreEvent> {
+        self.0.iter().map(Arc::as_ref).filter(move |event| event.least <= role)
+    }
 }
 
 /// The last events.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    kept: Arc<VecDeque<Arc<CoreEvent>>>,
+    kept: EventList,
     next: u64,
 }
 
 impl Events {
-    pub(super) fn add(&mut self, at: Instant, text: &str) {
-        let kept = Arc::make_mut(&mut self.kept);
+    pub(super) fn add(&mut self, at: Instant, text: &str, least: UserRole) {
+        let kept = Arc::make_mut(&mut self.kept.0);
         if kept.len() == EVENTS {
             kept.pop_front();
         }
-        kept.push_back(Arc::new(CoreEvent { number: self.next, at, text: text.to_owned() }));
+        kept.push_back(Arc::new(CoreEvent { number: self.next, at, text: text.to_owned(), least }));
         self.next += 1;
     }
 }
@@ -85,8 +100,8 @@ pub struct View {
     pub jobs: Vec<JobStatus>,
     /// The jobs that this process of the manager has seen, by number.
     pub timelines: Vec<Arc<Timeline>>,
-    /// The last events, the oldest first.
-    pub events: Arc<VecDeque<Arc<CoreEvent>>>,
+    /// The last events.
+    pub events: EventList,
     /// The number of all events.
     pub events_total: u64,
 }

@@ -15,16 +15,18 @@ mod keeper;
 mod limits;
 mod lobby;
 mod outbox;
+mod reload;
 mod store;
 
 pub use keeper::{Keep, SaveError};
+pub use reload::Reload;
 pub use store::{File, Medium, Store, StoreError};
 pub(crate) use store::{read_directory, replace_directory};
 
 use crate::core::ConnId;
 use crate::core::{Config, Core, Event, Saved};
-use crate::http::{self, Asks, KeyGate, Publisher};
-use crate::log::Log;
+use crate::http::{self, Asks, KeyGate, Publisher, Tls, TlsError};
+use crate::log::{Log, LogFormat};
 use acceptor::Acceptor;
 use connection::Shared;
 use door::Door;
@@ -33,6 +35,7 @@ use keeper::Keeper;
 use limits::Limits;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
+use reload::Changing;
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
@@ -82,6 +85,9 @@ pub struct Http {
     pub listen: SocketAddr,
     /// The password of people who only look, if they have one.
     pub viewers: Option<Zeroizing<String>>,
+    /// The directory with the certificate and the key of TLS, which are made if there are none. `None`: the
+    /// service has no TLS.
+    pub tls: Option<PathBuf>,
 }
 
 /// The reason why a daemon cannot run. It is one line for people.
@@ -101,6 +107,9 @@ pub enum DaemonError {
     /// The state could not be saved at the end.
     #[error("the last changes are not saved: {0}")]
     Unsaved(SaveError),
+    /// There is no TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The key is not the whole key of the cluster.
     #[error(transparent)]
     Key(#[from] WrongRole),
@@ -122,6 +131,8 @@ pub struct Daemon<S = Store> {
     /// The limit of the process's open files.
     descriptors: u64,
     http: Option<Serving>,
+    reloads: Option<mpsc::Receiver<Result<Reload, String>>>,
+    format: LogFormat,
 }
 
 /// The service over HTTP, before it begins.
@@ -129,6 +140,7 @@ pub struct Daemon<S = Store> {
 struct Serving {
     listener: TcpListener,
     gate: KeyGate,
+    tls: Option<Tls>,
 }
 
 impl Daemon {
@@ -154,9 +166,13 @@ impl<S: Keep> Daemon<S> {
         saved: Saved,
     ) -> Result<Self, DaemonError> {
         let http = match options.http {
-            Some(Http { listen: address, viewers }) => Some(Serving {
+            Some(Http { listen: address, viewers, tls }) => Some(Serving {
                 listener: listen(address).await?,
                 gate: KeyGate::new(options.key.clone(), viewers),
+                tls: match tls {
+                    Some(directory) => Some(Tls::load_or_make(&directory, address.ip())?),
+                    None => None,
+                },
             }),
             None => None,
         };
@@ -164,7 +180,8 @@ impl<S: Keep> Daemon<S> {
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
         let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let core = Core::new(Config { wall, ..options.config }, saved, secret);
-        Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors(), http })
+        let descriptors = limits::raise_descriptors();
+        Ok(Self { listener, keys, store, core, descriptors, http, reloads: None, format: LogFormat::Text })
     }
 
     /// Accepts the keys of a former cluster key as well.
@@ -179,6 +196,21 @@ impl<S: Keep> Daemon<S> {
         Ok(self)
     }
 
+    /// Sets the form of the log.
+    #[must_use]
+    pub const fn log_format(mut self, format: LogFormat) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Accepts new settings from `reloads` while the daemon serves. An error is a reason why there are none,
+    /// which is logged.
+    #[must_use]
+    pub fn reloads(mut self, reloads: mpsc::Receiver<Result<Reload, String>>) -> Self {
+        self.reloads = Some(reloads);
+        self
+    }
+
     /// Returns the address on which the daemon listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
@@ -190,16 +222,28 @@ impl<S: Keep> Daemon<S> {
         self.http.as_ref()?.listener.local_addr().ok()
     }
 
+    /// Returns the SHA-256 of the certificate, for people, if HTTP is served with TLS.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&str> {
+        Some(&self.http.as_ref()?.tls.as_ref()?.fingerprint)
+    }
+
+    /// Returns the reason why clients refuse the certificate, if they do.
+    #[must_use]
+    pub fn certificate_complaint(&self) -> Option<TlsError> {
+        self.http.as_ref()?.tls.as_ref()?.check_time().err()
+    }
+
     /// Serves until `stop` is done. Then fails all jobs that run, tells nodes and clients, and returns.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let writer = Log::start(io::stderr()).map_err(DaemonError::Thread)?;
+        let writer = Log::start(io::stderr(), self.format).map_err(DaemonError::Thread)?;
         let ended = self.serve_with(stop, writer.log()).await;
         writer.finish(LAST_LINES);
         ended
     }
 
     async fn serve_with(self, stop: impl Future<Output = ()>, log: Log) -> Result<(), DaemonError> {
-        let Self { listener, keys, store, core, descriptors, http } = self;
+        let Self { listener, keys, store, core, descriptors, http, mut reloads, .. } = self;
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
@@ -207,14 +251,16 @@ impl<S: Keep> Daemon<S> {
         let (open, opened) = oneshot::channel::<()>();
         let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
         let start = std::time::Instant::now();
-        let (mut publisher, mut web) = (None, None);
+        let (mut publisher, mut web, mut changing) = (None, None, None);
         let (asks, mut asked) = Asks::new();
-        if let Some(Serving { listener, gate }) = http {
+        if let Some(Serving { listener, gate, tls }) = http {
             let (published, feed) = Publisher::new(&core);
             publisher = Some(published);
+            changing =
+                Some(Changing { viewers: gate.viewers(), tls: tls.as_ref().map(|tls| tls.config.clone()) });
             let (end, ended) = oneshot::channel::<()>();
             let ended = async { drop(ended.await) };
-            tokio::spawn(http::serve(listener, feed, Box::new(gate), asks, ended));
+            tokio::spawn(http::serve(listener, feed, Box::new(gate), asks, tls, ended));
             web = Some(end);
         }
         let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log, publisher };
@@ -229,6 +275,13 @@ impl<S: Keep> Daemon<S> {
                 _ = tick.tick() => driver.tick(&mut incoming),
                 Some(kept) = kept.recv() => driver.kept(kept),
                 Some(event) = incoming.recv() => driver.incoming(event),
+                Some(reload) = next(&mut reloads) => match reload {
+                    Ok(reload) => {
+                        reload::apply(reload, &mut driver.core, changing.as_ref());
+                        driver.log.line("has read its settings again");
+                    }
+                    Err(reason) => driver.log.line(&format!("keeps its settings: {reason}")),
+                },
                 Some(ask) = asked.recv() => {
                     if let Some(conn) = numbers.next() {
                         driver.ask(conn, ask, events.clone());
@@ -250,6 +303,13 @@ impl<S: Keep> Daemon<S> {
         .await;
         driver.keeper.finish(LAST_SAVE).await.map_err(DaemonError::Unsaved)
     }
+}
+
+/// Returns the next new settings; `None` if no more come.
+async fn next(
+    reloads: &mut Option<mpsc::Receiver<Result<Reload, String>>>,
+) -> Option<Result<Reload, String>> {
+    reloads.as_mut()?.recv().await
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, DaemonError> {

@@ -122,12 +122,12 @@ pub(super) struct From {
     after: Option<u64>,
 }
 
-/// The events, from a number on.
-pub(super) async fn events(State(app): State<App>, _: Caller, Query(from): Query<From>) -> Json<Value> {
+/// The events that the caller's role may read, from a number on.
+pub(super) async fn events(State(app): State<App>, caller: Caller, Query(from): Query<From>) -> Json<Value> {
     let snapshot = app.feed.borrow().clone();
-    let wanted =
-        snapshot.view.events.iter().filter(|event| from.after.is_none_or(|after| event.number > after));
-    let events: Vec<Value> = wanted
+    let allowed = snapshot.view.events.of(caller.role);
+    let events: Vec<Value> = allowed
+        .filter(|event| from.after.is_none_or(|after| event.number > after))
         .map(|event| {
             json!({ "number": event.number, "at": unix(snapshot.time(event.at)), "text": event.text })
         })

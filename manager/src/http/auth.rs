@@ -116,7 +116,8 @@ pub(super) struct Caller {
 impl Caller {
     /// Makes a caller who has proved an identity; `None` if it may do nothing.
     fn of(app: &App, parts: &Parts, identity: Identity, form: Option<String>) -> Option<Self> {
-        let (name, role) = identity.standing(&app.feed.borrow().view)?;
+        let (name, role) =
+            identity.standing(&app.feed.borrow().view).filter(|_| app.gate.is_valid(identity))?;
         let address = parts.extensions.get::<ConnectInfo<SocketAddr>>();
         let address = address.map_or_else(|| "unknown".into(), |info| info.0.ip().to_canonical().to_string());
         Some(Self { identity, name, role, peer: format!("{address} by HTTP"), form })
@@ -138,7 +139,7 @@ impl Caller {
         match self.identity {
             Identity::User(_) => self.name == owner,
             Identity::Shared => owner.is_empty(),
-            Identity::Viewer => false,
+            Identity::Viewer(_) => false,
         }
     }
 }
@@ -237,7 +238,7 @@ pub(super) async fn login(State(app): State<App>, headers: HeaderMap, Form(form)
     let Ok(secret) = app.sessions.start(identity) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "no random bytes\n").into_response();
     };
-    with_cookie(Redirect::to("/"), &secret, SESSION)
+    with_cookie(&app, Redirect::to("/"), &secret, SESSION)
 }
 
 /// Ends a session.
@@ -247,12 +248,13 @@ pub(super) async fn logout(State(app): State<App>, headers: HeaderMap, Form(form
     {
         app.sessions.end(secret);
     }
-    with_cookie(Redirect::to("/login"), "", Duration::ZERO)
+    with_cookie(&app, Redirect::to("/login"), "", Duration::ZERO)
 }
 
-fn with_cookie(response: impl IntoResponse, secret: &str, age: Duration) -> Response {
+fn with_cookie(app: &App, response: impl IntoResponse, secret: &str, age: Duration) -> Response {
     let age = age.as_secs();
-    let cookie = format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}");
+    let secure = if app.secure { "; Secure" } else { "" };
+    let cookie = format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}");
     let mut response = response.into_response();
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);

@@ -31,7 +31,7 @@ pub(super) async fn live(
     let start = std::time::Instant::now();
     let feed = app.feed.clone();
     let events = stream::unfold((feed, String::new()), move |(mut feed, mut last)| {
-        let (caller, path) = (caller.clone(), shown.path.clone());
+        let (app, caller, path) = (app.clone(), caller.clone(), shown.path.clone());
         async move {
             loop {
                 tokio::time::sleep(PACE).await;
@@ -40,7 +40,8 @@ pub(super) async fn live(
                 }
                 let snapshot = feed.borrow_and_update().clone();
                 let standing = caller.identity.standing(&snapshot.view);
-                if standing.is_none_or(|(_, role)| role != caller.role) {
+                if standing.is_none_or(|(_, role)| role != caller.role) || !app.gate.is_valid(caller.identity)
+                {
                     return None;
                 }
                 let page = pages::body(&snapshot, &caller, &path)?.into_string();

@@ -13,11 +13,14 @@ mod live;
 mod metrics;
 mod pages;
 mod snapshot;
+mod tls;
 
 pub(crate) use ask::{Ask, Asks};
+pub(crate) use gate::Viewers;
 pub use gate::{Gate, Identity, KeyGate};
 pub(crate) use snapshot::Publisher;
 pub use snapshot::Snapshot;
+pub use tls::{Tls, TlsError};
 
 use auth::Sessions;
 use axum::Router;
@@ -29,6 +32,7 @@ use axum::routing::{delete, get, post, put};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// The rules for browsers: nothing from elsewhere, no scripts or styles within pages.
@@ -38,6 +42,9 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 /// The longest request body, in bytes: that of a form with a key.
 const BODY: usize = 8 << 10;
 
+/// The time that requests have to end when the daemon stops.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
 /// The state that all requests share.
 #[derive(Debug)]
 struct Shared {
@@ -45,6 +52,8 @@ struct Shared {
     gate: Box<dyn Gate>,
     sessions: Sessions,
     asks: Asks,
+    /// True if the service has TLS.
+    secure: bool,
 }
 
 /// The state of a request's handler.
@@ -56,12 +65,26 @@ pub(crate) async fn serve(
     feed: snapshot::Feed,
     gate: Box<dyn Gate>,
     asks: Asks,
+    tls: Option<Tls>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
-    let app = Arc::new(Shared { feed, gate, sessions: Sessions::default(), asks });
+    let app = Arc::new(Shared { feed, gate, sessions: Sessions::default(), asks, secure: tls.is_some() });
     let service = router(app).into_make_service_with_connect_info::<SocketAddr>();
-    // The server tries again by itself after errors that may pass.
-    let _ = axum::serve(listener, service).with_graceful_shutdown(stop).await;
+    // The servers try again by themselves after errors that may pass.
+    let Some(tls) = tls else {
+        let _ = axum::serve(listener, service).with_graceful_shutdown(stop).await;
+        return;
+    };
+    let handle = axum_server::Handle::new();
+    let stopping = handle.clone();
+    tokio::spawn(async move {
+        stop.await;
+        stopping.graceful_shutdown(Some(LAST_REQUESTS));
+    });
+    let server = listener.into_std().and_then(|socket| axum_server::from_tcp_rustls(socket, tls.config));
+    if let Ok(server) = server {
+        let _ = server.handle(handle).serve(service).await;
+    }
 }
 
 fn router(app: App) -> Router {
@@ -103,8 +126,13 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Adds the headers for browsers to each response.
-async fn with_headers(request: Request, next: Next) -> Response {
+/// Adds the headers for browsers to each response. Adds the host to a request of HTTP/2, which has it in its
+/// address (RFC 9113, 8.3.1).
+async fn with_headers(mut request: Request, next: Next) -> Response {
+    let authority = request.uri().authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        request.headers_mut().entry(header::HOST).or_insert(host);
+    }
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     for (name, value) in [

@@ -5,6 +5,7 @@ use super::enrol::{self, Secrets};
 use super::files::Boots;
 use super::inventory::{Inventory, InventoryError, Node};
 use super::{ENROL_PORT, HTTP_PORT, http, neighbours, tftp};
+use crate::log::LogFormat;
 use crate::log::{Log, Writer};
 use proto::channel::{ClusterKey, Role, WrongRole};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -127,7 +128,7 @@ impl Service {
         let tftp = udp(address, TFTP, None).map_err(listen(TFTP))?;
         let http = TcpListener::bind((address, HTTP_PORT)).await.map_err(listen(HTTP_PORT))?;
         let enrol = TcpListener::bind((address, ENROL_PORT)).await.map_err(listen(ENROL_PORT))?;
-        let writer = Log::start(io::stderr()).map_err(PxeError::Thread)?;
+        let writer = Log::start(io::stderr(), LogFormat::Text).map_err(PxeError::Thread)?;
         let (strangers, permits) = (Mutex::default(), Arc::new(Semaphore::new(MOST)));
         let log = writer.log();
         let shared = Arc::new(Shared { boots, secrets, log, interface, address, strangers, permits });

@@ -3,13 +3,14 @@
 
 use crate::capture::Tap;
 use crate::daemon::{Daemon, Directory};
-use crate::http::{Answer, ask};
 use crate::users::{add, run, status};
+use crate::web::{Answer, Secure};
 use proto::UserRole;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const COMMANDS: &str = include_str!("../../../docs/reference/manager.md");
+const PASSWORD: &str = "only-looks-around";
 const HTTP: &str = include_str!("../../../docs/reference/http.md");
 
 /// The arguments of each command in the matrix. The commands are refused or fail, but for those that list.
@@ -99,6 +100,9 @@ struct World {
     http: SocketAddr,
     keys: Vec<(UserRole, PathBuf)>,
     tap: Tap,
+    /// The relay for HTTPS.
+    web: Tap,
+    certificate: PathBuf,
     directory: Directory,
 }
 
@@ -107,15 +111,20 @@ impl World {
         let directory = Directory::new(test);
         let port = directory.join("http");
         let port = port.to_str().unwrap();
-        let mut daemon = Daemon::start(&directory, &["--http", "127.0.0.1:0", "--http-port-file", port]);
-        // All commands go through a relay that keeps the bytes.
+        let tls = directory.join("tls");
+        let viewers = directory.secret("viewers", PASSWORD.as_bytes());
+        let serve = ["--http", "127.0.0.1:0", "--http-port-file", port, "--http-tls", tls.to_str().unwrap()];
+        let viewers = ["--http-viewers", viewers.to_str().unwrap()];
+        let mut daemon = Daemon::start(&directory, &[&serve[..], &viewers].concat());
+        // All commands and requests go through a relay that keeps the bytes.
         let tap = Tap::new(&daemon.address);
         daemon.address.clone_from(&tap.address);
-        let http = std::fs::read_to_string(port).unwrap().trim().parse().unwrap();
+        let web = Tap::new(std::fs::read_to_string(port).unwrap().trim());
+        let http = web.address.parse().unwrap();
         let root = add(&daemon, &directory, &daemon.key_file, "root", "admin");
         let key = |role: UserRole| add(&daemon, &directory, &root, &format!("a-{role}"), role.word());
         let keys = UserRole::ALL.map(|role| (role, key(role))).into();
-        Self { daemon, http, keys, tap, directory }
+        Self { daemon, http, keys, tap, web, certificate: tls.join("cert.pem"), directory }
     }
 
     /// Returns each command with the least role that the program prints, if it asks a manager.
@@ -132,10 +141,30 @@ impl World {
         commands
     }
 
+    /// Returns the server of HTTPS.
+    fn web(&self) -> Secure<'_> {
+        Secure { http: self.http, certificate: &self.certificate }
+    }
+
     /// Sends a request with the key of a file.
     fn ask(&self, key: &Path, method: &str, path: &str) -> Answer {
-        let key = std::fs::read_to_string(key).unwrap();
-        ask(self.http, method, path, &format!("Authorization: Bearer {}\r\n", key.trim()), "")
+        self.send(method, path, &bearer(key))
+    }
+
+    /// Sends a request with a header.
+    fn send(&self, method: &str, path: &str, header: &str) -> Answer {
+        self.web().ask(method, path, header, "")
+    }
+
+    /// Sends a form with a header.
+    fn post(&self, path: &str, header: &str, body: &str) -> Answer {
+        let header = format!("Content-Type: application/x-www-form-urlencoded\r\n{header}");
+        self.web().ask("POST", path, &header, body)
+    }
+
+    /// Returns the files whose secrets must not be in a capture.
+    fn secret_files(&self) -> Vec<&Path> {
+        self.keys.iter().map(|(_, key)| key.as_path()).chain([self.daemon.key_file.as_path()]).collect()
     }
 
     /// Asks until the answer has a status: the manager publishes its users twice in a second.
@@ -151,6 +180,11 @@ impl World {
             std::thread::sleep(std::time::Duration::from_millis(400));
         }
     }
+}
+
+/// Returns the header with the key of a file.
+fn bearer(key: &Path) -> String {
+    format!("Authorization: Bearer {}\r\n", std::fs::read_to_string(key).unwrap().trim())
 }
 
 /// Returns the role that the example of a command needs. The job of the examples is nobody's.
@@ -183,8 +217,7 @@ fn each_command_is_allowed_to_the_roles_of_the_documents() {
         }
     }
     assert_eq!(checked, EXAMPLES.len() * UserRole::ALL.len(), "an example of a command that is none");
-    let keys = world.keys.iter().map(|(_, key)| key.as_path());
-    world.tap.assert_no_secret(&keys.chain([world.daemon.key_file.as_path()]).collect::<Vec<_>>());
+    world.tap.assert_no_secret(&world.secret_files(), &[]);
 }
 
 #[test]
@@ -219,9 +252,61 @@ fn each_request_over_http_is_allowed_to_the_roles_of_the_documents() {
                 );
             }
         }
-        assert_eq!(ask(world.http, method, example, "", "").status, 401, "{example} without a key");
+        assert_eq!(world.send(method, example, "").status, 401, "{example} without a key");
     }
     assert_eq!(checked, OVER_HTTP.len(), "a row of a command that is none");
+    // Each secret that a browser sends and gets: the key and the password, the cookie, the word of its forms.
+    let mut texts = vec![PASSWORD.to_owned()];
+    let keys = world.keys.iter().map(|(_, key)| std::fs::read_to_string(key).unwrap());
+    for secret in keys.chain([PASSWORD.into()]) {
+        let cookie = world.post("/login", "", &format!("key={}", secret.trim())).cookie();
+        let form = world.send("GET", "/", &cookie).form();
+        assert_eq!(world.send("GET", "/events", &cookie).status, 200);
+        assert_eq!(world.post("/logout", &cookie, &format!("form={form}")).status, 303);
+        let (_, cookie) = cookie.trim().split_once('=').unwrap();
+        assert!(cookie.len() >= 64 && form.len() >= 64);
+        texts.extend([cookie.to_owned(), form]);
+    }
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    world.web.assert_no_secret(&world.secret_files(), &texts);
+}
+
+/// The audit log is for administrators, and a line about a refused request for operators, also among the
+/// events and in the report for support.
+#[test]
+fn events_are_those_that_the_role_may_read() {
+    const ADDED: &str = "user add a-viewer viewer";
+    const REFUSED: &str = "a-viewer has the role viewer, and this needs admin";
+    let world = World::new("events");
+    let (_, viewer) = &world.keys[0];
+    world.wait(200, &|| world.ask(viewer, "GET", "/api/v1/whoami"));
+    assert_eq!(status(&run(&world.daemon, viewer, "user ls")), 4);
+    let (_, admin) = world.keys.last().unwrap();
+    let start = std::time::Instant::now();
+    while !world.ask(admin, "GET", "/api/v1/events").body.contains(REFUSED) {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "the events lack the refusal");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    for (role, key) in &world.keys {
+        let mut texts: Vec<(String, String)> = ["/", "/events", "/api/v1/events", "/api/v1/events?after=0"]
+            .map(|path| (path.to_owned(), world.ask(key, "GET", path).body))
+            .into();
+        let live = "/live?path=/events";
+        texts.push((live.into(), world.web().read_until(live, &bearer(key), "</ol>")));
+        let report = world.ask(key, "GET", "/api/v1/support");
+        assert_eq!(report.status == 200, *role >= UserRole::Operator, "{}", report.body);
+        if report.status == 200 {
+            assert!(report.body.contains("\"events\""));
+            texts.push(("the report".into(), report.body));
+        }
+        for (path, text) in texts {
+            assert_eq!(text.contains(ADDED), *role == UserRole::Admin, "{role}: {path}: {text}");
+            // The overview has the last twelve events only.
+            if path != "/" || *role < UserRole::Operator {
+                assert_eq!(text.contains(REFUSED), *role >= UserRole::Operator, "{role}: {path}: {text}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::daemon::{Daemon, Directory, join_through};
 use crate::users::{add, run};
+use crate::web::ask;
 use manager::client::Client;
 use manager::key::Credential;
 use std::collections::BTreeMap;
@@ -58,8 +59,13 @@ impl Tap {
         Self { address, seen }
     }
 
-    /// Checks that no secret of key files is in what has passed.
-    pub(crate) fn assert_no_secret(&self, files: &[&Path]) {
+    /// Checks that no secret of key files, and no text, is in what has passed.
+    pub(crate) fn assert_no_secret(&self, files: &[&Path], texts: &[&str]) {
+        assert_eq!(self.find(files, texts), None);
+    }
+
+    /// Returns the form in which a secret of key files, or one of `texts`, is in what has passed.
+    fn find(&self, files: &[&Path], texts: &[&str]) -> Option<&'static str> {
         let seen: Vec<u8> = {
             let talks = self.seen.lock().unwrap();
             talks.iter().flat_map(|talk| [&talk.to_manager[..], &talk.from_manager].concat()).collect()
@@ -72,12 +78,17 @@ impl Tap {
         }
         for (bytes, hex) in secrets(files) {
             // Half of a secret is enough to be found.
-            assert!(!holds(&bytes[..16]) && !holds(&bytes[16..]), "raw");
-            assert!(!holds(&hex.as_bytes()[..32]) && !holds(&hex.to_uppercase().as_bytes()[..32]), "hex");
-            for digits in base64(&bytes) {
-                assert!(!holds(&digits[..20]), "base64");
+            if holds(&bytes[..16]) || holds(&bytes[16..]) {
+                return Some("raw");
+            }
+            if holds(&hex.as_bytes()[..32]) || holds(&hex.to_uppercase().as_bytes()[..32]) {
+                return Some("hexadecimal");
+            }
+            if base64(&bytes).iter().any(|digits| holds(&digits[..20])) {
+                return Some("base64");
             }
         }
+        texts.iter().any(|text| holds(text.as_bytes())).then_some("text")
     }
 }
 
@@ -133,6 +144,26 @@ fn a_secret_in_a_capture_is_found() {
     assert_eq!(found, BTreeMap::from([(key.to_vec(), text)]));
     // `printf '\a\a\a' | base64`.
     assert!(base64(&key).iter().all(|digits| digits.starts_with(b"BwcH")));
+}
+
+/// Without TLS a capture of the same requests has the key and the password: the search is one that finds.
+#[test]
+fn a_key_over_plain_http_is_found() {
+    let directory = Directory::new("capture-plain");
+    let port = directory.join("http");
+    let daemon =
+        Daemon::start(&directory, &["--http", "127.0.0.1:0", "--http-port-file", port.to_str().unwrap()]);
+    let tap = Tap::new(std::fs::read_to_string(port).unwrap().trim());
+    let http = tap.address.parse().unwrap();
+    let key = std::fs::read_to_string(&daemon.key_file).unwrap();
+    let header = format!("Authorization: Bearer {}\r\n", key.trim());
+    assert_eq!(ask(http, "GET", "/api/v1/nodes", "", "").status, 401);
+    assert_eq!(ask(http, "GET", "/assets/style.css", "", "").status, 200);
+    assert_eq!(tap.find(&[&daemon.key_file], &["a-password"]), None);
+    assert_eq!(ask(http, "GET", "/api/v1/nodes", &header, "").status, 200);
+    assert_eq!(tap.find(&[&daemon.key_file], &[]), Some("hexadecimal"));
+    assert_eq!(ask(http, "POST", "/login", "", "key=a-password").status, 415);
+    assert_eq!(tap.find(&[], &["a-password"]), Some("text"));
 }
 
 #[test]

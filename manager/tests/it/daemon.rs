@@ -8,6 +8,7 @@ use proto::*;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output as Ended, Stdio};
 use std::sync::{Arc, Mutex};
@@ -31,6 +32,12 @@ impl Directory {
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, bytes).unwrap();
+        path
+    }
+    /// Makes a file that only its owner can read.
+    pub(crate) fn secret(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.file(name, bytes);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         path
     }
     /// Returns the names in the directory, sorted.
@@ -86,7 +93,9 @@ impl Daemon {
         let log = Box::new(BufReader::new(child.stderr.take().unwrap()));
         let mut daemon = Self { child, log, address: String::new(), key_file: state.join("cluster.key") };
         let line = daemon.wait_log("listening on ");
-        daemon.address = line.trim().rsplit(' ').next().unwrap().into();
+        // The line may be one of JSON.
+        let line = line.trim().split("\",").next().unwrap();
+        daemon.address = line.rsplit(' ').next().unwrap().into();
         daemon
     }
 
@@ -418,7 +427,7 @@ fn bad_starts_get_one_line() {
     let open = run(&["nodes", "--key-file", open.to_str().unwrap()]);
     assert!(open.contains("open to other users"), "{open}");
     let empty = directory.file("empty", b"hello");
-    fs::set_permissions(&empty, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::set_permissions(&empty, fs::Permissions::from_mode(0o600)).unwrap();
     let empty = run(&["nodes", "--key-file", empty.to_str().unwrap()]);
     assert!(empty.contains("holds no cluster key"), "{empty}");
 }
@@ -429,7 +438,7 @@ fn a_new_key_is_for_its_owner_only() {
     let path = directory.join("deep/key");
     let (key, made) = key::load_or_make(&path).unwrap();
     assert!(made);
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (again, made) = key::load_or_make(&path).unwrap();
     assert!(!made && again == key);

@@ -2,12 +2,12 @@
 
 use crate::daemon::Directory;
 use crate::support::join;
+use crate::web::{Answer, ask};
 use manager::client::Connection;
 use manager::daemon::{Daemon, Http, Options};
 use proto::channel::{ClusterKey, Role};
 use proto::*;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// The longest wait for a copy of the core's state.
@@ -23,29 +23,6 @@ struct Service {
     _directory: Directory,
 }
 
-/// An answer over HTTP.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    head: String,
-    pub(crate) body: String,
-}
-
-/// Sends a request over HTTP to `http`.
-pub(crate) fn ask(http: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> Answer {
-    let mut stream = TcpStream::connect(http).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let len = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\nContent-Length: {len}\r\n{headers}\r\n{body}"
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_lowercase(), body: body.into() }
-}
-
 impl Service {
     fn start(name: &str) -> Self {
         let directory = Directory::new(name);
@@ -56,7 +33,7 @@ impl Service {
             key: key.clone(),
             state: directory.0.clone(),
             config: manager::core::Config { lease: LIMIT, ..Default::default() },
-            http: Some(Http { listen: "127.0.0.1:0".parse().unwrap(), viewers }),
+            http: Some(Http { listen: "127.0.0.1:0".parse().unwrap(), viewers, tls: None }),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let daemon = runtime.block_on(Daemon::bind(options)).unwrap();
@@ -82,11 +59,10 @@ impl Service {
     fn login(&self, secret: &str) -> String {
         let answer = self.post("/login", "", &format!("key={secret}"));
         assert_eq!(answer.status, 303, "{}", answer.body);
-        let cookie = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap();
         for flag in ["httponly", "samesite=strict"] {
-            assert!(cookie.contains(flag), "{cookie}");
+            assert!(answer.head.contains(flag), "{}", answer.head);
         }
-        format!("Cookie: {}\r\n", cookie.split(';').next().unwrap())
+        answer.cookie()
     }
 
     fn secret(&self) -> String {
@@ -150,8 +126,7 @@ fn reading_needs_a_login_and_changing_needs_more() {
     assert_eq!(service.post("/jobs/1/cancel", &viewer, "form=x").status, 403);
 
     let operator = service.login(&service.secret());
-    let page = service.get("/", &operator).body;
-    let form = page.split("name=\"form\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let form = service.get("/", &operator).form();
     assert_eq!(service.post("/jobs/1/cancel", &operator, "form=guess").status, 403, "no word of the session");
     assert_eq!(
         service.post("/jobs/1/cancel", &(operator.clone() + evil), &format!("form={form}")).status,

@@ -10,6 +10,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
+/// The target triple of both workspaces: the kernel has that of the host.
+pub const TARGET: &str = "x86_64-unknown-linux-gnu";
+
 /// The features of all packages that use libibverbs, as an argument of `--features`. The bindings need cmake
 /// and libclang to build.
 pub const LIBIBVERBS: &str = "ibverbs/libibverbs,lite-node/libibverbs,ferrolite/libibverbs";

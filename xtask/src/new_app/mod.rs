@@ -53,9 +53,10 @@ fn make(name: &Name, changes: &mut Changes) -> Result<()> {
         tool::run_visible(command).with_context(|| what.to_owned()).and_then(|()| interrupt::check())
     };
     visible(cargo::host("fmt").args(["--package", name.text(), "--package", "applications"]), "cargo fmt")?;
-    // The lock files of both workspaces list the new crate.
+    // The lock files of both workspaces list the new crate. Packages of other systems are not downloaded.
     for mut command in [cargo::host("metadata"), image::cargo("metadata")] {
-        tool::output(command.args(["--offline", "--format-version", "1"])).context("cargo metadata")?;
+        command.args(["--format-version", "1", "--filter-platform", cargo::TARGET]);
+        tool::output(&mut command).context("cargo metadata")?;
     }
     visible(cargo::host("test").args(["--package", name.text()]), "the new application fails its tests")
 }

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 
 /// Returns cargo's description of both workspaces with all their dependencies on Linux.
 pub(crate) fn metadata() -> Result<[Value; 2]> {
-    let describe = |mut cargo: std::process::Command| -> Result<Value> {
-        cargo.args(["--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"]);
-        serde_json::from_slice(&tool::output(&mut cargo)?).context("cargo metadata is no JSON")
+    let describe = |mut command: std::process::Command| -> Result<Value> {
+        command.args(["--format-version", "1", "--locked", "--filter-platform", cargo::TARGET]);
+        serde_json::from_slice(&tool::output(&mut command)?).context("cargo metadata is no JSON")
     };
     Ok([describe(cargo::host("metadata"))?, describe(image::cargo("metadata"))?])
 }

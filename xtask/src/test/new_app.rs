@@ -103,8 +103,8 @@ fn check(log: &Path) -> Result<Outcome> {
     // The first of these is refused by its form, the next by the crates, and the last by the table.
     copied.refuses("Word", "a letter first")?;
     copied.refuses("spin", "Cargo.lock has a crate of that name")?;
-    let quiet = ["build", "--quiet", "--package", "applications", "--example", "names"];
-    tool::run_ok(copied.command("cargo", "").args(quiet), log, SILENCE)?;
+    let names = ["build", "--package", "applications", "--example", "names"];
+    tool::run_ok(copied.command("cargo", "").args(names), log, SILENCE)?;
     copied.refuses("pagerank", "taken by an application")?;
     a_failure_is_undone(&copied, log)?;
     tool::run_ok(&mut copied.xtask(&["new-app", NAME]), log, SILENCE)?;
@@ -131,7 +131,7 @@ fn it_runs(copied: &Copied, log: &Path) -> Result<()> {
     let (input, output) = (copied.root.join("input"), copied.root.join("output"));
     fs::write(&input, "one\nthree\n")?;
     let mut own = copied.command("cargo", "");
-    own.args(["run", "--quiet", "--bin", "xtask", "--", "run", "--apps", NAME]);
+    own.args(["run", "--bin", "xtask", "--", "run", "--apps", NAME]);
     for mut run in [copied.xtask(&["run", "--linux"]), own] {
         run.args(["--nodes", "2", "--app", NAME, "--arg", "least=4"]);
         tool::run_ok(run.arg("--input").arg(&input).arg("--output").arg(&output), log, SILENCE)?;

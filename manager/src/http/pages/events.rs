@@ -13,13 +13,13 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
 
 /// Returns the last `most` events, the newest first.
 pub(super) fn list(context: &Context<'_>, most: usize) -> Markup {
-    let events = &context.snapshot.view.events;
+    let mut events = context.snapshot.view.events.of(context.caller.role).rev().take(most).peekable();
     html! {
         section id="events" data-live="" aria-labelledby="events-title" {
             h2 id="events-title" { "Events" }
-            @if events.is_empty() { p.empty { "Nothing has happened." } }
+            @if events.peek().is_none() { p.empty { "Nothing has happened." } }
             ol.events {
-                @for event in events.iter().rev().take(most) {
+                @for event in events {
                     li {
                         time { (format::time(context.snapshot.time(event.at))) }
                         span { (event.text) }
