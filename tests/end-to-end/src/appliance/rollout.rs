@@ -1,13 +1,15 @@
 //! Rollouts of images on appliances that do jobs: a good image, and four kinds of bad ones.
 
-use super::cluster::{LIMIT, count_words};
+use super::cluster::LIMIT;
 use crate::job::inputs::{Input, Prepared, compare};
 use crate::runner::{Case, Outcome};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use handover::Kernel;
 use lab::cluster::Cluster;
+use lab::manager::Manager;
 use lab::{image, setup, tool};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,17 +88,23 @@ fn with_flaw(base: &[u8], flaw: u8) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// Commands for the manager of a cluster.
+/// Commands for the manager of a cluster, for all threads of a test.
 struct Commands<'a> {
-    cluster: &'a Cluster,
+    program: OsString,
+    address: &'a str,
+    key: &'a Path,
     log: &'a Path,
 }
 
-impl Commands<'_> {
+impl<'a> Commands<'a> {
+    fn new(manager: &'a Manager, log: &'a Path) -> Self {
+        let program = manager.client("nodes").get_program().to_owned();
+        Self { program, address: manager.address(), key: manager.key(), log }
+    }
+
     fn command(&self, words: &[&str]) -> Command {
-        let manager = &self.cluster.manager;
-        let mut command = Command::new(manager.client("nodes").get_program());
-        command.args(words).args(["--manager", manager.address(), "--key-file"]).arg(manager.key());
+        let mut command = Command::new(&self.program);
+        command.args(words).args(["--manager", self.address, "--key-file"]).arg(self.key);
         command
     }
 
@@ -140,14 +148,15 @@ impl Commands<'_> {
 }
 
 /// Submits a word count again and again until `stop` is true. Returns the number of jobs.
-fn jobs(cluster: &Cluster, nodes: u16, stop: &AtomicBool, log: &Path) -> Result<u32> {
+fn jobs(commands: &Commands<'_>, nodes: u16, stop: &AtomicBool) -> Result<u32> {
+    let log = commands.log;
     let Prepared { input, expected } = Input::SmallText.prepared(log)?;
     let (output, said) = (log.with_extension("load.out"), log.with_extension("load.log"));
     let mut done = 0;
     while !stop.load(Ordering::SeqCst) {
-        let mut job = count_words(cluster, &input, &output);
-        tool::run_ok(job.args(["--nodes", &nodes.to_string()]), &said, LIMIT)
-            .with_context(|| format!("job {done} of the load has failed"))?;
+        let mut job = commands.command(&["job", "submit", "--app", "wordcount"]);
+        job.arg("--nodes").arg(nodes.to_string()).arg("--input").arg(&input).arg("--output").arg(&output);
+        tool::run_ok(&mut job, &said, LIMIT).with_context(|| format!("job {done} of the load has failed"))?;
         compare(&expected, &output, log)?;
         done += 1;
     }
@@ -187,12 +196,12 @@ impl Plan {
         let former = file(FORMER)?;
         let cluster = Cluster::booting_again(self.nodes, &former, log)?;
         cluster.joined(log)?;
-        let commands = Commands { cluster: &cluster, log };
+        let commands = Commands::new(&cluster.manager, log);
         let kernel = commands.kernel_of(&commands.add(&former, "former")?)?;
         commands.all_run(&kernel, self.nodes)?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let load = scope.spawn(|| jobs(&cluster, self.nodes - self.away, &stop, log));
+            let load = scope.spawn(|| jobs(&commands, self.nodes - self.away, &stop));
             let looks = scope.spawn(|| most_away(&commands, &stop));
             let rolled = self.roll_out(&commands, &kernel, file);
             stop.store(true, Ordering::SeqCst);
