@@ -50,7 +50,6 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
-        | FromClient::Images
         | FromClient::Rollout
         | FromClient::Jobs
         | FromClient::Datasets => Rule::Least(UserRole::Viewer),
@@ -67,6 +66,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Drain { .. }
         | FromClient::Undrain { .. }
         | FromClient::ImageAdd { .. }
+        | FromClient::Images
         | FromClient::ImageRemove { .. }
         | FromClient::RolloutStart(_)
         | FromClient::RolloutStop
