@@ -11,7 +11,7 @@ use crate::exec;
 #[used]
 static FLAW: [u8; 21] = *b"flaw of a selftest: -";
 
-/// The time until an image panics that has told the manager its digest: for the message to leave the machine.
+/// The time between the digest that the manager is told and the panic: for the message to leave the machine.
 const PANIC_AFTER: Duration = Duration::from_millis(20);
 
 fn is(letter: u8) -> bool {
