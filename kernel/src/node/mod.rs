@@ -108,11 +108,6 @@ async fn start() -> Result<Node, String> {
     };
     let gid = rnic.own_address(network).await?;
     let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), gid, &name(), total, &apps) };
-    #[cfg(feature = "selftest")]
-    let offer = || {
-        let join = offer();
-        Join { rnic: crate::selftest::flaw::offer(join.rnic.clone()), ..join }
-    };
     let (link, welcome) = control_link::join(stack, key, buffers, config.silence, &offer).await?;
     let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());

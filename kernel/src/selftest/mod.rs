@@ -33,7 +33,6 @@
 mod canary;
 mod echo;
 mod failures;
-pub(crate) mod flaw;
 mod fpu;
 mod heap;
 mod iommu;

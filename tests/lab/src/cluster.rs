@@ -66,8 +66,6 @@ pub struct Cluster {
     module_key: bool,
     /// True if the machines have one device, on the fabric, and command lines without a manager.
     one_network: bool,
-    /// The image of machines that boot again after a reset.
-    booting_again: Option<PathBuf>,
     // Declared after the machines, because they must be dropped after those that use them.
     cards: Option<Cx3>,
     second: Option<SecondNetwork>,
@@ -133,15 +131,6 @@ impl Cluster {
     pub fn with_memory(count: u16, memory_mb: u32, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self { memory_mb, ..Self::without_machines(nics, &[], log)? };
-        cluster.boot(count, "", None, log)?;
-        Ok(cluster)
-    }
-
-    /// Starts `count` machines with an image of their own, which boot it again after a reset.
-    pub fn booting_again(count: u16, image: &Path, log: &Path) -> Result<Self> {
-        let nics = vec![RdmaNic::SoftRoce; count.into()];
-        let booting_again = Some(image.to_owned());
-        let mut cluster = Self { booting_again, ..Self::without_machines(nics, &[], log)? };
         cluster.boot(count, "", None, log)?;
         Ok(cluster)
     }
@@ -253,7 +242,6 @@ impl Cluster {
             memory_mb: 64,
             module_key: false,
             one_network: false,
-            booting_again: None,
             cards: cards.transpose()?,
             second,
             dir,
@@ -295,11 +283,7 @@ impl Cluster {
                 if self.one_network { String::new() } else { format!("manager=10.0.2.2:{manager} ") };
             let cmdline = format!("{manager}node={name} nic={driver} {options}");
             let spec = VmSpec {
-                kernel: match &self.booting_again {
-                    Some(image) => image.clone(),
-                    None => lab.kernel_for(&cmdline)?,
-                },
-                boots_again: self.booting_again.is_some(),
+                kernel: lab.kernel_for(&cmdline)?,
                 cmdline,
                 index,
                 machine: Machine::Microvm,

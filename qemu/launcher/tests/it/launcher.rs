@@ -45,7 +45,6 @@ fn spec(kernel: PathBuf, machine: Machine) -> VmSpec {
         fw_cfg: Vec::new(),
         initrd: None,
         nics: vec![Nic::Management],
-        boots_again: false,
     }
 }
 
