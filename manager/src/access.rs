@@ -50,6 +50,7 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Nodes { .. }
         | FromClient::WaitNodes { .. }
         | FromClient::NodeList { .. }
+        | FromClient::Rollout
         | FromClient::Jobs
         | FromClient::JobList { .. }
         | FromClient::JobShow { .. }
@@ -74,7 +75,6 @@ pub const fn rule(request: &FromClient) -> Rule {
         | FromClient::Images
         | FromClient::ImageRemove { .. }
         | FromClient::RolloutStart(_)
-        | FromClient::Rollout
         | FromClient::RolloutStop
         | FromClient::RolloutUndo
         | FromClient::Support => Rule::Least(UserRole::Operator),

@@ -115,6 +115,28 @@ pub enum RolloutState {
     Done,
 }
 
+impl RolloutState {
+    /// Returns the state as one word, for people.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopped(_) => "stopped",
+            Self::Failed(_) => "failed",
+            Self::Done => "done",
+        }
+    }
+
+    /// Returns the reason for which no more nodes begin.
+    #[must_use]
+    pub const fn reason(&self) -> Option<&Reason> {
+        match self {
+            Self::Running | Self::Done => None,
+            Self::Stopped(why) | Self::Failed(why) => Some(why),
+        }
+    }
+}
+
 /// A rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutStatus {

@@ -7,9 +7,10 @@
 //! the region. The former owner gives it the region's names, tells all nodes that map the region, and ends
 //! with a last word ([`Settle`](Request::Settle)) to the new owner.
 //!
-//! If the new owner dies before its answer, nobody knows which memory it had claimed, so the region ends. If
-//! the former owner dies before its last word, the new owner ends the region: for some nodes it has ended
-//! with the former owner.
+//! If the new owner dies before its answer, nobody knows which memory it had claimed, so the region ends; a
+//! node that holds memory of it holds it for the former owner again, which frees it. If the former owner dies
+//! before its last word, the new owner ends the region, once that end is settled: for some nodes the region
+//! has ended with the former owner, and the others use it until they learn of the end.
 
 use super::layout::Layout;
 use super::memory::Share;
@@ -27,7 +28,6 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
-use platform::Instant;
 
 /// The time that one request of a handover may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -147,12 +147,7 @@ impl Mover {
     ///
     /// # Errors
     /// After an error the region is as it was, unless the new owner has died, which ends it.
-    pub(super) async fn hand_region(
-        &self,
-        region: u64,
-        to: MemberId,
-        deadline: Instant,
-    ) -> Result<(), Error> {
+    pub(super) async fn hand_region(&self, region: u64, to: MemberId) -> Result<(), Error> {
         let change = self.regions.changed.until(|| self.regions.begin_change(region)).await?;
         self.await_loans(region).await;
         self.regions.changed.until(|| self.regions.end_naming(region).then_some(())).await;
@@ -160,7 +155,7 @@ impl Mover {
         // Nothing that this node does for others uses the region any more.
         gate.pause();
         gate.drained().await;
-        let adopted = self.ask_to_adopt(region, to, estate.clone(), deadline).await;
+        let adopted = self.ask_to_adopt(region, to, estate.clone()).await;
         let number = match adopted {
             Ok(number) => number,
             Err(error) => {
@@ -183,6 +178,9 @@ impl Mover {
             self.settle(to, number, LastWord::Ended(ended.to_vec())).await;
         }
         self.settle(to, number, LastWord::AllKnow).await;
+        for (at, holding) in estate.memory {
+            self.spawn_retry(at, Request::Yield { holding });
+        }
         sometimes!("a region was handed over");
         self.regions.disown(region);
         drop(change);
@@ -217,24 +215,23 @@ impl Mover {
     }
 
     /// Asks a member to become the owner, until it answers or dies. Returns the region's new number.
-    async fn ask_to_adopt(
-        &self,
-        region: u64,
-        to: MemberId,
-        estate: Estate,
-        deadline: Instant,
-    ) -> Result<u64, Error> {
+    async fn ask_to_adopt(&self, region: u64, to: MemberId, estate: Estate) -> Result<u64, Error> {
         let ask = Request::Adopt { region, estate };
         let mut perhaps_heard = false;
         loop {
             let until = self.platform.now() + ATTEMPT;
             match self.request(to, &ask, until).await {
                 Ok(Response::Adopted { region }) => return Ok(region),
-                // The answer counts only if there was none before: an earlier request may go on.
                 Err(Error::Unknown | Error::Deadline) => perhaps_heard = true,
                 Err(error @ (Error::NodeDown(_) | Error::LinkDown)) => return Err(error),
-                Err(error) if !perhaps_heard || self.platform.now() >= deadline => return Err(error),
-                Ok(_) | Err(_) => {}
+                // The answer counts only if no earlier request can still be carried out.
+                Err(error) if !perhaps_heard => return Err(error),
+                Err(_) => {
+                    sometimes!("a refusal to adopt a region was asked for again");
+                    self.served_by(to).await;
+                    perhaps_heard = false;
+                }
+                Ok(_) => {}
             }
             self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
         }
@@ -262,7 +259,7 @@ impl Mover {
         estate: Estate,
     ) -> Result<Response, Error> {
         if let Some(region) = self.adopted_before(former, estate.key) {
-            return region.map(|region| Response::Adopted { region });
+            return Ok(Response::Adopted { region });
         }
         self.check_vacating(estate.shape.len)?;
         let layout = Arc::new(self.fetch_layout(former, theirs, &estate).await?);
@@ -328,14 +325,11 @@ impl Mover {
         Response::Done
     }
 
-    /// Returns the answer to a request that has come before: the number of the region, or an error while
-    /// the first request goes on.
-    fn adopted_before(&self, former: MemberId, key: u64) -> Option<Result<u64, Error>> {
+    /// Returns the number of a region that an earlier request has made this node's.
+    fn adopted_before(&self, former: MemberId, key: u64) -> Option<u64> {
         let table = self.regions.table.lock();
         let mut mine = table.regions.iter();
-        let (id, r) = mine.find(|(_, r)| r.former == Some(former) && r.key == key)?;
-        let busy = r.state == RegionState::Forming;
-        Some(if busy { Err(Error::Refused("it is being taken over".into())) } else { Ok(*id) })
+        mine.find(|(_, r)| r.former == Some(former) && r.key == key).map(|(id, _)| *id)
     }
 
     async fn fetch_layout(&self, former: MemberId, theirs: u64, estate: &Estate) -> Result<Layout, Error> {

@@ -1,8 +1,10 @@
 //! The order of concurrent requests at the owner of a region: changes wait for one another, and a handover
-//! waits for the requests about the region's names.
+//! waits for the requests about the region's names. A new owner adopts a region once.
 
-use super::owner::RegionTable;
+use super::owner::{RegionOwner, RegionTable};
 use crate::Error;
+use crate::base::member::MemberId;
+use alloc::sync::Arc;
 
 /// A change of a region in progress. The next one begins when this is dropped.
 pub(super) struct Changing<'a> {
@@ -33,6 +35,28 @@ impl Drop for Naming<'_> {
             r.naming -= 1;
         }
         self.table.changed.wake_all();
+    }
+}
+
+/// The adoption of a region in progress; dropping this ends it.
+pub(super) struct Adopting {
+    owner: Arc<RegionOwner>,
+    /// The former owner, and the key of the region.
+    which: (MemberId, u64),
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        self.owner.regions.adopting.lock().remove(&self.which);
+    }
+}
+
+impl Adopting {
+    /// Begins to adopt the region with `key` of another owner. Returns `None` if that is in progress.
+    pub(super) fn begin(owner: &Arc<RegionOwner>, former: MemberId, key: u64) -> Option<Self> {
+        let which = (former, key);
+        let is_first = owner.regions.adopting.lock().insert(which);
+        is_first.then(|| Self { owner: owner.clone(), which })
     }
 }
 

@@ -189,7 +189,7 @@ impl RegionOwner {
 
     /// Waits until a node has served all that this node has asked it so far, or has departed. A node serves
     /// the requests of another in order.
-    async fn served_by(self: &Arc<Self>, whom: MemberId) {
+    pub(super) async fn served_by(self: &Arc<Self>, whom: MemberId) {
         self.retry_until_done(whom, &Request::Yield { holding: self.random() }).await;
     }
 

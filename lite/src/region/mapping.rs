@@ -177,6 +177,27 @@ impl Deref for Mappings {
     }
 }
 
+/// A request to free a region. If this is dropped while armed, a task goes on asking.
+struct FreeAgain<'a> {
+    node: &'a Arc<Mappings>,
+    mapping: Option<Arc<Mapping>>,
+}
+
+impl FreeAgain<'_> {
+    fn disarm(mut self) {
+        self.mapping = None;
+    }
+}
+
+impl Drop for FreeAgain<'_> {
+    fn drop(&mut self) {
+        let Some(mapping) = self.mapping.take().filter(|_| !planted(Bug::UndoForgotten)) else { return };
+        let node = self.node.clone();
+        let task = async move { node.tell_owners(&mapping, &Request::Free { mapping: mapping.id }).await };
+        self.node.platform.spawn("lite-free", Box::pin(task));
+    }
+}
+
 impl Mappings {
     pub(crate) fn new(memory: Arc<RegionMemory>) -> Self {
         Self { memory, mappings: MappingTable::default(), holds: HandleTable::default() }
@@ -390,7 +411,12 @@ impl Mappings {
     ///
     /// # Errors
     /// `NoSuchNode` if this node does not know the new owner yet: ask again.
-    pub(crate) async fn rehome_here(&self, owner: MemberId, ids: &[u64], to: MemberId) -> Result<(), Error> {
+    pub(crate) async fn rehome_here(
+        self: &Arc<Self>,
+        owner: MemberId,
+        ids: &[u64],
+        to: MemberId,
+    ) -> Result<(), Error> {
         let is_expected = |id: &u64| self.mappings.table.lock().expected.contains_key(&(owner, *id));
         self.mappings.arrival.until(|| (!ids.iter().any(is_expected)).then_some(())).await;
         if !self.is_live(to) && !self.has_ended(to) {
@@ -400,7 +426,15 @@ impl Mappings {
         // Under the lock, the end of the new owner is either seen here or finds the mappings later.
         let lives = self.is_live(to);
         for &id in ids {
-            let Some(mapping) = table.live.remove(&(owner, id)) else { continue };
+            let Some(mapping) = table.live.remove(&(owner, id)) else {
+                // An earlier request may have done it already.
+                if !table.live.keys().any(|(_, live)| *live == id) {
+                    // It was never used or is not used any more, and the former owner may not know that yet.
+                    sometimes!("a mapping that had ended got another owner");
+                    self.spawn_retry(to, Request::Unmap { mapping: id });
+                }
+                continue;
+            };
             mapping.set_owner(to);
             if lives {
                 table.live.insert((to, id), mapping);
@@ -428,18 +462,34 @@ impl Mappings {
         }
     }
 
-    /// Asks the owner to free a mapping's region. Without an answer by `deadline`, a task goes on asking.
+    /// Asks the owner to free a mapping's region, by `deadline`. Without a final answer, and also if this
+    /// future is dropped, a task goes on asking until there is one or the owner has ended.
     pub(crate) async fn free_at_owner(
         self: &Arc<Self>,
-        mapping: &Mapping,
+        mapping: &Arc<Mapping>,
         deadline: Instant,
     ) -> Result<(), Error> {
+        let again = FreeAgain { node: self, mapping: Some(mapping.clone()) };
         loop {
             let owner = mapping.owner();
-            match self.request_and_retry(owner, Request::Free { mapping: mapping.id }, deadline).await {
-                Err(Error::Freed | Error::NodeDown(_)) if mapping.owner() != owner => {}
-                result => return result.map(drop),
+            let ask = Request::Free { mapping: mapping.id };
+            let (result, is_final) = self.request_once(owner, &ask, deadline).await;
+            match result {
+                Err(Error::Freed | Error::NodeDown(_)) if mapping.owner() != owner => continue,
+                _ if is_final => again.disarm(),
+                _ => {}
             }
+            return result.map(drop);
+        }
+    }
+
+    /// Asks the owner of a mapping's region until it has answered, and each later owner.
+    async fn tell_owners(self: &Arc<Self>, mapping: &Mapping, word: &Request) {
+        let mut told = None;
+        while told != Some(mapping.owner()) {
+            let owner = mapping.owner();
+            told = Some(owner);
+            self.retry_until_done(owner, word).await;
         }
     }
 
@@ -465,11 +515,7 @@ impl Mappings {
             mapping.close();
             node.drained(&mapping).await;
             // An owner that hands the region over meanwhile changes the entry of the mapping first.
-            let mut told = None;
-            while told != Some(mapping.owner()) {
-                told = Some(mapping.owner());
-                node.retry_until_done(mapping.owner(), &Request::Unmap { mapping: mapping.id }).await;
-            }
+            node.tell_owners(&mapping, &Request::Unmap { mapping: mapping.id }).await;
             node.mappings.remove(&mapping);
         };
         self.platform.spawn("lite-unmap", Box::pin(task));

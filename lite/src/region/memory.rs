@@ -1,6 +1,7 @@
 //! The memory of regions: allocated in as many runs as necessary, here and on other nodes, which hold it
 //! for the owner.
 
+use super::holdings::{Holding, Holdings};
 use super::layout::{Layout, Piece};
 use super::pages::{MOST_PIECES, MOST_SHARE_PIECES, PiecePages};
 use super::placement::MOST_SHARES;
@@ -16,7 +17,6 @@ use crate::rpc::Rpc;
 use crate::rpc::answer;
 use crate::sometimes::sometimes;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Deref;
@@ -89,70 +89,6 @@ impl Stock {
     }
 }
 
-/// The memory that this node holds for regions of other owners, by owner and the owner's number. `None`: it
-/// is being taken.
-#[derive(Default)]
-pub(crate) struct Holdings(Mutex<BTreeMap<(MemberId, u64), Option<Stock>>>);
-
-impl Holdings {
-    /// Frees the memory held for an owner whose departure all nodes have seen.
-    pub(crate) fn settle(&self, owner: MemberId) {
-        let mut table = self.0.lock();
-        let keys: Vec<_> = table.range((owner, 0)..=(owner, u64::MAX)).map(|(key, _)| *key).collect();
-        let gone: Vec<_> = keys.iter().filter_map(|key| table.remove(key)).collect();
-        if !gone.is_empty() {
-            sometimes!("memory of a dead owner became free");
-        }
-        drop(table);
-        drop(gone);
-    }
-
-    /// Returns the number of holdings whose owners `which` selects.
-    #[cfg(feature = "testing")]
-    pub(crate) fn places_of(&self, which: &dyn Fn(MemberId) -> bool) -> usize {
-        self.0.lock().keys().filter(|(owner, _)| which(*owner)).count()
-    }
-
-    /// Returns the owner for which this node holds those bytes.
-    #[cfg(feature = "testing")]
-    pub(crate) fn owner_of(&self, part: &Piece) -> Option<MemberId> {
-        let table = self.0.lock();
-        let mut held = table.iter().filter_map(|(key, held)| Some((key.0, held.as_ref()?)));
-        held.find(|(_, stock)| stock.pieces.iter().any(|piece| piece.contains(part))).map(|(owner, _)| owner)
-    }
-
-    /// Returns the owners and their numbers of all holdings.
-    pub(super) fn all(&self) -> Vec<(MemberId, u64)> {
-        self.0.lock().keys().copied().collect()
-    }
-
-    /// Removes and returns the memory of a holding.
-    pub(super) fn take(&self, owner: MemberId, holding: u64) -> Option<Stock> {
-        self.0.lock().remove(&(owner, holding)).flatten()
-    }
-
-    /// Returns some pieces of a holding.
-    pub(crate) fn pieces(&self, owner: MemberId, holding: u64, from: u32) -> Result<Response, Error> {
-        let table = self.0.lock();
-        let held = table.get(&(owner, holding)).and_then(Option::as_ref).ok_or(Error::Freed)?;
-        let page = held.pieces.iter().skip(from as usize).take(super::request::PAGE_PIECES);
-        Ok(Response::Pieces(page.copied().collect()))
-    }
-
-    /// Frees a holding that the owner no longer needs.
-    pub(crate) fn give_back(&self, owner: MemberId, holding: u64) {
-        let removed = self.0.lock().remove(&(owner, holding));
-        drop(removed);
-    }
-
-    /// Returns true if this node holds the memory `part` for the owner.
-    pub(crate) fn holds(&self, owner: MemberId, part: &Piece) -> bool {
-        let table = self.0.lock();
-        let held = table.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, held)| held.as_ref());
-        held.flat_map(|stock| &stock.pieces).any(|piece| piece.contains(part))
-    }
-}
-
 /// The memory of regions on this node. It extends [`Rpc`].
 pub(crate) struct RegionMemory {
     rpc: Arc<Rpc>,
@@ -217,23 +153,6 @@ impl RegionMemory {
     /// Fails with `NoMemory` while the node takes no memory for regions.
     pub(super) fn check_vacating(&self, asked: u64) -> Result<(), Error> {
         if self.is_vacating() { Err(Error::NoMemory { asked, free: 0 }) } else { Ok(()) }
-    }
-
-    /// Holds memory for `by` from now on, which was held for `former`.
-    pub(crate) fn claim(
-        &self,
-        by: MemberId,
-        former: (MemberId, u64),
-        number: u64,
-    ) -> Result<Response, Error> {
-        let mut table = self.lock_for(&self.holdings.0, by)?;
-        let key = (by, number);
-        if table.contains_key(&key) {
-            return Ok(Response::Done);
-        }
-        let held = table.remove(&former).ok_or(Error::Freed)?;
-        table.insert(key, held);
-        Ok(Response::Done)
     }
 
     /// Turns pages into memory of this node that can be lent, with their content: in place if the platform
@@ -374,7 +293,7 @@ impl RegionMemory {
                 drop(table);
                 return answer::<Response>(call, &Err(Error::Refused("that number is in use".into())));
             }
-            table.insert(key, None);
+            table.insert(key, Holding::default());
         }
         let node = self.clone();
         let task = async move {
@@ -383,13 +302,13 @@ impl RegionMemory {
                 Err(error) => Err(error),
             };
             let mut table = node.holdings.0.lock();
-            let entry = table.get_mut(&(owner, holding)).filter(|held| held.is_none());
+            let entry = table.get_mut(&(owner, holding)).filter(|held| held.stock.is_none());
             let result = match (result, entry) {
                 (Ok(stock), Some(entry)) => {
                     let pieces = stock.pieces();
                     let first = pieces.iter().take(super::request::FIRST_PIECES).copied().collect();
                     let count = pieces.len() as u32;
-                    *entry = Some(stock);
+                    entry.stock = Some(stock);
                     Ok(Response::Shape(Shape { generation: 0, len, stripe: 0, columns: 1, count, first }))
                 }
                 (Err(error), _) => {

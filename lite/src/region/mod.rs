@@ -12,6 +12,7 @@ mod handle;
 mod handle_shared;
 mod handle_table;
 mod here;
+mod holdings;
 mod issuer;
 mod layout;
 mod lend;

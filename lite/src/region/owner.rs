@@ -20,6 +20,7 @@ use crate::planted::{Bug, planted};
 use crate::region::request::Response;
 use crate::rpc::Call;
 use crate::rpc::answer;
+use crate::sometimes::sometimes;
 use crate::transport::conn::peers::LockedFor;
 use crate::transport::conn::peers::Peers;
 use crate::{Error, Permissions};
@@ -59,7 +60,7 @@ pub(super) struct Region {
     pub(super) moving: bool,
     /// The number of requests in progress about the region's names.
     pub(super) naming: u32,
-    /// True while the region is handed over: no request about its names begins.
+    /// True while the region is handed over: no request about its names begins, and it is not freed.
     pub(super) is_leaving: bool,
     /// The former owner, as long as it has not told everybody that this node is the owner now.
     pub(super) former: Option<MemberId>,
@@ -205,6 +206,8 @@ impl Table {
 pub(crate) struct RegionTable {
     pub(super) table: Mutex<Table>,
     pub(super) changed: Waiters,
+    /// The adoptions in progress: the former owners, and the keys of the regions.
+    pub(super) adopting: Mutex<BTreeSet<(MemberId, u64)>>,
 }
 
 /// A region's layout, and the gate that keeps it unchanged.
@@ -403,12 +406,23 @@ impl RegionTable {
         unreachable.then_some(region)
     }
 
-    /// Marks a region as being freed, for a holder with `ADMIN`.
-    pub(crate) fn begin_free(&self, node: &Peers, by: MemberId, mapping: u64) -> Result<u64, Error> {
-        let mut table = node.lock_for(&self.table, by)?;
-        let (region, r) = table.through(mapping, Permissions::ADMIN)?;
+    /// Marks a region as being freed, for a holder with `ADMIN`. Returns `None` while the region is handed
+    /// over: the new owner must free it then.
+    pub(crate) fn begin_free(&self, node: &Peers, by: MemberId, mapping: u64) -> Option<Result<u64, Error>> {
+        let mut table = match node.lock_for(&self.table, by) {
+            Ok(table) => table,
+            Err(error) => return Some(Err(error)),
+        };
+        let (region, r) = match table.through(mapping, Permissions::ADMIN) {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        if r.is_leaving {
+            sometimes!("a region was to be freed while it was handed over");
+            return None;
+        }
         r.state = RegionState::Freeing;
-        Ok(region)
+        Some(Ok(region))
     }
 
     /// Returns the layout and the gate, if `by` has `right` to `len` bytes from `offset` through `mapping`.
@@ -446,19 +460,22 @@ impl RegionTable {
     }
 
     /// Handles the end of an incarnation. Returns the regions to fence: those whose master it was and that do
-    /// not outlive it.
+    /// not outlive it. Those that it was handing over to this node end as well, when its end is
+    /// [settled](Self::settle).
     pub(crate) fn forget(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
             r.rights.forget(member.0);
             r.is_orphan |= r.master == member;
-            let half_adopted = r.former == Some(member);
-            if half_adopted {
-                // Some nodes may still think that the region has ended with its former owner.
-                (r.changing, r.moving) = (false, false);
+            if r.state == RegionState::Freeing {
+                continue;
             }
-            if (half_adopted || r.master == member && !r.outlives) && r.state != RegionState::Freeing {
+            if r.former == Some(member) {
+                // Some nodes do not know this owner. They use the memory until they learn of that end, so the
+                // region is fenced when the end is settled.
+                r.state = RegionState::Freeing;
+            } else if r.master == member && !r.outlives {
                 if r.state == RegionState::Live {
                     orphans.push(*id);
                 }
@@ -473,7 +490,8 @@ impl RegionTable {
     }
 
     /// Removes the mappings of an ended incarnation, once all nodes have destroyed their queue pairs to it.
-    /// Returns the regions to fence: those that no node can reach any more.
+    /// Returns the regions to fence: those that no node can reach any more, and those that the incarnation
+    /// was handing over to this node.
     pub(crate) fn settle(&self, member: MemberId) -> Vec<u64> {
         let mut table = self.table.lock();
         let keys: Vec<_> =
@@ -487,6 +505,11 @@ impl RegionTable {
             if table.mark_if_unreachable(region) {
                 unreachable.push(region);
             }
+        }
+        for (id, r) in table.regions.iter_mut().filter(|(_, r)| r.former == Some(member)) {
+            sometimes!("a region ended with its former owner");
+            (r.former, r.changing, r.moving) = (None, false, false);
+            unreachable.push(*id);
         }
         drop(table);
         self.changed.wake_all();

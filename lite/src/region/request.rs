@@ -123,6 +123,8 @@ pub(crate) enum Response {
         /// The number.
         region: u64,
     },
+    /// An earlier request to adopt the region goes on.
+    Adopting,
 }
 
 impl InternalRequest for Request {

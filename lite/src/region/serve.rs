@@ -1,5 +1,6 @@
 //! The service of requests about regions.
 
+use super::exclusion::Adopting;
 use super::lend::Loan;
 use super::owner::RegionOwner;
 use super::relocate::Mover;
@@ -89,7 +90,14 @@ impl RegionOwner {
                 self.later(call, move |n| async move { Mover::of(&n).vacate_for(by, holding).await });
             }
             Request::Adopt { region, estate } => {
-                self.later(call, move |n| async move { Mover::of(&n).adopt(by, region, estate).await });
+                // It is entered at once, so that a second request finds it.
+                let Some(adopting) = Adopting::begin(self, by, estate.key) else {
+                    return answer(call, &Ok(Response::Adopting));
+                };
+                self.later(call, move |n| async move {
+                    let _adopting = adopting;
+                    Mover::of(&n).adopt(by, region, estate).await
+                });
             }
             Request::EstatePieces { region, from } => {
                 self.answer_long(call, &self.regions.estate_pieces(region, from));
@@ -136,7 +144,11 @@ impl RegionOwner {
     fn serve_free(self: &Arc<Self>, call: Call, by: MemberId, mapping: u64) {
         let begun = self.regions.begin_free(self, by, mapping);
         self.later(call, move |n| async move {
-            n.fence_region(begun?).await;
+            let region = match begun {
+                Some(region) => region?,
+                None => n.regions.changed.until(|| n.regions.begin_free(&n, by, mapping)).await?,
+            };
+            n.fence_region(region).await;
             Ok(Response::Done)
         });
     }

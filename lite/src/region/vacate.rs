@@ -98,7 +98,7 @@ impl Mover {
             for (region, is_live) in own {
                 // One that is being formed or freed is looked at again.
                 if is_live {
-                    self.vacate_region(region, deadline).await?;
+                    self.vacate_region(region).await?;
                 }
             }
             if self.platform.now() >= deadline {
@@ -113,11 +113,11 @@ impl Mover {
 
     /// Moves a region of this node off it, and makes the node of its first byte the owner. If the future is
     /// dropped, that goes on.
-    async fn vacate_region(&self, region: u64, deadline: Instant) -> Result<(), Error> {
+    async fn vacate_region(&self, region: u64) -> Result<(), Error> {
         let (node, end) = (self.clone(), Arc::new(Mutex::new(None)));
         let place = end.clone();
         let task = async move {
-            let result = node.pass_on(region, deadline).await;
+            let result = node.pass_on(region).await;
             *place.lock() = Some(result);
             node.regions.changed.wake_all();
         };
@@ -129,14 +129,14 @@ impl Mover {
         }
     }
 
-    async fn pass_on(&self, region: u64, deadline: Instant) -> Result<(), Error> {
+    async fn pass_on(&self, region: u64) -> Result<(), Error> {
         self.move_off(region, self.own_id()).await?;
         let first = {
             let mut table = self.regions.table.lock();
             let r = table.live(region).ok_or(Error::Freed)?;
             r.layout.pieces().next().map(|piece| piece.at)
         };
-        self.hand_region(region, first.ok_or(Error::Freed)?, deadline).await
+        self.hand_region(region, first.ok_or(Error::Freed)?).await
     }
 
     /// Moves the memory elsewhere that `by` holds for a region of this node.

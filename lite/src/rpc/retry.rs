@@ -47,20 +47,17 @@ impl Rpc {
         }
     }
 
-    /// Asks once, by `deadline`. Without a final answer, and also if this future is dropped, a task goes on
-    /// asking until there is one or the called incarnation has ended.
-    pub(crate) async fn request_and_retry<R: InternalRequest>(
+    /// Asks once, by `deadline`. Returns the answer, and whether it is final: without a final one the request
+    /// must be repeated.
+    pub(crate) async fn request_once<R: InternalRequest>(
         self: &Arc<Self>,
         whom: MemberId,
-        request: R,
+        request: &R,
         deadline: Instant,
-    ) -> Result<R::Response, Error> {
-        let again = Rollback::new(self, whom, request.clone());
-        let outcome = self.exchange(whom, &request, deadline).await;
-        if stands(&outcome) {
-            again.disarm();
-        }
-        outcome.flatten()
+    ) -> (Result<R::Response, Error>, bool) {
+        let outcome = self.exchange(whom, request, deadline).await;
+        let is_final = stands(&outcome);
+        (outcome.flatten(), is_final)
     }
 
     /// Asks an incarnation of a node again and again until it has answered or has ended.

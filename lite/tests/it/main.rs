@@ -9,6 +9,7 @@ mod cores;
 mod departed;
 mod departed_requests;
 mod given_up;
+mod handover;
 mod hostile;
 #[cfg(debug_assertions)]
 mod interleavings;

@@ -8,8 +8,8 @@ use super::shown::{List, ListArgs};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use manager::client::Client;
+use manager::core::json::rollout_json;
 use proto::{RolloutPlan, RolloutState, RolloutStatus, printable};
-use serde_json::{Value, json};
 use std::time::Duration;
 
 /// The pause between two looks at a rollout.
@@ -35,7 +35,7 @@ impl Verb {
             Self::Start(args) => start(&args),
             Self::Status(args) => args.list.show(|| {
                 let status = args.manager.connect()?.rollout()?;
-                Ok(List { table: table(status.as_ref()), json: object(status.as_ref()) })
+                Ok(List { table: table(status.as_ref()), json: rollout_json(status.as_ref()) })
             }),
             Self::Stop(args) => {
                 print!("{}", table(args.manager.connect()?.stop_rollout()?.as_ref()));
@@ -130,43 +130,14 @@ fn end(client: &mut Client, wait: bool) -> Result<()> {
     }
 }
 
-fn state(state: &RolloutState) -> (&'static str, &str) {
-    match state {
-        RolloutState::Running => ("running", ""),
-        RolloutState::Stopped(reason) => ("stopped", reason),
-        RolloutState::Failed(reason) => ("failed", reason),
-        RolloutState::Done => ("done", ""),
-    }
-}
-
 fn table(status: Option<&RolloutStatus>) -> String {
     let Some(status) = status else { return "there was no rollout\n".into() };
-    let (word, reason) = state(&status.state);
-    let reason = if reason.is_empty() { String::new() } else { format!(": {}", printable(reason)) };
+    let word = status.state.word();
+    let reason = status.state.reason().map(|why| format!(": {}", printable(why))).unwrap_or_default();
     let mut rows = vec![["node", "step", "reason"].map(String::from).to_vec()];
     rows.extend(status.nodes.iter().map(|(name, _, step)| {
         vec![printable(name), step.word().into(), step.reason().map(|why| printable(why)).unwrap_or_default()]
     }));
     let image = hex(&status.plan.image[..6]);
     format!("rollout {} of {image} is {word}{reason}\n{}", status.number, columns(&rows))
-}
-
-fn object(status: Option<&RolloutStatus>) -> Value {
-    let Some(status) = status else { return json!({ "rollout": null }) };
-    let (word, reason) = state(&status.state);
-    let nodes: Vec<Value> = status
-        .nodes
-        .iter()
-        .map(|(name, former, step)| {
-            json!({ "name": name, "former": hex(former), "step": step.word(), "reason": step.reason() })
-        })
-        .collect();
-    json!({
-        "rollout": status.number,
-        "image": hex(&status.plan.image),
-        "who": status.who,
-        "state": word,
-        "reason": reason,
-        "nodes": nodes,
-    })
 }

@@ -2,10 +2,11 @@
 
 use super::view::{NodeView, View};
 use super::{Core, Departed, NodeLine, PartLine, Timeline};
+use crate::access::digits;
 use platform::Instant;
 use proto::{
-    AuditEntry, DatasetStatus, JobDetails, JobInfo, JobPhase, JobReport, NodeId, ToClient, UserRole,
-    UserStatus, printable,
+    AuditEntry, DatasetStatus, JobDetails, JobInfo, JobPhase, JobReport, NodeId, NodeStep, RolloutStatus,
+    ToClient, UserRole, UserStatus, printable,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +28,9 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "node": status.node.0,
         "incarnation": status.incarnation.0,
         "boot_id": format!("{:016x}", status.boot_id),
-        "state": status.state.word(),
+        "state": node.standing.word(),
+        "reason": node.standing.withdrawal().and_then(|_| node.standing.objection()),
+        "held": node.standing.held(),
         "job": node.job.map(|job| job.0),
         "rnic": status.rnic,
         "driver": node.rnic.driver,
@@ -43,6 +46,21 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "report_age_ms": node.told.at.map(|at| millis(view.at.saturating_since(at))),
         "counters": counters,
         "log_dropped": node.told.dropped_there,
+    })
+}
+
+/// Returns a rollout as an object; `null` if there was none.
+#[must_use]
+pub fn rollout_json(status: Option<&RolloutStatus>) -> Value {
+    let Some(status) = status else { return json!({ "rollout": null }) };
+    let node = |(name, former, step): &(String, [u8; 32], NodeStep)| json!({ "name": name, "former": digits(former), "step": step.word(), "reason": step.reason() });
+    json!({
+        "rollout": status.number,
+        "image": digits(&status.plan.image),
+        "who": status.who,
+        "state": status.state.word(),
+        "reason": status.state.reason(),
+        "nodes": status.nodes.iter().map(node).collect::<Vec<_>>(),
     })
 }
 

@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// Returns the state of a node. No other place decides whether a node takes jobs.
-    fn standing(&self, name: &str, live: Option<&Live>) -> NodeStanding {
+    pub(super) fn standing(&self, name: &str, live: Option<&Live>) -> NodeStanding {
         if let Some(Entry { record, deadline, vacation }) = self.service.withdrawn.get(name) {
             let why = record.why.clone();
             let held = vacation.as_ref().and_then(Vacation::obstacle);
@@ -323,6 +323,12 @@ impl Core {
             nodes.push(view);
         }
         self.tell_client(conn, ToClient::NodeList { nodes, more });
+    }
+
+    /// Returns the nodes that are out of service and have not joined, by name.
+    pub(super) fn absent(&self) -> Vec<(String, NodeStanding)> {
+        let names = self.service.withdrawn.keys().filter(|name| self.members.named(name).is_none());
+        names.map(|name| (name.clone(), self.standing(name, None))).collect()
     }
 
     fn listed(&self, name: &str, live: Option<&Live>) -> NodeView {

@@ -4,7 +4,10 @@ use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
 use platform::Instant;
-use proto::{JobId, JobInfo, JobStatus, NodeStatus, Reason, RnicOffer, UserRole, UserStatus};
+use proto::{
+    JobId, JobInfo, JobStatus, NodeStanding, NodeStatus, Reason, RnicOffer, RolloutStatus, UserRole,
+    UserStatus,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +65,8 @@ impl Events {
 pub struct NodeView {
     /// The member as the command line shows it.
     pub status: NodeStatus,
+    /// The state: in service, or out of service with a reason.
+    pub standing: NodeStanding,
     /// The job in which the member takes part.
     pub job: Option<JobId>,
     /// The member's RNIC.
@@ -89,6 +94,10 @@ pub struct View {
     pub clients: usize,
     /// The members, by number.
     pub nodes: Vec<NodeView>,
+    /// The nodes that are out of service and have not joined, by name.
+    pub absent: Vec<(String, NodeStanding)>,
+    /// The last rollout.
+    pub rollout: Option<RolloutStatus>,
     /// The nodes that departed last, the last one at the end.
     pub departed: Vec<Arc<Departed>>,
     /// The present jobs, by number.
@@ -112,6 +121,7 @@ impl Core {
     pub fn view(&self) -> View {
         let nodes = self.members.0.iter().map(|(id, live)| NodeView {
             status: self.status(live),
+            standing: self.standing(&live.member.name, Some(live)),
             job: live.job,
             rnic: live.member.rnic.clone(),
             told: self.told.nodes.get(id).cloned().unwrap_or_default(),
@@ -125,6 +135,8 @@ impl Core {
             shared_key: self.accepts_shared_key(),
             clients: self.connections.values().filter(|conn| conn.role == Role::Client).count(),
             nodes: nodes.collect(),
+            absent: self.absent(),
+            rollout: self.rollout.status().cloned(),
             departed: self.told.departed.iter().cloned().collect(),
             jobs: self.job_statuses(),
             queue: self.queue_head(QUEUE),

@@ -4,7 +4,7 @@
 use super::App;
 use super::ask::Refused;
 use super::auth::{Caller, Proof, is_own};
-use crate::core::json::{audit_json, datasets_json, job_details_json, jobs_json, users_json};
+use crate::core::json::{audit_json, datasets_json, job_details_json, jobs_json, rollout_json, users_json};
 use axum::extract::{Form, Path, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -95,6 +95,15 @@ fn request(method: &Method, path: &str, query: &str) -> Result<FromClient, Strin
             };
             FromClient::Power { node: (*node).into(), action }
         }
+        ("POST", ["nodes", node, "drain"]) => {
+            let reason = value("reason").unwrap_or_default();
+            let reason = percent_encoding::percent_decode_str(reason).decode_utf8_lossy().into_owned();
+            let force = value("force") == Some("yes");
+            FromClient::Drain { node: (*node).into(), reason, deadline_ms: None, force }
+        }
+        ("DELETE", ["nodes", node, "drain"]) => FromClient::Undrain { node: (*node).into() },
+        ("POST", ["rollout", "stop"]) => FromClient::RolloutStop,
+        ("POST", ["rollout", "undo"]) => FromClient::RolloutUndo,
         ("POST", ["shutdown"]) => FromClient::Shutdown,
         ("GET", ["support"]) => FromClient::Support,
         ("GET", ["users"]) => FromClient::Users,
@@ -136,6 +145,8 @@ fn answer(answers: Vec<ToClient>) -> Response {
                 value["more"] = more.into();
             }
             ToClient::JobShown(details) => value = job_details_json(&details),
+            ToClient::NodeChanged { standing } => value = json!({ "state": standing.word() }),
+            ToClient::Rollout(status) => value = rollout_json(status.as_ref()),
             ToClient::Cancelled { job } => value = json!({ "job": job.0, "cancelled": true }),
             _ => {}
         }

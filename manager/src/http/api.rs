@@ -2,7 +2,7 @@
 
 use super::auth::Caller;
 use super::{App, Snapshot};
-use crate::core::json::{job_json, node_json};
+use crate::core::json::{job_json, node_json, rollout_json};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -66,7 +66,11 @@ pub(super) async fn nodes(State(app): State<App>, _: Caller) -> Json<Value> {
             "reason": node.reason, "at": unix(snapshot.time(node.at)),
         })
     });
-    Json(json!({ "nodes": nodes, "departed": departed.collect::<Vec<_>>() }))
+    let absent = snapshot.view.absent.iter().map(
+        |(name, standing)| json!({ "name": name, "state": standing.word(), "reason": standing.objection() }),
+    );
+    let absent: Vec<Value> = absent.collect();
+    Json(json!({ "nodes": nodes, "absent": absent, "departed": departed.collect::<Vec<_>>() }))
 }
 
 pub(super) async fn node(State(app): State<App>, _: Caller, Path(name): Path<String>) -> Response {
@@ -129,6 +133,12 @@ pub(super) async fn events(State(app): State<App>, caller: Caller, Query(from): 
         })
         .collect();
     Json(json!({ "events": events }))
+}
+
+/// The last rollout.
+pub(super) async fn rollout(State(app): State<App>, _: Caller) -> Json<Value> {
+    let snapshot = app.feed.borrow().clone();
+    Json(rollout_json(snapshot.view.rollout.as_ref()))
 }
 
 /// The work requests between nodes.

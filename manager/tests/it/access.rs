@@ -67,18 +67,22 @@ const OVER_HTTP: [(&str, Over); 31] = [
     ),
     // An image is longer than a request may be.
     ("node boot", None),
-    // The state of nodes, images and rollouts are those of the command line alone.
-    ("node show", None),
-    ("node drain", None),
-    ("node undrain", None),
+    ("node show", Some(("/api/v1/nodes/NAME", "/api/v1/nodes/nobody"))),
+    (
+        "node drain",
+        Some(("POST /api/v1/nodes/NAME/drain?reason=TEXT", "/api/v1/nodes/nobody/drain?reason=a%20fan")),
+    ),
+    ("node undrain", Some(("DELETE /api/v1/nodes/NAME/drain", "/api/v1/nodes/nobody/drain"))),
+    // It waits until the node has joined again.
     ("node reboot", None),
+    // Images are longer than a request may be.
     ("image add", None),
     ("image ls", None),
     ("image rm", None),
     ("rollout start", None),
-    ("rollout status", None),
-    ("rollout stop", None),
-    ("rollout undo", None),
+    ("rollout status", Some(("/api/v1/rollout", "/api/v1/rollout"))),
+    ("rollout stop", Some(("POST /api/v1/rollout/stop", "/api/v1/rollout/stop"))),
+    ("rollout undo", Some(("POST /api/v1/rollout/undo", "/api/v1/rollout/undo"))),
     ("data ls", Some(("/api/v1/datasets", "/api/v1/datasets"))),
     ("data rm", Some(("DELETE /api/v1/datasets/NAME", "/api/v1/datasets/nothing"))),
     ("cluster shutdown", Some(("POST /api/v1/shutdown", "/api/v1/shutdown"))),

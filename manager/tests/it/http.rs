@@ -224,6 +224,35 @@ fn the_queue_is_shown_with_its_reasons() {
 }
 
 #[test]
+fn nodes_out_of_service_are_shown_with_the_reason_also_if_they_are_gone() {
+    let service = Service::start("http-drain");
+    let mut node = service.node("n0", 1, &["lite_reads"]);
+    let bearer = format!("Authorization: Bearer {}\r\n", service.secret());
+    let viewer = service.login(PASSWORD);
+    let drain = "/api/v1/nodes/n0/drain?reason=a%20new%20%3Cfan%3E";
+    assert_eq!(service.post(drain, &bearer, "").status, 409, "it is the last node");
+    let answer = service.post(&format!("{drain}&force=yes"), &bearer, "");
+    assert_eq!((answer.status, answer.body.contains("draining")), (200, true), "{}", answer.body);
+    let reason = "a new &lt;fan&gt;";
+    for path in ["/nodes", "/nodes/n0", "/"] {
+        let page = service.wait(path, &viewer, |page| page.contains("class=\"state draining\""));
+        assert!(page.contains(reason), "{page}");
+    }
+    assert!(service.get("/", &viewer).body.contains("1 out of service"));
+    node.sending.send(&ToManager::Vacated { result: Ok(()) }).unwrap();
+    service.wait("/nodes", &viewer, |page| page.contains("class=\"state drained\""));
+    node.sending.send(&ToManager::LastWords { reason: "a test".into() }).unwrap();
+    let page = service.wait("/nodes/n0", &viewer, |page| page.contains("died: a test"));
+    assert!(page.contains("class=\"state drained\"") && page.contains(reason), "{page}");
+    let all: serde_json::Value = serde_json::from_str(&service.get("/api/v1/nodes", &bearer).body).unwrap();
+    assert_eq!(all["absent"][0]["state"], "drained", "{all}");
+    assert_eq!(service.ask("DELETE", "/api/v1/nodes/n0/drain", &bearer, "").status, 200);
+    service.wait("/nodes", &viewer, |page| !page.contains("class=\"state drained\""));
+    assert!(service.get("/rollout", &viewer).body.contains("There was no rollout."));
+    assert_eq!(service.post("/api/v1/rollout/stop", &bearer, "").status, 404);
+}
+
+#[test]
 fn a_hundred_nodes_are_at_most_three_thousand_series() {
     let service = Service::start("http-series");
     // All counters of LITE and of the software RNIC, and some of a card, which no node has together.

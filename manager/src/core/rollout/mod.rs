@@ -53,6 +53,10 @@ impl Rollout {
         self.status = status;
     }
 
+    pub(super) const fn status(&self) -> Option<&RolloutStatus> {
+        self.status.as_ref()
+    }
+
     /// Returns true if the rollout has something left to do.
     fn is_active(&self) -> bool {
         let active = |status: &RolloutStatus| {

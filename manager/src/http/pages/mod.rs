@@ -5,6 +5,7 @@ mod events;
 mod jobs;
 mod nodes;
 mod overview;
+mod rollout;
 mod traffic;
 
 use super::auth::Caller;
@@ -14,7 +15,6 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
-use proto::NodeState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,11 @@ use std::time::Duration;
 const DEAD_SHOWN: Duration = Duration::from_secs(3600);
 
 /// The pages in the navigation: path, title.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("/", "Overview"),
     ("/nodes", "Nodes"),
     ("/jobs", "Jobs"),
+    ("/rollout", "Rollout"),
     ("/traffic", "Traffic"),
     ("/events", "Events"),
 ];
@@ -56,6 +57,7 @@ pub(super) fn body(snapshot: &Snapshot, caller: &Caller, path: &str) -> Option<M
             "/" => Some(overview::page(&context)),
             "/nodes" => Some(nodes::all(&context)),
             "/jobs" => Some(jobs::all(&context)),
+            "/rollout" => Some(rollout::page(&context)),
             "/traffic" => Some(traffic::page(&context)),
             "/events" => Some(events::page(&context)),
             _ => None,
@@ -186,8 +188,4 @@ pub(super) fn dead(snapshot: &Snapshot) -> Vec<Arc<Departed>> {
 /// Returns a mark of a state: a dot and the word.
 fn state(word: &str) -> Markup {
     html! { span class={ "state " (word) } { (word) } }
-}
-
-const fn state_word(state: NodeState) -> &'static str {
-    state.word()
 }

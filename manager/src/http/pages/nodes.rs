@@ -1,10 +1,11 @@
 //! The nodes: a grid of tiles, and a page for each node.
 
 use super::chart::{self, Bar};
-use super::{Context, dead, node_path, state, state_word};
+use super::{Context, dead, node_path, state};
 use crate::core::{Departed, NodeLine, NodeView, Sample};
 use crate::http::format;
 use maud::{Markup, html};
+use proto::{NodeStanding, NodeState};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +19,17 @@ pub(super) fn all(context: &Context<'_>) -> Markup {
 
 /// Returns a tile for each node, those that have died at the end.
 pub(super) fn grid(context: &Context<'_>) -> Markup {
-    let nodes = &context.snapshot.view.nodes;
-    let dead = dead(context.snapshot);
+    let view = &context.snapshot.view;
+    let (nodes, absent) = (&view.nodes, &view.absent);
+    let is_absent = |name: &str| absent.iter().any(|(absent, _)| absent == name);
+    let dead: Vec<_> = dead(context.snapshot).into_iter().filter(|node| !is_absent(&node.name)).collect();
     html! {
         section id="nodes" data-live="" aria-labelledby="nodes-title" {
             h2 id="nodes-title" { "Nodes" }
-            @if nodes.is_empty() && dead.is_empty() { p.empty { "No node has joined." } }
+            @if nodes.is_empty() && absent.is_empty() && dead.is_empty() { p.empty { "No node has joined." } }
             ul.grid {
                 @for node in nodes { li { (tile(node)) } }
+                @for (name, standing) in absent { li { (absent_tile(name, standing)) } }
                 @for node in &dead { li { (dead_tile(context, node)) } }
             }
         }
@@ -38,13 +42,14 @@ fn rates(samples: &VecDeque<Sample>, of: fn(&Sample) -> u64) -> Vec<f64> {
 
 fn tile(node: &NodeView) -> Markup {
     let status = &node.status;
-    let word = state_word(status.state);
+    let word = node.standing.word();
     let operations = rates(&node.told.samples, |sample| sample.operations);
     let free = node.told.counter("memory_free_bytes");
     html! {
         a.tile class=(word) href=(node_path(&status.name)) data-node=(status.name) {
             span.name { (status.name) }
             (state(word))
+            @if let Some(why) = withdrawal(&node.standing) { span.sub { (why) } }
             span.sub {
                 @match node.job {
                     Some(job) => { "job " (job.0) }
@@ -56,6 +61,22 @@ fn tile(node: &NodeView) -> Markup {
             @if let Some(free) = free {
                 (chart::meter(status.memory.saturating_sub(free), status.memory, "Memory in use"))
             }
+        }
+    }
+}
+
+/// Returns the reason for which a node is out of service, and for which it still has memory of regions.
+fn withdrawal(standing: &NodeStanding) -> Option<String> {
+    let why = standing.withdrawal().and_then(|_| standing.objection())?;
+    Some(standing.held().map_or(why.clone(), |held| format!("{why}; {held}")))
+}
+
+fn absent_tile(name: &str, standing: &NodeStanding) -> Markup {
+    html! {
+        a.tile class=(standing.word()) href=(node_path(name)) data-node=(name) {
+            span.name { (name) }
+            (state(standing.word()))
+            span.sub { (withdrawal(standing).unwrap_or_default()) }
         }
     }
 }
@@ -77,14 +98,23 @@ pub(super) fn one(context: &Context<'_>, name: &str) -> Option<Markup> {
     if let Some(node) = view.nodes.iter().find(|node| node.status.name == name) {
         return Some(member(context, node));
     }
-    let departed = view.departed.iter().rev().find(|node| node.name == name)?;
+    let absent = view.absent.iter().find(|(absent, _)| absent == name).map(|(_, standing)| standing);
+    let departed = view.departed.iter().rev().find(|node| node.name == name);
+    if absent.is_none() && departed.is_none() {
+        return None;
+    }
     Some(html! {
         h1 { (name) }
         section id="state" data-live="" {
-            p { (state("dead")) " " (departed.reason) ", "
-                (format::time(context.snapshot.time(departed.at))) " UTC" }
+            @if let Some(standing) = absent {
+                p { (state(standing.word())) " " (withdrawal(standing).unwrap_or_default()) }
+            }
+            @if let Some(departed) = departed {
+                p { (state("dead")) " " (departed.reason) ", "
+                    (format::time(context.snapshot.time(departed.at))) " UTC" }
+            }
         }
-        (log(&departed.lines, 0, 0))
+        @if let Some(departed) = departed { (log(&departed.lines, 0, 0)) }
     })
 }
 
@@ -116,7 +146,11 @@ fn member(context: &Context<'_>, node: &NodeView) -> Markup {
     html! {
         h1 { (status.name) }
         section id="state" data-live="" aria-label="State" {
-            p { (state(state_word(status.state)))
+            p { (state(node.standing.word()))
+                @if let Some(why) = withdrawal(&node.standing) { " " (why) }
+                @if node.standing.withdrawal().is_some() && status.state != NodeState::Ready {
+                    " " (state(status.state.word()))
+                }
                 @if let Some(job) = node.job { " takes part in " a href={ "/jobs/" (job.0) } { "job " (job.0) } } }
         }
         div.columns {

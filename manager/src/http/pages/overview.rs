@@ -1,9 +1,9 @@
 //! The overview: the cluster at a glance.
 
-use super::{Context, chart, dead, events, jobs, nodes};
+use super::{Context, chart, dead, events, jobs, nodes, rollout};
 use crate::http::format;
 use maud::{Markup, html};
-use proto::NodeState;
+use proto::{NodeStanding, NodeState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ const EVENTS: usize = 12;
 
 pub(super) fn page(context: &Context<'_>) -> Markup {
     let (snapshot, view) = (context.snapshot, &context.snapshot.view);
-    let count = |state| view.nodes.iter().filter(|node| node.status.state == state).count();
-    let (ready, silent) = (count(NodeState::Ready), count(NodeState::Silent) + count(NodeState::Awaited));
+    let ready = view.nodes.iter().filter(|node| node.standing == NodeStanding::Ready).count();
+    let silent = view.nodes.iter().filter(|node| node.status.state != NodeState::Ready).count();
+    let withdrawn = view.nodes.iter().filter(|node| node.standing.withdrawal().is_some()).count();
+    let withdrawn = withdrawn + view.absent.len();
     let dead = dead(snapshot).len();
     let memory: u64 = view.nodes.iter().map(|node| node.status.memory).sum();
     let free: u64 = view.nodes.iter().filter_map(|node| node.told.counter("memory_free_bytes")).sum();
@@ -31,7 +33,8 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
                 p.sub {
                     @if silent > 0 { span.warn { (silent) " silent" } " " }
                     @if dead > 0 { span.bad { (dead) " dead" } " " }
-                    @if silent + dead == 0 { "all answer" }
+                    @if withdrawn > 0 { span.warn { (withdrawn) " out of service" } " " }
+                    @if silent + dead + withdrawn == 0 { "all answer" }
                 }
             }
             div.card {
@@ -64,6 +67,7 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
                 }
             }
         }
+        @if view.rollout.as_ref().is_some_and(rollout::goes_on) { (rollout::progress(context)) }
         (nodes::grid(context))
         (jobs::table(context, 5))
         (events::list(context, EVENTS))

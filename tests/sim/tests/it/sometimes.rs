@@ -16,12 +16,17 @@ const RARE: &[&str] = &[
     "a life that had ended was to install something",
     "a lock was granted after a death",
     "a mapping arrived during a move",
+    "a mapping that had ended got another owner",
     "a node left and cut off operations in flight",
     "a node was suspended",
     "a question was asked again",
+    "a refusal to adopt a region was asked for again",
+    "a region ended with its former owner",
+    "a region was to be freed while it was handed over",
     "a transfer went on over a new connection",
     "a watcher was told that an end is settled",
     "an operation was lost with its connection",
+    "memory was held for the former owner again",
     "memory was taken in several runs",
     "the end of a life waited for what was under way",
     "the holder of a lock died",
@@ -41,18 +46,6 @@ const DIRECTED: &[&str] = &[
     "memory came for an owner that was gone",
     // set_ups.rs: a_card_that_recovers_receives_datagrams_again. These runs have no cards.
     "the queue pair for datagrams was replaced",
-];
-
-/// The states of a node that vacates while other nodes fail. A task takes that step only after all faults
-/// have ended: with faults, about one run in a thousand leaves a mapping behind, and the cause is not known.
-const VACATES: &[&str] = &[
-    "a move failed in the middle, and its region keeps all memory",
-    "a name could not be passed on because of the manager's disk",
-    "a name could not be unbound because of the manager's disk",
-    "a name did not go to the new owner of its region",
-    "a new owner died before it had a region",
-    "a node could not vacate",
-    "a region outlived its master",
 ];
 
 /// Collects the names that the source passes to `sometimes`.
@@ -118,13 +111,13 @@ fn missed(names: &BTreeMap<String, u64>, excused: &[&str]) -> Vec<String> {
 
 #[test]
 fn common_states_are_reached() {
-    let missed = missed(&reached(1000..1060, 2), &[RARE, DIRECTED, VACATES].concat());
+    let missed = missed(&reached(1000..1060, 2), &[RARE, DIRECTED].concat());
     assert!(missed.is_empty(), "60 runs did not come into: {missed:?}");
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn all_states_are_reached() {
-    let missed = missed(&reached(0..1000, 4), &[DIRECTED, VACATES].concat());
+    let missed = missed(&reached(0..1000, 4), DIRECTED);
     assert!(missed.is_empty(), "1,000 runs did not come into: {missed:?}");
 }
