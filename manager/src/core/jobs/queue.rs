@@ -64,7 +64,13 @@ impl Submission {
 
     /// Returns true if the job waits until it can start, for however long.
     fn stays(&self) -> bool {
-        self.ticket.terms.wait || self.ticket.terms.detach || self.last.is_some()
+        let terms = &self.ticket.terms;
+        terms.wait || terms.detach || terms.requeue
+    }
+
+    /// Returns true if the store and the history know the job.
+    fn is_recorded(&self) -> bool {
+        self.stays() || self.last.is_some()
     }
 
     /// Returns true while the job's client is away.
@@ -243,7 +249,9 @@ impl Core {
                 }
                 continue;
             }
-            let soon = decision.is_some_and(|(fit, verdict)| self.is_soon_free(fit, verdict));
+            // A job that starts again has a moment for it, whatever it waits for.
+            let soon = submission.last.is_some()
+                || decision.is_some_and(|(fit, verdict)| self.is_soon_free(fit, verdict));
             if submission.is_abandoned() || soon && submission.since + self.config.ending > now {
                 continue;
             }
@@ -305,7 +313,7 @@ impl Core {
     /// Ends a job of the queue, and tells its client.
     pub(super) fn end_submission(&mut self, submission: &Submission, end: JobEnd) {
         let reason = end.reason();
-        if submission.stays() {
+        if submission.is_recorded() {
             self.log(format!("job {}: {}: {reason}", submission.number.0, end.word()));
             self.job_gone(submission.last.unwrap_or(submission.number));
             let Submission { spec, ticket, number, .. } = submission;

@@ -17,6 +17,8 @@ pub(super) struct Submission {
     accepted: Option<(JobId, Vec<NodeId>)>,
     /// The number of the job, once it is known to wait in the queue.
     queued: Option<JobId>,
+    /// True from a message that the job waits until it starts.
+    waits: bool,
     /// The number of bytes that each node reports.
     reports: BTreeMap<NodeId, u64>,
     output: Vec<u8>,
@@ -49,12 +51,12 @@ impl Submission {
         };
         let total = inputs.iter().map(|file| file.len).sum();
         let (reports, output) = (BTreeMap::new(), Vec::new());
-        Some(Self { total, accepted: None, queued: None, reports, output, ended: false })
+        Some(Self { total, accepted: None, queued: None, waits: false, reports, output, ended: false })
     }
 
-    /// Returns true while the job waits for its first start.
+    /// Returns true while the job waits in the queue.
     pub(super) fn waits(&self) -> bool {
-        self.accepted.is_none() && self.queued.is_some()
+        self.waits
     }
 
     /// Returns the job and the number of bytes of its output that the client has, once the job is known.
@@ -88,6 +90,7 @@ impl Submission {
             {
                 // The job starts again: its former reports and output do not count.
                 self.accepted = Some((job, nodes));
+                self.waits = false;
                 self.reports.clear();
                 self.output.clear();
                 let mut left = self.total;
@@ -119,6 +122,7 @@ impl Submission {
             ToClient::Progress { .. } => {}
             ToClient::Queued { job, .. } if self.queued.is_none_or(|known| known == job) => {
                 self.queued = Some(job);
+                self.waits = true;
             }
             other => return Err(format!("{other:?} for {self:?}")),
         }
