@@ -166,7 +166,7 @@ mod tests {
             }
         }
         assert_eq!(of("echo,perftest").features(), "applications/echo,perftest,heap-talc");
-        assert_eq!((all().budget(), of("wordcount").budget()), (4_000_000, 2_600_000));
+        assert_eq!((all().budget(), of("wordcount").budget()), (4_000_000, 2_700_000));
     }
 
     #[test]
