@@ -1,6 +1,7 @@
 """Lets a real Prometheus scrape a running cluster, and kills the Linux node linux1 of it.
 
-usage: prometheus.py STATUS_JSON ALERTS_YML WORK
+usage: prometheus.py STATUS_JSON ALERTS_YML WORK SECURE CERTIFICATE
+SECURE is the address of a second manager with HTTPS and this certificate.
 Exits with a message if a check fails.
 """
 
@@ -55,7 +56,10 @@ def main():
     config.write_text(json.dumps({
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(alerts)],
-        "scrape_configs": [{"job_name": "ferrolite", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [{"job_name": "ferrolite", "static_configs": [{"targets": [target]}]}, {
+            "job_name": "secure", "scheme": "https", "tls_config": {"ca_file": sys.argv[5]},
+            "static_configs": [{"targets": [sys.argv[4]]}],
+        }],
     }))
     prometheus = subprocess.Popen(
         ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={work / 'data'}", f"--web.listen-address={address}"],
@@ -64,6 +68,8 @@ def main():
         time.sleep(TIME)
         up = query(address, f'min_over_time(up{{job="ferrolite"}}[{TIME - 10}s])')
         check([series["value"][1] for series in up] == ["1"], f"up is {up}")
+        up = query(address, f'min_over_time(up{{job="secure"}}[{TIME - 10}s])')
+        check([series["value"][1] for series in up] == ["1"], f"over HTTPS, up is {up}")
         counts = query(address, 'count(count_over_time({job="ferrolite"}[60s]))')
         falls = query(address, 'resets({__name__=~"ferrolite_.*_total"}[60s]) > 0')
         check(not falls, f"counters went down: {falls}")
