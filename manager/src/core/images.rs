@@ -126,8 +126,13 @@ impl Core {
         }
     }
 
+    /// Returns the kept images.
+    pub(super) fn image_infos(&self) -> impl Iterator<Item = &ImageInfo> {
+        self.images.kept.values().map(|image| &image.info)
+    }
+
     pub(super) fn tell_images(&mut self, conn: ConnId) {
-        let images = self.images.kept.values().map(|image| image.info.clone()).collect();
+        let images = self.image_infos().cloned().collect();
         self.tell_client(conn, ToClient::Images(images));
     }
 

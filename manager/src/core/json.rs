@@ -3,7 +3,10 @@
 use super::view::{NodeView, View};
 use super::{Core, Departed, NodeLine, PartLine, Timeline};
 use platform::Instant;
-use proto::{AuditEntry, DatasetStatus, JobPhase, NodeId, ToClient, UserRole, UserStatus, printable};
+use proto::{
+    AuditEntry, DatasetStatus, ImageInfo, JobPhase, NodeId, RolloutStatus, ToClient, UserRole, UserStatus,
+    printable,
+};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +27,11 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "node": status.node.0,
         "incarnation": status.incarnation.0,
         "boot_id": format!("{:016x}", status.boot_id),
-        "state": status.state.word(),
+        "state": node.standing.word(),
+        "connection": status.state.word(),
+        "objection": node.standing.objection(),
+        "image": node.image.as_ref().map(|image| hex(&image.kernel)),
+        "version": node.image.as_ref().map(|image| &image.version),
         "job": node.job.map(|job| job.0),
         "rnic": status.rnic,
         "driver": node.rnic.driver,
@@ -40,6 +47,27 @@ pub fn node_json(view: &View, node: &NodeView) -> Value {
         "report_age_ms": node.told.at.map(|at| millis(view.at.saturating_since(at))),
         "counters": counters,
         "log_dropped": node.told.dropped_there,
+    })
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn image_json(image: &ImageInfo) -> Value {
+    json!({
+        "sha256": hex(&image.sha256), "kernel": hex(&image.kernel), "bytes": image.len,
+        "version": image.version, "commit": image.commit,
+    })
+}
+
+/// Returns a rollout as an object; its nodes' steps are words.
+fn rollout_json(rollout: &RolloutStatus) -> Value {
+    let nodes =
+        rollout.nodes.iter().map(|(name, former, step)| json!([name, hex(former), format!("{step:?}")]));
+    json!({
+        "number": rollout.number, "image": hex(&rollout.plan.image), "who": rollout.who,
+        "state": format!("{:?}", rollout.state), "nodes": nodes.collect::<Vec<_>>(),
     })
 }
 
@@ -185,10 +213,16 @@ impl Core {
                 "leave_ms": millis(self.config.leave),
                 "ending_ms": millis(self.config.ending),
                 "trust_hosts": self.config.trust_hosts,
+                "recover": self.config.recover,
                 "input_window": self.config.input_window,
                 "job_window": self.config.job_window,
             },
             "nodes": nodes.collect::<Vec<_>>(),
+            "absent": self.absent().iter()
+                .map(|(name, standing)| json!([name, standing.word(), standing.objection()]))
+                .collect::<Vec<_>>(),
+            "images": self.image_infos().map(image_json).collect::<Vec<_>>(),
+            "rollout": self.rollout_status().map(rollout_json),
             "departed": view.departed.iter().map(|node| departed_json(node)).collect::<Vec<_>>(),
             "jobs": view.timelines.iter().map(|line| job_json(line, &seconds)).collect::<Vec<_>>(),
             "events": view.events.of(role)

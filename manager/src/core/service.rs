@@ -120,7 +120,7 @@ impl Core {
     }
 
     /// Returns the state of a node. No other place decides whether a node takes jobs.
-    fn standing(&self, name: &str, live: Option<&Live>) -> NodeStanding {
+    pub(super) fn standing(&self, name: &str, live: Option<&Live>) -> NodeStanding {
         if let Some(Entry { record, deadline, vacation }) = self.service.withdrawn.get(name) {
             let why = record.why.clone();
             let held = vacation.as_ref().and_then(Vacation::obstacle);
@@ -305,6 +305,13 @@ impl Core {
         if self.service.withdrawn.get(name).is_some_and(|entry| entry.record.state == Withdrawn::Off) {
             self.restore_to_service(name);
         }
+    }
+
+    /// Returns the names of the nodes that are out of service and no members, with their states.
+    pub(super) fn absent(&self) -> Vec<(&str, NodeStanding)> {
+        let is_member = |name: &str| self.members.0.values().any(|live| live.member.name == name);
+        let names = self.service.withdrawn.keys().map(String::as_str).filter(|name| !is_member(name));
+        names.map(|name| (name, self.standing(name, None))).collect()
     }
 
     /// Tells a client a page of all nodes: those with names after `after`.

@@ -4,7 +4,9 @@ use super::telemetry::{Departed, NodeTelemetry};
 use super::timeline::Timeline;
 use super::{Core, Role};
 use platform::Instant;
-use proto::{JobId, JobStatus, NodeStatus, Reason, RnicOffer, UserRole, UserStatus};
+use proto::{
+    JobId, JobStatus, NodeStanding, NodeStatus, Reason, RnicOffer, RunningImage, UserRole, UserStatus,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +61,10 @@ impl Events {
 pub struct NodeView {
     /// The member as the command line shows it.
     pub status: NodeStatus,
+    /// The state of the member: in service, or out of service with a reason.
+    pub standing: NodeStanding,
+    /// The image that the member runs, if it has told it.
+    pub image: Option<RunningImage>,
     /// The job in which the member takes part.
     pub job: Option<JobId>,
     /// The member's RNIC.
@@ -105,6 +111,8 @@ impl Core {
     pub fn view(&self) -> View {
         let nodes = self.members.0.iter().map(|(id, live)| NodeView {
             status: self.status(live),
+            standing: self.standing(&live.member.name, Some(live)),
+            image: live.image.clone(),
             job: live.job,
             rnic: live.member.rnic.clone(),
             told: self.told.nodes.get(id).cloned().unwrap_or_default(),

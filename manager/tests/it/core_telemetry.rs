@@ -95,6 +95,13 @@ fn a_report_for_support_has_all_nodes_and_no_key() {
     h.say(a, &report(&["lite_reads"], &[(0, 10)]));
     let (b, _) = h.join("b");
     h.dies(b);
+    let drain = |node: &str| FromClient::Drain {
+        node: node.into(),
+        reason: "a fan".into(),
+        deadline_ms: None,
+        force: true,
+    };
+    assert!(matches!(h.ask(&drain("a")), ToClient::NodeChanged { .. }));
     let client = h.client();
     h.say(client, &FromClient::Support);
     let mut text = Vec::new();
@@ -109,6 +116,9 @@ fn a_report_for_support_has_all_nodes_and_no_key() {
     assert_eq!((&node["name"], &node["counters"]["lite_reads"]), (&"a".into(), &10.into()));
     assert_eq!((&node["log"][0][2], &node["hardware"]), (&"boot".into(), &"processor: x\nmemory: y".into()));
     assert_eq!(node["boot_us"][1][0], "joined");
+    assert!(node["state"] == "draining" || node["state"] == "drained", "{node}");
+    assert!(node["objection"].as_str().unwrap().ends_with(": a fan"), "{node}");
+    assert!(report["rollout"].is_null() && report["images"].as_array().unwrap().is_empty());
     assert_eq!(report["departed"][0]["reason"], "died: a test");
     let secret = postcard_text(&welcome.secret);
     assert!(!String::from_utf8(text).unwrap().contains(&secret), "the secret of a membership");

@@ -152,6 +152,11 @@ impl Core {
         })
     }
 
+    /// Returns the last rollout, if there was one.
+    pub(super) fn rollout_status(&self) -> Option<&RolloutStatus> {
+        self.rollout.status.as_ref()
+    }
+
     pub(super) fn tell_rollout(&mut self, conn: ConnId) {
         let status = self.rollout.status.clone();
         self.commit_to_client(conn, ToClient::Rollout(status));

@@ -14,7 +14,6 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
-use proto::NodeState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,8 +185,4 @@ pub(super) fn dead(snapshot: &Snapshot) -> Vec<Arc<Departed>> {
 /// Returns a mark of a state: a dot and the word.
 fn state(word: &str) -> Markup {
     html! { span class={ "state " (word) } { (word) } }
-}
-
-const fn state_word(state: NodeState) -> &'static str {
-    state.word()
 }

@@ -1,7 +1,7 @@
 //! The nodes: a grid of tiles, and a page for each node.
 
 use super::chart::{self, Bar};
-use super::{Context, dead, node_path, state, state_word};
+use super::{Context, dead, node_path, state};
 use crate::core::{Departed, NodeLine, NodeView, Sample};
 use crate::http::format;
 use maud::{Markup, html};
@@ -38,7 +38,7 @@ fn rates(samples: &VecDeque<Sample>, of: fn(&Sample) -> u64) -> Vec<f64> {
 
 fn tile(node: &NodeView) -> Markup {
     let status = &node.status;
-    let word = state_word(status.state);
+    let word = node.standing.word();
     let operations = rates(&node.told.samples, |sample| sample.operations);
     let free = node.told.counter("memory_free_bytes");
     html! {
@@ -50,6 +50,7 @@ fn tile(node: &NodeView) -> Markup {
                     Some(job) => { "job " (job.0) }
                     None => { "idle" }
                 }
+                @if let Some(why) = node.standing.withdrawal() { " · by " (why.who) }
                 " · " (format::count(operations.last().copied().unwrap_or_default() as u64)) " op/s"
             }
             (chart::line(&operations, "Operations in each second"))
@@ -90,11 +91,13 @@ pub(super) fn one(context: &Context<'_>, name: &str) -> Option<Markup> {
 
 fn member(context: &Context<'_>, node: &NodeView) -> Markup {
     let (status, told) = (&node.status, &node.told);
+    let image = node.image.as_ref();
     let facts = [
         ("Number", status.node.0.to_string()),
         ("Incarnation", status.incarnation.0.to_string()),
         ("Boot", format!("{:016x}", status.boot_id)),
         ("Kind", if node.rnic.physical { "appliance" } else { "Linux process" }.to_owned()),
+        ("Version", image.map_or_else(|| "not told".into(), |image| proto::printable(&image.version))),
         ("Processors", status.cpus.to_string()),
         ("Memory", format::bytes(status.memory)),
         ("Up", format::duration(Duration::from_micros(told.uptime_us))),
@@ -116,8 +119,10 @@ fn member(context: &Context<'_>, node: &NodeView) -> Markup {
     html! {
         h1 { (status.name) }
         section id="state" data-live="" aria-label="State" {
-            p { (state(state_word(status.state)))
+            p { (state(node.standing.word()))
                 @if let Some(job) = node.job { " takes part in " a href={ "/jobs/" (job.0) } { "job " (job.0) } } }
+            @if node.standing.withdrawal().is_some() && let Some(why) = node.standing.objection() { p.sub { (why) } }
+            @if let Some(held) = node.standing.held() { p.sub { "Memory of regions is still here: " (held) } }
         }
         div.columns {
             section id="facts" data-live="" aria-labelledby="facts-title" {

@@ -15,6 +15,7 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
     let count = |state| view.nodes.iter().filter(|node| node.status.state == state).count();
     let (ready, silent) = (count(NodeState::Ready), count(NodeState::Silent) + count(NodeState::Awaited));
     let dead = dead(snapshot).len();
+    let out = view.nodes.iter().filter(|node| node.standing.withdrawal().is_some()).count();
     let memory: u64 = view.nodes.iter().map(|node| node.status.memory).sum();
     let free: u64 = view.nodes.iter().filter_map(|node| node.told.counter("memory_free_bytes")).sum();
     let (operations, bytes) = totals(context);
@@ -27,11 +28,12 @@ pub(super) fn page(context: &Context<'_>) -> Markup {
             }
             div.card {
                 h2 { "Nodes" }
-                p.big { (ready) small { " ready" } }
+                p.big { (ready) small { " connected" } }
                 p.sub {
                     @if silent > 0 { span.warn { (silent) " silent" } " " }
                     @if dead > 0 { span.bad { (dead) " dead" } " " }
-                    @if silent + dead == 0 { "all answer" }
+                    @if silent + dead == 0 { "all answer " }
+                    @if out > 0 { span.warn { (out) " out of service" } }
                 }
             }
             div.card {
