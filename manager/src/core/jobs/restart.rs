@@ -74,8 +74,10 @@ impl Core {
         jobs: Vec<(JobId, JobStanding)>,
         kept: &[JobId],
     ) {
-        if let Some(live) = self.members.get_mut(node) {
-            live.asked = false;
+        // A node may answer the question of a former connection on this one, and then that of this one. No
+        // job begins before the first answer. The second may not know a job that has begun since.
+        if !self.members.get_mut(node).is_some_and(|live| std::mem::take(&mut live.asked)) {
+            return;
         }
         let jobs: BTreeMap<JobId, JobStanding> = jobs.into_iter().collect();
         let goes_on = |id: &JobId| matches!(jobs.get(id), Some(JobStanding::Loading | JobStanding::Running));
