@@ -2,7 +2,7 @@
 
 use super::args::ManagerArgs;
 use super::report::{columns, hex};
-use super::shown::{List, ListArgs};
+use super::shown::{List, LsArgs};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use manager::client::Client;
@@ -43,14 +43,6 @@ pub(super) struct AddArgs {
     /// The commit, for people.
     #[arg(long, value_name = "TEXT", default_value = "")]
     commit: String,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct LsArgs {
-    #[command(flatten)]
-    manager: ManagerArgs,
-    #[command(flatten)]
-    list: ListArgs,
 }
 
 #[derive(Debug, Args)]

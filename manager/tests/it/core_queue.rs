@@ -255,6 +255,22 @@ fn a_job_starts_again_only_when_its_former_part_has_ended() {
 }
 
 #[test]
+fn a_late_list_of_jobs_starts_no_job_again() {
+    let mut h = harness();
+    let (former, welcome) = h.join_keeping("a");
+    h.drop(former);
+    // The node answers the question of this connection, and has answered that of the former one before.
+    let node = h.resumes(&welcome);
+    let client = h.client();
+    h.say(client, &plain(1));
+    assert_eq!(starts(&mut h, node).len(), 1);
+    h.say(node, &ToManager::Jobs { jobs: Vec::new(), kept: Vec::new() });
+    assert_eq!(starts(&mut h, node), []);
+    done(&mut h, node, JobId(1));
+    assert!(h.client_heard(client).iter().any(|m| matches!(m, ToClient::Done { .. })));
+}
+
+#[test]
 fn a_waiting_job_is_cancelled_and_remembered() {
     let mut h = harness();
     let (node, _) = h.join("a");
