@@ -3,10 +3,10 @@
 use super::args::ManagerArgs;
 use super::report::{columns, hex};
 use super::shown::{List, LsArgs};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
-use manager::client::Client;
-use proto::{ImageInfo, printable};
+use manager::client::{Client, ClientError};
+use proto::{ImageInfo, Refusal, printable};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -79,14 +79,20 @@ fn rm(args: &RmArgs) -> Result<()> {
 
 /// Returns the SHA-256 of the one image whose digits begin with `digits`.
 pub(super) fn find(client: &mut Client, digits: &str) -> Result<[u8; 32]> {
+    only(&client.images()?, digits)
+}
+
+fn only(images: &[ImageInfo], digits: &str) -> Result<[u8; 32]> {
+    ensure!(!digits.is_empty(), "want the first digits of an image's SHA-256");
     let wanted = digits.to_ascii_lowercase();
-    let images = client.images()?;
-    let mut found =
-        images.iter().filter(|image| !wanted.is_empty() && hex(&image.sha256).starts_with(&wanted));
+    let mut found = images.iter().filter(|image| hex(&image.sha256).starts_with(&wanted));
+    let shown = printable(digits);
     match (found.next(), found.next()) {
         (Some(image), None) => Ok(image.sha256),
-        (None, _) => bail!("there is no image {}", printable(digits)),
-        _ => bail!("several images begin with {}", printable(digits)),
+        (None, _) => {
+            Err(ClientError::refused(Refusal::NotFound, &format!("there is no image {shown}")).into())
+        }
+        _ => bail!("several images begin with {shown}"),
     }
 }
 
@@ -112,4 +118,26 @@ fn object(image: &ImageInfo) -> Value {
         "version": image.version,
         "commit": image.commit,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_found_by_digits_that_no_other_begins_with() {
+        let image = |first, second| {
+            let mut sha256 = [0; 32];
+            (sha256[0], sha256[1]) = (first, second);
+            ImageInfo { sha256, len: 1, kernel: [0; 32], version: String::new(), commit: String::new() }
+        };
+        let images = [image(0xab, 0x10), image(0xab, 0x20)];
+        assert_eq!(only(&images, "AB1").unwrap(), images[0].sha256);
+        assert_eq!(only(&images, "ab").unwrap_err().to_string(), "several images begin with ab");
+        assert_eq!(only(&images, "").unwrap_err().to_string(), "want the first digits of an image's SHA-256");
+        let missing = only(&images, "cd").unwrap_err();
+        assert_eq!(missing.to_string(), "there is no image cd");
+        let kind = missing.downcast_ref::<ClientError>();
+        assert!(matches!(kind, Some(ClientError::Refused { kind: Refusal::NotFound, .. })), "{kind:?}");
+    }
 }

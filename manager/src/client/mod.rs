@@ -101,8 +101,9 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns the error of a refusal.
-    fn refused(kind: Refusal, reason: &str) -> Self {
+    /// Returns the error of a refusal, also of one that a client finds without the manager.
+    #[must_use]
+    pub fn refused(kind: Refusal, reason: &str) -> Self {
         Self::Refused { kind, reason: printable(reason) }
     }
 }
