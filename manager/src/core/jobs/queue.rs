@@ -123,7 +123,7 @@ impl Core {
 
     /// Returns the reason why a submission is refused.
     fn objection(&self, conn: ConnId, spec: &Spec, ticket: &Ticket) -> Option<Reason> {
-        let Spec { app, args, inputs, datasets, keep, .. } = spec;
+        let Spec { inputs, datasets, keep, .. } = spec;
         let terms = &ticket.terms;
         let waits = self.jobs.waiting.iter().any(|other| other.conn == Some(conn));
         if waits || self.jobs.clients.contains_key(&conn) {
@@ -133,7 +133,7 @@ impl Core {
             return Some("the input is longer than 2^64 bytes".into());
         }
         let len = |spec: &Spec| encode(&(&spec.app, &spec.args, &spec.inputs)).len();
-        if encode(&(app, args, inputs)).len() > MAX_START {
+        if len(spec) > MAX_START {
             return Some("the list of input files and arguments is too long".into());
         }
         if terms.detach && (!inputs.is_empty() || keep.is_none()) {
