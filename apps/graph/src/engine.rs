@@ -11,10 +11,11 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use runtime::{BoxFuture, JobError};
+use runtime::JobError;
 
 /// A superstep follows only the edges from changed vertices if at most one in this number of slots has
-/// changed. Otherwise it follows the edges to all vertices.
+/// changed, and at most one in this number of edges begins there. Otherwise it follows the edges to all
+/// vertices.
 const SPARSE_PART: usize = 20;
 /// The number of edges after which a worker lets other tasks run.
 const TURN: usize = 1 << 16;
@@ -117,7 +118,7 @@ impl<P: Program> State<P> {
     /// Returns this node's part of the sums that all nodes add up before the first superstep.
     fn first(&mut self) -> Global {
         let mut own = Global::default();
-        for ((at, vertex), value) in (0..).zip(vertices(&self.part)).zip(&*self.values) {
+        for ((at, vertex), value) in (0..).zip(vertices(&self.part, 0)).zip(&*self.values) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *value));
             // A vertex whose signal has no effect counts as unchanged, so its signal is not sent.
             if P::MONOTONE && self.program.scatter(&vertex, *value) != P::IDENTITY {
@@ -149,7 +150,7 @@ impl<P: Program> State<P> {
                 let (now, rest) = values.split_at(alike.len().min(values.len()));
                 let (into, more) = core::mem::take(&mut slots).split_at_mut(now.len());
                 if !self.program.scatter_alike(&first, now, into) {
-                    let vertices = vertices(&self.part).skip(at);
+                    let vertices = vertices(&self.part, at);
                     for ((slot, vertex), value) in into.iter_mut().zip(vertices).zip(now) {
                         *slot = self.program.scatter(&vertex, *value);
                     }
@@ -175,6 +176,7 @@ impl<P: Program> State<P> {
         let part = &self.part;
         P::MONOTONE
             && part.outgoing.len() == part.slots()
+            && changed.len() * SPARSE_PART <= part.slots()
             && part.outgoing.edges_of(changed) * SPARSE_PART <= part.held_edges()
     }
 
@@ -257,7 +259,7 @@ impl<P: Program> State<P> {
                     sums: sums.clone(),
                     common,
                 };
-                net.start(Box::pin(work.compute(range)) as BoxFuture<'static, Vec<u64>>)
+                net.start(Box::pin(work.compute(range)))
             })
             .collect();
         let mut new = Vec::new();
@@ -270,26 +272,35 @@ impl<P: Program> State<P> {
                 new.append(&mut more);
             }
         }
-        if new.len() != self.part.len() {
-            return Err(JobError::OutOfMemory { wanted: 8 * self.part.len() as u64, has: 0 });
-        }
-        Ok(self.replace(new))
+        Ok(if P::MONOTONE { self.change(&new) } else { self.replace(new) })
     }
 
     /// Replaces all values. Returns this node's part of the sums for the next superstep.
     fn replace(&mut self, new: Vec<u64>) -> Global {
         let mut own = Global::default();
-        self.changed.clear();
-        let pairs = self.values.iter().zip(&new);
-        for ((at, vertex), (old, new)) in (0..).zip(vertices(&self.part)).zip(pairs) {
+        for ((vertex, old), new) in vertices(&self.part, 0).zip(&*self.values).zip(&new) {
             own.mass = own.mass.wrapping_add(self.program.mass(&vertex, *new));
             own.changed += u64::from(old != new);
             own.delta = own.delta.wrapping_add(self.program.delta(*old, *new));
-            if P::MONOTONE && old != new {
-                self.changed.push(at);
-            }
         }
         self.values = Arc::new(new);
+        own
+    }
+
+    /// Replaces the values of some vertices. Each is followed by its new value in `new`. Returns this node's
+    /// part of the sums for the next superstep.
+    fn change(&mut self, new: &[u64]) -> Global {
+        let (pairs, _) = new.as_chunks::<2>();
+        let mut own = Global { changed: pairs.len() as u64, ..Global::default() };
+        let values = Arc::make_mut(&mut self.values);
+        self.changed.clear();
+        for [at, new] in pairs {
+            if let Some(value) = values.get_mut(*at as usize) {
+                own.delta = own.delta.wrapping_add(self.program.delta(*value, *new));
+                *value = *new;
+                self.changed.push(*at as u32);
+            }
+        }
         own
     }
 
@@ -340,52 +351,74 @@ struct Work<P> {
 }
 
 impl<P: Program> Work<P> {
-    /// Returns the new values of a range of own vertices; no values if memory is short.
-    async fn compute(self, range: Range<usize>) -> Vec<u64> {
-        let Ok(mut new) = with_room(range.len()) else { return Vec::new() };
-        let mut sums = self.sums.get(self.sums.partition_point(|(hub, _)| (*hub as usize) < range.start)..);
-        let (part, program, incoming) = (&*self.part, &*self.program, &self.part.incoming);
-        let (begin, len) = (range.start, range.len());
+    /// Returns the new values of a range of own vertices. If the program is monotone, only the vertices whose
+    /// values change are in the result, each before its value.
+    async fn compute(self, range: Range<usize>) -> Result<Vec<u64>, JobError> {
+        let mut new = with_room(if P::MONOTONE { 0 } else { range.len() })?;
+        let first = self.sums.partition_point(|(hub, _)| (*hub as usize) < range.start);
+        let mut sums = self.sums.get(first..).unwrap_or_default();
+        let mut rest = range;
+        while !rest.is_empty() {
+            let end = split(&self.part, rest.clone(), TURN);
+            self.turn(rest.start..end, &mut sums, &mut new)?;
+            rest.start = end;
+            if !rest.is_empty() {
+                platform::yield_now().await;
+            }
+        }
+        Ok(new)
+    }
+
+    /// Appends the new values of some vertices. `sums` begins with the partial sums for the hubs among them.
+    fn turn(
+        &self,
+        range: Range<usize>,
+        sums: &mut &[(u32, u64)],
+        new: &mut Vec<u64>,
+    ) -> Result<(), JobError> {
+        let (part, program, slots, incoming) =
+            (&*self.part, &*self.program, &**self.slots, &self.part.incoming);
+        let begin = range.start;
         let mut done = incoming.range(begin).start;
         let mut rest = incoming.neighbours.get(done..).unwrap_or_default();
-        let ends = incoming.offsets.iter().skip(begin + 1);
-        let each =
-            range.zip(vertices(part).skip(begin)).zip(self.values.iter().skip(begin)).zip(ends).take(len);
-        let mut turn = done + begin + TURN;
-        for (((at, vertex), value), end) in each {
+        let ends = incoming.offsets.get(begin + 1..).unwrap_or_default();
+        let values = self.values.get(begin..).unwrap_or_default();
+        for (((at, vertex), value), end) in range.zip(vertices(part, begin)).zip(values).zip(ends) {
             let Some((sources, more)) = rest.split_at_checked(*end as usize - done) else { break };
             (rest, done) = (more, *end as usize);
             if program.is_final(*value) {
-                new.push(*value);
+                if !P::MONOTONE {
+                    new.push(*value);
+                }
                 continue;
             }
-            let mut sum = fold(part, program, &self.slots, at, sources);
-            while let Some(((hub, partial), others)) = sums.and_then(<[_]>::split_first)
+            let mut sum = fold(part, program, slots, at, sources);
+            while let Some(((hub, partial), others)) = sums.split_first()
                 && *hub as usize <= at
             {
                 if *hub as usize == at {
                     sum = program.combine(sum, *partial);
                 }
-                sums = Some(others);
+                *sums = others;
             }
-            new.push(program.apply(&vertex, *value, sum, self.common));
-            if done + at >= turn {
-                turn = done + at + TURN;
-                platform::yield_now().await;
+            let now = program.apply(&vertex, *value, sum, self.common);
+            if !P::MONOTONE {
+                new.push(now);
+            } else if now != *value {
+                reserve(new, 2)?;
+                new.extend([at as u64, now]);
             }
         }
-        new
+        Ok(())
     }
 }
 
-/// Returns all own vertices.
-fn vertices(part: &Part) -> impl Iterator<Item = Vertex> {
+/// Returns the own vertices from index `begin` on.
+fn vertices(part: &Part, begin: usize) -> impl Iterator<Item = Vertex> {
     let vertices = part.vertices;
-    part.ids.iter().zip(&part.out_degrees).map(move |(id, degree)| Vertex {
-        id: *id,
-        out_degree: *degree,
-        vertices,
-    })
+    let ids = part.ids.get(begin..).unwrap_or_default();
+    let out_degrees = part.out_degrees.get(begin..).unwrap_or_default();
+    ids.iter().zip(out_degrees).map(move |(id, degree)| Vertex { id: *id, out_degree: *degree, vertices })
 }
 
 /// Returns the own vertex of index `at`, as a program sees it.
@@ -396,23 +429,33 @@ fn vertex(part: &Part, at: usize) -> Option<Vertex> {
 
 /// Returns one range of own vertices for each of `count` workers, with about as many edges each.
 fn shares(part: &Part, count: usize) -> Vec<Range<usize>> {
-    let own = part.len();
-    let edges = part.incoming.offsets.get(own).copied().unwrap_or(0);
-    let cost = |at: usize| part.incoming.offsets.get(at).copied().unwrap_or(edges) as usize + 2 * at;
-    let all = cost(own);
-    let mut begin = 0;
+    let (own, count) = (part.len(), count.max(1));
+    let all = cost(part, own);
+    let mut rest = 0..own;
     let mut shares = Vec::new();
-    for number in 1..=count.max(1) {
-        // A binary search for the end of this worker's range: the first vertex before which the cost is at
-        // least the share of this worker and of those before it.
-        let (mut low, mut high) = (begin, own);
-        while low < high {
-            let middle = low.midpoint(high);
-            if cost(middle) < all * number / count.max(1) { low = middle + 1 } else { high = middle }
-        }
-        let end = if number == count.max(1) { own } else { low };
-        shares.push(begin..end);
-        begin = end;
+    for number in 1..=count {
+        let most = (all * number / count).saturating_sub(cost(part, rest.start));
+        let end = if number == count { own } else { split(part, rest.clone(), most) };
+        shares.push(rest.start..end);
+        rest.start = end;
     }
     shares
+}
+
+/// Returns the cost of a superstep for the own vertices before index `at`, in edges.
+fn cost(part: &Part, at: usize) -> usize {
+    let offsets = &part.incoming.offsets;
+    offsets.get(at).or(offsets.last()).copied().unwrap_or(0) as usize + 2 * at
+}
+
+/// Returns the end of the first part of a range of own vertices: the first index at which the part costs
+/// `most` edges or more, so the part has at least one vertex if `most` is not 0.
+fn split(part: &Part, range: Range<usize>, most: usize) -> usize {
+    let wanted = cost(part, range.start) + most;
+    let (mut low, mut high) = (range.start, range.end);
+    while low < high {
+        let middle = low.midpoint(high);
+        if cost(part, middle) < wanted { low = middle + 1 } else { high = middle }
+    }
+    low
 }

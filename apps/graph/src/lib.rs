@@ -53,7 +53,7 @@ pub use flg1::to_flg1;
 pub use generate::{Generator, Model};
 pub use job::{Graph, apps};
 pub use load::{Input, load};
-pub use net::Net;
+pub use net::{Net, Task};
 pub use output::push_rank;
 pub use part::Part;
 pub use paths::shortest_paths;

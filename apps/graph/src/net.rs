@@ -4,6 +4,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use runtime::{BoxFuture, Collective, JobError};
 
+/// Work that runs on some processor of a node, and resolves to its result.
+pub type Task = BoxFuture<'static, Result<Vec<u64>, JobError>>;
+
 /// The group of nodes that compute together, seen from one of them.
 pub trait Net: Send {
     /// Returns this node's index among the nodes.
@@ -19,8 +22,8 @@ pub trait Net: Send {
     /// nodes must call this equally often.
     fn exchange(&mut self, to: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Vec<Vec<u8>>, JobError>>;
 
-    /// Starts work on some processor of this node. The returned future resolves to its result.
-    fn start(&self, work: BoxFuture<'static, Vec<u64>>) -> BoxFuture<'static, Result<Vec<u64>, JobError>>;
+    /// Starts a task on some processor of this node. The returned future resolves to its result.
+    fn start(&self, task: Task) -> Task;
 }
 
 impl Net for Collective {
@@ -40,8 +43,9 @@ impl Net for Collective {
         Collective::exchange(self, to)
     }
 
-    fn start(&self, work: BoxFuture<'static, Vec<u64>>) -> BoxFuture<'static, Result<Vec<u64>, JobError>> {
-        Box::pin(self.job().spawn("graph", work))
+    fn start(&self, task: Task) -> Task {
+        let started = self.job().spawn("graph", task);
+        Box::pin(async move { started.await? })
     }
 }
 

@@ -115,7 +115,7 @@ pub trait Program: Send + Sync + 'static {
         false
     }
 
-    /// Returns the part of a vertex in [`Global::mass`].
+    /// Returns the part of a vertex in [`Global::mass`]. It is added up for programs that are not monotone.
     fn mass(&self, _vertex: &Vertex, _value: u64) -> u64 {
         0
     }

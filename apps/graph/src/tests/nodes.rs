@@ -51,8 +51,8 @@ impl Net for Node {
         }))
     }
 
-    fn start(&self, work: BoxFuture<'static, Vec<u64>>) -> BoxFuture<'static, Result<Vec<u64>, JobError>> {
-        Box::pin(async move { Ok(work.await) })
+    fn start(&self, task: crate::Task) -> crate::Task {
+        task
     }
 }
 
