@@ -44,6 +44,7 @@ pub use text::{check_text, is_printable, printable};
 pub use user::{AuditEntry, AuditHash, UserRole, UserStatus};
 pub use voucher::{Attempt, Forged, MemberKey, MessageTag, Nonce, ResumeSecret, VoucherKey, VouchingSecret};
 
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,34 @@ pub const OTHER_VERSION: &str = "protocol version ";
 pub fn version_after(version: u16, refusal: &str) -> Option<u16> {
     let lower = version.checked_sub(1).filter(|lower| *lower >= OLDEST_VERSION);
     lower.filter(|_| refusal.starts_with(OTHER_VERSION))
+}
+
+/// The beginning of the reason with which a manager that does not lead refuses a peer.
+const STANDBY: &str = "this manager is a standby";
+
+/// Returns the reason with which a manager refuses a peer while another one leads.
+#[must_use]
+pub fn standby_behind(leader: &str) -> Reason {
+    format!("{STANDBY}; the leader is {leader}")
+}
+
+/// Returns the reason with which a manager refuses a peer while it knows no leader.
+#[must_use]
+pub fn standby_without(why: &str) -> Reason {
+    format!("{STANDBY}; {why}")
+}
+
+/// Returns true if a manager has refused because it does not lead. The peer asks another manager, or this one
+/// again later.
+#[must_use]
+pub fn is_standby(refusal: &str) -> bool {
+    refusal.starts_with(STANDBY)
+}
+
+/// Returns the address of the leader, if a standby has named it.
+#[must_use]
+pub fn leader_of(refusal: &str) -> Option<&str> {
+    refusal.strip_prefix(STANDBY)?.strip_prefix("; the leader is ")
 }
 
 /// The manager's TCP port, as in the original LITE.
@@ -107,6 +136,12 @@ impl Hello {
             Ok(((1, version), _)) => Some((HelloKind::Client, version)),
             _ => None,
         }
+    }
+
+    /// Returns true if an encoded `Hello` of any version is a [`Resume`](Self::Resume).
+    #[must_use]
+    pub fn is_resume(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&3)
     }
 }
 

@@ -26,7 +26,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug, Parser)]
 #[command(version, about, args_override_self = true)]
 pub(crate) struct Cli {
-    /// The manager's address.
+    /// The manager's address; commas separate the addresses of several managers.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18500")]
     manager: String,
     /// The file with the cluster key, 64 hexadecimal digits, readable by its owner only.

@@ -5,11 +5,11 @@
 //! threads.
 
 use crate::Clock;
-use manager::client::{ClientError, Connection, Receiving, Sending};
+use manager::client::{ClientError, Connection, REPLY_TIMEOUT, Receiving, Sending, addresses};
 use parking_lot::{Condvar, Mutex};
 use platform::{ControlLink, Instant, LinkDown};
 use proto::channel::{ClusterKey, Role};
-use proto::{Hello, Resume, ToManager, ToNode, Welcome};
+use proto::{Hello, Resume, Resumed, ToManager, ToNode, Welcome};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -55,6 +55,7 @@ pub(crate) struct Link {
 
 /// The means of a node to connect to the manager again.
 pub(crate) struct Manager {
+    /// The addresses of all managers, which commas separate.
     pub(crate) address: String,
     pub(crate) key: ClusterKey,
     /// The longest time for which the manager may be silent beyond the lease.
@@ -67,6 +68,21 @@ impl Manager {
         // A suspended node keeps its connection: the answer that ends the suspension comes on it.
         connection.sending.outlast(self.silence.map(|silence| silence + lease))?;
         connection.receiving.limit_waiting(SOCKET)
+    }
+
+    /// Connects to one of the managers: the `turn`-th.
+    fn open(&self, turn: usize, lease: Duration) -> Result<Connection, ClientError> {
+        let all = addresses(&self.address);
+        let address = all.get(turn % all.len()).copied().unwrap_or_default();
+        let limit =
+            if all.len() > 1 { Resume::answer_within(lease).min(REPLY_TIMEOUT) } else { REPLY_TIMEOUT };
+        Connection::open_within(address, &self.key, Role::Node, limit)
+    }
+
+    /// Returns the time for which the manager may be silent before the node asks another one, if there are
+    /// several. The manager answers at least each third of the lease.
+    fn outlasts(&self, lease: Duration) -> Option<Duration> {
+        (addresses(&self.address).len() > 1).then_some(lease * 2 / 3)
     }
 }
 
@@ -225,35 +241,56 @@ impl Link {
 
     fn receive_all(&self, mut receiving: Receiving) {
         let mut refused = false;
+        let mut turn = 0;
         // The direction to the manager of a connection on which the membership is not resumed yet.
         let mut asking: Option<Sending> = None;
         loop {
-            let limit = asking.is_some().then(|| Resume::answer_within(self.lease));
+            let limit = match &asking {
+                Some(_) => Some(Resume::answer_within(self.lease)),
+                None => self.manager.outlasts(self.lease),
+            };
             let error = match receiving.receive_encoded(limit) {
                 Ok(message) => {
                     // Long messages are not decoded twice.
                     let of_membership = ToNode::is_of_membership(&message);
                     match of_membership.then(|| proto::decode(&message).ok()).flatten() {
-                        Some(ToNode::Resumed(resumed)) => {
-                            let mut outgoing = self.outgoing.lock();
-                            outgoing.resume.epoch = resumed.epoch;
-                            outgoing.fresh = asking.take().or(outgoing.fresh.take());
-                            drop(outgoing);
-                            self.to_send.notify_all();
+                        Some(ToNode::Resumed(resumed)) => self.resumed(&resumed, &mut asking),
+                        Some(ToNode::Refused { .. }) => {
+                            refused = true;
+                            Ok(())
                         }
-                        Some(ToNode::Refused { .. }) => refused = true,
-                        _ => {}
+                        _ => Ok(()),
                     }
-                    self.pass_on(message);
-                    continue;
+                    .map(|()| self.pass_on(message))
                 }
-                Err(error) => error,
+                Err(error) => Err(error),
             };
+            let Err(error) = error else { continue };
             receiving.hang_up();
-            let again = if refused { None } else { self.connect_again(&error) };
+            if asking.is_some() || matches!(error, ClientError::Silent(_)) {
+                // This manager is a standby, or stopped.
+                turn += 1;
+            }
+            let again = if refused { None } else { self.connect_again(&error, &mut turn) };
             let Some(Connection { sending, receiving: again }) = again else { return self.end(&error) };
             (receiving, asking) = (again, Some(sending));
         }
+    }
+
+    /// Goes on with a connection on which the membership is resumed. Refuses a manager that is not the
+    /// latest.
+    fn resumed(&self, resumed: &Resumed, asking: &mut Option<Sending>) -> Result<(), ClientError> {
+        let mut outgoing = self.outgoing.lock();
+        let seen = outgoing.resume.epoch;
+        if resumed.epoch < seen {
+            log::warn!("refuses a manager of epoch {}: there is one of epoch {seen}", resumed.epoch);
+            return Err(ClientError::Unexpected);
+        }
+        outgoing.resume.epoch = resumed.epoch;
+        outgoing.fresh = asking.take().or(outgoing.fresh.take());
+        drop(outgoing);
+        self.to_send.notify_all();
+        Ok(())
     }
 
     /// Queues a received message for the task that takes it.
@@ -268,9 +305,9 @@ impl Link {
         }
     }
 
-    /// Connects to the manager again, and asks it to resume the membership. Returns `None` once the node
-    /// leaves or ends.
-    fn connect_again(&self, why: &dyn std::fmt::Display) -> Option<Connection> {
+    /// Connects to a manager again, from the `turn`-th on, and asks it to resume the membership. Returns
+    /// `None` once the node leaves or ends.
+    fn connect_again(&self, why: &dyn std::fmt::Display, turn: &mut usize) -> Option<Connection> {
         let mut told = false;
         loop {
             let mut outgoing = self.outgoing.lock();
@@ -286,8 +323,8 @@ impl Link {
             }
             let resume = outgoing.resume.clone();
             drop(outgoing);
-            let Ok(mut connection) = Connection::open(&self.manager.address, &self.manager.key, Role::Node)
-            else {
+            let Ok(mut connection) = self.manager.open(*turn, self.lease) else {
+                *turn += 1;
                 continue;
             };
             let asked = self.clock.now();

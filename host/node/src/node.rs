@@ -8,11 +8,11 @@ use crate::nic::Nic;
 use crate::poller::{Alarm, Poller};
 use futures_lite::future::block_on;
 use lite::Lite;
-use manager::client::{ClientError, Connection};
+use manager::client::{ClientError, Connection, REPLY_TIMEOUT, addresses};
 use proto::channel::{ChannelError, ClusterKey, Role};
 use proto::{
     AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, Telemetry, ToManager, ToNode, Welcome,
-    version_after,
+    is_standby, version_after,
 };
 use runtime::{App, End};
 use std::io;
@@ -22,13 +22,15 @@ use std::time::{Duration, Instant};
 
 /// The pause between two attempts to connect to a manager that refuses the connection.
 const RETRY: Duration = Duration::from_millis(100);
+/// The time that each of several managers has to answer: one of them may be stopped.
+const QUICK: Duration = Duration::from_secs(1);
 /// The time that the manager may take to end the connection of a node that leaves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The options of a join.
 #[derive(Debug)]
 pub struct Options {
-    /// The manager's address, `host:port`.
+    /// The manager's address, `host:port`; commas separate the addresses of several managers.
     pub manager: String,
     /// The cluster's key.
     pub key: ClusterKey,
@@ -86,7 +88,7 @@ impl Node {
         let deadline = Instant::now() + join_within;
         let alarm = Alarm::new()?;
         let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
-        let (connection, welcome, asked, version) = connect(&manager, &key, offer, deadline, clock)?;
+        let (connection, welcome, asked, version) = connect(&manager, &key, &offer, deadline, clock)?;
         let manager = Manager { address: manager, key, silence: config.silence };
         let link = Link::start(clock, connection, (asked, &welcome, version), manager)?;
         log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
@@ -201,27 +203,59 @@ fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     }
 }
 
-/// Connects to the manager, which may still be starting, and sends the node's offer. Returns the version of
-/// the protocol that the manager has accepted last.
+/// A connection on which the node is a member, the welcome, the time at which the node has asked for it, and
+/// the version of the protocol that the manager has accepted.
+type Joined = (Connection, Welcome, platform::Instant, u16);
+
+/// Connects to the manager, which may still be starting, and joins. Of several managers it finds the one that
+/// leads.
 fn connect(
-    manager: &str,
+    managers: &str,
     key: &ClusterKey,
-    mut offer: Join,
+    offer: &Join,
     deadline: Instant,
     clock: Clock,
-) -> Result<(Connection, Welcome, platform::Instant, u16), JoinError> {
-    let mut connection = loop {
-        match Connection::open(manager, key, Role::Node) {
-            Err(ClientError::Unreachable { source, .. })
-                if source.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline =>
-            {
-                thread::sleep(RETRY);
+) -> Result<Joined, JoinError> {
+    let all = addresses(managers);
+    let mut round = all.iter().cycle();
+    for turn in 1.. {
+        let Some(manager) = round.next() else { break };
+        let error = match ask(manager, (key, all.len() > 1), offer, deadline, clock) {
+            Ok(joined) => return Ok(joined),
+            Err(error) => error,
+        };
+        let passes = match &error {
+            JoinError::Manager(ClientError::Unreachable { source, .. }) => {
+                source.kind() == io::ErrorKind::ConnectionRefused || all.len() > 1
             }
-            Err(ClientError::Channel(ChannelError::WrongKey)) => {
-                return Err(JoinError::WrongKey(manager.into()));
-            }
-            opened => break opened?,
+            JoinError::Manager(ClientError::Silent(_) | ClientError::Lost(_)) => all.len() > 1,
+            JoinError::Refused(reason) => is_standby(reason),
+            _ => false,
+        };
+        if !passes || Instant::now() + RETRY >= deadline {
+            return Err(error);
         }
+        if turn % all.len() == 0 {
+            thread::sleep(RETRY);
+        }
+    }
+    Err(ClientError::Unexpected.into())
+}
+
+/// Asks one manager, among `several` or alone, for a membership.
+fn ask(
+    manager: &str,
+    (key, several): (&ClusterKey, bool),
+    offer: &Join,
+    deadline: Instant,
+    clock: Clock,
+) -> Result<Joined, JoinError> {
+    let limit = if several { QUICK } else { REPLY_TIMEOUT };
+    let mut connection = match Connection::open_within(manager, key, Role::Node, limit) {
+        Err(ClientError::Channel(ChannelError::WrongKey)) => {
+            return Err(JoinError::WrongKey(manager.into()));
+        }
+        opened => opened?,
     };
     let asked = clock.now();
     let version = offer.version;
@@ -231,8 +265,7 @@ fn connect(
         ToNode::Welcome(welcome) => Ok((connection, welcome, asked, version)),
         ToNode::Refused { reason } => match version_after(version, &reason) {
             Some(lower) => {
-                offer.version = lower;
-                connect(manager, key, offer, deadline, clock)
+                ask(manager, (key, several), &Join { version: lower, ..offer.clone() }, deadline, clock)
             }
             None => Err(JoinError::Refused(reason)),
         },

@@ -31,9 +31,12 @@ impl Failure {
         }
         match error.downcast_ref::<ClientError>() {
             Some(ClientError::Address { .. }) => Self::Usage,
-            Some(ClientError::Unreachable { .. } | ClientError::Silent(_) | ClientError::Lost(_)) => {
-                Self::Unreachable
-            }
+            Some(
+                ClientError::Unreachable { .. }
+                | ClientError::Silent(_)
+                | ClientError::Lost(_)
+                | ClientError::Leaderless(_),
+            ) => Self::Unreachable,
             Some(ClientError::Channel(ChannelError::WrongKey) | ClientError::Key(_)) => Self::Denied,
             Some(ClientError::Refused { kind, .. }) => match kind {
                 Refusal::Denied => Self::Denied,

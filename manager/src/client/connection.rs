@@ -42,34 +42,60 @@ pub struct Receiving {
     opened: usize,
 }
 
+/// Returns the addresses of managers in a list, which commas separate.
+#[must_use]
+pub fn addresses(list: &str) -> Vec<&str> {
+    let all: Vec<&str> = list.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
+    if all.is_empty() { vec![list] } else { all }
+}
+
 impl Connection {
     /// Connects to the manager at `address` (`host:port`), and does the handshake in the given role, all
     /// within twice [`REPLY_TIMEOUT`].
     pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
+        Self::open_within(address, key, role, REPLY_TIMEOUT)
+    }
+
+    /// Does the same as [`open`](Self::open), within twice `limit`.
+    pub fn open_within(
+        address: &str,
+        key: &ClusterKey,
+        role: Role,
+        limit: Duration,
+    ) -> Result<Self, ClientError> {
         let key = key.for_role(role)?;
-        Self::reach(address, |random| Handshake::initiator(&key, random))
+        Self::reach(address, limit, |random| Handshake::initiator(&key, random))
     }
 
     /// Connects as [`open`](Self::open) does, with the key of a user.
     pub fn open_as(address: &str, key: &UserKey) -> Result<Self, ClientError> {
-        Self::reach(address, |random| Handshake::user(key, random))
+        Self::open_as_within(address, key, REPLY_TIMEOUT)
     }
 
-    fn reach(address: &str, begin: impl FnOnce([u8; 32]) -> Handshake) -> Result<Self, ClientError> {
+    /// Does the same as [`open_as`](Self::open_as), within twice `limit`.
+    pub fn open_as_within(address: &str, key: &UserKey, limit: Duration) -> Result<Self, ClientError> {
+        Self::reach(address, limit, |random| Handshake::user(key, random))
+    }
+
+    fn reach(
+        address: &str,
+        limit: Duration,
+        begin: impl FnOnce([u8; 32]) -> Handshake,
+    ) -> Result<Self, ClientError> {
         let bad = |source| ClientError::Address { address: address.into(), source };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let deadline = Instant::now() + limit;
         for candidate in address.to_socket_addrs().map_err(bad)? {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&candidate, left) {
-                Ok(stream) => return Self::shake(stream, begin(crate::key::random()?)),
+                Ok(stream) => return Self::shake(stream, begin(crate::key::random()?), limit),
                 Err(error) => last = error,
             }
         }
         Err(ClientError::Unreachable { address: address.into(), source: last })
     }
 
-    fn shake(mut stream: TcpStream, mut side: Handshake) -> Result<Self, ClientError> {
+    fn shake(mut stream: TcpStream, mut side: Handshake, limit: Duration) -> Result<Self, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Lost)?;
         // Keepalive detects a dead host of the manager also while a job runs and no message is sent.
         let keepalive = TcpKeepalive::new()
@@ -77,10 +103,10 @@ impl Connection {
             .with_interval(Duration::from_secs(5))
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let deadline = Instant::now() + limit;
         let mut buffer = vec![0; READ];
         loop {
-            let count = read(&mut stream, &mut buffer, Some((deadline, REPLY_TIMEOUT)))?;
+            let count = read(&mut stream, &mut buffer, Some((deadline, limit)))?;
             let mut bytes = buffer.get(..count).unwrap_or_default();
             match side.feed(&mut bytes)? {
                 HandshakeStep::Continue { reply, next } => {

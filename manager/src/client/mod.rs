@@ -2,23 +2,24 @@
 
 mod connection;
 mod files;
+mod group;
 mod machine;
 mod node;
 mod rollout;
 mod submit;
 mod users;
 
-pub use connection::{Connection, Receiving, Sending};
+pub use connection::{Connection, Receiving, Sending, addresses};
 pub use files::{Inputs, Output};
 pub use node::Drain;
 pub use submit::{Job, Outcome, Update};
 
 use crate::backup::Backup;
 use crate::key::Credential;
-use proto::channel::{ChannelError, Role, WrongRole};
+use proto::channel::{ChannelError, WrongRole};
 use proto::{
-    DatasetStatus, FromClient, Hello, JobDetails, JobId, JobInfo, Malformed, NodeId, NodeStatus,
-    PROTOCOL_VERSION, Reason, Refusal, ToClient, printable, version_after,
+    DatasetStatus, FromClient, JobDetails, JobId, JobInfo, Malformed, NodeId, NodeStatus, Reason, Refusal,
+    ToClient, printable,
 };
 use std::io;
 use std::path::PathBuf;
@@ -53,6 +54,9 @@ pub enum ClientError {
     /// The manager has not replied within this time.
     #[error("the manager does not answer within {} s", .0.as_secs())]
     Silent(Duration),
+    /// No manager of a group leads, or the one that does cannot be reached.
+    #[error("{0}")]
+    Leaderless(String),
     /// The secure channel failed, most likely because of the key.
     #[error("cannot talk to the manager: {0}")]
     Channel(#[from] ChannelError),
@@ -118,28 +122,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address` (`host:port`) within [`REPLY_TIMEOUT`].
-    pub fn connect(address: &str, key: impl Into<Credential>) -> Result<Self, ClientError> {
-        Self::connect_by(PROTOCOL_VERSION, address, key.into())
-    }
-
-    fn connect_by(version: u16, address: &str, key: Credential) -> Result<Self, ClientError> {
-        let mut connection = match &key {
-            Credential::Cluster(key) => Connection::open(address, key, Role::Client)?,
-            Credential::User(key) => Connection::open_as(address, key)?,
-        };
-        connection.sending.send(&Hello::Client { version })?;
-        match connection.receiving.receive(Some(REPLY_TIMEOUT))? {
-            ToClient::Hello => Ok(Self { connection, address: address.into(), key }),
-            ToClient::Failed { reason } => match version_after(version, &reason) {
-                Some(lower) => Self::connect_by(lower, address, key),
-                None => Err(ClientError::Failed(printable(&reason))),
-            },
-            ToClient::Refused { kind, reason } => Err(ClientError::refused(kind, &reason)),
-            _ => Err(ClientError::Unexpected),
-        }
-    }
-
     /// Returns the members of the cluster.
     pub fn nodes(&mut self) -> Result<Vec<NodeStatus>, ClientError> {
         self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, REPLY_TIMEOUT)

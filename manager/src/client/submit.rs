@@ -14,7 +14,7 @@ const PIECE: usize = 48 << 10;
 /// allows.
 const ACCEPT: Duration = Duration::from_secs(90);
 
-/// The time in which a manager that is restarted must answer.
+/// The time in which a manager that is restarted, or the next leader, must answer.
 const RECONNECT: Duration = Duration::from_secs(60);
 
 /// The pause between two attempts to connect again.
@@ -184,15 +184,18 @@ impl Client {
     }
 }
 
-/// Connects to a manager that is restarted, within [`RECONNECT`].
+/// Connects to a manager that is restarted, or to the next leader of a group, within [`RECONNECT`].
 fn reconnect(address: &str, key: &Credential) -> Result<Connection, ClientError> {
     let deadline = Instant::now() + RECONNECT;
     loop {
         match Client::connect(address, key) {
             Ok(client) => return Ok(client.connection),
-            Err(ClientError::Unreachable { .. } | ClientError::Lost(_) | ClientError::Silent(_))
-                if Instant::now() < deadline =>
-            {
+            Err(
+                ClientError::Unreachable { .. }
+                | ClientError::Lost(_)
+                | ClientError::Silent(_)
+                | ClientError::Leaderless(_),
+            ) if Instant::now() < deadline => {
                 std::thread::sleep(PAUSE);
             }
             Err(error) => return Err(error),

@@ -3,13 +3,14 @@
 
 use alloc::sync::Arc;
 use core::future::poll_fn;
+use core::sync::atomic::Ordering;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use platform::Instant;
 use proto::Resume;
 use proto::channel::{ClusterKey, Sealer};
 
-use super::join::Attempt;
+use super::join::{Attempt, managers};
 use super::{Incoming, Line, ManagerLink, Seal};
 use crate::net::stack::{Buffers, Stack};
 use crate::{exec, net, time};
@@ -29,15 +30,40 @@ pub(super) struct Means {
 /// Starts the task that makes another connection whenever that of a link has ended.
 pub(super) fn watch(link: Arc<ManagerLink>, means: Means) {
     exec::spawn("control connection", async move {
-        while poll_fn(|cx| link.poll_broken(cx)).await {
+        let mut turn = 0;
+        while link.broken(&mut turn).await {
             link.hang_up();
-            link.connect_again(&means).await;
+            link.connect_again(&means, &mut turn).await;
         }
     })
     .detach();
 }
 
 impl ManagerLink {
+    /// Waits until the connection has ended. Returns false if there will be no other. One of several managers
+    /// that is silent for two thirds of the lease is left, and `turn` is increased.
+    async fn broken(&self, turn: &mut usize) -> bool {
+        let outlasts = self.lease * 2 / 3;
+        loop {
+            let ended = poll_fn(|cx| self.poll_broken(cx));
+            let silent_at = Instant::from_nanos(self.heard.load(Ordering::Relaxed)) + outlasts;
+            if managers().map_or(1, |all| all.len()) < 2 {
+                return ended.await;
+            }
+            // A connection that has ended is the first answer of `ended`.
+            let until = silent_at.max(time::now() + PAUSE);
+            if let Some(goes_on) = net::with_deadline(until, ended).await {
+                return goes_on;
+            }
+            // A task that has computed all the time may have kept messages from being received.
+            exec::sleep(PAUSE).await;
+            if Instant::from_nanos(self.heard.load(Ordering::Relaxed)) + outlasts <= time::now() {
+                *turn += 1;
+                self.has_broken(&"the manager is silent");
+            }
+        }
+    }
+
     /// Waits until the connection has ended. Returns false if there will be no other.
     fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut outgoing = self.outgoing.lock();
@@ -68,12 +94,11 @@ impl ManagerLink {
         drop((incoming, stream));
     }
 
-    /// Tries until the node has asked a manager to resume, and the manager had time to answer, or until LITE
-    /// has ended the membership.
-    async fn connect_again(&self, means: &Means) {
+    /// Tries, from the `turn`-th manager on, until the node has asked one to resume, and the manager had time
+    /// to answer, or until LITE has ended the membership.
+    async fn connect_again(&self, means: &Means, turn: &mut usize) {
         let Means { stack, key, buffers, silence } = means;
         let attempt = Attempt { stack, key, buffers: *buffers, silence: *silence };
-        let mut turn = 0;
         loop {
             let resume = {
                 let outgoing = self.outgoing.lock();
@@ -82,19 +107,24 @@ impl ManagerLink {
                 }
                 outgoing.resume.clone()
             };
-            match attempt.resume(turn, resume, self.lease).await {
+            match attempt.resume(*turn, resume, self.lease).await {
                 Ok((incoming, sealer, asked)) => {
                     self.asks(incoming, sealer, asked);
                     break;
                 }
                 Err(why) => log::debug!("cannot resume: {why}"),
             }
-            turn += 1;
+            *turn += 1;
             exec::sleep(PAUSE).await;
         }
         let answered = poll_fn(|cx| self.poll_answered(cx));
         if net::with_deadline(time::now() + Resume::answer_within(self.lease), answered).await.is_none() {
             self.has_broken(&"the manager does not answer");
+        }
+        if self.outgoing.lock().line != Line::Up {
+            // This manager is a standby, or too busy.
+            *turn += 1;
+            exec::sleep(PAUSE).await;
         }
     }
 

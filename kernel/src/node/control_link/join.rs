@@ -14,7 +14,7 @@ use platform::{Instant, NetworkError};
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Role, Sealer, WrongRole,
 };
-use proto::{Hello, Join, PROTOCOL_VERSION, Resume, ToNode, Welcome, version_after};
+use proto::{Hello, Join, PROTOCOL_VERSION, Resume, ToNode, Welcome, is_standby, version_after};
 use verbs::MacAddr;
 use zeroize::Zeroizing;
 
@@ -165,6 +165,7 @@ impl Attempt<'_> {
     ) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
         let deadline = time::now() + JOIN_DEADLINE;
         let mut version = PROTOCOL_VERSION;
+        let mut turn = turn;
         let (opened, asked, welcome) = loop {
             let mut opened = self.open(turn, deadline, chart::mark).await?;
             let asked = time::now();
@@ -173,6 +174,11 @@ impl Attempt<'_> {
                 ToNode::Welcome(welcome) => break (opened, asked, welcome),
                 ToNode::Refused { reason } => match version_after(version, &reason) {
                     Some(lower) => version = lower,
+                    // The next manager may lead.
+                    None if is_standby(&reason) && time::now() + RETRY < deadline => {
+                        turn += 1;
+                        exec::sleep(RETRY).await;
+                    }
                     None => return Err(JoinError::Refused(reason)),
                 },
                 _ => return Err(JoinError::Malformed),

@@ -166,6 +166,8 @@ pub(crate) struct ManagerLink {
     lease: Duration,
     /// The end of the lease according to received acknowledgements, in nanoseconds.
     lease_until: AtomicU64,
+    /// The time at which the last message was received, in nanoseconds.
+    heard: AtomicU64,
     /// The version of the protocol that the manager has accepted.
     version: u16,
     /// The first byte of encoded last words.
@@ -215,6 +217,7 @@ impl ManagerLink {
             outgoing: IrqMutex::new(outgoing),
             lease,
             lease_until: AtomicU64::new((asked + lease).as_nanos()),
+            heard: AtomicU64::new(now.as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
             log_tag: (lines.since() <= version).then(|| tag(proto::encode(&lines))),
             version,
@@ -229,6 +232,14 @@ impl ManagerLink {
         match proto::decode(message) {
             Ok(ToNode::Resumed(resumed)) => {
                 let mut outgoing = self.outgoing.lock();
+                let seen = outgoing.resume.epoch;
+                if resumed.epoch < seen {
+                    drop(outgoing);
+                    let own = resumed.epoch;
+                    return self.has_broken(&format_args!(
+                        "its manager has epoch {own}, and there is one of {seen}"
+                    ));
+                }
                 outgoing.resume.epoch = resumed.epoch;
                 if let Line::Asking(asked) = outgoing.line {
                     self.lease_until.fetch_max((asked + self.lease).as_nanos(), Ordering::Relaxed);
@@ -410,6 +421,7 @@ impl ControlLink for ManagerLink {
         match receiving.incoming.as_mut().map(|incoming| incoming.poll(cx)) {
             Some(Poll::Pending) => return Poll::Pending,
             Some(Poll::Ready(Ok(message))) => {
+                self.heard.store(time::now().as_nanos(), Ordering::Relaxed);
                 self.note(&message);
                 return Poll::Ready(Ok(message));
             }
