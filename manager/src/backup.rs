@@ -4,7 +4,8 @@
 //! a file that is cut short or changed is found.
 
 use crate::core::{Entries, Record, Saved};
-use crate::daemon::{StoreError, read_directory, replace_directory};
+use crate::daemon::ha::{Kv, State};
+use crate::daemon::{SaveError, StoreError, read_directory, replace_directory};
 use proto::{PROTOCOL_VERSION, ToClient};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -43,6 +44,12 @@ pub enum BackupError {
     /// The state cannot be read or replaced.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is a state in the store that several managers share, which may not be replaced.
+    #[error("there is a state below {0}: --force replaces it")]
+    NotEmpty(String),
+    /// The store that several managers share cannot be used.
+    #[error("cannot replace the state that the managers share: {0}")]
+    Shared(SaveError),
 }
 
 /// A backup.
@@ -128,13 +135,30 @@ impl Backup {
     /// # Errors
     /// Fails if the state cannot be written, or if there is one and `force` is not set.
     pub fn restore(&self, directory: &Path, force: bool) -> Result<(), BackupError> {
+        Ok(replace_directory(directory, &self.continued(), force)?)
+    }
+
+    /// Does the same to the state that several managers share, none of which runs.
+    ///
+    /// # Errors
+    /// Fails if the store does not answer, if a manager leads, or if there is a state and `force` is not set.
+    pub fn restore_shared(&self, store: Box<dyn Kv>, prefix: &str, force: bool) -> Result<(), BackupError> {
+        match State::replace(store, prefix, &self.continued(), force) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(BackupError::NotEmpty(prefix.into())),
+            Err(error) => Err(BackupError::Shared(error)),
+        }
+    }
+
+    /// Returns the entries, whose numbers continue behind a gap.
+    fn continued(&self) -> Entries {
         let mut entries = self.entries.clone();
         for change in Saved::of(&entries).beyond(GAP, GAP_TIME).iter().flat_map(Record::changes) {
             if let Some(value) = change.value {
                 entries.insert(change.key, value);
             }
         }
-        Ok(replace_directory(directory, &entries, force)?)
+        entries
     }
 }
 

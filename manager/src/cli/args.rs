@@ -43,7 +43,8 @@ pub(super) fn default_state() -> Result<PathBuf> {
 /// The manager to talk to, and the key for it.
 #[derive(Debug, Default, Args)]
 pub(super) struct ManagerArgs {
-    /// The manager's address [default: $FERROLITE_MANAGER, that of the context, or 127.0.0.1:18500].
+    /// The manager's address, or the addresses of several managers, which commas separate
+    /// [default: $FERROLITE_MANAGER, that of the context, or 127.0.0.1:18500].
     #[arg(long, value_name = "HOST:PORT")]
     manager: Option<String>,
     /// The file with a user's key, the cluster key, or the cluster's key for clients. Only its owner may have
@@ -116,6 +117,11 @@ pub(super) fn count(text: &str) -> Result<u16, String> {
 /// Parses a lease, in milliseconds.
 pub(super) fn lease_ms(text: &str) -> Result<u64, String> {
     number(text, 100, 600_000)
+}
+
+/// Parses a lease in etcd, in seconds. etcd makes none shorter than 2 s.
+pub(super) fn ttl(text: &str) -> Result<u64, String> {
+    number(text, 2, 60)
 }
 
 /// Parses a time to wait, in seconds.

@@ -2,10 +2,12 @@
 
 use super::args::{KeyArgs, ManagerArgs, default_state, write_whole};
 use super::audit;
+use super::group::EtcdArgs;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Subcommand};
 use manager::backup::Backup;
 use manager::client::Output;
+use manager::daemon::ha::Group;
 use manager::key::Credential;
 use serde_json::{Value, json};
 use std::fs;
@@ -73,6 +75,8 @@ pub(super) struct RestoreArgs {
     /// Replaces a state and a cluster key that exist.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    etcd: EtcdArgs,
 }
 
 fn backup(args: &BackupArgs) -> Result<()> {
@@ -101,8 +105,18 @@ fn restore(args: &RestoreArgs) -> Result<()> {
         "{} has another cluster key: --force replaces it",
         key_file.display()
     );
-    backup.restore(&state, args.force)?;
-    println!("restored the state in {}", state.display());
+    match args.etcd.group(None, None)? {
+        Some(group) => {
+            group.place()?;
+            let Group { store, prefix, .. } = group.open()?;
+            backup.restore_shared(store, &prefix, args.force)?;
+            println!("restored the state in etcd below {prefix}");
+        }
+        None => {
+            backup.restore(&state, args.force)?;
+            println!("restored the state in {}", state.display());
+        }
+    }
     match &backup.key {
         Some(key) => {
             let mut output = Output::create_private(&key_file)?;

@@ -1,6 +1,7 @@
 //! `ferrolite config`, and the configuration file of the manager.
 
-use super::args::lease_ms;
+use super::args::{lease_ms, ttl};
+use super::group::GroupSettings;
 use super::toml_file::{self, Source};
 use super::{context, sentence};
 use anyhow::{Result, bail};
@@ -87,6 +88,20 @@ pub(super) struct ManagerFile {
     pub(super) recover: bool,
     pub(super) log_format: Option<LogWord>,
     pub(super) http: Option<HttpTable>,
+    pub(super) etcd: Option<EtcdTable>,
+}
+
+/// The state that several managers share.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EtcdTable {
+    pub(super) urls: Spanned<Vec<String>>,
+    pub(super) prefix: Option<Spanned<String>>,
+    pub(super) ttl: Option<Spanned<u64>>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    pub(super) ca: Option<PathBuf>,
+    pub(super) advertise: Option<String>,
 }
 
 /// The service over HTTP.
@@ -129,6 +144,9 @@ impl ManagerFile {
     fn count_from(&mut self, directory: &Path) {
         let count = |path: &mut PathBuf| *path = directory.join(&*path);
         [&mut self.state, &mut self.port_file].into_iter().flatten().for_each(count);
+        if let Some(EtcdTable { cert, key, ca, .. }) = &mut self.etcd {
+            [cert, key, ca].into_iter().flatten().for_each(count);
+        }
         self.key_file.iter_mut().map(Spanned::get_mut).for_each(count);
         if let Some(HttpTable { viewers, tls, port_file, .. }) = &mut self.http {
             port_file.iter_mut().for_each(count);
@@ -153,6 +171,13 @@ impl ManagerFile {
             true => Ok(key::load(file).map(drop)?),
             false => Ok(()),
         })?;
+        if let Some(etcd) = &self.etcd {
+            at(source, etcd.ttl.as_ref(), "ttl", |value| match ttl(&value.to_string()) {
+                Ok(_) => Ok(()),
+                Err(why) => bail!("{why}"),
+            })?;
+            at(source, Some(&etcd.urls), "urls", |_| GroupSettings::of_file(etcd).place())?;
+        }
         let Some(http) = &self.http else { return Ok(()) };
         at(source, http.viewers.as_ref(), "viewers", |file| password(file).map(drop))?;
         at(source, http.tls.as_ref(), "tls", |directory| {

@@ -2,12 +2,17 @@
 
 use super::args::{KeyArgs, default_state, lease_ms, write_whole};
 use super::config::{Expiry, HttpTable, LogWord, ManagerFile, may_listen, password};
+use super::group::{EtcdArgs, GroupSettings};
 use super::{sentence, signals};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use manager::core::Config;
-use manager::daemon::{Daemon, Http, Options, Reload};
+use manager::daemon::ha::Candidate;
+use manager::daemon::{Daemon, DaemonError, Http, Options, Reload};
 use manager::{LogFormat, key, log_line};
+use proto::channel::ClusterKey;
+use std::future::Future;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,6 +74,12 @@ pub(super) struct RunArgs {
     log_format: Option<LogWord>,
     #[command(flatten)]
     http: HttpArgs,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+    /// The address at which nodes and clients reach this manager, which standbys name while it leads
+    /// [default: that of --listen].
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -95,6 +106,8 @@ struct HttpArgs {
 
 /// The settings of a manager, from its options and its file.
 struct Settings {
+    /// The group of managers that share their state in etcd, if this manager is in one.
+    group: Option<GroupSettings>,
     fixed: Fixed,
     trust_hosts: bool,
     recover: bool,
@@ -113,6 +126,7 @@ struct Fixed {
     http: Option<SocketAddr>,
     tls: Option<PathBuf>,
     http_port_file: Option<PathBuf>,
+    group: Option<GroupSettings>,
 }
 
 impl RunArgs {
@@ -144,9 +158,16 @@ impl RunArgs {
         if let Some(listen) = listen {
             may_listen(listen, tls.is_some(), insecure)?;
         }
+        let own = self.listen.or(file.listen()).unwrap_or(LISTEN);
+        let lease_ms = self.lease_ms.or(file.lease_ms()).unwrap_or(LEASE_MS);
+        let group = self.etcd.group(self.advertise.as_ref(), file.etcd.as_ref())?;
+        if let Some(group) = &group {
+            group.check(own, lease_ms)?;
+        }
         let fixed = Fixed {
-            listen: self.listen.or(file.listen()).unwrap_or(LISTEN),
-            lease_ms: self.lease_ms.or(file.lease_ms()).unwrap_or(LEASE_MS),
+            listen: own,
+            lease_ms,
+            group: group.clone(),
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
             port_file: self.port_file.clone().or_else(|| file.port_file.clone()),
             http: listen,
@@ -162,12 +183,12 @@ impl RunArgs {
             None => None,
         };
         let (trust_hosts, recover) = (self.trust_hosts || file.trust_hosts, self.recover || file.recover);
-        Ok(Settings { fixed, trust_hosts, recover, http })
+        Ok(Settings { group, fixed, trust_hosts, recover, http })
     }
 
     /// Reads the settings of a running manager again. The error is the reason why nothing changes.
     fn reload(&self, before: &Fixed) -> Result<Reload> {
-        let Settings { fixed, trust_hosts, recover, http } = self.settings(Expiry::Refused)?;
+        let Settings { fixed, trust_hosts, recover, http, .. } = self.settings(Expiry::Refused)?;
         if fixed != *before {
             bail!("only trust_hosts, recover, viewers and the files of tls change without a restart");
         }
@@ -175,8 +196,63 @@ impl RunArgs {
     }
 }
 
+/// A manager with a state of its own, or one of a group.
+enum Served {
+    Alone(Box<Daemon>),
+    Group(Box<Candidate>),
+}
+
+impl Served {
+    fn or_former(self, key: &ClusterKey) -> Result<Self, DaemonError> {
+        Ok(match self {
+            Self::Alone(daemon) => Self::Alone(Box::new(daemon.or_former(key)?)),
+            Self::Group(candidate) => Self::Group(Box::new(candidate.or_former(key)?)),
+        })
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Alone(daemon) => daemon.local_addr(),
+            Self::Group(candidate) => candidate.local_addr(),
+        }
+    }
+
+    fn http_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Alone(daemon) => daemon.http_addr(),
+            Self::Group(candidate) => candidate.http_addr(),
+        }
+    }
+
+    fn certificate(&self) -> Option<&str> {
+        match self {
+            Self::Alone(daemon) => daemon.certificate(),
+            Self::Group(candidate) => candidate.certificate(),
+        }
+    }
+
+    fn certificate_complaint(&self) -> Option<String> {
+        match self {
+            Self::Alone(daemon) => daemon.certificate_complaint().map(|complaint| complaint.to_string()),
+            Self::Group(candidate) => candidate.certificate_complaint(),
+        }
+    }
+
+    async fn serve(
+        self,
+        format: LogFormat,
+        reloads: mpsc::Receiver<Result<Reload, String>>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), DaemonError> {
+        match self {
+            Self::Alone(daemon) => daemon.log_format(format).reloads(reloads).serve(stop).await,
+            Self::Group(candidate) => candidate.log_format(format).reloads(reloads).serve(stop).await,
+        }
+    }
+}
+
 fn daemon(args: &RunArgs) -> Result<()> {
-    let Settings { fixed, trust_hosts, recover, http } = args.settings(Expiry::Told)?;
+    let Settings { group, fixed, trust_hosts, recover, http } = args.settings(Expiry::Told)?;
     let format = LogFormat::from(fixed.log_format);
     let say = |line: &str| eprintln!("{}", log_line(format, line));
     let (key, made) = key::load_or_make(&fixed.key)?;
@@ -190,7 +266,11 @@ fn daemon(args: &RunArgs) -> Result<()> {
     runtime.block_on(async {
         let stop = signals::stopped(args.config.is_none())?;
         let (listen, state) = (fixed.listen, fixed.state.clone());
-        let mut daemon = Daemon::bind(Options { listen, key, state, config, http }).await?;
+        let options = Options { listen, key, state, config, http };
+        let mut daemon = match &group {
+            Some(group) => Served::Group(Box::new(Candidate::bind(options, group.open()?).await?)),
+            None => Served::Alone(Box::new(Daemon::bind(options).await?)),
+        };
         if former.exists() {
             daemon = daemon.or_former(&key::load(&former)?)?;
             say(&format!("accepts the former key in {} as well", former.display()));
@@ -212,7 +292,7 @@ fn daemon(args: &RunArgs) -> Result<()> {
                 None => format!("dashboard on http://{http}/"),
             });
             if let Some(complaint) = daemon.certificate_complaint() {
-                say(&complaint.to_string());
+                say(&complaint);
             }
         }
         let reloading = async {
@@ -227,7 +307,7 @@ fn daemon(args: &RunArgs) -> Result<()> {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = daemon.log_format(format).reloads(reloads).serve(stop) => Ok(ended?),
+            ended = daemon.serve(format, reloads, stop) => Ok(ended?),
             () = reloading => Ok(()),
         }
     })

@@ -10,6 +10,7 @@ mod context;
 mod daemon;
 mod data;
 mod exit;
+mod group;
 mod image;
 mod job;
 mod key;

@@ -18,6 +18,10 @@ const BATCH: usize = 64 << 10;
 impl Driver {
     /// Handles a request over HTTP, as client `conn`. `core` is the way back to this task.
     pub(super) fn ask(&mut self, conn: ConnId, ask: Ask, core: mpsc::Sender<Incoming>) {
+        if !self.may_act() {
+            // The asker hears that there is no answer.
+            return;
+        }
         let Ask { peer, user, request, mut answer } = ask;
         let (outbox, queue, _reading) = Outbox::new();
         self.outboxes.insert(conn, outbox);

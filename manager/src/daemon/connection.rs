@@ -3,6 +3,7 @@
 
 use super::door::{Denied, Pending, Permit};
 use super::greeting::{self, Greeted};
+use super::ha::Tenure;
 use super::outbox::{Outbox, Queue};
 use crate::core::ConnId;
 use crate::log::Log;
@@ -73,6 +74,8 @@ pub(super) struct Shared {
     pub(super) keys: RoleKeys,
     pub(super) core: mpsc::Sender<Incoming>,
     pub(super) log: Log,
+    /// The right to act, if several managers share their state.
+    pub(super) tenure: Option<Tenure>,
 }
 
 /// Serves a connection until it ends.
@@ -84,7 +87,13 @@ pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut pending: Pend
     };
     match greeted {
         Ok(mut greeted) => match pending.admit(greeted.role) {
-            Ok(permit) => talk(stream, conn, peer, greeted, permit, &shared).await,
+            Ok(permit) => match shared.tenure.as_ref().and_then(Tenure::refusal) {
+                Some(reason) => {
+                    greeting::turn_away(&mut stream, &mut greeted, &reason).await;
+                    drain(stream).await;
+                }
+                None => talk(stream, conn, peer, greeted, permit, &shared).await,
+            },
             Err(Denied::Evicted) => {}
             Err(Denied::Full(reason)) => {
                 shared.log.line(&format!("{peer}: refused: {reason}"));
@@ -263,6 +272,12 @@ async fn write_all(
         }
     }
     Ok(())
+}
+
+/// Closes a connection as [`linger`] does.
+async fn drain(stream: TcpStream) {
+    let (read_half, write_half) = stream.into_split();
+    linger(read_half, write_half).await;
 }
 
 /// Closes so that the peer receives all that was sent: bytes that it still sends are read and dropped.

@@ -1,6 +1,7 @@
 //! The core together with the things that its actions need. Nothing here waits.
 
 use super::connection::Incoming;
+use super::ha::Tenure;
 use super::keeper::{Keeper, Kept};
 use super::outbox::{Outbox, Pushed};
 use crate::backup;
@@ -9,7 +10,7 @@ use crate::http::Publisher;
 use crate::log::Log;
 use platform::Instant;
 use proto::ToClient;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use tokio::sync::mpsc::Receiver;
 
 /// The core, its connections, its store and its log.
@@ -22,6 +23,19 @@ pub(super) struct Driver {
     pub(super) log: Log,
     /// Publishes the core's state for requests over HTTP, if they are served.
     pub(super) publisher: Option<Publisher>,
+    /// The right to act, if several managers share their state.
+    tenure: Option<Tenure>,
+    /// The events that came while this manager was not allowed to act, in order.
+    late: VecDeque<Late>,
+    /// True while this manager is not allowed to act.
+    pauses: bool,
+}
+
+/// An event that waits.
+#[derive(Debug)]
+enum Late {
+    Incoming(Incoming),
+    Kept(Kept),
 }
 
 /// An effect of actions on the driver itself.
@@ -38,7 +52,54 @@ enum Kind {
 }
 
 impl Driver {
+    pub(super) fn new(
+        core: Core,
+        keeper: Keeper,
+        log: Log,
+        publisher: Option<Publisher>,
+        tenure: Option<Tenure>,
+    ) -> Self {
+        let (start, outboxes, late) = (std::time::Instant::now(), HashMap::new(), VecDeque::new());
+        Self { core, start, outboxes, keeper, log, publisher, tenure, late, pauses: false }
+    }
+
+    /// Returns true if this manager may act. Each event is handled only if it may act after the event has
+    /// arrived: a heartbeat that is acknowledged was sent while no other manager led.
+    pub(super) fn may_act(&self) -> bool {
+        self.tenure.as_ref().is_none_or(Tenure::holds)
+    }
+
+    /// Returns the right to wait for, if this manager may not act or has left events unhandled.
+    pub(super) fn pause(&mut self) -> Option<Tenure> {
+        if self.may_act() && self.late.is_empty() {
+            return None;
+        }
+        let tenure = self.tenure.clone()?;
+        if !std::mem::replace(&mut self.pauses, true) {
+            self.log.line("pauses, because it cannot renew its leadership");
+        }
+        Some(tenure)
+    }
+
+    /// Handles the events that have waited.
+    pub(super) fn go_on(&mut self) {
+        if self.may_act() && std::mem::take(&mut self.pauses) {
+            self.log.line("goes on");
+        }
+        while self.may_act()
+            && let Some(late) = self.late.pop_front()
+        {
+            match late {
+                Late::Incoming(incoming) => self.incoming(incoming),
+                Late::Kept(kept) => self.kept(kept),
+            }
+        }
+    }
+
     pub(super) fn incoming(&mut self, incoming: Incoming) {
+        if !self.may_act() {
+            return self.late.push_back(Late::Incoming(incoming));
+        }
         match incoming {
             Incoming::Opened { conn, peer, user, outbox } => {
                 self.outboxes.insert(conn, outbox);
@@ -65,6 +126,9 @@ impl Driver {
             let Ok(incoming) = waiting.try_recv() else { break };
             self.incoming(incoming);
         }
+        if !self.may_act() {
+            return;
+        }
         self.handle(Event::Tick);
         if let Some(publisher) = &mut self.publisher {
             publisher.publish(&self.core);
@@ -74,6 +138,9 @@ impl Driver {
 
     /// Handles a report of the store.
     pub(super) fn kept(&mut self, kept: Kept) {
+        if !self.may_act() {
+            return self.late.push_back(Late::Kept(kept));
+        }
         match kept {
             Kept::Saved(records) => records.iter().for_each(|record| self.handle(Event::Saved { record })),
             Kept::Failed(reason) => self.handle(Event::SaveFailed { reason: &reason }),

@@ -62,6 +62,14 @@ pub(super) async fn refuse(stream: &mut TcpStream, greeted: &mut Greeted, reason
     }
 }
 
+/// Tells a peer that this manager does not lead. A member that wants to resume gets no answer, because a
+/// refusal would end its membership: it tries the next manager.
+pub(super) async fn turn_away(stream: &mut TcpStream, greeted: &mut Greeted, reason: &str) {
+    if !Hello::is_resume(&greeted.hello) {
+        refuse(stream, greeted, reason).await;
+    }
+}
+
 /// Returns the reason why a first message does not match the key of its sender. A message that no version of
 /// the protocol knows is left to the core.
 fn objection(greeted: &Greeted) -> Option<&'static str> {

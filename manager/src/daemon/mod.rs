@@ -11,6 +11,7 @@ mod connection;
 mod door;
 mod driver;
 mod greeting;
+pub mod ha;
 mod keeper;
 mod limits;
 mod lobby;
@@ -31,20 +32,22 @@ use acceptor::Acceptor;
 use connection::Shared;
 use door::Door;
 use driver::Driver;
+use ha::{Tenure, Term};
 use keeper::Keeper;
 use limits::Limits;
 use proto::VouchingSecret;
 use proto::channel::{ClusterKey, RoleKeys, WrongRole};
-use reload::Changing;
-use std::collections::HashMap;
+use reload::{Changing, Reloads};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use zeroize::Zeroizing;
 
@@ -64,7 +67,7 @@ const LAST_SAVE: Duration = Duration::from_secs(10);
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The configuration of a daemon.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The address to listen on.
     pub listen: SocketAddr,
@@ -79,7 +82,7 @@ pub struct Options {
 }
 
 /// The service over HTTP.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Http {
     /// The address to listen on.
     pub listen: SocketAddr,
@@ -119,6 +122,18 @@ pub enum DaemonError {
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+    /// A socket that listens cannot be used.
+    #[error("cannot listen: {0}")]
+    Socket(io::Error),
+}
+
+/// The end of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The daemon was told to stop.
+    Stopped,
+    /// Another manager leads, or may lead.
+    Lost,
 }
 
 /// A daemon that listens.
@@ -131,7 +146,7 @@ pub struct Daemon<S = Store> {
     /// The limit of the process's open files.
     descriptors: u64,
     http: Option<Serving>,
-    reloads: Option<mpsc::Receiver<Result<Reload, String>>>,
+    reloads: Reloads,
     format: LogFormat,
 }
 
@@ -148,7 +163,7 @@ impl Daemon {
     pub async fn bind(options: Options) -> Result<Self, DaemonError> {
         let listener = listen(options.listen).await?;
         let (store, saved) = Store::open(&options.state)?;
-        Self::new(listener, options, store, saved).await
+        Self::listening(listener, options, store, saved).await
     }
 }
 
@@ -156,32 +171,48 @@ impl<S: Keep> Daemon<S> {
     /// Does the same as [`bind`](Daemon::bind), but keeps the state in `store`, from which `saved` was read.
     /// The directory of the state is not used.
     pub async fn bind_with(options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
-        Self::new(listen(options.listen).await?, options, store, saved).await
+        Self::listening(listen(options.listen).await?, options, store, saved).await
     }
 
-    async fn new(
+    async fn listening(
         listener: TcpListener,
         options: Options,
         store: S,
         saved: Saved,
     ) -> Result<Self, DaemonError> {
-        let http = match options.http {
-            Some(Http { listen: address, viewers, tls }) => Some(Serving {
-                listener: listen(address).await?,
+        let web = match &options.http {
+            Some(http) => Some(listen(http.listen).await?),
+            None => None,
+        };
+        Self::assemble(listener, web, options, store, saved)
+    }
+
+    /// Makes a daemon with sockets that listen already: `web` is that of HTTP.
+    fn assemble(
+        listener: TcpListener,
+        web: Option<TcpListener>,
+        options: Options,
+        store: S,
+        saved: Saved,
+    ) -> Result<Self, DaemonError> {
+        let http = match (options.http, web) {
+            (Some(Http { listen: address, viewers, tls }), Some(listener)) => Some(Serving {
+                listener,
                 gate: KeyGate::new(options.key.clone(), viewers),
                 tls: match tls {
                     Some(directory) => Some(Tls::load_or_make(&directory, address.ip())?),
                     None => None,
                 },
             }),
-            None => None,
+            _ => None,
         };
         let keys = options.key.roles()?;
         let secret = VouchingSecret::from_bytes(crate::key::random()?);
         let wall = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let core = Core::new(Config { wall, ..options.config }, saved, secret);
         let descriptors = limits::raise_descriptors();
-        Ok(Self { listener, keys, store, core, descriptors, http, reloads: None, format: LogFormat::Text })
+        let (reloads, format) = (Reloads::default(), LogFormat::Text);
+        Ok(Self { listener, keys, store, core, descriptors, http, reloads, format })
     }
 
     /// Accepts the keys of a former cluster key as well.
@@ -207,7 +238,7 @@ impl<S: Keep> Daemon<S> {
     /// which is logged.
     #[must_use]
     pub fn reloads(mut self, reloads: mpsc::Receiver<Result<Reload, String>>) -> Self {
-        self.reloads = Some(reloads);
+        self.reloads = Reloads::of(reloads);
         self
     }
 
@@ -235,81 +266,122 @@ impl<S: Keep> Daemon<S> {
     }
 
     /// Serves until `stop` is done. Then fails all jobs that run, tells nodes and clients, and returns.
-    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    pub async fn serve(mut self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let writer = Log::start(io::stderr(), self.format).map_err(DaemonError::Thread)?;
-        let ended = self.serve_with(stop, writer.log()).await;
+        let mut reloads = std::mem::take(&mut self.reloads);
+        let ended = self.run(std::pin::pin!(stop), writer.log(), None, &mut reloads).await;
         writer.finish(LAST_LINES);
-        ended
+        ended.map(drop)
     }
 
-    async fn serve_with(self, stop: impl Future<Output = ()>, log: Log) -> Result<(), DaemonError> {
-        let Self { listener, keys, store, core, descriptors, http, mut reloads, .. } = self;
+    /// Serves until `stop` is done, or until a manager that shares its state has been unable to renew its
+    /// leadership for the length of its lease. Such a manager fails no job at its end, because another one
+    /// goes on with them.
+    async fn run(
+        self,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+        log: Log,
+        term: Option<(Tenure, Term)>,
+        reloads: &mut Reloads,
+    ) -> Result<Ended, DaemonError> {
+        let Self { listener, keys, store, core, descriptors, http, .. } = self;
+        let tenure = term.as_ref().map(|(tenure, _)| tenure.clone());
         let (tell, mut kept) = mpsc::unbounded_channel();
         let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
-        let shared = Arc::new(Shared { keys, core: events.clone(), log: log.clone() });
+        let shared = Shared { keys, core: events.clone(), log: log.clone(), tenure: tenure.clone() };
         let (open, opened) = oneshot::channel::<()>();
-        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), shared).run(opened));
-        let start = std::time::Instant::now();
-        let (mut publisher, mut web, mut changing) = (None, None, None);
+        let accepting =
+            tokio::spawn(Acceptor::new(listener, door(descriptors, &log), Arc::new(shared)).run(opened));
         let (asks, mut asked) = Asks::new();
-        if let Some(Serving { listener, gate, tls }) = http {
-            let (published, feed) = Publisher::new(&core);
-            publisher = Some(published);
-            changing =
-                Some(Changing { viewers: gate.viewers(), tls: tls.as_ref().map(|tls| tls.config.clone()) });
-            let (end, ended) = oneshot::channel::<()>();
-            let ended = async { drop(ended.await) };
-            tokio::spawn(http::serve(listener, feed, Box::new(gate), asks, tls, ended));
-            web = Some(end);
-        }
-        let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log, publisher };
+        let (publisher, web) = http.map(|http| http.start(&core, asks)).unzip();
+        let mut driver = Driver::new(core, keeper, log, publisher, tenure);
+        let mut lost = std::pin::pin!(lost(&term));
         let mut numbers = (ask::FIRST..).map(ConnId);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tokio::pin!(stop);
-        loop {
+        let ended = loop {
+            if let Some(tenure) = driver.pause() {
+                tokio::select! {
+                    biased;
+                    () = &mut stop => break Ended::Stopped,
+                    () = &mut lost => break Ended::Lost,
+                    regained = tenure.regained() => match regained {
+                        true => driver.go_on(),
+                        false => break Ended::Lost,
+                    },
+                }
+                continue;
+            }
             tokio::select! {
                 biased;
-                () = &mut stop => break,
+                () = &mut stop => break Ended::Stopped,
+                () = &mut lost => break Ended::Lost,
                 _ = tick.tick() => driver.tick(&mut incoming),
                 Some(kept) = kept.recv() => driver.kept(kept),
                 Some(event) = incoming.recv() => driver.incoming(event),
-                Some(reload) = next(&mut reloads) => match reload {
+                Some(reload) = reloads.next() => match reload {
                     Ok(reload) => {
-                        reload::apply(reload, &mut driver.core, changing.as_ref());
+                        reload::apply(reload, &mut driver.core, web.as_ref().map(|web| &web.changing));
                         driver.log.line("has read its settings again");
                     }
                     Err(reason) => driver.log.line(&format!("keeps its settings: {reason}")),
                 },
-                Some(ask) = asked.recv() => {
-                    if let Some(conn) = numbers.next() {
-                        driver.ask(conn, ask, events.clone());
-                    }
-                }
+                Some(ask) = asked.recv() => drop(numbers.next().map(|conn| driver.ask(conn, ask, events.clone()))),
             }
-        }
+        };
         drop(web);
-        driver.log.line("stops");
-        driver.handle(Event::Stop);
-        driver.outboxes.clear();
-        drop(incoming);
-        drop(open);
-        let _ = timeout(STOP, async {
-            if let Ok(mut connections) = accepting.await {
-                while connections.join_next().await.is_some() {}
-            }
-        })
-        .await;
-        driver.keeper.finish(LAST_SAVE).await.map_err(DaemonError::Unsaved)
+        if term.is_some() {
+            // Nothing that waits is sent any more: the next leader tells what is saved.
+            accepting.abort();
+            drop(driver.outboxes);
+        } else {
+            driver.log.line("stops");
+            driver.handle(Event::Stop);
+            driver.outboxes.clear();
+            drop((incoming, open));
+            let _ = timeout(STOP, all_closed(accepting)).await;
+        }
+        if ended == Ended::Stopped {
+            driver.keeper.finish(LAST_SAVE).await.map_err(DaemonError::Unsaved)?;
+        }
+        Ok(ended)
     }
 }
 
-/// Returns the next new settings; `None` if no more come.
-async fn next(
-    reloads: &mut Option<mpsc::Receiver<Result<Reload, String>>>,
-) -> Option<Result<Reload, String>> {
-    reloads.as_mut()?.recv().await
+/// Waits until the term of a manager that shares its state has ended.
+async fn lost(term: &Option<(Tenure, Term)>) {
+    match term {
+        Some((tenure, term)) => tenure.lost(*term).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the connections of a task that accepts them have ended, once the task has.
+async fn all_closed(accepting: JoinHandle<JoinSet<()>>) {
+    if let Ok(mut connections) = accepting.await {
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// The service over HTTP, which ends when this is dropped.
+#[derive(Debug)]
+struct Web {
+    changing: Changing,
+    _end: oneshot::Sender<()>,
+}
+
+impl Serving {
+    /// Starts the service. Returns the publisher of the state that it shows.
+    fn start(self, core: &Core, asks: Asks) -> (Publisher, Web) {
+        let Self { listener, gate, tls } = self;
+        let (publisher, feed) = Publisher::new(core);
+        let changing = Changing { viewers: gate.viewers(), tls: tls.as_ref().map(|tls| tls.config.clone()) };
+        let (end, ended) = oneshot::channel::<()>();
+        let ended = async { drop(ended.await) };
+        tokio::spawn(http::serve(listener, feed, Box::new(gate), asks, tls, ended));
+        (publisher, Web { changing, _end: end })
+    }
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, DaemonError> {

@@ -1,9 +1,10 @@
 //! The settings that change while the daemon runs.
 
-use super::{DaemonError, Http};
+use super::{DaemonError, Http, Options};
 use crate::core::Core;
 use crate::http::{Tls, Viewers};
 use axum_server::tls_rustls::RustlsConfig;
+use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 /// New settings, checked as a whole.
@@ -33,6 +34,39 @@ impl Reload {
             None => None,
         };
         Ok(Self { trust_hosts, recover, viewers, tls })
+    }
+}
+
+/// The new settings that come while the daemon runs.
+#[derive(Debug, Default)]
+pub(super) struct Reloads {
+    incoming: Option<mpsc::Receiver<Result<Reload, String>>>,
+    /// The last settings that were right.
+    last: Option<(bool, bool, Option<Zeroizing<String>>)>,
+}
+
+impl Reloads {
+    pub(super) const fn of(incoming: mpsc::Receiver<Result<Reload, String>>) -> Self {
+        Self { incoming: Some(incoming), last: None }
+    }
+
+    /// Returns the next new settings; `None` if no more come.
+    pub(super) async fn next(&mut self) -> Option<Result<Reload, String>> {
+        let next = self.incoming.as_mut()?.recv().await;
+        if let Some(Ok(Reload { trust_hosts, recover, viewers, .. })) = &next {
+            self.last = Some((*trust_hosts, *recover, viewers.clone()));
+        }
+        next
+    }
+
+    /// Puts the last settings into the options with which a daemon starts. The files of TLS are read again
+    /// then in any case.
+    pub(super) fn settle(&self, options: &mut Options) {
+        let Some((trust_hosts, recover, viewers)) = self.last.clone() else { return };
+        (options.config.trust_hosts, options.config.recover) = (trust_hosts, recover);
+        if let Some(http) = &mut options.http {
+            http.viewers = viewers;
+        }
     }
 }
 

@@ -22,10 +22,11 @@ pub(crate) use snapshot::Publisher;
 pub use snapshot::Snapshot;
 pub use tls::{Tls, TlsError};
 
+use crate::daemon::ha::Tenure;
 use auth::Sessions;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{delete, get, post, put};
@@ -85,6 +86,21 @@ pub(crate) async fn serve(
     if let Ok(server) = server {
         let _ = server.handle(handle).serve(service).await;
     }
+}
+
+/// Answers all requests on `listener` with the reason why this manager does not serve them. With TLS, closes
+/// the connections instead.
+pub(crate) async fn stand_by(listener: TcpListener, secure: bool, tenure: Tenure) {
+    if secure {
+        loop {
+            drop(listener.accept().await);
+        }
+    }
+    let refuse = async move || {
+        let reason = tenure.refusal().unwrap_or_else(|| "this manager begins to lead".into());
+        (StatusCode::SERVICE_UNAVAILABLE, reason + "\n")
+    };
+    let _ = axum::serve(listener, Router::new().fallback(refuse)).await;
 }
 
 fn router(app: App) -> Router {

@@ -6,6 +6,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+/// The complaint about a member of etcd that is no URL.
+#[cfg(feature = "etcd")]
+const NO_ETCD: &str = "2: urls: h is no URL of etcd: want http://HOST:PORT or https://HOST:PORT";
+#[cfg(not(feature = "etcd"))]
+const NO_ETCD: &str = "2: urls: this program was built without etcd: build it with `--features manager/etcd`";
+
 fn check(file: &Path, more: &[&str]) -> Output {
     Command::new(BINARY).args(["config", "check"]).arg(file).args(more).output().unwrap()
 }
@@ -35,6 +41,9 @@ fn a_mistake_is_named_with_file_line_and_key() {
         ("[http]\nlisten = '127.0.0.1:0'\ntsl = 't'\n", "3: unknown key tsl; is it tls?"),
         ("listen = '127.0.0.1:1'\nlisten = '127.0.0.1:2'\n", "2: listen: duplicate key"),
         ("listen\n", "1: "),
+        ("[etcd]\nulrs = ['http://h:1']\n", "2: unknown key ulrs; is it urls?"),
+        ("[etcd]\nurls = ['http://h:1']\nttl = 1\n", "3: ttl: want a number from 2 to 60"),
+        ("[etcd]\nurls = ['h']\n", NO_ETCD),
     ];
     for (text, wanted) in cases {
         let file = directory.file("m.toml", text.as_bytes());

@@ -23,6 +23,7 @@ mod cut;
 mod daemon;
 mod daemon_life;
 mod disk;
+mod ha;
 mod herd;
 mod http;
 mod many;
