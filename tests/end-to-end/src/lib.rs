@@ -7,6 +7,7 @@ mod boot;
 mod builds;
 mod cx3;
 mod dashboard;
+mod ha;
 mod job;
 mod linux;
 mod packages;
@@ -35,6 +36,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         cluster::cases(),
         standing::cases(),
         dashboard::cases(),
+        ha::cases(full),
         semantics::cases(),
         disturbed::cases(),
         misuse::cases(),

@@ -3,7 +3,7 @@
 use crate::{apt, paths, tool, ui};
 use anyhow::{Context, Result, bail};
 use qemu::{OLDEST_QEMU, Qemu};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Fails with the package to install if QEMU is missing and cannot be installed from here. Returns at once.
@@ -98,6 +98,25 @@ pub fn bindings() -> Result<()> {
         );
     }
     ui::step("installing cmake and libclang", || apt::install(&missing))
+}
+
+/// Ensures that the manager can be built with etcd: that needs protoc, and the files that belong to it.
+pub fn protobuf() -> Result<()> {
+    let mut missing = Vec::new();
+    if !tool::exists("protoc") {
+        missing.push("protobuf-compiler");
+    }
+    if !Path::new("/usr/include/google/protobuf/descriptor.proto").exists() {
+        missing.push("libprotobuf-dev");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !apt::can_install() {
+        bail!("{list} missing; install with: sudo apt-get install --no-install-recommends {list}");
+    }
+    ui::step(&format!("installing {list}"), || apt::install(&missing))
 }
 
 /// Returns true if libclang is where bindgen looks for it: in `LIBCLANG_PATH`, or among the libraries of the
