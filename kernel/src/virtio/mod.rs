@@ -23,6 +23,9 @@ pub(crate) const VENDOR: u16 = 0x1af4;
 const F_EVENT_IDX: u64 = 1 << 29;
 /// `VIRTIO_F_VERSION_1`, which every device must have.
 const F_VERSION_1: u64 = 1 << 32;
+/// `VIRTIO_F_ACCESS_PLATFORM`: an IOMMU can translate the addresses of the device. A device that has this
+/// feature insists on it. All IOMMUs are off here, so the addresses remain physical ones.
+const F_ACCESS_PLATFORM: u64 = 1 << 33;
 /// The only MSI-X entry, used for all queues.
 const ENTRY: u16 = 0;
 const NO_VECTOR: u16 = 0xffff;
@@ -182,7 +185,8 @@ impl Device {
             transport.set_status(status);
         }
         let needed = needed | F_VERSION_1;
-        let features = transport.read_device_features() & (wanted | needed | F_EVENT_IDX);
+        let wanted = wanted | F_EVENT_IDX | F_ACCESS_PLATFORM;
+        let features = transport.read_device_features() & (wanted | needed);
         if features & needed != needed {
             return Err(SetupError::Features(needed & !features));
         }

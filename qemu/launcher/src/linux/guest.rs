@@ -101,8 +101,8 @@ pub struct GuestConfig {
     /// True if the guest has a card on QEMU's user-mode network, `mgmt0` in the guest, where the host is
     /// 10.0.2.2.
     pub management: bool,
-    /// True if the machine has an Intel IOMMU, which the guest turns on. Its virtio devices are not
-    /// behind it.
+    /// True if the machine has an Intel IOMMU, which the guest turns on. The network cards are behind it,
+    /// except one that shares memory with the fabric.
     pub iommu: bool,
     /// A disk image (ext4) with an installed system, if any. Its systemd is the first process, once the
     /// network is up; commands still run in the initramfs ([`in_system`]). Changes to the disk are lost with

@@ -68,6 +68,9 @@ pub(super) fn arguments(
         let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", config.memory_mib);
         parts.devices(["-object", &memory]);
     }
+    if config.iommu {
+        parts.add_iommu();
+    }
     if config.management {
         parts.add_management()?;
     }
@@ -76,10 +79,6 @@ pub(super) fn arguments(
     }
     if let Some(card) = &config.card {
         parts.add_card(card)?;
-    }
-    if config.iommu {
-        parts.cmdline.push_str(" intel_iommu=on");
-        parts.devices(["-device", "intel-iommu"]);
     }
     if let Some(disk) = &config.system {
         parts.add_system(disk)?;
@@ -128,6 +127,8 @@ struct Parts {
     cmdline: String,
     /// The arguments for the devices.
     devices: Vec<String>,
+    /// The property of a network card that puts it behind the machine's IOMMU; empty without one.
+    behind_iommu: &'static str,
 }
 
 impl Parts {
@@ -141,18 +142,26 @@ impl Parts {
         if let Some(khz) = tsc::khz() {
             write!(cmdline, " tsc_early_khz={khz}")?;
         }
-        Ok(Self { cmdline, devices: Vec::new() })
+        Ok(Self { cmdline, devices: Vec::new(), behind_iommu: "" })
     }
 
     fn devices<const N: usize>(&mut self, arguments: [&str; N]) {
         self.devices.extend(arguments.map(str::to_owned));
     }
 
+    /// Adds an IOMMU. It must precede the devices that are behind it.
+    fn add_iommu(&mut self) {
+        self.cmdline.push_str(" intel_iommu=on");
+        self.devices(["-device", "intel-iommu"]);
+        self.behind_iommu = ",iommu_platform=on";
+    }
+
     fn add_management(&mut self) -> Result<()> {
         let mac = colons(MANAGEMENT_MAC);
         write!(self.cmdline, " fl.management={mac}")?;
         let device = format!(
-            "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off"
+            "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off{}",
+            self.behind_iommu
         );
         self.devices(["-netdev", "user,id=management,ipv6=off", "-device", &device]);
         Ok(())
@@ -186,7 +195,7 @@ impl Parts {
             Plug::Stream(socket) => {
                 let netdev =
                     format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(socket)?);
-                let device = format!("{device},ioeventfd=off");
+                let device = format!("{device},ioeventfd=off{}", self.behind_iommu);
                 self.devices(["-netdev", &netdev, "-device", &device]);
             }
         }
@@ -274,6 +283,20 @@ mod tests {
         assert_eq!(after("-chardev"), "socket,id=port1,server=off,path=/s/command");
         assert!(arguments.iter().any(|a| a == "socket,id=port3,server=off,path=/s/in"));
         assert!(arguments.iter().any(|a| a.contains("mac=52:54:00:00:00:07,host_mtu=4200")));
+    }
+
+    #[test]
+    fn the_network_cards_are_behind_the_iommu() {
+        let image = Image { kernel: "k".into(), initramfs: "i".into(), packages: Vec::new() };
+        let network = Network::numbered(7, Plug::Stream("/f".into()));
+        let config =
+            GuestConfig { network: Some(network), management: true, iommu: true, ..GuestConfig::default() };
+        let sockets = Sockets::new(Path::new("/s"));
+        let arguments = arguments(&image, Path::new("i"), &config, &sockets, Path::new("/log")).unwrap();
+        let line = arguments.join(" ");
+        let (before, after) = line.split_once("-device intel-iommu").unwrap();
+        assert!(before.contains(" intel_iommu=on ") && !before.contains("virtio-net-pci"), "{before}");
+        assert_eq!(after.matches(",ioeventfd=off,iommu_platform=on").count(), 2, "{after}");
     }
 
     #[test]

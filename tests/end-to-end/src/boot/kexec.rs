@@ -16,6 +16,10 @@ const BOOT: Duration = Duration::from_secs(240);
 const SOON: Duration = Duration::from_secs(120);
 /// The time after which a command that does not return is given up.
 const GONE: Duration = Duration::from_secs(2);
+/// Succeeds if Linux has turned an IOMMU on, and both network cards are behind it
+/// (`VIRTIO_F_ACCESS_PLATFORM`).
+const BEHIND_IOMMU: &str = "test -e /sys/class/iommu/dmar0 && ls /sys/kernel/iommu_groups/0 \
+    && test 2 = $(grep -l '^.\\{33\\}1' /sys/bus/virtio/devices/*/features | wc -l)";
 
 /// A system call of kexec.
 #[derive(Clone, Copy)]
@@ -23,7 +27,7 @@ pub(super) struct Call {
     pub(super) name: &'static str,
     option: &'static str,
     release: Release,
-    /// True if Linux has turned an IOMMU on.
+    /// True if Linux has turned an IOMMU on, and its network cards are behind it.
     iommu: bool,
     /// The memory of the machine. Linux puts a file as high as it can.
     memory_mib: u32,
@@ -90,7 +94,7 @@ pub(super) fn jump(trial: &Trial<'_>, call: Call, file: &Path, words: &str) -> R
     };
     let mut guest = Guest::boot(&Lab::get()?.qemu, &image, &config)?;
     if call.iommu {
-        guest.check("test -e /sys/class/iommu/dmar0 && ls /sys/kernel/iommu_groups/0", SOON)?;
+        guest.check(BEHIND_IOMMU, SOON)?;
     }
     let load = format!("kexec {} -l /ferrolite.efi --initrd=/key --command-line='{words}'", call.option);
     guest.check(&load, SOON)?;
