@@ -27,9 +27,28 @@ const TARGET_MS: f64 = 150.0;
 /// The longest time for a boot.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The machines to boot: model and processors.
-const MACHINES: [(Machine, u32); 4] =
-    [(Machine::Microvm, 1), (Machine::Microvm, 2), (Machine::Q35, 1), (Machine::Q35, 2)];
+/// The size of a machine on which a kernel is booted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub machine: Machine,
+    pub cpus: u32,
+    pub memory_mb: u32,
+}
+
+impl Size {
+    /// Returns a machine with the memory of all boots that are not about memory.
+    pub(super) const fn new(machine: Machine, cpus: u32) -> Self {
+        Self { machine, cpus, memory_mb: 64 }
+    }
+}
+
+/// The machines to boot.
+const MACHINES: [Size; 4] = [
+    Size::new(Machine::Microvm, 1),
+    Size::new(Machine::Microvm, 2),
+    Size::new(Machine::Q35, 1),
+    Size::new(Machine::Q35, 2),
+];
 
 /// Medians over the boots of one machine, in milliseconds.
 #[derive(Debug, Serialize)]
@@ -50,7 +69,7 @@ pub(super) struct Boot {
 #[derive(Debug, Default)]
 pub(super) struct Chart {
     exec_to_entry: Option<f64>,
-    stages: Vec<(String, f64)>,
+    stages: Stages,
 }
 
 impl Chart {
@@ -97,33 +116,39 @@ pub(super) fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
     let mut charts: [Vec<Chart>; MACHINES.len()] = Default::default();
     for run in 0..runs {
         ui::step(&format!("boots on microvm and q35, 1 and 2 processors: {} of {runs}", run + 1), || {
-            for (n, (machine, cpus)) in MACHINES.into_iter().enumerate() {
+            for (n, size) in MACHINES.into_iter().enumerate() {
                 // Each boot has a name of its own: the manager may not have noticed the end of the one
                 // before.
                 let name = format!("boot{n}-{run}");
-                let chart = boot(lab, &lab.qemu, &lab.programs.kernel, &mut manager, name, machine, cpus);
+                let chart = boot(lab, &lab.qemu, &lab.programs.kernel, &mut manager, name, size);
+                let Size { machine, cpus, .. } = size;
                 charts[n]
                     .push(chart.with_context(|| format!("booting on {machine} with {cpus} processors"))?);
             }
             Ok(())
         })?;
     }
-    Ok(MACHINES
-        .into_iter()
-        .zip(charts)
-        .map(|((machine, cpus), charts)| summary(machine, cpus, &charts))
-        .collect())
+    Ok(MACHINES.into_iter().zip(charts).map(|(size, charts)| summary(size, &charts)).collect())
 }
 
-/// Boots one kernel on microvm, and returns the end of each stage, in milliseconds from its entry.
+/// The end of each stage of a boot, in milliseconds from the kernel's entry.
+pub(super) type Stages = Vec<(String, f64)>;
+
+/// Returns the times at which a stage has ended.
+pub(super) fn ends(boots: &[Stages], stage: &str) -> Vec<f64> {
+    let end = |stages: &Stages| stages.iter().find(|(name, _)| name == stage).map(|(_, ms)| *ms);
+    boots.iter().filter_map(end).collect()
+}
+
+/// Boots one kernel, and returns the end of each stage.
 pub(super) fn stages(
     lab: &Lab,
     kernel: &Path,
     manager: &mut Manager,
     name: String,
-    cpus: u32,
-) -> Result<Vec<(String, f64)>> {
-    Ok(boot(lab, &lab.qemu, kernel, manager, name, Machine::Microvm, cpus)?.stages)
+    size: Size,
+) -> Result<Stages> {
+    Ok(boot(lab, &lab.qemu, kernel, manager, name, size)?.stages)
 }
 
 /// The code that QEMU translated during a boot. Most of it runs once, so that its translation takes most of
@@ -160,7 +185,7 @@ pub(super) fn translated(
 ) -> Result<Translated> {
     let log = lab.dir().join(format!("{name}.translated"));
     let qemu = lab.qemu.logging_translation(&log);
-    boot(lab, &qemu, kernel, manager, name, Machine::Microvm, 1)?;
+    boot(lab, &qemu, kernel, manager, name, Size::new(Machine::Microvm, 1))?;
     let file = File::open(&log).context("QEMU's log of the code that it has translated")?;
     Translated::of(BufReader::new(file))
 }
@@ -172,11 +197,10 @@ fn boot(
     kernel: &Path,
     manager: &mut Manager,
     name: String,
-    machine: Machine,
-    cpus: u32,
+    size: Size,
 ) -> Result<Chart> {
     let fabric = Fabric::start(&FabricConfig::plain(1, lab.dir()))?;
-    let spec = spec(kernel, &fabric, manager, name, machine, cpus)?;
+    let spec = spec(kernel, &fabric, manager, name, size)?;
     let (sender, events) = channel();
     let vm = Vm::start(qemu, spec, None, sender)?;
     let chart = follow(&vm, &events, manager);
@@ -191,9 +215,9 @@ pub(super) fn spec(
     fabric: &Fabric,
     manager: &Manager,
     name: String,
-    machine: Machine,
-    cpus: u32,
+    size: Size,
 ) -> Result<VmSpec> {
+    let Size { machine, cpus, memory_mb } = size;
     Ok(VmSpec {
         cmdline: format!("manager=10.0.2.2:{} node={name} nic=softroce", manager.port()?),
         name,
@@ -201,7 +225,7 @@ pub(super) fn spec(
         machine,
         accel: Accel::Tcg,
         cpus,
-        memory_mb: 64,
+        memory_mb,
         kernel: kernel.to_owned(),
         fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
         initrd: None,
@@ -231,12 +255,12 @@ fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Ch
     Ok(chart)
 }
 
-fn summary(machine: Machine, cpus: u32, charts: &[Chart]) -> Boot {
+fn summary(size: Size, charts: &[Chart]) -> Boot {
     let stages = charts.first().map(|chart| chart.stages.as_slice()).unwrap_or_default();
     let exec_to_joined = |chart: &Chart| Some(chart.exec_to_entry? + chart.joined()?);
     Boot {
-        machine: machine.to_string(),
-        cpus,
+        machine: size.machine.to_string(),
+        cpus: size.cpus,
         boots: charts.len(),
         exec_to_entry_ms: median_of(charts, |chart| chart.exec_to_entry),
         entry_to_joined_ms: median_of(charts, Chart::joined),
@@ -319,7 +343,8 @@ mod tests {
     #[test]
     fn medians_and_targets() {
         let charts = [chart(80.0, 100_000), chart(100.0, 160_000), chart(90.0, 120_000)];
-        let boots = [summary(Machine::Microvm, 2, &charts), summary(Machine::Q35, 1, &charts)];
+        let boots = [(Machine::Microvm, 2), (Machine::Q35, 1)]
+            .map(|(machine, cpus)| summary(Size::new(machine, cpus), &charts));
         assert_eq!(boots[0].entry_to_joined_ms, Some(120.0));
         assert_eq!(boots[0].exec_to_entry_ms, Some(80.0));
         assert_eq!(boots[0].exec_to_joined_ms, Some(200.0));

@@ -2,7 +2,7 @@
 //! programs and with those of another commit, in alternating boots. Also counts the code that QEMU translates
 //! for a boot of each, which does not depend on other work of the machine.
 
-use super::boot::{self, Translated};
+use super::boot::{self, Size, Stages, Translated, ends};
 use super::destination;
 use super::gaps::Gaps;
 use super::host::Host;
@@ -39,21 +39,12 @@ pub(super) struct Options {
     destination: destination::Options,
 }
 
-/// The end of each stage of a boot, in milliseconds from the kernel's entry.
-type Stages = Vec<(String, f64)>;
-
 /// The boots of both sides on one machine, in their order.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Times {
     cpus: u32,
     ours: Vec<Stages>,
     theirs: Vec<Stages>,
-}
-
-/// Returns the times at which a stage has ended.
-fn ends(boots: &[Stages], stage: &str) -> Vec<f64> {
-    let end = |stages: &Stages| stages.iter().find(|(name, _)| name == stage).map(|(_, ms)| *ms);
-    boots.iter().filter_map(end).collect()
 }
 
 impl Times {
@@ -103,7 +94,8 @@ pub(super) fn bench(options: &Options) -> Result<()> {
                 for side in &mut sides {
                     let name = format!("boot{}-{n}", times.cpus);
                     let kernel = &side.programs.kernel;
-                    let stages = boot::stages(&lab, kernel, &mut side.manager, name, times.cpus)?;
+                    let size = Size::new(Machine::Microvm, times.cpus);
+                    let stages = boot::stages(&lab, kernel, &mut side.manager, name, size)?;
                     let all = if side.name == "ours" { &mut times.ours } else { &mut times.theirs };
                     all.push(stages);
                 }

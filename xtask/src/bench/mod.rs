@@ -22,6 +22,7 @@ mod lab;
 mod linux_pair;
 mod lite;
 mod log;
+mod memory;
 mod native;
 mod nic;
 mod nodes;
@@ -112,6 +113,9 @@ enum Separate {
     /// Compares the time from the kernel's entry until it has joined with that of another commit's programs,
     /// in alternating boots on microvm
     Boots(boots::Options),
+    /// Compares the time from the kernel's entry to its executor on machines with 900 GB and with 1 GB of
+    /// memory, in alternating boots on q35
+    Memory(memory::Options),
     /// Boots a node again and again by order of the manager, and compares the time until it has joined again
     /// with the time from the kernel's entry
     Warm(warm::Options),
@@ -252,6 +256,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<()> {
         Some(Separate::Stream(options)) => stream::bench(options),
         Some(Separate::Against(options)) => against::bench(options),
         Some(Separate::Boots(options)) => boots::bench(options),
+        Some(Separate::Memory(options)) => memory::bench(options),
         Some(Separate::Warm(options)) => warm::bench(options),
         Some(Separate::Overhead(options)) => overhead::bench(options),
         Some(Separate::Apps(options)) => apps::bench(options),

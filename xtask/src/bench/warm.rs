@@ -1,7 +1,7 @@
 //! `cargo xtask bench warm`: boots a node again and again by order of the manager, and compares the time from
 //! the command until the node has joined again with the kernel's own time from its entry until then.
 
-use super::boot::{self, Chart};
+use super::boot::{self, Chart, Size};
 use super::destination;
 use super::gaps::Gaps;
 use super::host::Host;
@@ -73,7 +73,8 @@ fn measure(lab: &Lab, runs: u32) -> Result<Vec<Warm>> {
     tool::output(Command::new("strip").arg("-o").arg(&file).arg(&lab.programs.kernel))?;
     let manager = lab.manager()?;
     let fabric = Fabric::start(&FabricConfig::plain(1, lab.dir()))?;
-    let spec = boot::spec(&lab.programs.kernel, &fabric, &manager, NODE.into(), Machine::Microvm, 1)?;
+    let size = Size::new(Machine::Microvm, 1);
+    let spec = boot::spec(&lab.programs.kernel, &fabric, &manager, NODE.into(), size)?;
     let (sender, events) = channel();
     let started = Instant::now();
     let vm = Vm::start(&lab.qemu, spec, None, sender)?;
