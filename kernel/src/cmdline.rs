@@ -1,111 +1,39 @@
-//! The keys of the kernel command line and of configuration files, and their values. An unknown key
-//! is an error and is not ignored.
+//! The settings of the command line, of configuration files and of DHCP. An unknown key is an error and is
+//! not ignored.
 
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bootconfig::{Settings, Source};
+use bootconfig::{KEYS, Key, LITE, Settings, Source};
 
 use crate::sync::IrqMutex;
 
-/// A key of the command line.
-pub(crate) struct Key {
-    pub name: &'static str,
-    /// A description for the user.
-    pub help: &'static str,
-}
-
-const fn key(name: &'static str, help: &'static str) -> Key {
-    Key { name, help }
-}
-
-/// All keys. Code that reads a key must add it here.
-pub(crate) const KEYS: &[Key] = &[
-    #[cfg(feature = "selftest")]
-    key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
-    key(
-        "console",
-        "consoles, separated by commas: com1 to com4, spcr (the port that firmware names), vga, framebuffer, none",
-    ),
-    key(
-        "fabric",
-        "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
-    ),
-    key("enrol", "address:port of the manager's PXE service, which exchanges token= for the key of a node"),
-    key("dns", "IPv4 or IPv6 addresses of DNS servers, separated by commas; DHCP's by default"),
-    key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
-    key("gw", "IPv4 gateway of the management network"),
-    key("gw6", "with ip6=ADDRESS/PREFIX, IPv6 gateway of the management network"),
-    key(
-        "hardware-report",
-        "on: print what firmware and devices have said, and send it to the manager's log, for people who have not seen the machine",
-    ),
-    key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
-    key("ip", "IPv4 address/prefix of the management network, dhcp (default), or off"),
-    key(
-        "ip6",
-        "IPv6 address/prefix of the management network, auto (default: what routers advertise), or off",
-    ),
-    key(
-        "link_s",
-        "seconds for which a ConnectX-3's link is waited for; by default for ever with nic=mlx4, 60 with auto",
-    ),
-    key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
-    key(
-        "manager",
-        "manager's address:port, [IPv6 address]:port or name:port, or several, separated by commas; DHCP's by default",
-    ),
-    key(
-        "manager_key",
-        "public key of the manager that enrols this node (`ferrolite key make --public`); that of the boot file counts",
-    ),
-    key(
-        "mgmt",
-        "management port: Ethernet or PCI address, mlx4/PORT (a port of the card of nic=), or auto (default): the first on the bus, or else the card's",
-    ),
-    key("mtu", "largest IP packet on the network of a ConnectX-3's Ethernet port, in bytes (1500)"),
-    key(
-        "nic",
-        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT:LAYER selects one, its port, and ib or eth), or auto (default): mlx4 if there is a card",
-    ),
-    key("node", "this node's name"),
-    key(
-        "partition",
-        "partition of a ConnectX-3's InfiniBand port: a number from 1 to 0x7ffe; the node waits until the subnet manager has made the port a member",
-    ),
-    key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
-    key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
-    key("rdma_ip", "IPv4 address of RDMA: manager (default: the manager assigns it), ADDRESS, or dhcp"),
-    key(
-        "remote",
-        "memory that peers can access: all that can be lent (default), arena (LITE's part; arena:MIB sets its size, half by default), or physical (all that a ConnectX-3 can address)",
-    ),
-    key(
-        "retry",
-        "what a node does that cannot join or start: on (default: it tries again, after 1 s to 60 s, or waits), or off: its machine is reset",
-    ),
-    #[cfg(feature = "selftest")]
-    key("selftest", "run a test instead of a node: see kernel/src/selftest"),
-    #[cfg(feature = "selftest")]
-    key("selftest_s", "seconds that a test lasts"),
-    #[cfg(feature = "selftest")]
-    key("tcp_kb", "with selftest=tcp, KiB of the receive window"),
-    key("token", "secret for one use, which the PXE service has made for this boot: see enrol="),
-    key(
-        "vlan",
-        "VLAN of a ConnectX-3's Ethernet port, from 1 to 4094, or with a priority from 0 to 7: VLAN:PRIORITY",
-    ),
-    key("spin_us", "microseconds a processor polls before it halts"),
+/// The keys of a kernel with self-tests.
+#[cfg(feature = "selftest")]
+const OF_TESTS: &[Key] = &[
+    Key::new("app", "with selftest=join, what the node does once it has joined: hog or panic"),
+    Key::new("selftest", "run a test instead of a node: see kernel/src/selftest"),
+    Key::new("selftest_s", "seconds that a test lasts"),
+    Key::new("tcp_kb", "with selftest=tcp, KiB of the receive window"),
 ];
+#[cfg(not(feature = "selftest"))]
+const OF_TESTS: &[Key] = &[];
 
-/// The prefix of the keys of LITE's settings; the rest of such a key is a name in [`lite::SETTINGS`].
-pub(crate) const LITE: &str = "lite.";
+/// Returns all keys of this kernel, except those of LITE's settings.
+fn keys() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().chain(OF_TESTS)
+}
+
+/// Returns true if there is such a key outside of LITE's settings.
+fn is_own(name: &str) -> bool {
+    keys().any(|key| key.name == name)
+}
 
 fn is_known(name: &str) -> bool {
     match name.strip_prefix(LITE) {
         Some(setting) => lite::SETTINGS.iter().any(|known| known.name == setting),
-        None => KEYS.iter().any(|k| k.name == name),
+        None => is_own(name),
     }
 }
 
@@ -155,8 +83,8 @@ pub(crate) fn report() -> Vec<String> {
         log::error!("{problem}");
     }
     if !problems.is_empty() {
-        for k in KEYS {
-            crate::println!("  {:<12} {}", k.name, k.help);
+        for key in keys() {
+            crate::println!("  {:<12} {}", key.name, key.help);
         }
         for setting in lite::SETTINGS {
             crate::println!("  {LITE}{:<15} {}: {}", setting.name, setting.help, setting.wanted());
@@ -168,9 +96,9 @@ pub(crate) fn report() -> Vec<String> {
 /// Returns the value of `name` that counts.
 ///
 /// # Panics
-/// Panics if `name` is not one of [`KEYS`].
+/// Panics if there is no such key.
 pub(crate) fn get(name: &str) -> Option<&'static str> {
-    assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
+    assert!(is_own(name), "command line key `{name}` is not in bootconfig's KEYS");
     SETTINGS.lock().get(name).map(|setting| setting.value)
 }
 

@@ -35,7 +35,7 @@ pub(crate) unsafe fn init(boot: &'static BootInfo) {
 fn source_of(boot: &BootInfo, module: Region) -> Source {
     match Some(module) {
         module if module == boot.built_in => Source::BuiltIn,
-        module if module == boot.partition => Source::Partition,
+        module if boot.partition.contains(&module) => Source::Partition,
         _ => Source::Initrd,
     }
 }

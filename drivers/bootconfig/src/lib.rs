@@ -13,11 +13,13 @@ extern crate alloc;
 mod backoff;
 mod cpio;
 mod endpoint;
+mod keys;
 mod module;
 mod settings;
 
 pub use backoff::Backoff;
 pub use cpio::{Member, Members, archive};
 pub use endpoint::{BadEndpoint, Endpoint, Host, endpoints, is_host};
+pub use keys::{BadWord, KEYS, Key, LITE, key_of};
 pub use module::Contents;
 pub use settings::{Problem, Setting, Settings, Source};

@@ -25,7 +25,7 @@ pub struct Contents<'a> {
 
 impl<'a> Contents<'a> {
     /// Reads a module: archives with the files `ferrolite/config` and `ferrolite/key`, of which the last ones
-    /// count; or a short text without an archive, which is the key.
+    /// count; or one of these files alone: a text with a `=` is the settings, and another short one the key.
     #[must_use]
     pub fn of(module: &'a [u8]) -> Self {
         let mut contents = Self::default();
@@ -43,7 +43,10 @@ impl<'a> Contents<'a> {
         // Loaders pad modules with zeros.
         let end = module.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let text = module.get(..end).unwrap_or_default().trim_ascii();
-        if !is_archive && !text.is_empty() && text.len() <= LONGEST_KEY && text.is_ascii() {
+        if !is_archive && text.contains(&b'=') && core::str::from_utf8(text).is_ok() {
+            contents.config = Some(text);
+            contents.skipped = 0;
+        } else if !is_archive && !text.is_empty() && text.len() <= LONGEST_KEY && text.is_ascii() {
             contents.key = Some(text);
             contents.skipped = 0;
         }

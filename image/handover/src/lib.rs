@@ -16,17 +16,19 @@ mod map;
 mod place;
 mod screen;
 mod start_info;
+mod tables;
 mod words;
 
 pub use boot_params::{BootParams, PARAMS_LEN, SetupData};
 pub use efi_map::from_efi;
 pub use elf::{ElfError, Kernel, Segment};
-/// The length of the stub's memory behind its file, in bytes: `image/pack` asks loaders for it.
-pub const WORKSPACE_LEN: u64 = 0x2a000;
-
 pub use loader::name_of_loader;
 pub use map::{Entry, Map, RAM, RESERVED};
 pub use place::{Place, Span};
 pub use screen::Screen;
 pub use start_info::{Module, StartInfo};
+pub use tables::Tables;
 pub use words::{value_of_loader, without_words_of_loaders};
+
+/// The length of the stub's memory behind its file, in bytes: `image/pack` asks loaders for it.
+pub const WORKSPACE_LEN: u64 = 0x2a000;

@@ -49,7 +49,7 @@ impl Screen {
             pitch: half(offset::PITCH)?,
             bits: half(offset::DEPTH)?,
         };
-        (LINEAR.contains(kind) && screen.is_usable()).then_some(screen)
+        (LINEAR.iter().any(|linear| linear == kind) && screen.is_usable()).then_some(screen)
     }
 
     /// Returns true if the description is one of a screen.

@@ -15,6 +15,8 @@ const ROOT_ENTRIES: usize = 512;
 const DIRECTORY: u8 = 0x10;
 const ARCHIVE: u8 = 0x20;
 const VOLUME: u8 = 0x08;
+/// The most clusters of FAT16. A file system with more of them is FAT32.
+const MOST_OF_FAT16: usize = 65_524;
 /// The date 1 January 1980.
 const DATE: u16 = 1 << 5 | 1;
 const LABEL: &[u8; 11] = b"FERROLITE  ";
@@ -62,6 +64,11 @@ impl Layout {
     /// Returns the offset of a cluster, in bytes.
     const fn offset(&self, cluster: usize) -> usize {
         (self.data() + (cluster - 2) * self.cluster) * SECTOR
+    }
+
+    /// Returns the number of all clusters.
+    const fn total(&self) -> usize {
+        (self.sectors - self.data()) / self.cluster
     }
 
     /// Returns the number of clusters for `len` bytes.
@@ -184,8 +191,11 @@ impl Writer {
 /// If a name has another form, or the file is too large.
 pub fn fat(path: &str, file: &[u8], kind: Fat) -> Result<Vec<u8>, PackError> {
     let mut names = path.split('/').map(short_name).collect::<Result<Vec<_>, _>>()?;
-    let name = names.pop().unwrap_or(*LABEL);
+    let name = names.pop().ok_or_else(|| PackError::Name(path.to_owned()))?;
     let layout = Layout::new(kind, file.len());
+    if u32::try_from(file.len()).is_err() || (kind == Fat::Small && layout.total() > MOST_OF_FAT16) {
+        return Err(PackError::TooLarge(file.len()));
+    }
     let disk = vec![0; layout.sectors * SECTOR];
     let mut writer = Writer { layout, disk, chains: vec![0x0fff_fff8, 0x0fff_ffff] };
     // The root directory of FAT32 is the first cluster; then come the directories, from the top.
@@ -217,8 +227,7 @@ pub fn fat(path: &str, file: &[u8], kind: Fat) -> Result<Vec<u8>, PackError> {
     crate::put(&mut writer.disk, 0, &boot)?;
     if is_fat32 {
         let used = writer.chains.len() - 2;
-        let clusters = (writer.layout.sectors - writer.layout.data()) / writer.layout.cluster;
-        let summary = summary(clusters - used, writer.chains.len());
+        let summary = summary(writer.layout.total() - used, writer.chains.len());
         for copy in [0, 6 * SECTOR] {
             crate::put(&mut writer.disk, copy, &boot)?;
             crate::put(&mut writer.disk, copy + SECTOR, &summary)?;
@@ -237,4 +246,20 @@ fn summary(free: usize, next: usize) -> Vec<u8> {
     sector.resize(SECTOR - 2, 0);
     sector.extend([0x55, 0xaa]);
     sector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_file_system_stays_one_of_fat16() {
+        let image = |mib: usize| fat("EFI/BOOT/BOOTX64.EFI", &vec![0; mib * MIB], Fat::Small);
+        // The most clusters of one sector, and of eight.
+        for mib in [1, 27, 28, 250] {
+            assert!(image(mib).is_ok(), "{mib} MiB");
+        }
+        assert!(matches!(image(256), Err(PackError::TooLarge(len)) if len == 256 * MIB));
+        assert!(matches!(fat("EFI/bootx64.efi", &[], Fat::Small), Err(PackError::Name(_))));
+    }
 }

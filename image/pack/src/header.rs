@@ -54,7 +54,7 @@ pub(crate) fn write(
         (0x238, &4095_u32.to_le_bytes()),                   // cmdline_size
         (0x258, &PREFERRED.to_le_bytes()),                  // pref_address
         (0x260, &init.to_le_bytes()),                       // init_size
-        (0x264, &0x400_u32.to_le_bytes()),                  // handover_offset: 0x600 of the code, less 0x200
+        (0x264, &0x100_u32.to_le_bytes()),                  // handover_offset: 0x300 of the code, less 0x200
         (SETUP, stub.setup),
         (VERSION, version.as_bytes()),
     ];

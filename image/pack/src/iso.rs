@@ -28,8 +28,9 @@ const MBR_CODE: usize = 432;
 const PARTITIONS: usize = 446;
 /// The identifier of the disk in the master boot record.
 const DISK: u32 = 0xfe55_0117;
-/// The name of the loader's file.
+/// The names of the loader's file, and of the file system of UEFI.
 const LOADER: &str = "ISOLINUX.BIN";
+const SYSTEM: &str = "EFI.IMG";
 /// The platforms of a boot catalogue.
 const BIOS: u8 = 0;
 const EFI: u8 = 0xef;
@@ -70,8 +71,9 @@ fn record(name: &[u8], sector: usize, len: usize, is_directory: bool) -> Vec<u8>
     record.push(name.len() as u8);
     record.extend_from_slice(name);
     record.resize(record.len().next_multiple_of(2), 0);
-    if let Some(len) = record.len().try_into().ok().zip(record.first_mut()) {
-        *len.1 = len.0;
+    let len = record.len() as u8;
+    if let Some(first) = record.first_mut() {
+        *first = len;
     }
     record
 }
@@ -80,12 +82,15 @@ impl Iso<'_> {
     /// Returns the image.
     ///
     /// # Errors
-    /// If the loader is no isolinux, or the files' names do not fit in a sector.
+    /// If the loader is no isolinux, the files' names do not fit in a sector, or the file system has 32 MiB.
     pub fn image(&self) -> Result<Vec<u8>, PackError> {
         if self.loader.len() < 64 || self.boot_record.len() < MBR_CODE {
             return Err(PackError::Stub("the loader is no isolinux"));
         }
-        let mut files = vec![(LOADER, self.loader), ("EFI.IMG", self.system)];
+        // The boot catalogue has 16 bits for the length of the file system.
+        let blocks = u16::try_from(self.system.len().div_ceil(512))
+            .map_err(|_| PackError::TooLarge(self.system.len()))?;
+        let mut files = vec![(LOADER, self.loader), (SYSTEM, self.system)];
         files.extend(self.files);
         files.sort_by_key(|(name, _)| *name);
         let mut image = vec![0; FILES * SECTOR];
@@ -97,7 +102,7 @@ impl Iso<'_> {
             directory.extend(record(format!("{name};1").as_bytes(), sector, content.len(), false));
             match name {
                 LOADER => sectors.0 = sector,
-                "EFI.IMG" => sectors.1 = sector,
+                SYSTEM => sectors.1 = sector,
                 _ => {}
             }
             image.extend_from_slice(content);
@@ -116,7 +121,7 @@ impl Iso<'_> {
         let path = |sector: [u8; 4], parent: [u8; 2]| [&[1, 0][..], &sector, &parent, &[0, 0]].concat();
         put(&mut image, PATHS, &path((ROOT as u32).to_le_bytes(), [1, 0]))?;
         put(&mut image, PATHS_BIG, &path((ROOT as u32).to_be_bytes(), [0, 1]))?;
-        put(&mut image, CATALOGUE, &catalogue(loader, system, self.system.len()))?;
+        put(&mut image, CATALOGUE, &catalogue(loader, system, blocks))?;
         put(&mut image, 0, &self.master_boot_record(loader, system, len)?)?;
         Ok(image)
     }
@@ -202,7 +207,7 @@ fn boot_record() -> Vec<u8> {
 }
 
 /// Returns the boot catalogue: the loader for BIOS, and the file system for UEFI.
-fn catalogue(loader: usize, system: usize, system_len: usize) -> Vec<u8> {
+fn catalogue(loader: usize, system: usize, system_blocks: u16) -> Vec<u8> {
     // The words of the first entry add up to zero.
     let mut catalogue = vec![1, BIOS];
     catalogue.resize(28, 0);
@@ -216,6 +221,21 @@ fn catalogue(loader: usize, system: usize, system_len: usize) -> Vec<u8> {
     boots(&mut catalogue, BLOCKS as u16, loader);
     catalogue.extend([0x91, EFI, 1, 0]);
     catalogue.resize(96, 0);
-    boots(&mut catalogue, u16::try_from(system_len.div_ceil(512)).unwrap_or(u16::MAX), system);
+    boots(&mut catalogue, system_blocks, system);
     catalogue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_the_boot_catalogue_cannot_describe_is_refused() {
+        let image = |blocks: usize| {
+            let (loader, system) = (vec![0; 2048], vec![0; blocks * 512]);
+            Iso { loader: &loader, boot_record: &loader, system: &system, files: &[] }.image()
+        };
+        assert!(image(65_535).is_ok());
+        assert!(matches!(image(65_536), Err(PackError::TooLarge(len)) if len == 32 << 20));
+    }
 }

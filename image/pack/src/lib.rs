@@ -75,8 +75,8 @@ pub enum PackError {
     /// A part does not fit in its place.
     #[error("a part of the boot file does not fit in its place")]
     NoRoom,
-    /// The file is longer than the boot protocol of Linux allows.
-    #[error("the kernel is too large: {0} bytes")]
+    /// The file is longer than the boot protocol of Linux, or the medium, allows.
+    #[error("the boot file is too large: {0} bytes")]
     TooLarge(usize),
 }
 

@@ -1,7 +1,7 @@
 # The entries for Linux's boot protocol and for EFI, and the way out to the kernel.
 #
 # The layout from `head32` on is fixed: the 32-bit entry at 0, the table of `image/pack` at 0x1a0, the 64-bit entry at
-# 0x200, the 64-bit EFI handover entry at 0x600. In the file `head32` is at 0x1000.
+# 0x200, the 64-bit EFI handover entry at 0x300. In the file `head32` is at 0x1000.
 #
 # The stub has no memory of its own. The loaders of Linux leave memory free behind the file (`init_size`); the stub's
 # workspace begins there: page tables (0 to 0x6000), a stack (to 0xe000), then `Workspace` of workspace.rs.
@@ -174,7 +174,7 @@ leave_gdt:
 leave_end:
 .code64
 
-.org 0x600                      # rdi: EFI's handle, rsi: the system table, rdx: boot parameters
+.org 0x300                      # rdi: EFI's handle, rsi: the system table, rdx: boot parameters
     movq %rdi, %rcx
     movq %rdx, %r8
     movq %rsi, %rdx

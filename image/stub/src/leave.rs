@@ -1,8 +1,8 @@
 //! The way out of long mode: into the kernel, or into the stub at another place.
 
 use crate::mem::{self, address_of};
-use crate::workspace::Workspace;
-use handover::{Kernel, Module, StartInfo};
+use crate::workspace::{Settings, Workspace};
+use handover::{Kernel, StartInfo};
 
 /// Jumps to a 32-bit address with paging off. `value` is in ebx and esi there.
 ///
@@ -31,10 +31,9 @@ pub(crate) unsafe fn enter(
     kernel: &Kernel<'_>,
     distance: u32,
     rsdp: Option<u64>,
-    modules: [Option<Module>; 2],
+    settings: &Settings,
 ) -> ! {
-    let [initrd, built_in] = modules;
-    let count = workspace.set_modules(initrd, built_in);
+    let count = workspace.set_modules(settings);
     let cmdline = workspace.cmdline.as_ptr() as u64;
     let (map, modules) = (workspace.map.entries(), workspace.modules.as_ptr() as u64);
     workspace.start_info = StartInfo::new(cmdline, rsdp.unwrap_or(0))

@@ -2,9 +2,11 @@
 
 use crate::payload::{self, Image};
 use crate::serial::Part::{Hex, Text};
-use crate::workspace::{self, CMDLINE, FURTHER_LEN, Workspace};
+use crate::workspace::{self, CMDLINE, FURTHER_LEN, Settings, Workspace};
 use crate::{efi, halt, leave, mem, serial};
-use handover::{BootParams, Map, Module, PARAMS_LEN, Place, SetupData, Span, WORKSPACE_LEN, name_of_loader};
+use handover::{
+    BootParams, Map, Module, PARAMS_LEN, Place, SetupData, Span, Tables, WORKSPACE_LEN, name_of_loader,
+};
 
 /// The first address that 32 bits do not reach.
 const FOUR_GIB: u64 = 1 << 32;
@@ -14,6 +16,8 @@ const ALIGN: u64 = 2 << 20;
 const LOW_MEMORY: u64 = 1 << 20;
 /// The most setup data that are looked at. Loaders pass some five.
 const MOST_SETUP_DATA: usize = 64;
+/// The most ranges that the stub must not move to, tables of the loader included.
+const MOST_TAKEN: usize = 64;
 
 /// Called by entry.s: `params` are Linux's boot parameters, `memory` is the free memory behind the image,
 /// `width` is 32 if this program has made the page tables, and otherwise 64.
@@ -50,14 +54,15 @@ unsafe extern "C" fn linux_main(params: u64, memory: u64, width: u32) -> ! {
     let Some(distance) = kernel.distance(workspace.map.entries(), &taken) else {
         refuse("the kernel", kernel.place().len);
     };
-    let module = ramdisk.map(|span| Module::new(span.start, span.end - span.start));
+    let initrd = ramdisk.map(|span| Module::new(span.start, span.end - span.start));
+    let settings = Settings { initrd, built_in: image.module(), ..Settings::default() };
     // SAFETY: a loader that EFI has loaded passes EFI's system table, which stays where it is.
     let rsdp = params.rsdp().or_else(|| unsafe { efi::root_pointer(params.efi_system_table()?, FOUR_GIB) });
     // SAFETY: the kernel's place is RAM, and neither the image nor the RAM disk lies there. Everything else
     // that the loader has passed has been copied.
     unsafe {
         payload::load(&kernel, distance);
-        leave::enter(workspace, &kernel, distance, rsdp, [module, image.module()])
+        leave::enter(workspace, &kernel, distance, rsdp, &settings)
     }
 }
 
@@ -112,6 +117,46 @@ fn taken(params: &BootParams<'_>, params_at: u64, image: Span) -> [Span; 5] {
     ]
 }
 
+/// Returns the address of `len` free bytes below 4 GiB. The page tables of the loader, which are in no memory
+/// map and are in use until the stub has moved, are elsewhere.
+///
+/// # Safety
+/// The processor must be in long mode, and its page tables must map RAM one to one.
+unsafe fn place_below(map: &Map, taken: &[Span], len: u64) -> Option<u64> {
+    let place = Place { len, align: ALIGN, from: LOW_MEMORY, below: FOUR_GIB };
+    // SAFETY: the caller's promise.
+    let tables = unsafe { own_tables() };
+    // An empty range is in nobody's way.
+    let mut all = [Span::default(); MOST_TAKEN];
+    all.iter_mut().zip(taken).for_each(|(place, span)| *place = *span);
+    let mut rest = all.len().min(taken.len());
+    loop {
+        let to = place.find(map.entries(), &all)?;
+        // SAFETY: the caller's promise; page tables are in RAM.
+        let Some(table) = tables.within(&to, |at| unsafe { (at as *const u64).read() }) else {
+            return Some(to.start);
+        };
+        *all.get_mut(rest)? = table;
+        rest += 1;
+    }
+}
+
+/// Returns the page tables that the processor uses.
+///
+/// # Safety
+/// The processor must be in long mode.
+unsafe fn own_tables() -> Tables {
+    /// The bit of CR4 that says that there are five levels.
+    const LA57: u64 = 1 << 12;
+    let (root, cr4): (u64, u64);
+    // SAFETY: the caller's promise; reading the registers changes nothing.
+    unsafe {
+        core::arch::asm!("mov {}, cr3", "mov {}, cr4", out(reg) root, out(reg) cr4,
+            options(nomem, nostack, preserves_flags));
+    }
+    Tables { root, levels: if cr4 & LA57 == 0 { 4 } else { 5 } }
+}
+
 /// Starts the stub again by its 32-bit entry, with page tables of its own: at its place if that is below
 /// 4 GiB, and otherwise at another one, to which it moves.
 ///
@@ -122,11 +167,11 @@ unsafe fn start_anew(map: &Map, image: &Image, taken: &[Span], params: u64) -> !
     let to = if image.start + len <= FOUR_GIB {
         image.start
     } else {
-        let place = Place { len, align: ALIGN, from: LOW_MEMORY, below: FOUR_GIB };
-        let Some(to) = place.find(map.entries(), taken) else { refuse("the boot file", len) };
+        // SAFETY: the processor is in long mode, and the loader's page tables map RAM one to one.
+        let Some(to) = (unsafe { place_below(map, taken, len) }) else { refuse("the boot file", len) };
         // SAFETY: the new place is free RAM, and the loader's page tables map RAM one to one.
-        unsafe { mem::copy(image.start as *const u8, to.start as *mut u8, image.len as usize) };
-        to.start
+        unsafe { mem::copy(image.start as *const u8, to as *mut u8, image.len as usize) };
+        to
     };
     // SAFETY: the memory behind the image is the workspace, whose code runs below 4 GiB. The boot parameters,
     // the command line and the further entries of the memory map move along, because they may lie above.
@@ -151,21 +196,15 @@ unsafe fn start_anew(map: &Map, image: &Image, taken: &[Span], params: u64) -> !
 /// # Safety
 /// There must be [`FURTHER_LEN`] free bytes; the loader's page tables must map RAM one to one.
 unsafe fn copy_further(params: &mut [u8; PARAMS_LEN], to: u64) {
-    // SAFETY: the caller's promise.
-    let into = unsafe { &mut *(to as *mut [u8; FURTHER_LEN]) };
-    let mut places = into.iter_mut().skip(SetupData::HEADER);
-    let mut len = 0;
-    // SAFETY: the caller's promise.
+    let (at, mut len) = (to as usize + SetupData::HEADER, 0);
+    // SAFETY: the caller's promise. What does not fit is left out.
     unsafe {
         for_each_further(&BootParams::new(params), u64::MAX, |data| {
-            for (byte, place) in data.iter().zip(places.by_ref()) {
-                *place = *byte;
-                len += 1;
-            }
+            let more = data.len().min(FURTHER_LEN - SetupData::HEADER - len);
+            mem::copy(data.as_ptr(), (at + len) as *mut u8, more);
+            len += more;
         });
-    }
-    if let Some(header) = into.first_chunk_mut() {
-        *header = SetupData::further_entries(len);
+        *(to as *mut [u8; SetupData::HEADER]) = SetupData::further_entries(len as u32);
     }
     BootParams::set_setup_data(params, to as u32);
 }

@@ -24,14 +24,31 @@ pub(crate) const LEAVE: usize = 512;
 /// The room for the description of the loader, in bytes.
 const LOADER: usize = 384;
 /// The names of modules, each with a zero at its end.
-const NAMES: [[u8; 12]; 4] =
-    [*b"initrd\0\0\0\0\0\0", *b"built-in\0\0\0\0", *b"loader\0\0\0\0\0\0", *b"framebuffer\0"];
+const NAMES: [[u8; 12]; 6] = [
+    *b"initrd\0\0\0\0\0\0",
+    *b"esp\0\0\0\0\0\0\0\0\0",
+    *b"esp\0\0\0\0\0\0\0\0\0",
+    *b"built-in\0\0\0\0",
+    *b"loader\0\0\0\0\0\0",
+    *b"framebuffer\0",
+];
+
+/// The modules with settings, in the order of their precedence.
+#[derive(Default)]
+pub(crate) struct Settings {
+    /// The loader's initial RAM disk.
+    pub(crate) initrd: Option<Module>,
+    /// The two files of a file system of the firmware.
+    pub(crate) partition: [Option<Module>; 2],
+    /// The module that is built into the boot file.
+    pub(crate) built_in: Option<Module>,
+}
 
 /// The data of the stub. The kernel reads the start info, and what it refers to, before it uses any other
 /// memory.
 pub(crate) struct Workspace {
     pub(crate) start_info: StartInfo,
-    /// The modules: the loader's, the built-in one, the descriptions of the loader and of the screen.
+    /// The modules: those with settings, the descriptions of the loader and of the screen.
     pub(crate) modules: [Module; NAMES.len()],
     names: [[u8; 12]; NAMES.len()],
     loader: [u8; LOADER],
@@ -82,21 +99,20 @@ impl Workspace {
     }
 
     /// Sets the modules. Returns their number.
-    pub(crate) fn set_modules(&mut self, initrd: Option<Module>, built_in: Option<Module>) -> u32 {
+    pub(crate) fn set_modules(&mut self, settings: &Settings) -> u32 {
+        let Settings { initrd, partition: [config, key], built_in } = *settings;
         let loader = Module::new(self.loader.as_ptr() as u64, self.loader_len as u64);
         let screen = Module::new(&raw const self.screen as u64, size_of::<Screen>() as u64);
         let screen = self.screen.is_usable().then_some(screen);
         self.names = NAMES;
         let mut count = 0;
-        let names = self.names.iter().map(|name| name.as_ptr() as u64);
-        let there = [initrd, built_in, Some(loader), screen].into_iter().zip(names);
-        for (place, (module, name)) in
-            self.modules.iter_mut().zip(there.filter_map(|(m, name)| Some((m?, name))))
-        {
-            *place = module.named(name);
-            count += 1;
+        for (module, name) in [initrd, config, key, built_in, Some(loader), screen].iter().zip(&self.names) {
+            if let (Some(module), Some(place)) = (module, self.modules.get_mut(count)) {
+                *place = module.named(name.as_ptr() as u64);
+                count += 1;
+            }
         }
-        count
+        count as u32
     }
 }
 

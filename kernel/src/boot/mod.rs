@@ -55,7 +55,7 @@ pub(crate) const MAX_LOADER: usize = 384;
 /// The name of a module with configuration of the boot file itself: its command line. A module without one
 /// of these names is the loader's.
 pub(crate) const BUILT_IN: &str = "built-in";
-/// The name of a module with configuration of a partition.
+/// The name of modules from a partition: the EFI system partition, or another one.
 pub(crate) const PARTITION: &str = "esp";
 /// The name of a module that describes the loader, for people.
 pub(crate) const LOADER: &str = "loader";
@@ -86,8 +86,8 @@ pub(crate) struct BootInfo {
     pub modules: regions::Regions,
     /// The module that is configuration in the boot file itself.
     pub built_in: Option<Region>,
-    /// The module that is configuration of a partition, or of the EFI system partition.
-    pub partition: Option<Region>,
+    /// The modules with settings and a key of a partition.
+    pub partition: [Option<Region>; 2],
     /// The screen of pixels that firmware has set up.
     pub framebuffer: Option<Framebuffer>,
     /// ACPI's root pointer.

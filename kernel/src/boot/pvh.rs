@@ -103,7 +103,7 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         ram: unsafe { ram(&info) },
         modules: Regions::new(),
         built_in: None,
-        partition: None,
+        partition: [None; 2],
         framebuffer: None,
         rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
         cmdline: [0; MAX_CMDLINE],
@@ -135,8 +135,10 @@ pub(super) unsafe fn read(start_info: u64) -> Option<BootInfo> {
         boot.modules.push(region);
         if is_named(BUILT_IN) {
             boot.built_in = Some(region);
-        } else if is_named(PARTITION) {
-            boot.partition = Some(region);
+        } else if is_named(PARTITION)
+            && let Some(free) = boot.partition.iter_mut().find(|place| place.is_none())
+        {
+            *free = Some(region);
         }
     }
     if info.cmdline_paddr != 0 {

@@ -135,7 +135,7 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
         config.ring = 32 << 10;
     }
     for (name, value) in cmdline::lite_settings() {
-        config.set(name, value).map_err(|error| format!("{}{error}", cmdline::LITE))?;
+        config.set(name, value).map_err(|error| format!("{}{error}", bootconfig::LITE))?;
     }
     Ok(config)
 }

@@ -147,12 +147,9 @@ fn node(entry: NodeEntry, image: Option<&Path>, base: &Path) -> Result<Node, Str
         return Err(format!("want `arguments` of at most {LONGEST_ARGUMENTS} printable characters"));
     }
     for word in arguments.split_ascii_whitespace() {
-        match word.split_once('=') {
-            None => return Err(format!("arguments: `{word}` is not key=value")),
-            Some((key, _)) if OF_SERVICE.contains(&key) => {
-                return Err(format!("arguments: the service sets `{key}` itself"));
-            }
-            Some(_) => {}
+        let key = bootconfig::key_of(word).map_err(|why| format!("arguments: {why}"))?;
+        if OF_SERVICE.contains(&key) {
+            return Err(format!("arguments: the service sets `{key}` itself"));
         }
     }
     Ok(Node { name, mac, image: base.join(image), firmware, arguments })
@@ -199,6 +196,7 @@ mod tests {
             (TWO.replace("fd:00:02", "fd:00"), "node n1: mac = 52:54:00:fd:00: want"),
             (TWO.replace("\"n1\"", "\"n 1\""), "node n 1: want a name of letters"),
             (TWO.replace("log=debug", "debug"), "node n1: arguments: `debug` is not key=value"),
+            (TWO.replace("log=debug", "lgo=debug"), "node n1: arguments: unknown key `lgo`"),
             (TWO.replace("log=debug", "token=1"), "node n1: arguments: the service sets `token` itself"),
             (TWO.replace("log=debug", "a=\\u00e9"), "node n1: want `arguments` of at most"),
             (TWO.replace("image = \"pxe\"", ""), "node n0: no `image`"),

@@ -1,6 +1,6 @@
 //! The configuration that is built into a boot file: a cpio archive, like the initial RAM disk of a loader.
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use proto::channel::ClusterKey;
 use std::path::Path;
 
@@ -32,9 +32,9 @@ fn read_config(file: &Path) -> Result<Vec<u8>> {
     let text = std::str::from_utf8(&bytes).map_err(|_| anyhow!("{} is no text", file.display()))?;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
-        let is_pair = line.split_once('=').is_some_and(|(key, _)| !key.trim().is_empty());
-        let is_blank = line.is_empty() || line.starts_with('#');
-        ensure!(is_pair || is_blank, "{}: line {number}: `{line}` is not key=value", file.display());
+        if !line.is_empty() && !line.starts_with('#') {
+            bootconfig::key_of(line).map_err(|why| anyhow!("{}: line {number}: {why}", file.display()))?;
+        }
     }
     Ok(bytes)
 }

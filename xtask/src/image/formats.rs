@@ -1,10 +1,9 @@
 //! The forms of a boot file, which all have the same EFI program inside.
 
-use super::{tools, write};
-use anyhow::{Context, Result};
+use super::tools;
+use anyhow::Result;
 use pack::{Fat, Iso};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The name under which firmware looks for a program on a removable medium.
 const REMOVABLE: &str = "EFI/BOOT/BOOTX64.EFI";
@@ -72,17 +71,16 @@ impl Boot<'_> {
         self.sign(&pack::with_sections(&stub, &sections)?)
     }
 
-    /// Writes a directory for a TFTP or HTTP server, or for the manager's PXE service. UEFI loads the program
-    /// itself, or iPXE; a BIOS loads pxelinux.
-    pub(super) fn pxe(&self, dir: &Path) -> Result<()> {
-        let made =
-            |dir: &Path| fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()));
-        made(&dir.join("pxelinux.cfg"))?;
-        write(&dir.join("ferrolite.efi"), &self.signed()?)?;
-        write(&dir.join("boot.ipxe"), IPXE)?;
-        write(&dir.join("pxelinux.0"), &tools::file("usr/lib/PXELINUX/pxelinux.0")?)?;
-        write(&dir.join("ldlinux.c32"), &tools::file(LDLINUX)?)?;
-        write(&dir.join("ipxe.efi"), &tools::file(IPXE_EFI)?)?;
-        write(&dir.join("pxelinux.cfg/default"), PXELINUX)
+    /// Returns the files of a directory for a TFTP or HTTP server, or for the manager's PXE service. UEFI
+    /// loads the program itself, or iPXE; a BIOS loads pxelinux.
+    pub(super) fn pxe(&self) -> Result<[(PathBuf, Vec<u8>); 6]> {
+        Ok([
+            ("ferrolite.efi".into(), self.signed()?),
+            ("boot.ipxe".into(), IPXE.to_vec()),
+            ("pxelinux.0".into(), tools::file("usr/lib/PXELINUX/pxelinux.0")?),
+            ("ldlinux.c32".into(), tools::file(LDLINUX)?),
+            ("ipxe.efi".into(), tools::file(IPXE_EFI)?),
+            ("pxelinux.cfg/default".into(), PXELINUX.to_vec()),
+        ])
     }
 }

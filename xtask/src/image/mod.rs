@@ -5,14 +5,15 @@ mod formats;
 mod tools;
 mod version;
 
-use anyhow::{Context, Result, bail, ensure};
+use crate::output;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use formats::Boot;
 use lab::image::{self, Apps, Contents};
 use lab::{tool, ui};
 use pack::BuiltIn;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The form of a boot file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -85,14 +86,22 @@ impl Options {
                 "--cmdline, --config, --key and --sign are not for --format elf: the ELF file has no room for them"
             );
         }
-        let mut words = self.cmdline.as_deref().unwrap_or_default().split_ascii_whitespace();
-        if let Some(word) = words.find(|word| !word.contains('=')) {
-            bail!("--cmdline: `{word}` is not key=value");
+        for word in self.cmdline.as_deref().unwrap_or_default().split_ascii_whitespace() {
+            bootconfig::key_of(word).map_err(|why| anyhow!("--cmdline: {why}"))?;
         }
-        for file in self.sign.iter().flatten() {
-            read(file).context("--sign")?;
+        for (file, what) in self.sign.iter().flatten().zip(["PRIVATE KEY", "CERTIFICATE"]) {
+            let text = read(file).context("--sign")?;
+            let is_there = String::from_utf8_lossy(&text).contains(&format!("{what}-----"));
+            ensure!(is_there, "--sign: {} has no {} in PEM", file.display(), what.to_lowercase());
         }
-        Ok(())
+        self.check_out().with_context(|| format!("cannot write to {}", self.out.display()))
+    }
+
+    /// Fails unless the directory for the file is there, or can be made. A build takes long, so this comes
+    /// first.
+    fn check_out(&self) -> io::Result<()> {
+        let there = self.out.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+        tempfile::tempfile_in(there).map(drop)
     }
 }
 
@@ -104,22 +113,21 @@ pub(crate) fn image(options: &Options) -> Result<()> {
     let version = version::of(&apps);
     let image = image::build_quietly(&Contents::with(apps), tool::run_visible)?;
     let kernel = read(&image.elf)?;
-    fs::create_dir_all(&options.out).with_context(|| format!("cannot make {}", options.out.display()))?;
-    let path = options.out.join(options.format.file());
     if options.format == Format::Elf {
-        return write(&path, &pack::without_symbols(&kernel)?);
+        return write(&options.out, &[(options.format.file().into(), pack::without_symbols(&kernel)?)]);
     }
     let stub = read(&image::stub(tool::run_visible)?)?;
     let cmdline = options.cmdline.as_deref().unwrap_or_default();
     let efi = pack::universal(&stub, &kernel, BuiltIn { cmdline, module: &module, version: &version })?;
     let boot = Boot { efi, sign: options.sign.as_deref(), version: &version };
-    match options.format {
-        Format::Elf | Format::Efi => write(&path, &boot.signed()?),
-        Format::Iso => write(&path, &boot.iso()?),
-        Format::Disk => write(&path, &boot.disk()?),
-        Format::Uki => write(&path, &boot.uki()?),
-        Format::Pxe => boot.pxe(&path),
-    }
+    let content = match options.format {
+        Format::Elf | Format::Efi => boot.signed()?,
+        Format::Iso => boot.iso()?,
+        Format::Disk => boot.disk()?,
+        Format::Uki => boot.uki()?,
+        Format::Pxe => return write(&options.out.join(options.format.file()), &boot.pxe()?),
+    };
+    write(&options.out, &[(options.format.file().into(), content)])
 }
 
 /// Writes the ELF file and the boot file with all applications into a directory.
@@ -131,10 +139,17 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file, and prints its path and size.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    ensure!(!path.is_dir(), "{} is a directory", path.display());
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("{}: {}", path.display(), ui::bytes(bytes.len() as u64));
+/// Writes files into a directory, and prints their paths and sizes. Each file is complete or absent.
+fn write(dir: &Path, files: &[(PathBuf, Vec<u8>)]) -> Result<()> {
+    for (name, bytes) in files {
+        let path = dir.join(name);
+        let parent = path.parent().unwrap_or(dir);
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+        let (file, path) = output::beside("boot file", &path)?;
+        let context = || format!("cannot write {}", path.display());
+        fs::write(file.path(), bytes).with_context(context)?;
+        file.persist(&path).with_context(context)?;
+        println!("{}: {}", path.display(), ui::bytes(bytes.len() as u64));
+    }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Archives, settings of several sources, addresses of managers, pauses.
 
 use bootconfig::{
-    Backoff, BadEndpoint, Contents, Host, Members, Problem, Setting, Settings, Source, archive, endpoints,
+    Backoff, BadEndpoint, BadWord, Contents, Host, Members, Problem, Setting, Settings, Source, archive,
+    endpoints, key_of,
 };
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -17,6 +18,19 @@ fn is_known(name: &str) -> bool {
 fn padded(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
+}
+
+#[test]
+fn words_are_checked_before_they_reach_a_kernel() {
+    let known = [("node=a", "node"), ("lite.peers=8", "lite.peers"), ("log = debug", "log"), ("ip=", "ip")];
+    for (word, key) in known {
+        assert_eq!(key_of(word), Ok(key));
+    }
+    for word in ["node", "=a", " =a", ""] {
+        assert_eq!(key_of(word), Err(BadWord::NotAPair(word)));
+    }
+    assert_eq!(key_of("manger=a"), Err(BadWord::UnknownKey("manger")));
+    assert_eq!(BadWord::UnknownKey("manger").to_string(), "unknown key `manger`");
 }
 
 #[test]
@@ -59,6 +73,15 @@ fn a_short_text_is_a_key() {
     assert_eq!(Contents::of(b""), Contents::default());
     assert_eq!(Contents::of(&[0; 64]), Contents::default());
     assert_eq!(Contents::of(&[b'x'; 4096]).key, None);
+}
+
+#[test]
+fn a_text_with_pairs_is_the_settings() {
+    let text = "# of n0\nnode = n0\nmanager=192.0.2.1:18500\n".repeat(40);
+    let contents = Contents::of(text.as_bytes());
+    assert_eq!((contents.config, contents.key), (Some(text.trim_end().as_bytes()), None));
+    assert_eq!(contents.skipped, 0);
+    assert_eq!(Contents::of(b"node=a\xff").config, None);
 }
 
 #[test]

@@ -4,9 +4,10 @@ mod support;
 
 use handover::{
     BootParams, ElfError, Entry, Kernel, Map, PARAMS_LEN, Place, RAM, RESERVED, Screen, SetupData, Span,
-    from_efi, name_of_loader, value_of_loader, without_words_of_loaders,
+    Tables, from_efi, name_of_loader, value_of_loader, without_words_of_loaders,
 };
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use support::{Elf, kernel};
 
 fn filtered(line: &str) -> String {
@@ -110,6 +111,34 @@ fn a_kernel_is_put_where_it_is_linked_for_or_to_the_highest_free_place() {
     assert_eq!(kernel.distance(&reserved, &[]), Some((62 - 2) << 20));
     assert_eq!(kernel.distance(&[Entry::new(0, 2 << 20, RAM)], &[]), None);
     assert_eq!(kernel.distance(&[Entry::new(1 << 32, 1 << 30, RAM)], &[]), None, "above 4 GiB");
+}
+
+#[test]
+fn page_tables_of_a_loader_are_found_where_something_else_would_go() {
+    // The top level at 1 MiB, and below it: a table of the third level at 3 MiB, of the second at 5 MiB, of
+    // the first at 7 MiB, whose entries are pages.
+    const MIB: u64 = 1 << 20;
+    let words = BTreeMap::from([
+        (MIB + 8, 3 * MIB | 0x63),
+        (3 * MIB, 5 * MIB | 3),
+        (3 * MIB + 8, 9 * MIB | 0x83),
+        (3 * MIB + 16, 11 * MIB),
+        (5 * MIB + 4088, 7 * MIB | 1 << 63 | 3),
+        (7 * MIB, 13 * MIB | 3),
+    ]);
+    let within = |levels, at: u64| {
+        let tables = Tables { root: MIB | 0x18, levels };
+        tables.within(&Span::new(at, 2 * MIB), |at| words.get(&at).copied().unwrap_or(0))
+    };
+    for at in [1, 3, 5, 7] {
+        assert_eq!(within(4, at * MIB - MIB / 2), Some(Span::new(at * MIB, 4096)), "{at} MiB");
+    }
+    // A large page, an absent table, a page.
+    for at in [9, 11, 13] {
+        assert_eq!(within(4, at * MIB - MIB / 2), None, "{at} MiB");
+    }
+    // With five levels the page is a table.
+    assert_eq!(within(5, 13 * MIB), Some(Span::new(13 * MIB, 4096)));
 }
 
 #[test]

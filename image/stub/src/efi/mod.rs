@@ -1,11 +1,12 @@
 //! The entries of EFI: the application, and Linux's handover (UEFI specification 2.10, chapters 4 and 7).
 
 mod describe;
+mod files;
 mod initrd;
 
 use crate::payload::{self, Image};
 use crate::serial::Part::{self, Hex, Text};
-use crate::workspace::{self, CMDLINE, Workspace};
+use crate::workspace::{self, CMDLINE, Settings, Workspace};
 use crate::{leave, serial};
 use core::ptr::null_mut;
 use handover::{BootParams, Kernel, Module, PARAMS_LEN, Screen, WORKSPACE_LEN, from_efi};
@@ -103,7 +104,11 @@ impl Firmware {
         // SAFETY: the firmware maps everything one to one.
         let rsdp = unsafe { root_pointer(core::ptr::from_ref(self.table) as u64, u64::MAX) };
         let of_loader = params.and_then(|params| params.ramdisk()).map(|(at, len)| Module::new(at, len));
-        let module = of_loader.or_else(|| self.offered_initrd()).or_else(|| self.named_initrd(own, line));
+        let settings = Settings {
+            initrd: of_loader.or_else(|| self.offered_initrd()).or_else(|| self.named_initrd(own, line)),
+            partition: self.partition(own),
+            built_in: image.module(),
+        };
         let kernel = image.kernel();
         let distance = self.place(&kernel)?;
         self.end_services(workspace)?;
@@ -111,7 +116,7 @@ impl Firmware {
         unsafe {
             core::arch::asm!("cli", options(nomem, nostack));
             payload::load(&kernel, distance);
-            leave::enter(workspace, &kernel, distance, rsdp, [module, image.module()])
+            leave::enter(workspace, &kernel, distance, rsdp, &settings)
         }
     }
 
@@ -149,8 +154,11 @@ impl Firmware {
             .pages(efi::ALLOCATE_MAX_ADDRESS, efi::LOADER_DATA, MAX_ADDRESS, len)
             .inspect_err(|_| self.refuse(len))?;
         // Firmware that has no memory above the place for which the kernel is linked has none for it.
-        let start = at.next_multiple_of(place.align);
-        start.checked_sub(linked).map(|distance| distance as u32).ok_or(Status::OUT_OF_RESOURCES)
+        let distance = at.next_multiple_of(place.align).checked_sub(linked);
+        distance.map(|distance| distance as u32).ok_or_else(|| {
+            self.refuse(len);
+            Status::OUT_OF_RESOURCES
+        })
     }
 
     /// Says that there is no memory.

@@ -196,6 +196,14 @@ pub(super) fn directory(machine: Medium, dir: &Path) -> Medium {
         .with("-device", "virtio-blk-pci,drive=medium,bootindex=0")
 }
 
+/// Adds a directory as a FAT file system that is the second one in the order of boot devices: OVMF does not
+/// look for file systems on others.
+pub(super) fn second_directory(machine: Medium, dir: &Path) -> Medium {
+    machine
+        .with("-drive", format!("if=none,id=second,readonly=on,format=raw,file=fat:{}", dir.display()))
+        .with("-device", "virtio-blk-pci,drive=second,bootindex=1")
+}
+
 /// Adds a disk.
 pub(super) fn disk(machine: Medium, file: &Path) -> Medium {
     machine

@@ -13,6 +13,7 @@ mod networks;
 mod secure;
 mod segment;
 mod service;
+mod sources;
 mod tools;
 mod trial;
 
@@ -26,6 +27,8 @@ use trial::{Medium, Trial};
 
 /// The group of these tests, with the separator.
 pub const GROUP: &str = "boot::";
+/// The beginning of the names of those that boot the image with the self-tests.
+pub(crate) const CANARY: &str = "boot::canary-";
 
 /// The firmware of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +205,7 @@ pub(crate) fn cases(full: bool) -> Vec<Case> {
         .chain(files::cases(full))
         .chain(directories::cases())
         .chain(service::cases(full))
+        .chain(sources::cases(full))
         .chain(libvirt::cases(full))
         .collect()
 }
