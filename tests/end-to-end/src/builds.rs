@@ -12,8 +12,10 @@ use std::time::Duration;
 
 /// The name of the build of everything in the host workspace.
 const HOST: &str = "build::host";
-/// The longest silence of a compiler.
-const SILENCE: Duration = Duration::from_secs(600);
+/// The name of the build of the shipped image.
+const IMAGE: &str = "build::image-size-and-syscalls";
+/// The longest silence of a compiler, which links an image without a word, on a busy host.
+const SILENCE: Duration = Duration::from_secs(1800);
 
 /// Builds the programs and images that the tests need, as users build them. Each build checks that the image
 /// contains no `syscall`.
@@ -26,7 +28,7 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         Case::new(HOST, host).compiles(Lane::Host),
-        Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
+        Case::new(IMAGE, image(Contents::default())).compiles(Lane::Kernel),
         Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
             .compiles(Lane::Kernel),
         Case::new("build::tests-image-has-self-tests-and-no-other-has", self_tests).compiles(Lane::Kernel),
@@ -35,9 +37,30 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// Returns the builds of what the tests run, as far as the tests do not include them.
+pub fn missing(tests: &[Case]) -> impl Iterator<Item = Case> + use<> {
+    programs(tests).into_iter().chain(images(tests))
+}
+
+/// Returns the build of the images that boot files are made of, if the tests do not include it. Boot files
+/// are made by another process, whose silence has a limit that is meant for machines.
+fn images(tests: &[Case]) -> Option<Case> {
+    let has = |begin: &str| tests.iter().any(|case| case.name.starts_with(begin));
+    if has(IMAGE) || !has(crate::BOOT_MATRIX) {
+        return None;
+    }
+    let of_tests = has(crate::boot::CANARY).then(Contents::tests);
+    let build = move |log: &Path| {
+        for contents in [Contents::default()].into_iter().chain(of_tests) {
+            image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
+        }
+        image::stub(|cargo| tool::run_ok(cargo, log, SILENCE).map(drop)).map(|_| Outcome::Passed)
+    };
+    Some(Case::new("build::images", build).compiles(Lane::Kernel))
+}
+
 /// Returns the build of the programs that the tests run, if the tests do not include the whole build.
-#[must_use]
-pub fn programs(tests: &[Case]) -> Option<Case> {
+fn programs(tests: &[Case]) -> Option<Case> {
     let wanted: BTreeSet<_> =
         tests.iter().map(|case| case.programs).filter(|args| !args.is_empty()).collect();
     if wanted.is_empty() || tests.iter().any(|case| case.name == HOST) {
@@ -94,11 +117,14 @@ mod tests {
     #[test]
     fn the_programs_of_tests_are_built_unless_everything_is() {
         let test = |name: &str| Case::new(name, |_| Ok(Outcome::Passed));
-        let built = |tests: Vec<Case>| programs(&tests).map(|case| (case.name, case.compiles));
-        let build = Some(("build::programs".to_owned(), true));
-        assert_eq!(built(vec![test("a")]), None);
-        assert_eq!(built(vec![test("a"), test("b").runs(&["--bin", "lite-node"])]), build);
-        assert_eq!(built(vec![test(HOST), test("b").runs(&["--bin", "lite-node"])]), None);
+        let built = |tests: Vec<Case>| -> Vec<String> {
+            missing(&tests).filter(|case| case.compiles).map(|case| case.name).collect()
+        };
+        assert_eq!(built(vec![test("a")]), [""; 0]);
+        assert_eq!(built(vec![test("a"), test("b").runs(&["--bin", "lite-node"])]), ["build::programs"]);
+        assert_eq!(built(vec![test(HOST), test("b").runs(&["--bin", "lite-node"])]), [""; 0]);
+        assert_eq!(built(vec![test("boot::a"), test("b")]), ["build::images"]);
+        assert_eq!(built(vec![test("boot::a"), test(IMAGE)]), [""; 0]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod packages;
 pub mod runner;
 
 pub use boot::GROUP as BOOT_MATRIX;
-pub use builds::{cases as builds, programs};
+pub use builds::{cases as builds, missing};
 pub use cx3::GROUP as EMULATED_CARDS;
 
 use appliance::{boot as kernel, cluster, consoles, image, machine, perftest, screens, semantics};

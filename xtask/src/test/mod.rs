@@ -82,9 +82,8 @@ fn try_test(options: &Options) -> Result<ExitCode> {
         println!("error: {BUSY}");
         return Ok(ExitCode::FAILURE);
     };
-    if let Some(build) = end_to_end::programs(&cases) {
-        cases.insert(0, build);
-    }
+    let builds: Vec<_> = end_to_end::missing(&cases).collect();
+    cases.splice(..0, builds);
     let (tally, timings) = runner::run(&lock, cases, options.jobs.map(usize::from))?;
     if options.timings {
         println!("{timings}");

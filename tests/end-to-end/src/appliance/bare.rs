@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The longest time without a message of QEMU that is awaited, on a busy host.
-const LIMIT: Duration = Duration::from_secs(240);
+/// The longest time without a message of QEMU that is awaited, on a busy host. 288 processors that share two
+/// have taken half of it.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The interval at which a console is read.
 const LOOK: Duration = Duration::from_millis(50);
@@ -146,14 +147,19 @@ impl Bare {
         kib.parse().context("RssShmem is no number")
     }
 
-    /// Waits until QEMU ends.
+    /// Waits until QEMU ends. Fails after a long silence of it and of the console.
     pub(crate) fn ends(mut self) -> Result<ExitStatus> {
+        let (mut seen, mut since) = (0, Instant::now());
         loop {
-            match self.messages.recv_timeout(LIMIT) {
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => bail!("QEMU does not end; the console: {}", self.tail()),
-                Err(RecvTimeoutError::Disconnected) => return Ok(self.child.wait()?),
+            let ended = matches!(self.messages.recv_timeout(LOOK), Err(RecvTimeoutError::Disconnected));
+            if ended {
+                return Ok(self.child.wait()?);
             }
+            let said = std::fs::metadata(&self.console).map_or(0, |console| console.len());
+            if said > seen {
+                (seen, since) = (said, Instant::now());
+            }
+            ensure!(since.elapsed() < LIMIT, "QEMU does not end; the console: {}", self.tail());
         }
     }
 }
