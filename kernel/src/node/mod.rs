@@ -2,6 +2,8 @@
 
 mod apps;
 pub(crate) mod control_link;
+#[cfg(feature = "selftest")]
+mod flaw;
 mod image;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
@@ -108,6 +110,11 @@ async fn start() -> Result<Node, String> {
     };
     let gid = rnic.own_address(network).await?;
     let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), gid, &name(), total, &apps) };
+    #[cfg(feature = "selftest")]
+    let offer = || {
+        let join = offer();
+        Join { rnic: flaw::offer(join.rnic.clone()), ..join }
+    };
     let (link, welcome) = control_link::join(stack, key, buffers, config.silence, &offer).await?;
     let name = name();
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());

@@ -10,6 +10,11 @@ leave_start:
     leaq leave_gdt(%rip), %rax
     movq %rax, 2(%rsp)
     lgdt (%rsp)
+    # No exception has a handler until the next kernel has its own: a fault before that resets the machine, which boots
+    # what it is set up to boot.
+    pushq $0
+    pushq $0
+    lidt (%rsp)
     leaq 1f(%rip), %rax
     pushq $8
     pushq %rax

@@ -95,6 +95,7 @@ impl Probe<'_> {
             fw_cfg: Vec::new(),
             initrd: None,
             nics: vec![Nic::Management],
+            boots_again: false,
         };
         let (events, inbox) = channel();
         let _vm = Vm::start(qemu, spec, None, events)?;

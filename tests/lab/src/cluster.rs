@@ -5,8 +5,8 @@ use crate::appliances::{self, RdmaNic};
 use crate::cargo::Profile;
 use crate::manager::{self, Manager};
 use crate::{cx3, image, setup, tool, ui};
-use anyhow::{Result, anyhow, bail, ensure};
-use fabric::{Fabric, FabricConfig};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use fabric::{Fabric, FabricConfig, Plug};
 use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Machine, Nic, Vm, VmSpec};
 use qemu::{Qemu, Uplink};
@@ -66,6 +66,8 @@ pub struct Cluster {
     module_key: bool,
     /// True if the machines have one device, on the fabric, and command lines without a manager.
     one_network: bool,
+    /// The image of machines that boot again after a reset.
+    booting_again: Option<PathBuf>,
     // Declared after the machines, because they must be dropped after those that use them.
     cards: Option<Cx3>,
     second: Option<SecondNetwork>,
@@ -131,6 +133,15 @@ impl Cluster {
     pub fn with_memory(count: u16, memory_mb: u32, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self { memory_mb, ..Self::without_machines(nics, &[], log)? };
+        cluster.boot(count, "", None, log)?;
+        Ok(cluster)
+    }
+
+    /// Starts `count` machines with an image of their own, which boot it again after a reset.
+    pub fn booting_again(count: u16, image: &Path, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        let booting_again = Some(image.to_owned());
+        let mut cluster = Self { booting_again, ..Self::without_machines(nics, &[], log)? };
         cluster.boot(count, "", None, log)?;
         Ok(cluster)
     }
@@ -242,6 +253,7 @@ impl Cluster {
             memory_mb: 64,
             module_key: false,
             one_network: false,
+            booting_again: None,
             cards: cards.transpose()?,
             second,
             dir,
@@ -259,6 +271,10 @@ impl Cluster {
         let before = self.nics.iter().take(place).filter(is_card).count();
         match (&self.cards, self.nics.get(place).filter(is_card)) {
             (Some(cards), Some(_)) => Nic::Card { socket: cards.socket(before).to_owned() },
+            // QEMU 7.2 ends by a segmentation fault when a machine with a vhost-user device is reset.
+            _ if self.booting_again.is_some() => {
+                Nic::Fabric { plug: Plug::Stream(self.fabric.socket(place).to_owned()) }
+            }
             _ => Nic::Fabric { plug: self.fabric.plug(place) },
         }
     }
@@ -283,10 +299,16 @@ impl Cluster {
                 if self.one_network { String::new() } else { format!("manager=10.0.2.2:{manager} ") };
             let cmdline = format!("{manager}node={name} nic={driver} {options}");
             let spec = VmSpec {
-                kernel: lab.kernel_for(&cmdline)?,
+                kernel: match &self.booting_again {
+                    Some(image) => image.clone(),
+                    None => lab.kernel_for(&cmdline)?,
+                },
+                boots_again: self.booting_again.is_some(),
                 cmdline,
                 index,
-                machine: Machine::Microvm,
+                // The firmware of a microvm does not always boot after a reset: it takes another way to boot
+                // than at first, and halts.
+                machine: if self.booting_again.is_some() { Machine::Q35 } else { Machine::Microvm },
                 accel: lab.accel,
                 cpus: 1,
                 memory_mb: self.memory_mb,
@@ -309,11 +331,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until all machines are members.
+    /// Waits until all machines are members. An error names the machines that have ended.
     pub fn joined(&self, log: &Path) -> Result<()> {
         let mut nodes = self.manager.client("nodes");
         nodes.args(["--wait", &self.vms.len().to_string(), "--timeout", "120"]);
-        tool::run_ok(&mut nodes, log, Duration::from_secs(150)).map(|_| ())
+        let joined = tool::run_ok(&mut nodes, log, Duration::from_secs(150)).map(|_| ());
+        joined.with_context(|| self.fates())
+    }
+
+    /// Returns a line that names the machines that have ended, with the way in which each has.
+    pub fn fates(&self) -> String {
+        let ended = self.events.try_iter().filter_map(|event| match event.kind {
+            EventKind::Exited(exit) => Some(format!("machine {} has ended: {exit}", event.index)),
+            _ => None,
+        });
+        let ended: Vec<_> = ended.collect();
+        if ended.is_empty() { "all machines run".into() } else { ended.join("; ") }
     }
 
     /// Waits until a machine ends. If it does not end as expected, the error contains its last line.

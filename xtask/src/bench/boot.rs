@@ -230,6 +230,7 @@ pub(super) fn spec(
         fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
         initrd: None,
         nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(0) }],
+        boots_again: false,
     })
 }
 

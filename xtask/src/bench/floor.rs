@@ -39,6 +39,7 @@ pub(super) fn measure(qemu: &Qemu, kernel: &Path) -> Result<Sample> {
             fw_cfg: Vec::new(),
             initrd: None,
             nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
+            boots_again: false,
         };
         vms.push(Vm::start(qemu, spec, None, sender.clone())?);
     }

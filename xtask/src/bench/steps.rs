@@ -74,6 +74,7 @@ fn printed(qemu: &Qemu, image: &Path, selftest: &str) -> Result<Vec<Step>> {
         fw_cfg: Vec::new(),
         initrd: None,
         nics: vec![Nic::Management],
+        boots_again: false,
     };
     let (sender, events) = channel();
     let vm = Vm::start(qemu, spec, None, sender)?;

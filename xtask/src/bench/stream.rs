@@ -135,6 +135,7 @@ fn in_clear(lab: &Lab, bytes: u64) -> Result<f64> {
         fw_cfg: Vec::new(),
         initrd: None,
         nics: vec![Nic::Management],
+        boots_again: false,
     };
     let (sender, events) = channel();
     let vm = Vm::start(&lab.qemu, spec, None, sender)?;

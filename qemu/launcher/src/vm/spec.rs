@@ -96,6 +96,9 @@ pub struct VmSpec {
     pub initrd: Option<PathBuf>,
     /// Network devices, in the order of their PCI device numbers.
     pub nics: Vec<Nic>,
+    /// True for a machine that boots again after a reset, and that resets itself after a failure. Otherwise a
+    /// reset ends QEMU, and the image ends it with a status.
+    pub boots_again: bool,
 }
 
 /// Returns the MAC address of a machine's port on the fabric.
@@ -152,7 +155,9 @@ impl VmSpec {
         arg("-display", &"none");
         arg("-chardev", &"stdio,id=console,signal=off");
         arg("-serial", &"chardev:console");
-        arg("-device", &"isa-debug-exit,iobase=0xf4,iosize=4");
+        if !self.boots_again {
+            arg("-device", &"isa-debug-exit,iobase=0xf4,iosize=4");
+        }
         if let Some(device) = self.machine.extra_device() {
             arg("-device", &device);
         }
@@ -173,7 +178,8 @@ impl VmSpec {
         for file in &self.fw_cfg {
             arg("-fw_cfg", &option(&format!("name={},file=", file.name), &file.file));
         }
-        args.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(OsString::from));
+        args.extend(["-nodefaults", "-no-user-config"].map(OsString::from));
+        args.extend((!self.boots_again).then(|| "-no-reboot".into()));
         args
     }
 
@@ -339,6 +345,7 @@ mod tests {
             fw_cfg: vec![FwCfg { name: "opt/x".into(), file: "a,b".into() }],
             initrd: Some("i,j".into()),
             nics: vec![Nic::Management, Nic::Fabric { plug: Plug::Stream("s".into()) }],
+            boots_again: false,
         };
         let line = |spec: &VmSpec| {
             let args: Vec<_> = spec.arguments().into_iter().map(|a| a.into_string().unwrap()).collect();
@@ -366,6 +373,8 @@ mod tests {
         ] {
             assert!(shared.contains(part), "{part}\nnot in\n{shared}");
         }
+        let again = line(&VmSpec { boots_again: true, ..spec.clone() });
+        assert!(!again.contains("-no-reboot") && !again.contains("isa-debug-exit"), "{again}");
         let carded = line(&VmSpec { nics: vec![Nic::Management, Nic::Card { socket: "c".into() }], ..spec });
         for part in [
             "-machine q35,vmport=off,usb=off,memory-backend=memory",

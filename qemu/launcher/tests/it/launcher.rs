@@ -45,6 +45,7 @@ fn spec(kernel: PathBuf, machine: Machine) -> VmSpec {
         fw_cfg: Vec::new(),
         initrd: None,
         nics: vec![Nic::Management],
+        boots_again: false,
     }
 }
 

@@ -118,6 +118,7 @@ impl SelfTest {
             fw_cfg: Vec::new(),
             initrd: self.has_initrd.then(|| initrd(log)).transpose()?,
             nics: vec![Nic::Management],
+            boots_again: false,
         };
         let (events, inbox) = channel();
         let vms = [Vm::start(&lab.qemu, spec, Some(log), events)?];

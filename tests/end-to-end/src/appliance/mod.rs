@@ -12,6 +12,7 @@ mod orders;
 mod patience;
 pub(crate) mod perftest;
 mod place;
+mod rollout;
 mod screen;
 pub(crate) mod screens;
 pub(crate) mod semantics;

@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(Case::new(format!("machine::{action}-by-the-manager-{model}"), check));
         }
     }
+    cases.push(Case::new("cluster::reset-and-back", |log| reset_and_back(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("cluster::boot-by-the-manager", |log| boot(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("cx3::boot-by-the-manager", |log| match Tools::get()? {
         Ok(_) => boot_on_cards(log).map(|()| Outcome::Passed),
@@ -50,6 +51,20 @@ fn power(machine: &str, action: &str, cause: &str, log: &Path) -> Result<()> {
     let data = bare.event("SHUTDOWN")?;
     let reason = data.get("reason").and_then(|reason| reason.as_str());
     ensure!(reason == Some(cause), "the machine ended by {data}, not by {cause}");
+    Ok(())
+}
+
+/// A machine whose network devices are on the fabric is reset by order of the manager, boots its image again,
+/// and joins again.
+fn reset_and_back(log: &Path) -> Result<()> {
+    let mut cluster = Cluster::booting_again(1, &stripped(log)?, log)?;
+    cluster.joined(log)?;
+    for round in 1..=2 {
+        let said = log.with_extension(format!("reset-{round}.log"));
+        tool::run_ok(cluster.manager.client("power").args(["reset", "node0"]), &said, LIMIT)?;
+        cluster.manager.wait_for_line("is gone: left", LIMIT).context("the node does not leave")?;
+        cluster.joined(log).with_context(|| format!("after reset {round}"))?;
+    }
     Ok(())
 }
 

@@ -67,6 +67,7 @@ fn machine(fabric: &Fabric, index: u16, cmdline: String) -> Result<VmSpec> {
         fw_cfg: Vec::new(),
         initrd: None,
         nics: vec![Nic::Fabric { plug: fabric.plug(index.into()) }],
+        boots_again: false,
     })
 }
 

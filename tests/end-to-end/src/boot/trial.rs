@@ -206,6 +206,7 @@ impl<'a> Trial<'a> {
             fw_cfg: Vec::new(),
             initrd: None,
             nics: vec![medium.nic, Nic::Fabric { plug: self.fabric.plug(0) }],
+            boots_again: false,
         };
         let (sender, events) = channel();
         let vm = Vm::start_from(&lab.qemu, spec, Some(medium.arguments), Some(&self.console_file()), sender)?;

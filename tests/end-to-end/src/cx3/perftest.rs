@@ -142,6 +142,7 @@ impl Appliance {
             fw_cfg: Vec::new(),
             initrd: None,
             nics: lab.appliance()?,
+            boots_again: false,
         };
         let (sender, events) = channel();
         Ok(Self { vm: Vm::start(qemu, spec, None, sender)?, events })

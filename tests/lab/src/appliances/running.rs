@@ -126,6 +126,7 @@ impl Appliances<'_> {
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
                 initrd: None,
                 nics: if plan.one_nic { vec![rdma] } else { vec![Nic::Management, rdma] },
+                boots_again: false,
                 name,
             };
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));

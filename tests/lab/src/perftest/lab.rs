@@ -101,6 +101,7 @@ impl Lab {
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
                 initrd: None,
                 nics: vec![Nic::Management, rdma],
+                boots_again: false,
                 name,
             };
             vms.push(Vm::start(&qemu, spec, None, sender.clone())?);
